@@ -1,0 +1,46 @@
+//===- trampolines.S - count a call, then jump on -------------------------===//
+//
+// A trampoline stands in a jump slot in front of the function proper. It may
+// touch nothing but the flags: arguments of every ABI that PyTorch calls
+// (xmm, ymm, zmm, integer registers, stack) pass through.
+//
+//===----------------------------------------------------------------------===//
+
+#define UDFRT_TRAMPOLINES 512 // as in udfrt.h, which _Static_asserts the size
+
+	.section .note.GNU-stack,"",@progbits
+
+	.bss
+	.balign 64
+	.globl	udfrt_hits
+	.type	udfrt_hits,@object
+	.size	udfrt_hits, 8*UDFRT_TRAMPOLINES
+udfrt_hits:
+	.zero	8*UDFRT_TRAMPOLINES
+	.balign 64
+	.globl	udfrt_targets
+	.type	udfrt_targets,@object
+	.size	udfrt_targets, 8*UDFRT_TRAMPOLINES
+udfrt_targets:
+	.zero	8*UDFRT_TRAMPOLINES
+
+	// Aliases that the assembler resolves inside this object: the exported
+	// names may be interposed and so cannot be addressed relative to rip.
+	.set	.Lhits, udfrt_hits
+	.set	.Ltargets, udfrt_targets
+
+	.text
+	.balign 32
+	.hidden	udfrt_trampolines
+	.globl	udfrt_trampolines
+	.type	udfrt_trampolines,@function
+udfrt_trampolines:
+	.set	i, 0
+	.rept	UDFRT_TRAMPOLINES
+	.balign 32
+	endbr64
+	lock incq	.Lhits+8*i(%rip)
+	jmpq	*.Ltargets+8*i(%rip)
+	.set	i, i+1
+	.endr
+	.size	udfrt_trampolines, .-udfrt_trampolines

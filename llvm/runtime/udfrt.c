@@ -1,0 +1,304 @@
+//===- udfrt.c - jump slots and call counters of a running process --------===//
+//
+// Sources of the method: System V ABI, AMD64 supplement (relocation types,
+// procedure linkage table); System V gABI, "Dynamic Section"; the LSB core
+// specification, "Symbol Versioning".
+//
+//===----------------------------------------------------------------------===//
+
+#define _GNU_SOURCE
+#include "udfrt.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+extern const char udfrt_trampolines[];
+
+enum { TrampolineBytes = 32 }; // the .balign of trampolines.S
+
+int udfrt_abi(void) { return UDFRT_ABI; }
+
+int udfrt_cpu_level(void) {
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512cd") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return 4;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("bmi2"))
+    return 3;
+  return __builtin_cpu_supports("sse4.2") ? 2 : 1;
+}
+
+uint32_t udfrt_mxcsr(void) { return __builtin_ia32_stmxcsr(); }
+
+uint64_t udfrt_trampoline(size_t index) {
+  return index < UDFRT_TRAMPOLINES
+             ? (uint64_t)(uintptr_t)(udfrt_trampolines +
+                                     index * TrampolineBytes)
+             : 0;
+}
+
+//===----------------------------------------------------------------------===//
+// Finding slots
+//===----------------------------------------------------------------------===//
+
+static uint32_t hashName(const char *Name) {
+  uint32_t H = 2166136261u; // FNV-1a
+  for (; *Name; ++Name)
+    H = (H ^ (unsigned char)*Name) * 16777619u;
+  return H;
+}
+
+struct NameTable {
+  const char *const *Names;
+  uint32_t *Buckets; // index + 1, 0 when free
+  uint32_t Mask;
+};
+
+static int makeTable(struct NameTable *T, const char *const *Names,
+                     size_t Count) {
+  uint32_t Size = 64;
+  while (Size < 4 * Count)
+    Size *= 2;
+  T->Names = Names;
+  T->Mask = Size - 1;
+  T->Buckets = calloc(Size, sizeof *T->Buckets);
+  if (!T->Buckets)
+    return -1;
+  for (size_t I = 0; I < Count; ++I) {
+    uint32_t B = hashName(Names[I]) & T->Mask;
+    while (T->Buckets[B])
+      B = (B + 1) & T->Mask;
+    T->Buckets[B] = (uint32_t)I + 1;
+  }
+  return 0;
+}
+
+static long lookUp(const struct NameTable *T, const char *Name) {
+  for (uint32_t B = hashName(Name) & T->Mask; T->Buckets[B];
+       B = (B + 1) & T->Mask)
+    if (!strcmp(T->Names[T->Buckets[B] - 1], Name))
+      return T->Buckets[B] - 1;
+  return -1;
+}
+
+struct Dynamic {
+  const ElfW(Sym) * Symbols;
+  const char *Strings;
+  const ElfW(Rela) * Rela, *Plt;
+  size_t RelaCount, PltCount;
+  const uint16_t *Versions;
+  const char *VersionNeeds;
+  size_t VersionNeedCount;
+};
+
+struct Search {
+  struct NameTable Names;
+  const char *const *Objects;
+  size_t ObjectCount;
+  struct udfrt_slot *Slots;
+  size_t Capacity;
+  long Found; // -1 after an error
+};
+
+static int readDynamic(const struct dl_phdr_info *Info, struct Dynamic *D) {
+  const ElfW(Dyn) *Entry = NULL;
+  memset(D, 0, sizeof *D);
+  for (int I = 0; I < Info->dlpi_phnum; ++I)
+    if (Info->dlpi_phdr[I].p_type == PT_DYNAMIC)
+      Entry = (const void *)(Info->dlpi_addr + Info->dlpi_phdr[I].p_vaddr);
+  if (!Entry)
+    return -1;
+  for (; Entry->d_tag != DT_NULL; ++Entry) {
+    // glibc adds the load address to most of these pointers in place, but not
+    // to DT_VERNEED, and other loaders to none of them.
+    ElfW(Addr) Value = Entry->d_un.d_ptr;
+    const void *Pointer =
+        (const void *)(Value < Info->dlpi_addr ? Info->dlpi_addr + Value
+                                               : Value);
+    switch (Entry->d_tag) {
+    case DT_SYMTAB:
+      D->Symbols = Pointer;
+      break;
+    case DT_STRTAB:
+      D->Strings = Pointer;
+      break;
+    case DT_RELA:
+      D->Rela = Pointer;
+      break;
+    case DT_RELASZ:
+      D->RelaCount = Entry->d_un.d_val / sizeof(ElfW(Rela));
+      break;
+    case DT_JMPREL:
+      D->Plt = Pointer;
+      break;
+    case DT_PLTRELSZ:
+      D->PltCount = Entry->d_un.d_val / sizeof(ElfW(Rela));
+      break;
+    case DT_VERSYM:
+      D->Versions = Pointer;
+      break;
+    case DT_VERNEED:
+      D->VersionNeeds = Pointer;
+      break;
+    case DT_VERNEEDNUM:
+      D->VersionNeedCount = Entry->d_un.d_val;
+      break;
+    }
+  }
+  return D->Symbols && D->Strings ? 0 : -1;
+}
+
+static const char *versionOf(const struct Dynamic *D, size_t Symbol) {
+  if (!D->Versions || !D->VersionNeeds)
+    return "";
+  uint16_t Index = D->Versions[Symbol] & 0x7fff; // bit 15: hidden
+  const char *Need = D->VersionNeeds;
+  for (size_t I = 0; I < D->VersionNeedCount; ++I) {
+    const ElfW(Verneed) *N = (const void *)Need;
+    const char *Aux = Need + N->vn_aux;
+    for (unsigned J = 0; J < N->vn_cnt; ++J) {
+      const ElfW(Vernaux) *A = (const void *)Aux;
+      if (A->vna_other == Index)
+        return D->Strings + A->vna_name;
+      Aux += A->vna_next;
+    }
+    Need += N->vn_next;
+  }
+  return "";
+}
+
+static int inRelro(const struct dl_phdr_info *Info, ElfW(Addr) Address) {
+  for (int I = 0; I < Info->dlpi_phnum; ++I) {
+    const ElfW(Phdr) *P = &Info->dlpi_phdr[I];
+    ElfW(Addr) Start = Info->dlpi_addr + P->p_vaddr;
+    if (P->p_type == PT_GNU_RELRO && Address >= Start &&
+        Address < Start + P->p_memsz)
+      return 1;
+  }
+  return 0;
+}
+
+static void scanTable(struct Search *S, const struct dl_phdr_info *Info,
+                      const struct Dynamic *D, uint32_t Object,
+                      const ElfW(Rela) * Table, size_t Count) {
+  for (size_t I = 0; I < Count; ++I) {
+    uint32_t Type = ELF64_R_TYPE(Table[I].r_info);
+    if (Type != R_X86_64_JUMP_SLOT && Type != R_X86_64_GLOB_DAT &&
+        !(Type == R_X86_64_64 && Table[I].r_addend == 0))
+      continue;
+    size_t Symbol = ELF64_R_SYM(Table[I].r_info);
+    if (!Symbol)
+      continue;
+    long Index = lookUp(&S->Names, D->Strings + D->Symbols[Symbol].st_name);
+    if (Index < 0)
+      continue;
+    if ((size_t)S->Found < S->Capacity) {
+      struct udfrt_slot *Slot = &S->Slots[S->Found];
+      memset(Slot, 0, sizeof *Slot);
+      Slot->address = Info->dlpi_addr + Table[I].r_offset;
+      Slot->symbol = (uint32_t)Index;
+      Slot->object = Object;
+      Slot->type = Type;
+      Slot->relro = (uint32_t)inRelro(Info, Slot->address);
+      strncpy(Slot->version, versionOf(D, Symbol), sizeof Slot->version - 1);
+    }
+    ++S->Found;
+  }
+}
+
+static int visitObject(struct dl_phdr_info *Info, size_t Size, void *Data) {
+  (void)Size;
+  struct Search *S = Data;
+  const char *Slash = strrchr(Info->dlpi_name, '/');
+  const char *Name = Slash ? Slash + 1 : Info->dlpi_name;
+  for (size_t O = 0; O < S->ObjectCount; ++O) {
+    if (strcmp(Name, S->Objects[O]))
+      continue;
+    struct Dynamic D;
+    if (readDynamic(Info, &D)) {
+      S->Found = -1;
+      return 1;
+    }
+    scanTable(S, Info, &D, (uint32_t)O, D.Plt, D.PltCount);
+    scanTable(S, Info, &D, (uint32_t)O, D.Rela, D.RelaCount);
+  }
+  return 0;
+}
+
+long udfrt_find(const char *const *symbols, size_t symbol_count,
+                const char *const *objects, size_t object_count,
+                struct udfrt_slot *slots, size_t capacity) {
+  struct Search S = {.Objects = objects,
+                     .ObjectCount = object_count,
+                     .Slots = slots,
+                     .Capacity = capacity};
+  if (makeTable(&S.Names, symbols, symbol_count))
+    return -1;
+  dl_iterate_phdr(visitObject, &S);
+  free(S.Names.Buckets);
+  return S.Found;
+}
+
+uint64_t udfrt_resolve(const char *object, const char *name,
+                       const char *version) {
+  void *Handle = dlopen(object, RTLD_LAZY | RTLD_NOLOAD);
+  if (!Handle)
+    return 0;
+  void *Address =
+      *version ? dlvsym(Handle, name, version) : dlsym(Handle, name);
+  dlclose(Handle);
+  return (uint64_t)(uintptr_t)Address;
+}
+
+//===----------------------------------------------------------------------===//
+// Exchanging slots
+//===----------------------------------------------------------------------===//
+
+static int protect(uint64_t Address, int Protection) {
+  uint64_t Page = (uint64_t)sysconf(_SC_PAGESIZE);
+  return mprotect((void *)(uintptr_t)(Address & ~(Page - 1)), Page, Protection)
+             ? errno
+             : 0;
+}
+
+int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
+                   const uint64_t *expected, const uint64_t *desired,
+                   uint64_t *found) {
+  int Result = 0;
+  for (size_t I = 0; I < count; ++I) {
+    // A slot is an aligned 8-byte word that other threads may be calling
+    // through: one atomic exchange, so they see the old or the new function.
+    uint64_t *Word = (uint64_t *)(uintptr_t)slots[I].address;
+    if (slots[I].relro) {
+      int Error = protect(slots[I].address, PROT_READ | PROT_WRITE);
+      if (Error) {
+        found[I] = __atomic_load_n(Word, __ATOMIC_ACQUIRE);
+        Result = Error;
+        continue;
+      }
+    }
+    found[I] = expected[I];
+    __atomic_compare_exchange_n(Word, &found[I], desired[I], 0,
+                                __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    if (slots[I].relro) {
+      int Error = protect(slots[I].address, PROT_READ);
+      Result = Error ? Error : Result;
+    }
+  }
+  return Result;
+}
+
+void udfrt_read(const struct udfrt_slot *slots, size_t count,
+                uint64_t *values) {
+  for (size_t I = 0; I < count; ++I)
+    values[I] = __atomic_load_n((uint64_t *)(uintptr_t)slots[I].address,
+                                __ATOMIC_ACQUIRE);
+}

@@ -1,0 +1,73 @@
+//===- udfrt.h - jump slots and call counters of a running process --------===//
+//
+// The native half of a session: finds the relocation slots through which
+// libtorch calls its math functions, exchanges what they point to, and offers
+// counting trampolines that prove which of them an operator went through.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_UDFRT_H
+#define UDFTORCH_UDFRT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define UDFRT_EXPORT __attribute__((visibility("default")))
+
+/// The layout below is read by pytest_udftorch/native.py; its ABI number is
+/// checked there when the library is loaded.
+#define UDFRT_ABI 1
+
+/// Room for every symbol of pytest_udftorch/symbols.py; trampolines.S emits
+/// this many.
+#define UDFRT_TRAMPOLINES 512
+
+/// One relocated pointer of a loaded shared object.
+struct udfrt_slot {
+  uint64_t address; ///< where the pointer lies in memory
+  uint32_t symbol;  ///< index into the caller's list of names
+  uint32_t object;  ///< index into the caller's list of shared objects
+  uint32_t type;    ///< R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT or R_X86_64_64
+  uint32_t relro;   ///< 1 if the loader write-protected it after relocation
+  char version[24]; ///< symbol version asked for (GLIBC_2.27), or empty
+};
+
+UDFRT_EXPORT int udfrt_abi(void);
+
+/// Highest x86-64 level this CPU and kernel support: 4 (AVX-512), 3 (AVX2 and
+/// FMA), 2, or 1.
+UDFRT_EXPORT int udfrt_cpu_level(void);
+
+/// Finds every slot of \p symbols in the loaded objects whose file name (no
+/// folder) is one of \p objects. Writes at most \p capacity slots. Returns how
+/// many there are, or -1 if an object has no dynamic section that can be read.
+UDFRT_EXPORT long udfrt_find(const char *const *symbols, size_t symbol_count,
+                             const char *const *objects, size_t object_count,
+                             struct udfrt_slot *slots, size_t capacity);
+
+/// For each slot, if it holds expected[i], stores desired[i]; found[i] is what
+/// it held. Slots that hold something else are left alone. Returns 0, or an
+/// errno of mprotect; pages that were write-protected are so again on return.
+UDFRT_EXPORT int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
+                                const uint64_t *expected,
+                                const uint64_t *desired, uint64_t *found);
+
+/// Reads the slots.
+UDFRT_EXPORT void udfrt_read(const struct udfrt_slot *slots, size_t count,
+                             uint64_t *values);
+
+/// The address that the loader would put into \p slot: looks \p name up with
+/// its version, starting from the loaded \p object. 0 if there is none.
+UDFRT_EXPORT uint64_t udfrt_resolve(const char *object, const char *name,
+                                    const char *version);
+
+/// Counting trampoline \p index: adds one to udfrt_hits[index] and jumps to
+/// udfrt_targets[index] with every argument register untouched.
+UDFRT_EXPORT uint64_t udfrt_trampoline(size_t index);
+UDFRT_EXPORT extern uint64_t udfrt_hits[UDFRT_TRAMPOLINES];
+UDFRT_EXPORT extern uint64_t udfrt_targets[UDFRT_TRAMPOLINES];
+
+/// The MXCSR register of the calling thread (FTZ is bit 15, DAZ bit 6).
+UDFRT_EXPORT uint32_t udfrt_mxcsr(void);
+
+#endif

@@ -1,0 +1,440 @@
+"""From UDF sources to one shared library per (UDF library, CPU level), cached by content.
+
+Each C source is one clang command with the pass plugin loaded (``udf-widen`` makes the
+vector and array forms), all of them at once on the machine's cores; lld links the objects.
+The cache key covers the sources, every flag, the compiler, the plugin and the CPU level,
+so a stale build cannot be picked up; builds appear in the cache by one atomic rename.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerNotFoundError,
+    CompilerTooOldError,
+    CpuLevelError,
+    NativeLibraryError,
+    SignatureError,
+    SourceCompileError,
+    UnknownFunctionError,
+    nearest,
+)
+from pytest_udftorch.library import UdfFunction, UdfLibrary, find_library
+from pytest_udftorch.native import pass_plugin, runtime
+from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
+
+#: Oldest LLVM whose plugin interface the passes are written for.
+OLDEST_LLVM: Final = 16
+
+#: Contraction is off so that a source means the same at every CPU level; traps and errno
+#: are off because the loop vectoriser otherwise refuses the fast paths; -femit-all-decls
+#: keeps static UDFs until udf-widen has seen them. No flag here
+#: allows a value to change.
+FLAGS: Final = (
+    "-std=c17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-femit-all-decls",
+    "-Wall",
+)
+LINK_FLAGS: Final = ("-shared", "-fuse-ld=lld", "-Wl,-Bsymbolic", "-Wl,--no-undefined", "-lm")
+
+_CTYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A clang that can load the pass plugin.
+
+    Attributes:
+        path: the executable.
+        version: first line of ``clang --version``.
+    """
+
+    path: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Build:
+    """A compiled UDF library.
+
+    Attributes:
+        library: what was compiled.
+        cpu_level: ``baseline``, ``avx2`` or ``avx512``.
+        build_id: first 16 hex digits of the SHA-256 over everything the result depends on.
+        path: the shared library.
+        seconds: wall-clock time the compilation took when it was made, in seconds.
+    """
+
+    library: UdfLibrary
+    cpu_level: str
+    build_id: str
+    path: Path
+    seconds: float
+    _handles: dict[str, ctypes.CDLL] = field(default_factory=dict, repr=False, compare=False)
+
+    def load(self) -> ctypes.CDLL:
+        """Map the library into the process, where it stays: a thread may be inside it.
+
+        Raises:
+            NativeLibraryError: the cached file cannot be loaded.
+        """
+        if "lib" not in self._handles:
+            try:
+                self._handles["lib"] = ctypes.CDLL(str(self.path))
+            except OSError as error:
+                raise NativeLibraryError(
+                    f"The cached build {self.path} cannot be loaded: {error}. Delete its "
+                    "folder; it is built again on the next run."
+                ) from error
+        return self._handles["lib"]
+
+    def forms(self, function: str, dtype: str) -> dict[str, int]:
+        """Return form -> address for one function.
+
+        Raises:
+            UnknownFunctionError: the library does not have it.
+        """
+        if (function, dtype) not in self.library.functions:
+            raise UnknownFunctionError(
+                f"UDF library {self.library.name!r} has no {dtype} {function!r}. "
+                f"{nearest(function, self.library.function_names)}"
+            )
+        lib = self.load()
+        found = {}
+        for form in forms(dtype, self.cpu_level):
+            name = FUNCTIONS[function].export(dtype, form)
+            found[form] = ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
+        return found
+
+    def array_function(self, function: str, dtype: str = "float32") -> Any:
+        """Return the array form as a ctypes function ``(n, *inputs, output, mode)``.
+
+        Pointers are passed as integers (``tensor.data_ptr()``, ``array.ctypes.data``).
+        """
+        arity = FUNCTIONS[function].arity if function in FUNCTIONS else 1
+        address = self.forms(function, dtype)["array"]
+        pointers = (ctypes.c_void_p,) * (arity + 1)
+        return ctypes.CFUNCTYPE(None, ctypes.c_int64, *pointers, ctypes.c_int64)(address)
+
+    def scalar_function(self, function: str, dtype: str = "float32") -> Any:
+        """Return the scalar form as a ctypes function of ``c_float`` or ``c_double``."""
+        real = _CTYPES[dtype]
+        address = self.forms(function, dtype)["scalar"]
+        return ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)(address)
+
+
+# --------------------------------------------------------------------------------------
+# Compiler, cache folder, CPU level
+
+
+def find_compiler() -> Compiler:
+    """Return the clang that belongs to the pass plugin.
+
+    ``UDFTORCH_CLANG`` names one; otherwise ``clang-<major>`` is looked for on the path, in
+    LLVM's own folder, and at last plain ``clang``.
+
+    Raises:
+        CompilerNotFoundError: there is none, or it does not run.
+        CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
+    """
+    _, major = pass_plugin()
+    named = os.environ.get("UDFTORCH_CLANG")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise CompilerNotFoundError(
+                f"UDFTORCH_CLANG={named!r} is no executable. Point it to clang-{major}, or "
+                "unset it to search the usual places."
+            )
+        return _checked(Path(found), major)
+    for candidate in (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang"):
+        found = shutil.which(candidate)
+        if found is not None and (candidate != "clang" or _major(Path(found)) == major):
+            return _checked(Path(found), major)
+    raise CompilerNotFoundError(
+        f"No clang {major} was found. UDF sources are compiled by the clang whose LLVM the "
+        f"pass plugin was built for. Install the packages clang-{major} and lld-{major}, or "
+        "set UDFTORCH_CLANG to its path."
+    )
+
+
+@functools.cache
+def _version(path: Path, mtime_ns: int) -> str:
+    try:
+        run = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilerNotFoundError(f"{path} --version does not run: {error}.") from error
+    return run.stdout.splitlines()[0] if run.stdout else ""
+
+
+def _major(path: Path) -> int:
+    match = re.search(r"version (\d+)\.", _version(path, path.stat().st_mtime_ns))
+    return int(match.group(1)) if match else 0
+
+
+def _checked(path: Path, wanted: int) -> Compiler:
+    version = _version(path, path.stat().st_mtime_ns)
+    if "clang" not in version:
+        raise CompilerNotFoundError(
+            f"{path} is not clang: it calls itself {version!r}. Use clang-{wanted}."
+        )
+    major = _major(path)
+    if major < OLDEST_LLVM:
+        raise CompilerTooOldError(
+            f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
+            f"clang-{wanted}."
+        )
+    if major != wanted:
+        raise CompilerTooOldError(
+            f"{path} is clang {major}, but the pass plugin is built for LLVM {wanted} and "
+            f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
+            f"pytest_udftorch with LLVM {major}'s development files."
+        )
+    return Compiler(path, version)
+
+
+def cache_folder() -> Path:
+    """Return the folder of finished builds: ``UDFTORCH_CACHE_DIR``, or the XDG cache."""
+    named = os.environ.get("UDFTORCH_CACHE_DIR")
+    if named:
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "pytest_udftorch"
+
+
+def resolve_cpu_level(cpu_level: str | None) -> str:
+    """Return the level to build for: the one given, ``UDFTORCH_CPU_LEVEL``, or the best.
+
+    Raises:
+        CpuLevelError: no such level, or this CPU does not have it.
+    """
+    have = runtime().cpu_level()
+    possible = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
+    if not possible:
+        raise CpuLevelError("This CPU has no SSE4.2; x86-64-v2 is the least that is supported.")
+    asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
+    if not asked:
+        return possible[-1]
+    if asked not in CPU_LEVELS:
+        raise CpuLevelError(f"Unknown CPU level {asked!r}. {nearest(asked, CPU_LEVELS)}")
+    if asked not in possible:
+        raise CpuLevelError(
+            f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
+        )
+    return asked
+
+
+# --------------------------------------------------------------------------------------
+# Building
+
+_built: dict[str, Build] = {}
+_lock = threading.Lock()
+
+
+def build_library(which: str | Path | UdfLibrary, cpu_level: str | None = None) -> Build:
+    """Compile a UDF library, or take it from the cache.
+
+    Safe to call from several processes and threads at once: one compiles, the others wait.
+
+    Args:
+        which: name, folder, or an already read library.
+        cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
+
+    Raises:
+        UnknownLibraryError, LibraryFormatError: see ``library.find_library``.
+        CompilerNotFoundError, CompilerTooOldError: no usable clang.
+        SourceCompileError: a source does not compile; the message is the compiler's.
+        SignatureError: a UDF is missing from its source or has the wrong C type.
+        CacheError: the cache folder cannot be written.
+        CpuLevelError: see ``resolve_cpu_level``.
+    """
+    library = find_library(which)
+    if library.stock:
+        raise UnknownFunctionError(
+            f"UDF library {library.name!r} stands for the stock functions; there is nothing "
+            "to build."
+        )
+    level = resolve_cpu_level(cpu_level)
+    compiler = find_compiler()
+    plugin, _ = pass_plugin()
+    build_id = _build_id(library, level, compiler, plugin)
+    with _lock:
+        if build_id not in _built:
+            folder = cache_folder() / build_id
+            if not (folder / "build.json").is_file():
+                _compile_into(folder, library, level, compiler, plugin)
+            facts = json.loads((folder / "build.json").read_text(encoding="utf-8"))
+            path = folder / facts["file"]
+            _built[build_id] = Build(library, level, build_id, path, facts["seconds"])
+        return _built[build_id]
+
+
+@functools.cache
+def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
+    return hashlib.sha256(plugin.read_bytes()).hexdigest()
+
+
+def _build_id(library: UdfLibrary, level: str, compiler: Compiler, plugin: Path) -> str:
+    digest = hashlib.sha256()
+    head = {
+        "name": library.name,
+        "flags": [*FLAGS, *CPU_LEVELS[level][0], *LINK_FLAGS],
+        "compiler": compiler.version,
+        "plugin": _plugin_digest(plugin, plugin.stat().st_mtime_ns),
+        "manifest": _manifest(library.functions.values(), level),
+    }
+    digest.update(json.dumps(head, sort_keys=True).encode())
+    for path in library.source_files():
+        # Paths relative to the library: two checkouts of the same sources share a build.
+        digest.update(f"\0{os.path.relpath(path, library.folder)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
+    """Return what udf-widen shall make; the format is described in docs/passes.md."""
+    return {
+        "functions": [
+            {
+                "name": FUNCTIONS[f.name].c_name(f.dtype),
+                "type": {"float32": "float", "float64": "double"}[f.dtype],
+                "arity": FUNCTIONS[f.name].arity,
+                "scalar": f.scalar,
+                "fast": f.fast,
+                "accurate": f.accurate,
+                "forms": {
+                    form: FUNCTIONS[f.name].export(f.dtype, form) for form in forms(f.dtype, level)
+                },
+            }
+            for f in functions
+        ]
+    }
+
+
+def _compile_into(
+    folder: Path, library: UdfLibrary, level: str, compiler: Compiler, plugin: Path
+) -> None:
+    from filelock import FileLock
+
+    cache = folder.parent
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / f"{folder.name}.lock"):
+            if (folder / "build.json").is_file():
+                return
+            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
+            try:
+                _compile(scratch, library, level, compiler, plugin)
+                if folder.exists():  # without build.json: left by a crash of the machine
+                    shutil.rmtree(folder)
+                scratch.chmod(0o755)
+                scratch.replace(folder)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise CacheError(
+            f"The build cache {cache} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to a "
+            "folder that can."
+        ) from error
+
+
+def _compile(
+    scratch: Path, library: UdfLibrary, level: str, compiler: Compiler, plugin: Path
+) -> None:
+    start = time.perf_counter()
+    by_source: dict[Path, list[UdfFunction]] = {}
+    for function in library.functions.values():
+        by_source.setdefault(function.source, []).append(function)
+    includes = [f"-I{d}" for d in (library.folder, *library.include_dirs)]
+    jobs = []
+    for index, (source, functions) in enumerate(by_source.items()):
+        manifest = scratch / f"{index}.json"
+        manifest.write_text(json.dumps(_manifest(functions, level)), encoding="utf-8")
+        jobs.append(
+            [
+                str(compiler.path), *FLAGS, *CPU_LEVELS[level][0], *includes,
+                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin),
+                "-mllvm", f"-udf-widen-manifest={manifest}",
+                "-c", str(source), "-o", str(scratch / f"{index}.o"),
+            ]
+        )  # fmt: skip
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        results = list(pool.map(_run, jobs))
+    for source, result in zip(by_source, results, strict=True):
+        if result.returncode != 0:
+            _fail_source(library, source, result.stderr)
+    output = scratch / f"lib{_file_name(library.name)}-{level}.so"
+    objects = [str(scratch / f"{i}.o") for i in range(len(jobs))]
+    linked = _run([str(compiler.path), *objects, *LINK_FLAGS, "-o", str(output)])
+    if linked.returncode != 0:
+        raise SourceCompileError(
+            f"UDF library {library.name!r} does not link:\n{linked.stderr.strip()}\n"
+            "A UDF may call its own sources and libm, nothing else."
+        )
+    lib = ctypes.CDLL(str(output))
+    for (name, dtype), _ in library.functions.items():
+        for form in forms(dtype, level):
+            symbol = FUNCTIONS[name].export(dtype, form)
+            if not hasattr(lib, symbol):
+                raise SignatureError(
+                    f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
+                    "run. Reinstall pytest_udftorch, whose plugin is incomplete."
+                )
+    for leftover in (*scratch.glob("*.o"), *scratch.glob("[0-9]*.json")):
+        leftover.unlink()
+    facts = {
+        "library": library.name,
+        "version": library.version,
+        "cpu_level": level,
+        "compiler": compiler.version,
+        "flags": [*FLAGS, *CPU_LEVELS[level][0]],
+        "file": output.name,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    (scratch / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+def _fail_source(library: UdfLibrary, source: Path, message: str) -> None:
+    message = message.strip()
+    if "udf-widen" in message:
+        raise SignatureError(
+            f"{source} does not define what {library.folder / 'udf.toml'} names:\n{message}\n"
+            "A UDF is 'float f(float)', a fast path 'float f(float, int *hard)'; with double "
+            "for float64, and one more argument for functions of two."
+        )
+    raise SourceCompileError(
+        f"{source} of UDF library {library.name!r} does not compile. The compiler says:\n{message}"
+    )

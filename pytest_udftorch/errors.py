@@ -1,0 +1,90 @@
+"""One class per mistake a user can make.
+
+Every message says what went wrong, why, and what to do about it. All of them derive
+from :class:`UdfError`, so that ``except pytest_udftorch.UdfError`` catches whatever this
+package raises on purpose and nothing else.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UdfError(Exception):
+    """Base class of every error this package raises on purpose."""
+
+
+class UnknownLibraryError(UdfError):
+    """No UDF library has the given name, and no folder lies at the given path."""
+
+
+class LibraryFormatError(UdfError):
+    """A folder is no valid UDF library: no ``udf.toml``, or something wrong in it."""
+
+
+class UnknownFunctionError(UdfError):
+    """A function was asked for that the library, or PyTorch, does not have."""
+
+
+class CompilerNotFoundError(UdfError):
+    """No clang of the pass plugin's LLVM version was found."""
+
+
+class CompilerTooOldError(UdfError):
+    """The clang named by the user is older than the pass plugin can be loaded into."""
+
+
+class SourceCompileError(UdfError):
+    """A UDF source does not compile; carries the compiler's own message."""
+
+
+class SignatureError(UdfError):
+    """A UDF is missing from its source or has another C type than its ABI asks for."""
+
+
+class CacheError(UdfError):
+    """The build cache cannot be written or read."""
+
+
+class CpuLevelError(UdfError):
+    """A CPU level was asked for that does not exist or that this CPU does not have."""
+
+
+class NativeLibraryError(UdfError):
+    """The package's own native files are missing or belong to another version."""
+
+
+class TorchNotFoundError(UdfError):
+    """torch is not installed, or is not a build whose libtorch_cpu.so can be rebound."""
+
+
+class SymbolsMissingError(UdfError):
+    """This libtorch does not call a function by any symbol that could be rebound."""
+
+
+class SwapReachedNothingError(UdfError):
+    """The slots were rebound, but a real torch operator did not go through them."""
+
+
+class SwapMismatchError(UdfError):
+    """An operator went through a rebound slot, but its result is not the UDF's."""
+
+
+class RestoreError(UdfError):
+    """On exit a slot held neither our function nor the one found on entry."""
+
+
+class SessionStateError(UdfError):
+    """A session was entered twice, or used while it is not open."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that offers the names nearest to ``name``, or lists all of them."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(name, choices, n=3, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(repr(c) for c in close)}?"
+    if choices:
+        return f"Known: {', '.join(choices)}."
+    return "There are none."

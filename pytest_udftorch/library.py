@@ -1,0 +1,327 @@
+"""UDF libraries: a folder with a ``udf.toml`` and C sources.
+
+A library is found by name (shipped with this package, or offered by an installed one
+through the entry point group ``pytest_udftorch.libraries``) or by the path of its folder.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.errors import (
+    LibraryFormatError,
+    UnknownFunctionError,
+    UnknownLibraryError,
+    nearest,
+)
+from pytest_udftorch.symbols import DTYPES, FUNCTIONS
+
+ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
+DESCRIPTION_FILE: Final = "udf.toml"
+
+_TOP_KEYS = {"library", "functions"}
+_LIBRARY_KEYS = {
+    "name": str,
+    "version": str,
+    "description": str,
+    "claim": str,
+    "stock": bool,
+    "include_dirs": list,
+}
+_FUNCTION_KEYS = {
+    "source": str,
+    "scalar": str,
+    "fast": str,
+    "accurate": str,
+    "max_ulp": (int, float),
+    "hard_cases": str,
+}
+
+
+@dataclass(frozen=True)
+class UdfFunction:
+    """One function of a library.
+
+    Attributes:
+        name: torch's name (``exp``).
+        dtype: ``float32`` or ``float64``.
+        source: absolute path of the C source.
+        scalar: C name of the scalar UDF, or None if ``fast`` and ``accurate`` are given.
+        fast: C name of the branch-free fast path, or None.
+        accurate: C name of the accurate path for hard-to-round inputs, or None.
+        max_ulp: the author's claim in ULP (0.5: correctly rounded), or None.
+        hard_cases: file of hard-to-round encodings, or None.
+    """
+
+    name: str
+    dtype: str
+    source: Path
+    scalar: str | None
+    fast: str | None
+    accurate: str | None
+    max_ulp: float | None
+    hard_cases: Path | None
+
+
+@dataclass(frozen=True)
+class UdfLibrary:
+    """A UDF library as its ``udf.toml`` describes it; nothing is compiled yet.
+
+    Attributes:
+        stock: True for a library that swaps nothing (the baseline ``std``); its functions
+            are all that libtorch has.
+    """
+
+    name: str
+    version: str
+    folder: Path
+    description: str = ""
+    claim: str = ""
+    stock: bool = False
+    include_dirs: tuple[Path, ...] = ()
+    functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
+
+    @property
+    def function_names(self) -> tuple[str, ...]:
+        """Names of the functions, each once, in the order of ``udf.toml``."""
+        if self.stock:
+            return tuple(FUNCTIONS)
+        return tuple(dict.fromkeys(name for name, _ in self.functions))
+
+    def select(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        """Check that the library has ``names``; None selects every function.
+
+        Raises:
+            UnknownFunctionError: a name the library does not have, or no name at all.
+        """
+        if names is None:
+            return self.function_names
+        if isinstance(names, str):
+            raise UnknownFunctionError(
+                f"functions={names!r} is a string. Give a sequence: functions=({names!r},)."
+            )
+        if not names:
+            raise UnknownFunctionError(
+                "An empty selection of functions would swap nothing. Leave it out to swap "
+                "all of them, or use the library 'std' for the stock functions."
+            )
+        for name in names:
+            if name not in self.function_names:
+                raise UnknownFunctionError(
+                    f"UDF library {self.name!r} has no function {name!r}. "
+                    f"{nearest(name, self.function_names)}"
+                )
+        return tuple(dict.fromkeys(names))
+
+    def source_files(self) -> Iterator[Path]:
+        """Yield every C source and header that a build may read, sorted."""
+        found = {f.source for f in self.functions.values()}
+        for folder in (self.folder, *self.include_dirs):
+            found.update(folder.rglob("*.[ch]"))
+        yield from sorted(found)
+
+
+def shipped_folder() -> Path:
+    """Return the folder with the libraries that come with this package."""
+    import pytest_udftorch
+
+    for entry in pytest_udftorch.__path__:
+        package = Path(entry)
+        # In a checkout the sources lie beside the package and are what gets edited; the
+        # copy that an editable install made must not shadow them.
+        if (package.parent / "pyproject.toml").is_file() and (package.parent / "udfs").is_dir():
+            return package.parent / "udfs"
+    for entry in pytest_udftorch.__path__:
+        if (Path(entry) / "udfs").is_dir():
+            return Path(entry) / "udfs"
+    raise UnknownLibraryError(
+        "The folder 'udfs' of pytest_udftorch is missing from its installation. "
+        "Reinstall the package."
+    )
+
+
+def available_libraries() -> dict[str, Path]:
+    """Return name -> folder of the shipped and the installed libraries.
+
+    Raises:
+        LibraryFormatError: an entry point that cannot be loaded or names no folder.
+    """
+    root = shipped_folder()
+    found = {p.parent.name: p.parent for p in sorted(root.glob(f"*/{DESCRIPTION_FILE}"))}
+    for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name not in found:
+            found[entry.name] = _entry_folder(entry)
+    return found
+
+
+def _entry_folder(entry: metadata.EntryPoint) -> Path:
+    what = f"Entry point {entry.name!r} = {entry.value!r} in group {ENTRY_POINT_GROUP!r}"
+    try:
+        value = entry.load()
+        if callable(value):
+            value = value()
+        elif hasattr(value, "__path__"):
+            value = next(iter(value.__path__))
+        return Path(value)
+    except Exception as error:
+        raise LibraryFormatError(
+            f"{what} gives no folder: {error!r}. It must name a package that holds "
+            f"{DESCRIPTION_FILE}, a path, or a function that returns one."
+        ) from error
+
+
+def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
+    """Find a UDF library by name or by the path of its folder.
+
+    A string that contains a path separator, or starts with a dot, is a path; anything
+    else is a name.
+
+    Raises:
+        UnknownLibraryError: no such name or folder.
+        LibraryFormatError: the folder is no valid library.
+    """
+    if isinstance(which, UdfLibrary):
+        return which
+    text = str(which)
+    if isinstance(which, Path) or "/" in text or text.startswith("."):
+        folder = Path(which).expanduser()
+        if not folder.is_dir():
+            raise UnknownLibraryError(
+                f"No folder {text!r} (relative to {Path.cwd()}). A UDF library given by "
+                f"path is a folder that holds {DESCRIPTION_FILE}."
+            )
+        return load_library(folder)
+    known = available_libraries()
+    if text not in known:
+        hint = f" To use the folder of that name, write './{text}'." if Path(text).is_dir() else ""
+        raise UnknownLibraryError(
+            f"No UDF library is called {text!r}. {nearest(text, known)}{hint}"
+        )
+    return load_library(known[text])
+
+
+def load_library(folder: Path) -> UdfLibrary:
+    """Read and check ``folder/udf.toml``.
+
+    Raises:
+        LibraryFormatError: no ``udf.toml``, a syntax error, an unknown or missing key, a
+            value of the wrong type, an unknown function or dtype, a missing source.
+    """
+    folder = folder.resolve()
+    path = folder / DESCRIPTION_FILE
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LibraryFormatError(
+            f"The folder {folder} holds no {DESCRIPTION_FILE}, so it is no UDF library. "
+            "CONTRIBUTING, 'How to add a UDF', shows a minimal one."
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise LibraryFormatError(f"{path} is not valid TOML: {error}") from error
+    return _Reader(path).library(data)
+
+
+class _Reader:
+    """Checks the tables of one ``udf.toml``; every complaint names file and key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.folder = path.parent
+
+    def fail(self, what: str) -> LibraryFormatError:
+        return LibraryFormatError(f"{self.path}: {what}")
+
+    def table(self, data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+        value = data.get(key)
+        if not isinstance(value, dict):
+            raise self.fail(f"the table [{where}] is missing.")
+        return value
+
+    def check(self, table: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
+        for key, value in table.items():
+            if key not in known:
+                raise self.fail(f"unknown key {key!r} in [{where}]. {nearest(key, known)}")
+            if not isinstance(value, known[key]):
+                raise self.fail(f"{key} in [{where}] has the wrong type: {value!r}.")
+
+    def library(self, data: Mapping[str, Any]) -> UdfLibrary:
+        for key in data:
+            if key not in _TOP_KEYS:
+                raise self.fail(f"unknown table [{key}]. {nearest(key, _TOP_KEYS)}")
+        head = self.table(data, "library", "library")
+        self.check(head, _LIBRARY_KEYS, "library")
+        for key in ("name", "version"):
+            if not head.get(key):
+                raise self.fail(f"[library] needs a {key}.")
+        stock = head.get("stock", False)
+        if stock:
+            if "functions" in data:
+                raise self.fail("a library with stock = true swaps nothing: remove [functions].")
+            functions = {}
+        else:
+            functions = dict(self.functions(self.table(data, "functions", "functions")))
+            if not functions:
+                raise self.fail("[functions] is empty.")
+        return UdfLibrary(
+            name=head["name"],
+            version=head["version"],
+            folder=self.folder,
+            description=head.get("description", ""),
+            claim=head.get("claim", ""),
+            stock=stock,
+            include_dirs=tuple(self.file(d, "include_dirs") for d in head.get("include_dirs", ())),
+            functions=functions,
+        )
+
+    def file(self, relative: object, where: str) -> Path:
+        if not isinstance(relative, str):
+            raise self.fail(f"{where}: {relative!r} is not a path.")
+        path = (self.folder / relative).resolve()
+        if not path.exists():
+            raise self.fail(f"{where} names {relative!r}, which does not exist.")
+        return path
+
+    def functions(self, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], UdfFunction]]:
+        for name, dtypes in table.items():
+            if name not in FUNCTIONS:
+                raise self.fail(
+                    f"[functions.{name}]: PyTorch has no such function to swap. "
+                    f"{nearest(name, FUNCTIONS)}"
+                )
+            if not isinstance(dtypes, dict) or not dtypes:
+                raise self.fail(f"[functions.{name}] needs a table per dtype: {', '.join(DTYPES)}.")
+            for dtype, keys in dtypes.items():
+                if dtype not in DTYPES or not isinstance(keys, dict):
+                    raise self.fail(
+                        f"[functions.{name}.{dtype}]: the tables of a function are called "
+                        f"{' and '.join(DTYPES)} (bfloat16 and half go through float32)."
+                    )
+                yield (name, dtype), self.function(name, dtype, keys)
+
+    def function(self, name: str, dtype: str, keys: Mapping[str, Any]) -> UdfFunction:
+        where = f"functions.{name}.{dtype}"
+        self.check(keys, _FUNCTION_KEYS, where)
+        if "source" not in keys:
+            raise self.fail(f"[{where}] needs a source.")
+        paths = {"fast", "accurate"} & set(keys)
+        if len(paths) == 1 or ("scalar" in keys) == bool(paths):
+            raise self.fail(
+                f"[{where}] needs either scalar, or fast and accurate together; it has "
+                f"{', '.join(sorted(paths | ({'scalar'} & set(keys)))) or 'none of them'}."
+            )
+        hard = keys.get("hard_cases")
+        return UdfFunction(
+            name=name,
+            dtype=dtype,
+            source=self.file(keys["source"], f"[{where}] source"),
+            scalar=keys.get("scalar"),
+            fast=keys.get("fast"),
+            accurate=keys.get("accurate"),
+            max_ulp=keys.get("max_ulp"),
+            hard_cases=None if hard is None else self.file(hard, f"[{where}] hard_cases"),
+        )

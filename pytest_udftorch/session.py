@@ -1,0 +1,525 @@
+"""Sessions: bind a UDF library into the loaded libtorch, prove that it is reached, restore.
+
+``libtorch_cpu.so`` calls its math functions through relocation slots. A session stores the
+addresses of a library's forms in those slots, runs real torch operators through counting
+trampolines to see that the functions are reached and give the UDF's own bits, and puts the
+slots back on exit. The swap is process-wide: every thread that calls into libtorch sees it.
+
+Sessions form layers. The latest session that names a function decides it; when a session
+closes, in whatever order, the slots are set to what the remaining ones ask for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+from pytest_udftorch.build import Build, build_library
+from pytest_udftorch.errors import (
+    CpuLevelError,
+    RestoreError,
+    SessionStateError,
+    SwapMismatchError,
+    SwapReachedNothingError,
+    SymbolsMissingError,
+    TorchNotFoundError,
+)
+from pytest_udftorch.library import UdfLibrary, find_library
+from pytest_udftorch.native import Runtime, Slot, runtime
+from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS
+
+#: The objects whose calls are rebound; torch's bundled third-party libraries are not.
+TORCH_OBJECTS: Final = (
+    "libtorch_cpu.so",
+    "libtorch_python.so",
+    "libtorch_cuda.so",
+    "libtorch_cuda_linalg.so",
+    "libc10.so",
+)
+
+# Elements of a canary tensor: two 16-lane blocks, more, and an odd tail.
+_CANARY_ELEMENTS = 67
+
+
+def torch_summary() -> tuple[str, str]:
+    """Return torch's version and the CPU capability its kernels dispatch on."""
+    torch = _import_torch()
+    return str(torch.__version__), str(torch.backends.cpu.get_cpu_capability())
+
+
+def _import_torch() -> Any:
+    try:
+        import torch
+    except ImportError as error:
+        raise TorchNotFoundError(
+            f"torch cannot be imported: {error}. Install it (pip install torch); "
+            "pytest_udftorch rebinds the ordinary registry wheels."
+        ) from error
+    return torch
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol that libtorch calls: which function, dtype and form it stands for."""
+
+    name: str
+    function: str
+    dtype: str
+    form: str
+    index: int
+
+
+def _all_symbols() -> dict[str, Symbol]:
+    found: dict[str, Symbol] = {}
+    for function in FUNCTIONS.values():
+        for dtype in DTYPES:
+            for form, names in function.symbols(dtype).items():
+                for name in names:
+                    found[name] = Symbol(name, function.name, dtype, form, len(found))
+    return found
+
+
+class Binder:
+    """The slots of one process and the layers of open sessions over them.
+
+    A value of 0 in a layer stands for the stock function.
+    """
+
+    def __init__(self, native: Runtime, objects: Sequence[str] = TORCH_OBJECTS) -> None:
+        self.native = native
+        self.objects = tuple(objects)
+        self.symbols = _all_symbols()
+        if len(self.symbols) > native.trampoline_count:
+            raise AssertionError("more symbols than trampolines: raise UDFRT_TRAMPOLINES")
+        self.slots = native.find(list(self.symbols), self.objects)
+        self.lock = threading.RLock()
+        self._layers: list[tuple[object, Mapping[str, int]]] = []
+        self._counted: list[frozenset[str]] = []
+        self._stock: dict[Slot, int] = {}  # what a slot held before the first session
+        self._ours: dict[Slot, int] = {}  # what we stored in it
+
+    def slots_of(self, function: str, dtype: str) -> list[Slot]:
+        """Return the slots through which libtorch calls ``function``."""
+        names = {
+            s.name for s in self.symbols.values() if (s.function, s.dtype) == (function, dtype)
+        }
+        return [slot for slot in self.slots if slot.symbol in names]
+
+    def hits(self, symbol: Symbol) -> int:
+        """Return how often the trampoline of ``symbol`` was entered since the process began."""
+        return int(self.native.hits[symbol.index])
+
+    def push(self, owner: object, layer: Mapping[str, int]) -> None:
+        """Add a layer (symbol -> address) on top and rebind."""
+        with self.lock:
+            self._layers.append((owner, layer))
+            try:
+                self._apply()
+            except BaseException:
+                self.remove(owner)
+                raise
+
+    def remove(self, owner: object) -> None:
+        """Take the layer of ``owner`` out, wherever it lies, and rebind."""
+        with self.lock:
+            self._layers = [(o, layer) for o, layer in self._layers if o is not owner]
+            self._apply()
+
+    @contextlib.contextmanager
+    def counting(self, names: Iterator[str] | Sequence[str]) -> Iterator[dict[str, int]]:
+        """Send the calls of ``names`` through counting trampolines.
+
+        Yields a dictionary, filled on exit: symbol -> calls, those never called left out.
+        """
+        chosen = frozenset(names)
+        calls: dict[str, int] = {}
+        with self.lock:
+            self._counted.append(chosen)
+            try:
+                self._apply()
+                before = {n: self.hits(self.symbols[n]) for n in chosen}
+            except BaseException:
+                self._counted.remove(chosen)
+                self._apply()
+                raise
+        try:
+            yield calls
+        finally:
+            with self.lock:
+                self._counted.remove(chosen)
+                self._apply()
+                for name in sorted(chosen):
+                    count = self.hits(self.symbols[name]) - before[name]
+                    if count:
+                        calls[name] = count
+
+    def _wanted(self) -> dict[Slot, int]:
+        """Return the value each slot shall hold; slots left out shall be as found."""
+        chosen: dict[str, int] = {}
+        for _, layer in self._layers:
+            chosen.update(layer)
+        counted = frozenset().union(*self._counted)
+        wanted: dict[Slot, int] = {}
+        for slot in self.slots:
+            target = chosen.get(slot.symbol, 0)
+            if slot.symbol in counted:
+                index = self.symbols[slot.symbol].index
+                # A trampoline keeps its symbol for the life of the process, so a thread
+                # that is inside one while the target changes still lands in the same ABI.
+                self.native.targets[index] = target or self._stock_address(slot)
+                wanted[slot] = self.native.trampoline(index)
+            elif target:
+                wanted[slot] = target
+        return wanted
+
+    def _stock_address(self, slot: Slot) -> int:
+        # A slot not called yet may hold the loader's lazy stub, which would overwrite the
+        # slot behind our back: go to the function itself.
+        address = self.native.resolve(slot)
+        if not address:
+            raise SymbolsMissingError(
+                f"{slot.object} calls {slot.symbol}{slot.version and '@'}{slot.version}, but the "
+                "loader finds no such symbol. This torch installation is damaged: reinstall it."
+            )
+        return address
+
+    def _apply(self) -> None:
+        wanted = self._wanted()
+        change = [s for s in self.slots if wanted.get(s, 0) != self._ours.get(s, 0)]
+        if not change:
+            return
+        now = self.native.read(change)
+        expected = []
+        for slot, value in zip(change, now, strict=True):
+            if slot not in self._ours:
+                self._stock[slot] = value
+            expected.append(self._ours.get(slot, value))
+        desired = [wanted.get(slot) or self._stock[slot] for slot in change]
+        found = self.native.exchange(change, expected, desired)
+        foreign = []
+        for slot, value, before in zip(change, found, expected, strict=True):
+            if value != before and self._rebind_changed(slot, value, wanted.get(slot)):
+                foreign.append(slot)
+            if slot in wanted:
+                self._ours[slot] = wanted[slot]
+            else:
+                self._ours.pop(slot, None)
+                self._stock.pop(slot, None)
+        if foreign:
+            names = ", ".join(sorted({s.symbol for s in foreign}))
+            raise RestoreError(
+                f"Something else rebound {names} while a session was open; those slots were "
+                "left as they are and everything else was put in order. Close the other tool's "
+                "hook before the session, or open the session around it."
+            )
+
+    def _rebind_changed(self, slot: Slot, value: int, wanted: int | None) -> bool:
+        """Handle a slot that no longer holds what we left there; True if it is foreign.
+
+        The one honest reason is the loader's lazy binding, caught in the middle by the
+        session's entry: it stores the stock function.
+        """
+        if value != self.native.resolve(slot):
+            return True
+        self._stock[slot] = value
+        if wanted:
+            self.native.exchange([slot], [value], [wanted])
+        return False
+
+
+_binder: Binder | None = None
+_binder_lock = threading.Lock()
+
+
+def binder() -> Binder:
+    """Return the process's binder; imports torch and reads its relocations once.
+
+    Raises:
+        TorchNotFoundError: torch cannot be imported or has no libtorch_cpu.so.
+    """
+    global _binder
+    with _binder_lock:
+        if _binder is None:
+            torch = _import_torch()
+            fresh = Binder(runtime())
+            if not any(s.object == "libtorch_cpu.so" for s in fresh.slots):
+                raise TorchNotFoundError(
+                    f"torch {torch.__version__} is loaded, but no libtorch_cpu.so with math "
+                    "relocations: it is not one of the registry's shared-library wheels "
+                    "(a static build?). Install the ordinary wheel."
+                )
+            _binder = fresh
+            os.register_at_fork(after_in_child=_unlock_after_fork)
+        return _binder
+
+
+def _unlock_after_fork() -> None:
+    # Another thread of the parent may have held the lock; it does not exist in the child.
+    if _binder is not None:
+        _binder.lock = threading.RLock()
+
+
+class Session:
+    """One UDF library bound into libtorch, from ``__enter__`` to ``__exit__``.
+
+    Made by :func:`patched`. While it is open, ``reached`` tells how the canary operators
+    got to the library.
+
+    Attributes:
+        library: the UDF library.
+        functions: torch's names of the swapped functions.
+        build: the compiled library, or None for the stock baseline; set on entry.
+        reached: function -> symbol -> calls, as counted by the canary operators on entry.
+    """
+
+    def __init__(
+        self,
+        library: UdfLibrary,
+        functions: tuple[str, ...],
+        cpu_level: str | None,
+    ) -> None:
+        self.library = library
+        self.functions = functions
+        self.build: Build | None = None
+        self.reached: dict[str, dict[str, int]] = {}
+        self._cpu_level = cpu_level
+        self._state: Literal["new", "open", "closed"] = "new"
+
+    def __repr__(self) -> str:
+        build = f" {self.build.build_id}" if self.build else ""
+        return f"<Session {self.library.name}{build} {','.join(self.functions)} {self._state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """True from a successful entry to the exit."""
+        return self._state == "open"
+
+    def __enter__(self) -> Session:
+        """Bind and verify; on any failure everything is restored before the error is raised.
+
+        Raises:
+            SessionStateError: the session was entered before.
+            SymbolsMissingError: libtorch calls none of a function's symbols.
+            CpuLevelError: torch calls vector forms wider than the build has.
+            SwapReachedNothingError: an operator did not go through the rebound slots.
+            SwapMismatchError: it did, but the result is not the UDF's.
+        """
+        if self._state != "new":
+            raise SessionStateError(
+                f"{self!r} was entered before. A session is used once; call patched() again."
+            )
+        bound = binder()
+        with bound.lock:
+            try:
+                bound.push(self, self._layer(bound))
+                self._verify(bound)
+                self._state = "open"
+            except BaseException:
+                self._state = "closed"
+                bound.remove(self)
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restore the slots to what the remaining sessions, or none, ask for."""
+        self.close()
+
+    def close(self) -> None:
+        """Restore; does nothing when the session is not open."""
+        if self._state == "open":
+            self._state = "closed"
+            binder().remove(self)
+
+    def _dtypes(self, function: str) -> list[str]:
+        if self.library.stock:
+            return list(DTYPES)
+        return [d for d in DTYPES if (function, d) in self.library.functions]
+
+    def _layer(self, bound: Binder) -> dict[str, int]:
+        """Return symbol -> address for every symbol of the session's functions."""
+        if not self.library.stock:
+            self.build = build_library(self.library, self._cpu_level)
+            self._check_width(self.build)
+        layer: dict[str, int] = {}
+        for function in self.functions:
+            for dtype in self._dtypes(function):
+                if not bound.slots_of(function, dtype):
+                    if self.library.stock:
+                        continue
+                    raise SymbolsMissingError(
+                        f"None of {', '.join(bound.objects)} calls {dtype} {function!r} through "
+                        "a symbol that can be rebound; torch "
+                        f"{torch_summary()[0]} has it inlined or leaves it out. Choose other "
+                        "functions with functions=(...) or --udf-functions."
+                    )
+                addresses = {} if self.build is None else self.build.forms(function, dtype)
+                for form, names in FUNCTIONS[function].symbols(dtype).items():
+                    # A form that the build lacks is one torch does not call on this
+                    # machine (see _check_width): it stays stock.
+                    layer.update(dict.fromkeys(names, addresses.get(form, 0)))
+        return layer
+
+    def _check_width(self, build: Build) -> None:
+        """Refuse a build whose vectors are narrower than those torch dispatches on."""
+        _, capability = torch_summary()
+        needed = {"AVX512": 512, "AVX2": 256}.get(capability, 0)
+        if CPU_LEVELS[build.cpu_level][2] < needed:
+            raise CpuLevelError(
+                f"torch runs its {capability} kernels, which call {needed}-bit forms that a "
+                f"build for {build.cpu_level!r} does not have: the swap would be partial. Set "
+                f"ATEN_CPU_CAPABILITY={'avx2' if build.cpu_level == 'avx2' else 'default'} "
+                "before torch is imported, or use a higher CPU level."
+            )
+
+    def _verify(self, bound: Binder) -> None:
+        """Run the canary operators with the session's symbols behind counting trampolines."""
+        if self.build is None:
+            return
+        symbols: dict[tuple[str, str], list[Symbol]] = {}
+        for symbol in bound.symbols.values():
+            if symbol.function in self.functions and symbol.dtype in self._dtypes(symbol.function):
+                symbols.setdefault((symbol.function, symbol.dtype), []).append(symbol)
+        with bound.counting([s.name for group in symbols.values() for s in group]):
+            for (function, dtype), group in symbols.items():
+                before = [bound.hits(s) for s in group]
+                mismatch = _canary_mismatch(self.build, function, dtype)
+                calls = {
+                    s.name: bound.hits(s) - count
+                    for s, count in zip(group, before, strict=True)
+                    if bound.hits(s) != count
+                }
+                self._judge(function, dtype, group, calls, mismatch)
+
+    def _judge(
+        self, function: str, dtype: str, group: list[Symbol], calls: dict[str, int], mismatch: str
+    ) -> None:
+        if not calls:
+            raise SwapReachedNothingError(
+                f"torch.{function} on {dtype} did not call any rebound symbol "
+                f"({', '.join(s.name for s in group)}), so {self.library.name!r} would not be "
+                "used. Everything was restored. This torch reaches the function by another way: "
+                "leave the function out, and report torch's version."
+            )
+        if mismatch:
+            raise SwapMismatchError(
+                f"torch.{function} on {dtype} went through {', '.join(calls)}, but {mismatch} "
+                f"Everything was restored. The forms of {self.library.name!r} disagree with "
+                "each other, or torch adds a step of its own."
+            )
+        self.reached.setdefault(function, {}).update(calls)
+
+
+def patched(
+    library: str | Path | UdfLibrary,
+    functions: Sequence[str] | None = None,
+    *,
+    cpu_level: str | None = None,
+) -> Session:
+    """Return a context manager that swaps functions of libtorch for those of a UDF library.
+
+    >>> with patched("corem", functions=("exp", "log")) as session:  # doctest: +SKIP
+    ...     y = torch.softmax(x, -1)
+
+    Args:
+        library: name (``corem``), path of a folder with ``udf.toml``, or a ``UdfLibrary``.
+        functions: torch's names of the functions to swap; by default all of the library's.
+        cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
+
+    Returns:
+        A :class:`Session`, to be entered once. The library is compiled on entry unless a
+        build of the same content is in the cache.
+
+    Raises:
+        UnknownLibraryError, LibraryFormatError, UnknownFunctionError: at once; the errors of
+            building and binding follow on entry.
+    """
+    found = find_library(library)
+    return Session(found, found.select(functions), cpu_level)
+
+
+@contextlib.contextmanager
+def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
+    """Count the calls that libtorch makes to each math symbol, whatever is bound.
+
+    Works inside and outside sessions; stock functions are counted as well as UDFs. The
+    count costs one atomic addition a call.
+
+    Args:
+        functions: torch's names; by default every function of ``symbols.FUNCTIONS``.
+
+    Yields:
+        A dictionary that is filled on exit: symbol (``Sleef_expf16_u10``) -> calls.
+    """
+    bound = binder()
+    chosen = set(FUNCTIONS if functions is None else functions)
+    present = {slot.symbol for slot in bound.slots}
+    names = [n for n, s in bound.symbols.items() if s.function in chosen and n in present]
+    with bound.counting(names) as calls:
+        yield calls
+
+
+# --------------------------------------------------------------------------------------
+# Canary operators
+
+_canaries: dict[tuple[str, str, str], tuple[Any, Any]] = {}
+
+
+def _canary(build: Build, function: str, dtype: str) -> tuple[Any, Any]:
+    """Return inputs (arity x n) and the UDF's own results (n) as torch tensors.
+
+    The results come from the library's array form called directly, past torch.
+    """
+    key = (build.build_id, function, dtype)
+    if key not in _canaries:
+        torch = _import_torch()
+        low, high = FUNCTIONS[function].domain
+        # The golden ratio's multiples spread evenly and need no random state.
+        steps = [(i * 0.6180339887498949) % 1.0 for i in range(1, 2 * _CANARY_ELEMENTS + 1)]
+        values = [low + (high - low) * s for s in steps]
+        rows = [values[i::2][:_CANARY_ELEMENTS] for i in range(FUNCTIONS[function].arity)]
+        inputs = torch.tensor(rows, dtype=getattr(torch, dtype), device="cpu")
+        expected = torch.empty_like(inputs[0])
+        call = build.array_function(function, dtype)
+        call(_CANARY_ELEMENTS, *(row.data_ptr() for row in inputs), expected.data_ptr(), 0)
+        _canaries[key] = (inputs, expected)
+    return _canaries[key]
+
+
+def _canary_mismatch(build: Build, function: str, dtype: str) -> str:
+    """Run ``torch.<function>`` on a contiguous and a strided tensor; describe a difference."""
+    torch = _import_torch()
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with (
+        _disable_current_modes(),
+        torch.no_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch._C.DisableTorchFunction(),
+    ):
+        inputs, expected = _canary(build, function, dtype)
+        operator = getattr(torch, function)
+        bits = torch.int32 if dtype == "float32" else torch.int64
+        spread = torch.empty((*inputs.shape, 2), dtype=inputs.dtype, device="cpu")
+        spread[..., 0] = inputs
+        for layout, rows in (("contiguous", inputs), ("strided", spread[..., 0])):
+            got = operator(*rows)
+            same = got.view(bits) == expected.view(bits)
+            if not bool(same.all()):
+                at = int((~same).to(torch.uint8).argmax())
+                values = ", ".join(float(row[at]).hex() for row in rows)
+                return (
+                    f"its {layout} result for {values} is {float(got[at]).hex()} where the "
+                    f"UDF gives {float(expected[at]).hex()}."
+                )
+    return ""

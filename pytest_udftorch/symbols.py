@@ -1,0 +1,105 @@
+"""Which symbols PyTorch calls for which function, and through which ABI.
+
+Read off the relocations of the ``libtorch_cpu.so`` in the registry's x86-64 wheels and
+from ``ATen/cpu/vec`` and ``ATen/cpu/vml.h`` in the wheel's headers: GNU libm for scalars,
+SLEEF for vectors, MKL VML for arrays. A symbol that a given libtorch does not call is no
+error as long as another one of the same function is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+DTYPES: Final = ("float32", "float64")
+
+#: Lanes of the vector forms, by dtype: 256-bit, then 512-bit registers.
+LANES: Final = {"float32": (8, 16), "float64": (4, 8)}
+
+
+@dataclass(frozen=True)
+class TorchFunction:
+    """One elementary function as libtorch knows it.
+
+    Attributes:
+        name: torch's name, also that of the canary operator ``torch.<name>``.
+        arity: number of floating-point arguments.
+        sleef: error-bound suffixes of the SLEEF forms (``u10`` is 1.0 ULP).
+        vml: MKL VML base name (``Exp`` for ``vmsExp``), or None where VML has none.
+        domain: closed interval from which the canary draws its inputs.
+    """
+
+    name: str
+    arity: int
+    sleef: tuple[str, ...]
+    vml: str | None
+    domain: tuple[float, float]
+
+    def c_name(self, dtype: str) -> str:
+        """Return the libm name: ``expf`` for float32, ``exp`` for float64."""
+        return self.name + ("f" if dtype == "float32" else "")
+
+    def symbols(self, dtype: str) -> dict[str, tuple[str, ...]]:
+        """Return form (``scalar``, ``v8``, ..., ``array``) -> the symbols bound to it."""
+        letter = "f" if dtype == "float32" else "d"
+        forms: dict[str, tuple[str, ...]] = {"scalar": (self.c_name(dtype),)}
+        for lanes in LANES[dtype]:
+            forms[f"v{lanes}"] = tuple(f"Sleef_{self.name}{letter}{lanes}_{u}" for u in self.sleef)
+        if self.vml is not None:
+            short = "s" if dtype == "float32" else "d"
+            forms["array"] = (f"vm{short}{self.vml}",)
+        return forms
+
+    def export(self, dtype: str, form: str) -> str:
+        """Return the name under which udf-widen exports ``form`` (``__udf_expf_v16``)."""
+        return f"__udf_{self.c_name(dtype)}" + ("" if form == "scalar" else f"_{form}")
+
+
+_U10 = ("u10",)
+_U10_U35 = ("u10", "u35")
+
+#: Every function that libtorch reaches through symbols, by torch's name.
+FUNCTIONS: Final[dict[str, TorchFunction]] = {
+    f.name: f
+    for f in (
+        TorchFunction("exp", 1, _U10, "Exp", (-20.0, 20.0)),
+        TorchFunction("exp2", 1, _U10_U35, "Exp2", (-20.0, 20.0)),
+        TorchFunction("expm1", 1, _U10, "Expm1", (-10.0, 10.0)),
+        TorchFunction("log", 1, _U10_U35, "Ln", (0.01, 100.0)),
+        TorchFunction("log2", 1, _U10_U35, "Log2", (0.01, 100.0)),
+        TorchFunction("log10", 1, _U10, "Log10", (0.01, 100.0)),
+        TorchFunction("log1p", 1, _U10, "Log1p", (-0.9, 10.0)),
+        TorchFunction("sin", 1, _U10_U35, "Sin", (-20.0, 20.0)),
+        TorchFunction("cos", 1, _U10_U35, "Cos", (-20.0, 20.0)),
+        TorchFunction("tan", 1, _U10_U35, "Tan", (-20.0, 20.0)),
+        TorchFunction("sinh", 1, _U10_U35, "Sinh", (-10.0, 10.0)),
+        TorchFunction("cosh", 1, _U10_U35, "Cosh", (-10.0, 10.0)),
+        TorchFunction("tanh", 1, _U10_U35, "Tanh", (-5.0, 5.0)),
+        TorchFunction("asin", 1, _U10_U35, "Asin", (-1.0, 1.0)),
+        TorchFunction("acos", 1, _U10_U35, "Acos", (-1.0, 1.0)),
+        TorchFunction("atan", 1, _U10_U35, "Atan", (-20.0, 20.0)),
+        TorchFunction("asinh", 1, _U10, "Asinh", (-20.0, 20.0)),
+        TorchFunction("acosh", 1, _U10, "Acosh", (1.0, 100.0)),
+        TorchFunction("atanh", 1, _U10, "Atanh", (-0.99, 0.99)),
+        TorchFunction("erf", 1, _U10, "Erf", (-3.0, 3.0)),
+        TorchFunction("erfc", 1, ("u15",), "Erfc", (-3.0, 3.0)),
+        TorchFunction("pow", 2, _U10, "Pow", (0.1, 5.0)),
+        TorchFunction("atan2", 2, _U10_U35, "Atan2", (-10.0, 10.0)),
+        TorchFunction("hypot", 2, ("u05", "u35"), "Hypot", (-10.0, 10.0)),
+    )
+}
+
+#: CPU levels, from the least to the most capable: clang flags, x86-64 level, vector bits.
+CPU_LEVELS: Final[dict[str, tuple[tuple[str, ...], int, int]]] = {
+    "baseline": (("-march=x86-64-v2",), 2, 0),
+    "avx2": (("-march=x86-64-v3",), 3, 256),
+    "avx512": (("-march=x86-64-v4", "-mprefer-vector-width=512"), 4, 512),
+}
+
+
+def forms(dtype: str, cpu_level: str) -> tuple[str, ...]:
+    """Return the forms a library built for ``cpu_level`` has for ``dtype``."""
+    bits = CPU_LEVELS[cpu_level][2]
+    width = {"float32": 32, "float64": 64}[dtype]
+    vectors = tuple(f"v{n}" for n in LANES[dtype] if n * width <= bits)
+    return ("scalar", *vectors, "array")
