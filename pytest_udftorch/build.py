@@ -38,7 +38,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.library import UdfFunction, UdfLibrary, find_library
 from pytest_udftorch.native import pass_plugin, runtime
-from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
+from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
 
 #: Oldest LLVM whose plugin interface the passes are written for.
 OLDEST_LLVM: Final = 16
@@ -128,6 +128,13 @@ class Build:
             name = FUNCTIONS[function].export(dtype, form)
             found[form] = ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
         return found
+
+    def sincos(self, dtype: str) -> int:
+        """Return the address of the joint form, or 0 if sin or cos is not in the library."""
+        if not _has_sincos(self.library, dtype):
+            return 0
+        address = ctypes.cast(getattr(self.load(), f"__udf_{SINCOS[dtype]}"), ctypes.c_void_p)
+        return address.value or 0
 
     def array_function(self, function: str, dtype: str = "float32") -> Any:
         """Return the array form as a ctypes function ``(n, *inputs, output, mode)``.
@@ -383,9 +390,18 @@ def _compile(
                 "-c", str(source), "-o", str(scratch / f"{index}.o"),
             ]
         )  # fmt: skip
+    joint = scratch / "sincos.c"
+    joint.write_text("".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d)))
+    sources = [*by_source, joint]
+    jobs.append(
+        [
+            str(compiler.path), *FLAGS, *CPU_LEVELS[level][0],
+            "-c", str(joint), "-o", str(scratch / f"{len(jobs)}.o"),
+        ]
+    )  # fmt: skip
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         results = list(pool.map(_run, jobs))
-    for source, result in zip(by_source, results, strict=True):
+    for source, result in zip(sources, results, strict=True):
         if result.returncode != 0:
             _fail_source(library, source, result.stderr)
     output = scratch / f"lib{_file_name(library.name)}-{level}.so"
@@ -405,7 +421,7 @@ def _compile(
                     f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
                     "run. Reinstall pytest_udftorch, whose plugin is incomplete."
                 )
-    for leftover in (*scratch.glob("*.o"), *scratch.glob("[0-9]*.json")):
+    for leftover in (joint, *scratch.glob("*.o"), *scratch.glob("[0-9]*.json")):
         leftover.unlink()
     facts = {
         "library": library.name,
@@ -417,6 +433,21 @@ def _compile(
         "seconds": round(time.perf_counter() - start, 3),
     }
     (scratch / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _has_sincos(library: UdfLibrary, dtype: str) -> bool:
+    return ("sin", dtype) in library.functions and ("cos", dtype) in library.functions
+
+
+def _sincos_source(dtype: str) -> str:
+    real = {"float32": "float", "float64": "double"}[dtype]
+    sin, cos = (FUNCTIONS[name].export(dtype, "scalar") for name in ("sin", "cos"))
+    return (
+        f"{real} {sin}({real}); {real} {cos}({real});\n"
+        '__attribute__((visibility("default")))\n'
+        f"void __udf_{SINCOS[dtype]}({real} x, {real} *s, {real} *c)\n"
+        f"{{ *s = {sin}(x); *c = {cos}(x); }}\n"
+    )
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

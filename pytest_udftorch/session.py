@@ -32,7 +32,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.library import UdfLibrary, find_library
 from pytest_udftorch.native import Runtime, Slot, runtime
-from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS
+from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 
 #: The objects whose calls are rebound; torch's bundled third-party libraries are not.
 TORCH_OBJECTS: Final = (
@@ -82,6 +82,8 @@ def _all_symbols() -> dict[str, Symbol]:
             for form, names in function.symbols(dtype).items():
                 for name in names:
                     found[name] = Symbol(name, function.name, dtype, form, len(found))
+    for dtype, name in SINCOS.items():
+        found[name] = Symbol(name, "sincos", dtype, "scalar", len(found))
     return found
 
 
@@ -368,6 +370,12 @@ class Session:
                     # A form that the build lacks is one torch does not call on this
                     # machine (see _check_width): it stays stock.
                     layer.update(dict.fromkeys(names, addresses.get(form, 0)))
+        if {"sin", "cos"} <= set(self.functions):
+            for dtype, name in SINCOS.items():
+                if self.build is None:
+                    layer[name] = 0
+                elif self.build.sincos(dtype):
+                    layer[name] = self.build.sincos(dtype)
         return layer
 
     def _check_width(self, build: Build) -> None:
@@ -463,6 +471,8 @@ def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
     """
     bound = binder()
     chosen = set(FUNCTIONS if functions is None else functions)
+    if chosen & {"sin", "cos"}:
+        chosen.add("sincos")
     present = {slot.symbol for slot in bound.slots}
     names = [n for n, s in bound.symbols.items() if s.function in chosen and n in present]
     with bound.counting(names) as calls:

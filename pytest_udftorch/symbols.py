@@ -89,6 +89,10 @@ FUNCTIONS: Final[dict[str, TorchFunction]] = {
     )
 }
 
+#: libm's joint form ``void(x, *sin, *cos)``, which complex kernels call. It is bound where a
+#: session swaps both sin and cos.
+SINCOS: Final = {"float32": "sincosf", "float64": "sincos"}
+
 #: CPU levels, from the least to the most capable: clang flags, x86-64 level, vector bits.
 CPU_LEVELS: Final[dict[str, tuple[tuple[str, ...], int, int]]] = {
     "baseline": (("-march=x86-64-v2",), 2, 0),
