@@ -1,0 +1,51 @@
+# Two commands do everything: `make demo` and `make test`. Both set up first.
+
+PY := .venv/bin/python
+CLANG_FORMAT := .venv/bin/clang-format
+NATIVE_SOURCES = $(shell git ls-files 'llvm/*.c' 'llvm/*.h' 'llvm/*.cpp' 'udfs/*.c' 'udfs/*.h' 'pytest_udftorch/*.c')
+
+.PHONY: help setup demo test test-slow lint format bench results docs verify clean
+
+help:
+	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
+	@echo 'make test       lint, types, and the whole suite (tests marked slow left out)'
+	@echo 'make test-slow  the tests marked slow'
+	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
+	@echo 'make bench      the benches; writes out.json'
+	@echo 'make results    measure again what README and docs show, and render them'
+	@echo 'make setup      toolchain, .venv and the package; run by all of the above'
+
+setup:
+	@.ci/setup
+
+demo: setup
+	$(PY) -m benches.demo_lenet
+
+test: lint
+	$(PY) -m pytest
+
+test-slow: setup
+	$(PY) -m pytest -m slow
+
+lint: setup
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(CLANG_FORMAT) --style=LLVM --dry-run -Werror $(NATIVE_SOURCES)
+
+format: setup
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	$(CLANG_FORMAT) --style=LLVM -i $(NATIVE_SOURCES)
+
+verify: setup
+	.venv/bin/udftorch verify corem
+
+bench: setup
+	$(PY) -m pytest benches --benchmark-json=out.json
+
+docs: setup
+	$(PY) -m benches.render_docs
+
+clean:
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,286 @@
+"""Builds: cache, concurrency, and the message for every way a build can fail."""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_udftorch import build as build_module
+from pytest_udftorch.build import build_library, cache_folder, find_compiler, resolve_cpu_level
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerNotFoundError,
+    CompilerTooOldError,
+    CpuLevelError,
+    NativeLibraryError,
+    SignatureError,
+    SourceCompileError,
+    UnknownFunctionError,
+)
+from pytest_udftorch.native import pass_plugin, runtime
+from pytest_udftorch.symbols import CPU_LEVELS
+
+TOML = '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
+    monkeypatch.setattr(build_module, "_built", {})
+    return folder
+
+
+@pytest.fixture
+def make(tmp_path):
+    def write(source: str, keys: str = 'scalar = "udf_expf"\n') -> Path:
+        folder = tmp_path / "lib"
+        folder.mkdir(exist_ok=True)
+        (folder / "udf.toml").write_text(TOML + keys)
+        (folder / "e.c").write_text(source)
+        return folder
+
+    return write
+
+
+TWICE = "float udf_expf(float x) { return x + x; }\n"
+
+
+def test_build_exports_every_form_and_computes(cache, make):
+    build = build_library(make(TWICE))
+    values = (ctypes.c_float * 70)(*range(70))
+    out = (ctypes.c_float * 70)()
+    build.array_function("exp")(70, ctypes.addressof(values), ctypes.addressof(out), 0)
+    assert list(out) == [2.0 * i for i in range(70)]
+    assert build.scalar_function("exp")(21.0) == 42.0
+    assert all(build.forms("exp", "float32").values())
+
+
+@pytest.mark.parametrize("level", CPU_LEVELS)
+def test_forms_match_the_cpu_level(cache, make, level):
+    if CPU_LEVELS[level][1] > runtime().cpu_level():
+        pytest.skip(f"this CPU does not run {level} code")
+    vectors = {"baseline": set(), "avx2": {"v8"}, "avx512": {"v8", "v16"}}[level]
+    assert set(build_library(make(TWICE), level).forms("exp", "float32")) == {
+        "scalar",
+        "array",
+        *vectors,
+    }
+
+
+def test_second_build_comes_from_the_cache(cache, make, monkeypatch):
+    first = build_library(make(TWICE))
+    stamp = first.path.stat().st_mtime_ns
+    monkeypatch.setattr(build_module, "_built", {})
+    again = build_library(make(TWICE))
+    assert again.build_id == first.build_id
+    assert again.path.stat().st_mtime_ns == stamp
+    facts = json.loads((again.path.parent / "build.json").read_text())
+    assert facts["cpu_level"] == again.cpu_level
+    assert "clang" in facts["compiler"]
+
+
+def test_any_change_of_content_makes_another_build(cache, make):
+    folder = make(TWICE)
+    ids = {build_library(folder).build_id}
+    (folder / "extra.h").write_text("#define X 1\n")
+    ids.add(build_library(folder).build_id)
+    make("float udf_expf(float x) { return 2 * x; }\n")
+    ids.add(build_library(folder).build_id)
+    ids.add(build_library(folder, "baseline").build_id)
+    assert len(ids) == 4
+
+
+def test_touching_a_file_without_changing_it_keeps_the_build(cache, make):
+    folder = make(TWICE)
+    first = build_library(folder).build_id
+    os.utime(folder / "e.c", (1, 1))
+    assert build_library(folder).build_id == first
+
+
+def _build_in_child(folder: str, cache_dir: str, queue) -> None:
+    os.environ["UDFTORCH_CACHE_DIR"] = cache_dir
+    built = build_library(folder)
+    queue.put((built.build_id, built.path.stat().st_ino))
+
+
+def test_processes_that_build_at_once_share_one_build(cache, make):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    folder = make(TWICE)
+    children = [
+        context.Process(target=_build_in_child, args=(str(folder), str(cache), queue))
+        for _ in range(4)
+    ]
+    for child in children:
+        child.start()
+    results = {queue.get(timeout=120) for _ in children}
+    for child in children:
+        child.join()
+        assert child.exitcode == 0
+    assert len(results) == 1
+    assert [p.name for p in cache.iterdir() if p.is_dir()] == [results.pop()[0]]
+
+
+def test_a_build_cut_off_by_a_crash_is_made_again(cache, make):
+    first = build_library(make(TWICE))
+    (first.path.parent / "build.json").unlink()
+    first.path.write_bytes(b"torn")
+    build_module._built.clear()
+    again = build_library(make(TWICE))
+    assert again.path.stat().st_size > 1000
+
+
+def test_a_damaged_cached_library_is_named(cache, make):
+    first = build_library(make(TWICE))
+    first.path.write_bytes(b"torn")
+    build_module._built.clear()
+    with pytest.raises(NativeLibraryError, match=r"cannot be loaded.*Delete its folder"):
+        build_library(make(TWICE)).load()
+
+
+def test_compile_error_carries_the_compilers_message_with_file_and_line(cache, make):
+    with pytest.raises(SourceCompileError, match=r"e\.c:2:\d+: error: .*undeclared"):
+        build_library(make("float udf_expf(float x) {\n  return y;\n}\n"))
+    assert not list(cache.glob("*/build.json"))
+
+
+def test_link_error(cache, make):
+    with pytest.raises(SourceCompileError, match=r"does not link:\n.*nowhere_f"):
+        build_library(make("float nowhere_f(float);\nfloat udf_expf(float x) { return nowhere_f(x); }\n"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "double udf_expf(double x) { return x; }\n",
+        "float udf_expf(float x, float y) { return x + y; }\n",
+        "float udf_expf(int x) { return x; }\n",
+        "float another(float x) { return x; }\n",
+    ],
+    ids=["double", "two arguments", "int", "missing"],
+)
+def test_wrong_signature(cache, make, source):
+    with pytest.raises(SignatureError, match=r"(?s)udf_expf.*A UDF is 'float f\(float\)'"):
+        build_library(make(source))
+
+
+def test_wrong_signature_of_the_fast_path(cache, make):
+    source = TWICE + "float slow(float x) { return x; }\n"
+    with pytest.raises(SignatureError, match="udf_expf"):
+        build_library(make(source, 'fast = "udf_expf"\naccurate = "slow"\n'))
+
+
+def test_sin_and_cos_give_the_joint_form(cache, tmp_path):
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "t.c").write_text(
+        "float udf_sinf(float x) { return x + 1; }\nfloat udf_cosf(float x) { return x + 2; }\n"
+    )
+    (folder / "udf.toml").write_text(
+        '[library]\nname = "trig"\nversion = "1"\n'
+        '[functions.sin.float32]\nsource = "t.c"\nscalar = "udf_sinf"\n'
+        '[functions.cos.float32]\nsource = "t.c"\nscalar = "udf_cosf"\n'
+    )
+    build = build_library(folder)
+    real = ctypes.POINTER(ctypes.c_float)
+    joint = ctypes.CFUNCTYPE(None, ctypes.c_float, real, real)(build.sincos("float32"))
+    s, c = ctypes.c_float(), ctypes.c_float()
+    joint(5.0, ctypes.byref(s), ctypes.byref(c))
+    assert (s.value, c.value) == (6.0, 7.0)
+    assert build.sincos("float64") == 0
+
+
+def test_std_has_nothing_to_build(cache):
+    with pytest.raises(UnknownFunctionError, match="nothing to build"):
+        build_library("std")
+
+
+def test_unknown_form_is_named(cache, make):
+    with pytest.raises(UnknownFunctionError, match="no float32 'log'"):
+        build_library(make(TWICE)).forms("log", "float32")
+
+
+def test_unwritable_cache(make, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.raises(CacheError, match=r"cannot be written.*UDFTORCH_CACHE_DIR"):
+        build_library(make(TWICE))
+
+
+def test_cache_folder_follows_xdg(monkeypatch, tmp_path):
+    monkeypatch.delenv("UDFTORCH_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "pytest_udftorch"
+
+
+def fake_compiler(tmp_path: Path, says: str, status: int = 0) -> str:
+    path = tmp_path / "compiler"
+    path.write_text(f"#!/bin/sh\necho '{says}'\nexit {status}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_named_compiler_that_does_not_exist(monkeypatch):
+    monkeypatch.setenv("UDFTORCH_CLANG", "no-such-clang")
+    with pytest.raises(CompilerNotFoundError, match="'no-such-clang' is no executable"):
+        find_compiler()
+
+
+def test_no_compiler_at_all(monkeypatch, tmp_path):
+    monkeypatch.delenv("UDFTORCH_CLANG", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    # The search includes LLVM's own folder, which the path does not hide.
+    monkeypatch.setattr(build_module, "pass_plugin", lambda: (Path("UdfPass-17.so"), 17))
+    with pytest.raises(CompilerNotFoundError, match=r"No clang 17.*packages clang-17 and lld-17"):
+        find_compiler()
+
+
+@pytest.mark.parametrize(
+    ("says", "status", "error", "message"),
+    [
+        ("clang version 14.0.6", 0, CompilerTooOldError, "clang 14; the passes need LLVM 16"),
+        ("clang version 17.0.1", 0, CompilerTooOldError, "cannot be loaded into another"),
+        ("gcc (Debian) 12.2.0", 0, CompilerNotFoundError, "is not clang"),
+        ("clang version 19", 3, CompilerNotFoundError, "does not run"),
+    ],
+)
+def test_compilers_that_cannot_be_used(monkeypatch, tmp_path, says, status, error, message):
+    monkeypatch.setenv("UDFTORCH_CLANG", fake_compiler(tmp_path, says, status))
+    with pytest.raises(error, match=message):
+        find_compiler()
+
+
+def test_the_compiler_is_the_plugins():
+    _, major = pass_plugin()
+    assert f"version {major}." in find_compiler().version
+
+
+def test_unknown_cpu_level():
+    with pytest.raises(CpuLevelError, match="'avx51'.*'avx512'"):
+        resolve_cpu_level("avx51")
+
+
+def test_cpu_level_this_cpu_does_not_have(monkeypatch):
+    monkeypatch.setattr(type(runtime()), "cpu_level", lambda self: 2)
+    with pytest.raises(CpuLevelError, match=r"cannot run code for 'avx512'. It has: baseline\."):
+        resolve_cpu_level("avx512")
+
+
+def test_cpu_level_from_the_environment(monkeypatch):
+    monkeypatch.setenv("UDFTORCH_CPU_LEVEL", "baseline")
+    assert resolve_cpu_level(None) == "baseline"
+
+
+def test_nothing_here_imports_torch():
+    code = (
+        "import sys, pytest_udftorch as p; p.build_library, p.find_library('std'); "
+        "import pytest_udftorch.build, pytest_udftorch.session; "
+        "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

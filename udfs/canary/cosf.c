@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "cos/cosf.c"
+
+UDF_CANARY(cosf)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "exp/expf.c"
+
+UDF_CANARY(expf)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "log/logf.c"
+
+UDF_CANARY(logf)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "sin/sinf.c"
+
+UDF_CANARY(sinf)
