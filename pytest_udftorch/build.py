@@ -36,7 +36,7 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     nearest,
 )
-from pytest_udftorch.library import UdfFunction, UdfLibrary, find_library
+from pytest_udftorch.library import DESCRIPTION_FILE, UdfFunction, UdfLibrary, find_library
 from pytest_udftorch.native import pass_plugin, runtime
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
 
@@ -259,7 +259,7 @@ def resolve_cpu_level(cpu_level: str | None) -> str:
 # --------------------------------------------------------------------------------------
 # Building
 
-_built: dict[str, Build] = {}
+_built: dict[tuple[object, ...], Build] = {}
 _lock = threading.Lock()
 
 
@@ -287,18 +287,35 @@ def build_library(which: str | Path | UdfLibrary, cpu_level: str | None = None) 
             "to build."
         )
     level = resolve_cpu_level(cpu_level)
+    state = _state(library, level)
+    with _lock:
+        if state not in _built:
+            _built[state] = _build(library, level)
+        return _built[state]
+
+
+def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
+    """Return what must be unchanged for a build of this process to be taken again.
+
+    Sizes and times instead of contents: the content is what names the build in the cache,
+    but a session is entered per test and must not read every source each time.
+    """
+    files = []
+    for path in (str(library.folder / DESCRIPTION_FILE), *library.source_files()):
+        found = os.stat(path)
+        files.append((path, found.st_mtime_ns, found.st_size, found.st_ino))
+    return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
+
+
+def _build(library: UdfLibrary, level: str) -> Build:
     compiler = find_compiler()
     plugin, _ = pass_plugin()
     build_id = _build_id(library, level, compiler, plugin)
-    with _lock:
-        if build_id not in _built:
-            folder = cache_folder() / build_id
-            if not (folder / "build.json").is_file():
-                _compile_into(folder, library, level, compiler, plugin)
-            facts = json.loads((folder / "build.json").read_text(encoding="utf-8"))
-            path = folder / facts["file"]
-            _built[build_id] = Build(library, level, build_id, path, facts["seconds"])
-        return _built[build_id]
+    folder = cache_folder() / build_id
+    if not (folder / "build.json").is_file():
+        _compile_into(folder, library, level, compiler, plugin)
+    facts = json.loads((folder / "build.json").read_text(encoding="utf-8"))
+    return Build(library, level, build_id, folder / facts["file"], facts["seconds"])
 
 
 @functools.cache
@@ -319,7 +336,7 @@ def _build_id(library: UdfLibrary, level: str, compiler: Compiler, plugin: Path)
     for path in library.source_files():
         # Paths relative to the library: two checkouts of the same sources share a build.
         digest.update(f"\0{os.path.relpath(path, library.folder)}\0".encode())
-        digest.update(path.read_bytes())
+        digest.update(Path(path).read_bytes())
     return digest.hexdigest()[:16]
 
 

@@ -6,6 +6,8 @@ through the entry point group ``pytest_udftorch.libraries``) or by the path of i
 
 from __future__ import annotations
 
+import functools
+import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,14 +120,16 @@ class UdfLibrary:
                 )
         return tuple(dict.fromkeys(names))
 
-    def source_files(self) -> Iterator[Path]:
-        """Yield every C source and header that a build may read, sorted."""
-        found = {f.source for f in self.functions.values()}
+    def source_files(self) -> list[str]:
+        """Return the paths of every C source and header that a build may read, sorted."""
+        found = {str(f.source) for f in self.functions.values()}
         for folder in (self.folder, *self.include_dirs):
-            found.update(folder.rglob("*.[ch]"))
-        yield from sorted(found)
+            for root, _, names in os.walk(folder):
+                found.update(f"{root}/{n}" for n in names if n.endswith((".c", ".h")))
+        return sorted(found)
 
 
+@functools.cache
 def shipped_folder() -> Path:
     """Return the folder with the libraries that come with this package."""
     import pytest_udftorch
@@ -196,6 +200,9 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
                 f"path is a folder that holds {DESCRIPTION_FILE}."
             )
         return load_library(folder)
+    shipped = shipped_folder() / text
+    if (shipped / DESCRIPTION_FILE).is_file():
+        return load_library(shipped)
     known = available_libraries()
     if text not in known:
         hint = f" To use the folder of that name, write './{text}'." if Path(text).is_dir() else ""
@@ -212,15 +219,22 @@ def load_library(folder: Path) -> UdfLibrary:
         LibraryFormatError: no ``udf.toml``, a syntax error, an unknown or missing key, a
             value of the wrong type, an unknown function or dtype, a missing source.
     """
-    folder = folder.resolve()
-    path = folder / DESCRIPTION_FILE
+    path = folder.resolve() / DESCRIPTION_FILE
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        state = path.stat()
     except FileNotFoundError:
         raise LibraryFormatError(
-            f"The folder {folder} holds no {DESCRIPTION_FILE}, so it is no UDF library. "
+            f"The folder {path.parent} holds no {DESCRIPTION_FILE}, so it is no UDF library. "
             "CONTRIBUTING, 'How to add a UDF', shows a minimal one."
         ) from None
+    return _read(path, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@functools.lru_cache(maxsize=64)
+def _read(path: Path, state: tuple[int, ...]) -> UdfLibrary:
+    # A session is entered per test, the description changes per edit: ``state`` is the key.
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise LibraryFormatError(f"{path} is not valid TOML: {error}") from error
     return _Reader(path).library(data)

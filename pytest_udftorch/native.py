@@ -29,9 +29,9 @@ class _CSlot(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
-    """One relocated pointer of a loaded shared object.
+    """One relocated pointer of a loaded shared object; equal to itself only.
 
     Attributes:
         address: where it lies in memory.

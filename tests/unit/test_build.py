@@ -96,6 +96,12 @@ def test_any_change_of_content_makes_another_build(cache, make):
     assert len(ids) == 4
 
 
+def test_an_edit_of_the_same_length_is_seen_in_the_same_process(cache, make):
+    first = build_library(make(TWICE))
+    second = build_library(make(TWICE.replace("x + x", "x * x")))
+    assert (first.scalar_function("exp")(3.0), second.scalar_function("exp")(3.0)) == (6.0, 9.0)
+
+
 def test_touching_a_file_without_changing_it_keeps_the_build(cache, make):
     folder = make(TWICE)
     first = build_library(folder).build_id
