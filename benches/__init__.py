@@ -1,0 +1,1 @@
+"""Benches, each of which reproduces one named table or figure, and the demo."""
