@@ -64,9 +64,13 @@ class Contender:
 
 
 class Harness:
-    """The compiled timing loops."""
+    """The compiled timing loops; making one sets torch, and so MKL, to one thread."""
 
     def __init__(self) -> None:
+        import torch
+
+        # MKL would spread an array over threads, which no other contender does.
+        torch.set_num_threads(1)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "harness.so"
             command = [str(find_compiler().path), "-O2", "-fPIC", "-shared", str(HARNESS), "-o"]
@@ -207,27 +211,23 @@ def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
         "gelu tanh": lambda t: functional.gelu(t, approximate="tanh"),
         "sigmoid": torch.sigmoid,
     }
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     result = {}
-    try:
-        for name, operator in operators.items():
-            times: dict[str, list[float]] = {"std": [], "corem": []}
-            for turn in range(rounds):
-                for library in sorted(times, reverse=bool(turn % 2)):
-                    with pytest_udftorch.patched(library):
-                        operator(x)
-                        start = time.perf_counter_ns()
-                        operator(x)
-                        times[library].append((time.perf_counter_ns() - start) / x.numel())
-            pairs = zip(times["corem"], times["std"], strict=True)
-            result[name] = {
-                "std_ns": statistics.median(times["std"]),
-                "corem_ns": statistics.median(times["corem"]),
-                "corem_over": statistics.median(a / b for a, b in pairs),
-            }
-    finally:
-        torch.set_num_threads(threads)
+    for name, operator in operators.items():
+        times: dict[str, list[float]] = {"std": [], "corem": []}
+        for turn in range(rounds):
+            for library in sorted(times, reverse=bool(turn % 2)):
+                with pytest_udftorch.patched(library):
+                    operator(x)
+                    start = time.perf_counter_ns()
+                    operator(x)
+                    times[library].append((time.perf_counter_ns() - start) / x.numel())
+        pairs = zip(times["corem"], times["std"], strict=True)
+        result[name] = {
+            "std_ns": statistics.median(times["std"]),
+            "corem_ns": statistics.median(times["corem"]),
+            "corem_over": statistics.median(a / b for a, b in pairs),
+        }
     return result
 
 
