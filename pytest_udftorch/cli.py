@@ -1,0 +1,328 @@
+"""The command ``udftorch``.
+
+A subcommand is a function that takes an ``argparse`` subparser collection and adds itself,
+with the function to call as the default ``run``; ``COMMANDS`` lists them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_udftorch.errors import UdfError
+
+if TYPE_CHECKING:
+    from pytest_udftorch.certificate import Certificate
+
+Subparsers = Any  # argparse has no public name for it
+
+#: Exit status of a run that finished and found the claim to be false.
+FAILED: Final = 1
+#: Exit status of a mistake in the call or the installation.
+MISUSE: Final = 2
+#: Exit status of a run that was interrupted, as shells give it for SIGINT.
+INTERRUPTED: Final = 130
+
+
+# verify ------------------------------------------------------------------------------
+
+
+def add_verify(commands: Subparsers) -> None:
+    """Add ``udftorch verify``."""
+    parser = commands.add_parser(
+        "verify",
+        help="run functions over all their inputs and write certificates",
+        description="Runs functions over all 2^32 float32 encodings (pairs for functions of two "
+        "arguments, 2^16 encodings for 16-bit types), compares each result with the correctly "
+        "rounded one, and writes a certificate.",
+    )
+    parser.add_argument(
+        "library",
+        help="name or path of a UDF library, or what PyTorch ships with: vml, sleef, sleef-u35, "
+        "libm; std for torch's operators",
+    )
+    parser.add_argument(
+        "functions", nargs="*", metavar="function", help="torch's names; by default all it has"
+    )
+    parser.add_argument(
+        "--form",
+        action="append",
+        choices=["array", "scalar", "v8", "v16", "operator", "all"],
+        help="may be repeated; by default array, or what the library has",
+    )
+    parser.add_argument(
+        "--cpu-level",
+        action="append",
+        choices=["baseline", "avx2", "avx512", "all"],
+        help="may be repeated; by default the best of this CPU",
+    )
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument(
+        "--reference",
+        default="auto",
+        choices=["auto", "llvmlibc", "libm", "mpfr"],
+        help="auto: LLVM-libc where it has the function, libm elsewhere; MPFR decides what these "
+        "leave open; mpfr asks it for every result (hours)",
+    )
+    parser.add_argument("--flush-denormal", action="store_true", help="run with FTZ and DAZ set")
+    parser.add_argument(
+        "--garbage", action="store_true", help="vector forms: one true lane among random ones"
+    )
+    parser.add_argument(
+        "--workers", type=int, help="processes; 0 runs in this one; by default one per CPU"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: beside the UDF's source")
+    parser.add_argument(
+        "--judge-all",
+        action="store_true",
+        help="judge every form; by default a form whose outputs all have the digests of an "
+        "already judged one is not judged again",
+    )
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
+    parser.add_argument(
+        "--chunks",
+        type=_chunk_range,
+        metavar="FIRST:END",
+        help="only these; certificates of separate chunks can be merged",
+    )
+    parser.add_argument("--chunk-bits", type=int, default=24, help="2^BITS inputs in a chunk")
+    parser.add_argument("--pairs", type=int, default=2**30, help="for functions of two arguments")
+    parser.add_argument("--seed", type=int, default=0, help="of the pairs")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=run_verify)
+
+
+def _chunk_range(text: str) -> range:
+    first, colon, end = text.partition(":")
+    if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of chunks, such as 0:128")
+    return range(int(first), int(end))
+
+
+def run_verify(options: argparse.Namespace) -> int:
+    """Verify every function, form and CPU level asked for."""
+    from pytest_udftorch import verify
+
+    if not 8 <= options.chunk_bits <= 28:
+        raise verify.PlanError("--chunk-bits must lie between 8 and 28.")
+    if options.pairs < 1 or (options.workers is not None and options.workers < 0):
+        raise verify.PlanError("--pairs must be positive, --workers must not be negative.")
+    failures: list[str] = []
+    for function in options.functions or _all_functions(options.library):
+        for level in _levels(options.cpu_level):
+            for form in _forms(options, level):
+                failures += _verify_one(options, function, form, level)
+    for sentence in failures:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    return FAILED if failures else 0
+
+
+def _all_functions(library: str) -> tuple[str, ...]:
+    from pytest_udftorch.candidate import STOCK, find_candidate
+    from pytest_udftorch.errors import UnknownFunctionError
+    from pytest_udftorch.library import find_library
+    from pytest_udftorch.symbols import FUNCTIONS
+
+    if library not in STOCK:
+        return find_library(library).function_names
+    found = []
+    for name in FUNCTIONS:
+        try:
+            find_candidate(library, name)
+        except UnknownFunctionError:
+            continue
+        found.append(name)
+    return tuple(found)
+
+
+def _levels(asked: list[str] | None) -> list[str | None]:
+    from pytest_udftorch.build import resolve_cpu_level
+    from pytest_udftorch.symbols import CPU_LEVELS
+
+    if not asked:
+        return [None]
+    if "all" not in asked:
+        return list(asked)
+    names = list(CPU_LEVELS)
+    return list(names[: names.index(resolve_cpu_level(None)) + 1])
+
+
+def _forms(options: argparse.Namespace, level: str | None) -> list[str | None]:
+    if not options.form:
+        return [None]
+    if "all" not in options.form:
+        return list(options.form)
+    from pytest_udftorch.build import resolve_cpu_level
+    from pytest_udftorch.candidate import STOCK
+    from pytest_udftorch.symbols import forms
+
+    return list(STOCK.get(options.library) or forms("float32", resolve_cpu_level(level)))
+
+
+def _verify_one(
+    options: argparse.Namespace, function: str, form: str | None, level: str | None
+) -> list[str]:
+    from pytest_udftorch import verify
+
+    plan = verify.make_plan(
+        options.library,
+        function,
+        dtype=options.dtype,
+        form=form,
+        cpu_level=level,
+        reference=options.reference,
+        flush=options.flush_denormal,
+        garbage=options.garbage,
+        chunk_bits=options.chunk_bits,
+        pairs=options.pairs,
+        seed=options.seed,
+    )
+    path = verify.certificate_path(plan, options.out, options.library)
+    c = plan.candidate
+    what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
+    with _Progress(what, quiet=options.quiet) as progress:
+        certificate = verify.verify(
+            plan,
+            path,
+            resume=options.resume,
+            judge_all=options.judge_all,
+            chunks=options.chunks,
+            workers=options.workers,
+            scheduler=options.scheduler,
+            progress=progress,
+        )
+    print(summary_line(certificate))
+    return certificate.failures()
+
+
+class _Progress:
+    """A progress bar over chunks."""
+
+    def __init__(self, what: str, *, quiet: bool) -> None:
+        self.what = what
+        self.quiet = quiet
+        self.bar: Any = None
+
+    def __enter__(self) -> Callable[[int, int], None] | None:
+        return None if self.quiet else self.update
+
+    def update(self, done: int, total: int) -> None:
+        if self.bar is None:
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=total, initial=done, desc=self.what, unit="chunk")
+        self.bar.update(done - self.bar.n)
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+
+def summary_line(certificate: Certificate) -> str:
+    """Return one line about the (only) run of a certificate."""
+    from pytest_udftorch.certificate import ulp_text
+
+    (run,) = certificate.runs
+    digest = run.digest()
+    largest = ulp_text(run.largest["ulp"]) if run.largest else "0"
+    where = f" at {', '.join(run.largest['inputs'])}" if run.largest else ""
+    return (
+        f"{certificate.name} {run.identity['form']} {run.identity['cpu_level']}: "
+        f"{run.tally.wrong:,} wrong of {run.tally.inputs:,}; largest error {largest} ULP{where}; "
+        f"sha256 {digest[:16] if digest else 'incomplete'}; {run.seconds:.0f} s"
+    )
+
+
+# certificate -------------------------------------------------------------------------
+
+
+def add_certificate(commands: Subparsers) -> None:
+    """Add ``udftorch certificate``."""
+    parser = commands.add_parser(
+        "certificate", help="check, merge or tabulate certificates", description="See --help."
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    check = actions.add_parser("check", help="check certificates against their digests and claims")
+    check.add_argument("files", nargs="+", type=Path)
+    check.set_defaults(run=run_check)
+    merge = actions.add_parser("merge", help="make one certificate of several")
+    merge.add_argument("files", nargs="+", type=Path)
+    merge.add_argument("--out", required=True, type=Path, metavar="FILE")
+    merge.set_defaults(run=run_merge)
+    table = actions.add_parser("table", help="print functions x libraries as Markdown")
+    table.add_argument("files", nargs="+", type=Path)
+    table.set_defaults(run=run_table)
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Check that files are whole, unedited, complete, and keep their claims."""
+    from pytest_udftorch.certificate import load
+
+    failures = []
+    for path in options.files:
+        certificate = load(path)
+        failures += certificate.failures()
+        failures += [
+            f"{certificate.name}, {r.identity['form']} form: {len(r.chunks)} of "
+            f"{r.total_chunks} chunks are done."
+            for r in certificate.runs
+            if not r.complete
+        ]
+        print(f"{path}: {certificate.name}, {len(certificate.runs)} runs, intact")
+    for sentence in failures:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    return FAILED if failures else 0
+
+
+def run_merge(options: argparse.Namespace) -> int:
+    """Merge certificates into one file."""
+    from pytest_udftorch.certificate import load, merge, save
+
+    merged = merge([load(path) for path in options.files])
+    save(merged, options.out)
+    print(f"{options.out}: {merged.name}, {len(merged.runs)} runs")
+    return 0
+
+
+def run_table(options: argparse.Namespace) -> int:
+    """Print the comparison of libraries."""
+    from pytest_udftorch.certificate import comparison_table, load
+
+    print(comparison_table([load(path) for path in options.files]))
+    return 0
+
+
+# The command -------------------------------------------------------------------------
+
+COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (add_verify, add_certificate)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``udftorch`` and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="udftorch", description="Math libraries inside PyTorch: verify and compare them."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for add in COMMANDS:
+        add(commands)
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except UdfError as error:
+        print(f"udftorch {options.command}: {error}", file=sys.stderr)
+        return MISUSE
+    except KeyboardInterrupt:
+        print(
+            f"\nudftorch {options.command}: interrupted. Finished chunks are recorded; continue "
+            "with --resume.",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

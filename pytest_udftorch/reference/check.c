@@ -1,0 +1,365 @@
+/*===- check.c - Runs a function over many inputs and judges every result
+--===*\
+ *
+ * A candidate's result is compared, by encoding, with a reference's.  Where
+ * they differ, and where the double-precision result of the C library lies so
+ * near a rounding boundary that it cannot confirm them, MPFR decides.  So a
+ * result counts as right only if two computations that share no code agree on
+ * it or MPFR says so.
+ *
+ * The fractional error is measured against the double-precision result, which
+ * is never rounded to float32; its own error is below 2^(24 - margin_bits) ULP
+ * of float32.
+ *
+\*===----------------------------------------------------------------------===*/
+
+#include "reference.h"
+#include <immintrin.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 16384 }; // 64 KiB an array: all of them stay in the L2 cache
+
+static const uint32_t canonical_nan = 0x7fc00000;
+static const uint32_t infinity = 0x7f800000, magnitude = 0x7fffffff;
+static const uint32_t min_normal = 0x00800000;
+
+static uint32_t bits_of(float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+static float from_bits(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+static uint32_t canonical_bits(float x) {
+  uint32_t bits = bits_of(x);
+  return (bits & magnitude) > infinity ? canonical_nan : bits;
+}
+
+static int is_subnormal(float x) {
+  uint32_t m = bits_of(x) & magnitude;
+  return m != 0 && m < min_normal;
+}
+
+//===----------------------------------------------------------------------===//
+// The C library in double precision
+//===----------------------------------------------------------------------===//
+
+#define FUNCTION(name) name,
+static double (*const double_1[])(double) = {UDFREF_UNIVARIATE(FUNCTION)};
+static double (*const double_2[])(double,
+                                  double) = {UDFREF_BIVARIATE(FUNCTION)};
+enum { N_UNARY = sizeof double_1 / sizeof *double_1 };
+
+static void in_double(int32_t function, int64_t n, const float *a,
+                      const float *b, double *out) {
+  if (function < N_UNARY) {
+    double (*f)(double) = double_1[function];
+    for (int64_t i = 0; i < n; i++)
+      out[i] = f(a[i]);
+  } else {
+    double (*f)(double, double) = double_2[function - N_UNARY];
+    for (int64_t i = 0; i < n; i++)
+      out[i] = f(a[i], b[i]);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Calling the candidate
+//===----------------------------------------------------------------------===//
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v16 __attribute__((vector_size(64)));
+
+// Random bits for the lanes that do not count, so that a form which lets one
+// lane disturb another is caught (the discipline is SLEEF's).
+static uint32_t garbage_bits(uint32_t *state) {
+  *state = *state * UINT32_C(1664525) + UINT32_C(1013904223);
+  return *state ^ *state >> 15;
+}
+
+#define VECTOR_FORM(type, lanes, isa)                                          \
+  __attribute__((target(isa))) static void run_##type(                         \
+      const struct udfref_job *job, int32_t arity, int64_t n, const float *a,  \
+      const float *b, float *out) {                                            \
+    const void *f = job->candidate;                                            \
+    int64_t step = job->garbage ? 1 : lanes;                                   \
+    uint32_t state = (uint32_t)job->first ^ bits_of(a[0]);                     \
+    for (int64_t i = 0; i < n; i += step) {                                    \
+      float x[lanes] = {0}, y[lanes] = {0}, r[lanes];                          \
+      int64_t live = n - i < step ? n - i : step;                              \
+      int64_t at = 0;                                                          \
+      if (job->garbage) {                                                      \
+        at = i % lanes;                                                        \
+        for (int k = 0; k < lanes; k++) {                                      \
+          x[k] = from_bits(garbage_bits(&state));                              \
+          y[k] = from_bits(garbage_bits(&state));                              \
+        }                                                                      \
+      }                                                                        \
+      memcpy(x + at, a + i, (size_t)live * sizeof *x);                         \
+      if (arity == 2)                                                          \
+        memcpy(y + at, b + i, (size_t)live * sizeof *y);                       \
+      type vx, vy, vr;                                                         \
+      memcpy(&vx, x, sizeof vx);                                               \
+      memcpy(&vy, y, sizeof vy);                                               \
+      vr = arity == 1 ? ((type(*)(type))f)(vx)                                 \
+                      : ((type(*)(type, type))f)(vx, vy);                      \
+      memcpy(r, &vr, sizeof vr);                                               \
+      memcpy(out + i, r + at, (size_t)live * sizeof *r);                       \
+    }                                                                          \
+  }
+
+VECTOR_FORM(v8, 8, "avx")
+VECTOR_FORM(v16, 16, "avx512f")
+
+static void run_scalar(const void *f, int32_t arity, int64_t n, const float *a,
+                       const float *b, float *out) {
+  for (int64_t i = 0; i < n; i++)
+    out[i] = arity == 1 ? ((float (*)(float))f)(a[i])
+                        : ((float (*)(float, float))f)(a[i], b[i]);
+}
+
+static void run_candidate(const struct udfref_job *job, int32_t arity,
+                          uint64_t done, int64_t n, const float *a,
+                          const float *b, float *out) {
+  const void *f = job->candidate;
+  if (job->form == UDFREF_GIVEN) {
+    memcpy(out, (const float *)f + done, (size_t)n * sizeof *out);
+    return;
+  }
+  unsigned saved = _mm_getcsr();
+  // FTZ is bit 15 of MXCSR, DAZ bit 6.  Both are cleared otherwise: the
+  // process may have set them.
+  unsigned flags = (1u << 15) | (1u << 6);
+  _mm_setcsr(job->flush ? saved | flags : saved & ~flags);
+  switch (job->form) {
+  case UDFREF_ARRAY:
+    if (arity == 1)
+      ((void (*)(int64_t, const float *, float *, int64_t))f)(n, a, out,
+                                                              job->mode);
+    else
+      ((void (*)(int64_t, const float *, const float *, float *, int64_t))f)(
+          n, a, b, out, job->mode);
+    break;
+  case UDFREF_SCALAR:
+    run_scalar(f, arity, n, a, b, out);
+    break;
+  case UDFREF_V8:
+    run_v8(job, arity, n, a, b, out);
+    break;
+  default:
+    run_v16(job, arity, n, a, b, out);
+    break;
+  }
+  _mm_setcsr(saved);
+}
+
+static int has_form(int32_t form) {
+  __builtin_cpu_init();
+  if (form == UDFREF_V8)
+    return __builtin_cpu_supports("avx");
+  if (form == UDFREF_V16)
+    return __builtin_cpu_supports("avx512f");
+  return 1;
+}
+
+//===----------------------------------------------------------------------===//
+// Judging
+//===----------------------------------------------------------------------===//
+
+// Exponent field of the ULP that errors are counted in: that of the correctly
+// rounded result, or of the largest finite number.
+static double ulps(double distance, double exact) {
+  uint32_t field = (bits_of((float)exact) & magnitude) >> 23;
+  if (field < 1)
+    field = 1;
+  if (field > 254)
+    field = 254;
+  // 1 ULP is 2^(field - 150); multiply by its inverse.
+  uint64_t inverse = (uint64_t)(1023 + 150 - field) << 52;
+  double scale;
+  memcpy(&scale, &inverse, sizeof scale);
+  return distance * scale;
+}
+
+// Error of got in ULP, or NaN where there is none.
+static double error_ulp(uint32_t got, double exact) {
+  float value = from_bits(got);
+  if (isnan(exact) || isnan(value))
+    return isnan(exact) && isnan(value) ? 0 : NAN;
+  if (isinf(value)) {
+    double limit = value < 0 ? -0x1p128 : 0x1p128;
+    if (fabs(exact) >= 0x1p128 && (exact < 0) == (value < 0))
+      return 0;
+    return isinf(exact) ? NAN : ulps(fabs(limit - exact), exact);
+  }
+  if (isinf(exact))
+    return NAN;
+  return ulps(fabs(value - exact), exact);
+}
+
+static int bin_of(double error) {
+  if (isnan(error))
+    return UDFREF_BINS - 1;
+  if (error < 1)
+    return (int)(error * UDFREF_FINE);
+  int exponent = ilogb(error);
+  return UDFREF_FINE +
+         (exponent < UDFREF_COARSE ? exponent : UDFREF_COARSE - 1);
+}
+
+// 1 and the result, if every number within the relative margin of exact rounds
+// alike; 0 otherwise.
+static int decided(double exact, double margin, uint32_t *want) {
+  if (isnan(exact)) {
+    *want = canonical_nan;
+    return 1;
+  }
+  if (isinf(exact)) {
+    *want = bits_of((float)exact);
+    return 1;
+  }
+  float low = (float)(exact - fabs(exact) * margin);
+  float high = (float)(exact + fabs(exact) * margin);
+  *want = bits_of(low);
+  return *want == bits_of(high);
+}
+
+struct block {
+  float a[BLOCK], b[BLOCK], got[BLOCK], reference[BLOCK];
+  double exact[BLOCK];
+};
+
+static void note(struct udfref_outcome *o, uint64_t index, uint32_t got,
+                 uint32_t want) {
+  o->wrong++;
+  if (o->examples < UDFREF_EXAMPLES) {
+    o->example_index[o->examples] = index;
+    o->example_got[o->examples] = got;
+    o->example_want[o->examples] = want;
+    o->examples++;
+  }
+}
+
+static void judge(const struct udfref_job *job, struct udfref_outcome *o,
+                  const struct block *blk, uint64_t start, int64_t n) {
+  double margin = ldexp(1, -job->margin_bits);
+  int two = job->function >= N_UNARY;
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t index = start + (uint64_t)i;
+    uint32_t got = canonical_bits(blk->got[i]);
+    uint32_t want, ref;
+    double exact = blk->exact[i];
+    int certain = decided(exact, margin, &want);
+    if (job->flush &&
+        (is_subnormal(blk->a[i]) || (two && is_subnormal(blk->b[i])) ||
+         (certain && is_subnormal(from_bits(want))))) {
+      o->flushed++;
+      continue;
+    }
+    int agree = certain && want == got;
+    if (job->reference) {
+      ref = canonical_bits(blk->reference[i]);
+      agree &= ref == got;
+      if (ref != got)
+        o->disagreements++;
+    } else {
+      ref = want;
+      if (certain && want != got)
+        o->disagreements++;
+    }
+    if (job->sample > 0 && index % (uint64_t)job->sample == 0)
+      agree = 0;
+    // Where reference and double result agree and are certain, they outvote
+    // the candidate once MPFR has decided enough of its disagreements.
+    int outvoted = certain && ref == want;
+    if (!agree && !(outvoted && o->arbitrated >= job->max_arbitrated)) {
+      float r;
+      udfref_mpfr(job->function, 1, blk->a + i, two ? blk->b + i : NULL, &r);
+      want = canonical_bits(r);
+      o->arbitrated++;
+      if (job->reference && ref != want)
+        o->reference_wrong++;
+    }
+    if (job->flush && is_subnormal(from_bits(want))) {
+      o->flushed++;
+      continue;
+    }
+    double error = error_ulp(got, exact);
+    int bin = bin_of(error);
+    if (bin == UDFREF_BINS - 1 && o->histogram[bin] == 0)
+      o->incomparable_index = index;
+    o->histogram[bin]++;
+    if (error > o->worst_ulp) {
+      o->worst_ulp = error;
+      o->worst_index = index;
+      o->worst_got = got;
+    }
+    if (got != want)
+      note(o, index, got, want);
+  }
+}
+
+static void keep(const struct block *blk, int64_t n, int two, uint32_t *outputs,
+                 uint32_t *normals) {
+  for (int64_t i = 0; outputs && i < n; i++)
+    outputs[i] = canonical_bits(blk->got[i]);
+  for (int64_t i = 0; normals && i < n; i++) {
+    uint32_t got = canonical_bits(blk->got[i]);
+    int tiny = (got & magnitude) < min_normal || is_subnormal(blk->a[i]) ||
+               (two && is_subnormal(blk->b[i]));
+    normals[i] = tiny ? 0 : got;
+  }
+}
+
+static int32_t walk(const struct udfref_job *job, struct udfref_outcome *o,
+                    uint32_t *outputs, uint32_t *normals) {
+  if (!has_form(job->form))
+    return 2;
+  struct block *blk = aligned_alloc(64, (sizeof *blk + 63) / 64 * 64);
+  if (!blk)
+    return 1;
+  int32_t arity = udfref_arity(job->function);
+  for (uint64_t done = 0; done < job->count; done += BLOCK) {
+    uint64_t left = job->count - done;
+    int64_t n = (int64_t)(left < BLOCK ? left : BLOCK);
+    uint64_t start = job->first + done;
+    udfref_inputs(arity, job->seed, start, (uint64_t)n, blk->a, blk->b);
+    run_candidate(job, arity, done, n, blk->a, blk->b, blk->got);
+    keep(blk, n, arity == 2, outputs ? outputs + done : NULL,
+         normals ? normals + done : NULL);
+    if (!o)
+      continue;
+    const float *b = arity == 2 ? blk->b : NULL;
+    if (job->hard)
+      o->hard += (uint64_t)((udfref_hard_counter)job->hard)(n, blk->a, b);
+    if (job->reference)
+      ((udfref_array)job->reference)(n, blk->a, b, blk->reference);
+    in_double(job->function, n, blk->a, b, blk->exact);
+    judge(job, o, blk, start, n);
+  }
+  free(blk);
+  return 0;
+}
+
+int32_t udfref_check(const struct udfref_job *job,
+                     struct udfref_outcome *outcome, uint32_t *outputs,
+                     uint32_t *normals) {
+  memset(outcome, 0, sizeof *outcome);
+  return walk(job, outcome, outputs, normals);
+}
+
+int32_t udfref_run(const struct udfref_job *job, uint32_t *outputs,
+                   uint32_t *normals) {
+  return walk(job, NULL, outputs, normals);
+}
+
+int32_t udfref_sizes(int32_t which) {
+  return which == 0 ? sizeof(struct udfref_job) : sizeof(struct udfref_outcome);
+}

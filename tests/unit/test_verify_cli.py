@@ -1,0 +1,167 @@
+"""The command udftorch: verify, and what is done with certificates."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_udftorch import certificate, cli
+from pytest_udftorch.reference import native
+
+HAS_LLVMLIBC = any(native.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
+REFERENCE = f"--reference={'auto' if HAS_LLVMLIBC else 'libm'}"
+QUICK = ("--workers=0", "--chunk-bits=16", "--quiet", REFERENCE)
+
+needs_llvmlibc = pytest.mark.skipif(not HAS_LLVMLIBC, reason="LLVM-libc is not installed")
+
+
+def run(*arguments):
+    return cli.main([str(a) for a in arguments])
+
+
+def verify_libm(folder, function="exp", chunks="16256:16258", *more):
+    return run("verify", "libm", function, *QUICK, f"--out={folder}", f"--chunks={chunks}", *more)
+
+
+def test_verify_writes_a_certificate_and_a_line(tmp_path, capsys):
+    assert verify_libm(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "libm exp float32 scalar" in out
+    assert "wrong of 131,072" in out
+    made = certificate.load(tmp_path / "exp.float32.certificate.json")
+    assert made.subject["function"] == "exp"
+    assert not made.runs[0].complete
+
+
+def test_several_functions_and_forms_at_once(tmp_path):
+    assert verify_libm(tmp_path, "exp", "16256:16257") == 0
+    arguments = ["--cpu-level=all", "--form=all", "--chunks=16256:16257", f"--out={tmp_path}"]
+    assert run("verify", "corem", "exp", "expm1", *QUICK, *arguments) == 0
+    for function in ("exp", "expm1"):
+        made = certificate.load(tmp_path / f"{function}.float32.certificate.json")
+        keys = {(r.identity["cpu_level"], r.identity["form"]) for r in made.runs}
+        assert ("baseline", "scalar") in keys
+        assert len(keys) == len(made.runs) >= 2
+        assert len({tuple(r.chunks.items()) for r in made.runs}) == 1
+
+
+def test_a_false_claim_gives_a_status(tmp_path, capsys):
+    folder = tmp_path / "cheap"
+    folder.mkdir()
+    (folder / "udf.toml").write_text(
+        '[library]\nname = "cheap"\nversion = "1"\n[functions.exp.float32]\n'
+        'source = "exp.c"\nscalar = "cheap_expf"\nmax_ulp = 0.5\n'
+    )
+    (folder / "exp.c").write_text("float cheap_expf(float x) { return 1 + x; }\n")
+    options = ("--chunks=15872:15873", f"--out={tmp_path}")
+    assert run("verify", folder, "exp", *QUICK, *options) == cli.FAILED
+    assert "FAILED: cheap exp float32, array form" in capsys.readouterr().err
+    made = tmp_path / "exp.float32.certificate.json"
+    assert run("certificate", "check", made) == cli.FAILED
+    assert "results are wrong" in capsys.readouterr().err
+
+
+def test_a_progress_bar_is_shown(tmp_path, capsys):
+    quick = [a for a in QUICK if a != "--quiet"]
+    arguments = ("--chunks=16256:16258", f"--out={tmp_path}")
+    assert run("verify", "libm", "exp", *quick, *arguments) == 0
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pytest_udftorch.journal.Journal.record", interrupt)
+        assert verify_libm(tmp_path) == cli.INTERRUPTED
+    assert "--resume" in capsys.readouterr().err
+    assert verify_libm(tmp_path) == cli.MISUSE
+    assert "unfinished run" in capsys.readouterr().err
+    assert verify_libm(tmp_path, "exp", "16256:16258", "--resume") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("verify", "libm", "expo"), "Did you mean 'exp'"),
+        (("verify", "corem", "sinh2"), "Unknown function 'sinh2'"),
+        (("verify", "coram", "exp"), "No UDF library is called 'coram'"),
+        (("verify", "libm", "exp", "--form=v8"), "has no form 'v8'"),
+        (("verify", "vml", "exp2"), "vml as PyTorch ships it has no 'exp2'"),
+        pytest.param(
+            ("verify", "libm", "erfc", "--reference=llvmlibc"),
+            "has no correctly rounded erfc",
+            marks=needs_llvmlibc,
+        ),
+        (("verify", "libm", "exp", "--chunk-bits=40"), "between 8 and 28"),
+        (("verify", "libm", "exp", "--workers=-1"), "must not be negative"),
+        (("verify", "libm", "exp", "--chunks=300:301"), "has the chunks 0 to 255"),
+        (("certificate", "check", "none.json"), "Cannot read the certificate"),
+    ],
+)
+def test_a_mistake_gives_a_status_and_one_message(tmp_path, capsys, arguments, message):
+    extra = (f"--out={tmp_path}", "--quiet") if arguments[0] == "verify" else ()
+    if extra and "--reference=llvmlibc" not in arguments:
+        extra += (REFERENCE,)
+    workers = ("--workers=0",) if "--workers=-1" not in arguments and extra else ()
+    assert run(*arguments, *extra, *workers) == cli.MISUSE
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.out == ""
+
+
+def test_a_missing_reference_is_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("UDFTORCH_LLVMLIBC", raising=False)
+    monkeypatch.setattr(native, "LLVM_FOLDERS", tmp_path)
+    assert verify_libm(tmp_path, "exp", "16256:16258", "--reference=auto") == cli.MISUSE
+    assert "libllvmlibc-22-dev" in capsys.readouterr().err
+    assert verify_libm(tmp_path, "exp", "16256:16258", "--reference=libm") == 0
+
+
+@pytest.mark.parametrize("text", ["5", "7:7", "a:b", "-1:3"])
+def test_a_bad_range_of_chunks_is_refused(capsys, text):
+    with pytest.raises(SystemExit):
+        run("verify", "libm", "exp", f"--chunks={text}")
+    assert "no range of chunks" in capsys.readouterr().err
+
+
+def test_certificates_are_checked_merged_and_tabulated(tmp_path, capsys):
+    verify_libm(tmp_path / "a", "exp", "16256:16258")
+    verify_libm(tmp_path / "b", "exp", "16258:16259")
+    parts = [tmp_path / x / "exp.float32.certificate.json" for x in "ab"]
+    merged = tmp_path / "merged.json"
+    assert run("certificate", "merge", *parts, "--out", merged) == 0
+    assert certificate.load(merged).runs[0].tally.inputs == 3 << 16
+    capsys.readouterr()
+    assert run("certificate", "check", merged) == cli.FAILED
+    assert "3 of 65536 chunks are done" in capsys.readouterr().err
+    assert run("certificate", "table", merged) == 0
+    assert "| exp | float32 | libm" in capsys.readouterr().out
+
+
+def test_parts_of_different_builds_are_not_merged(tmp_path, capsys):
+    verify_libm(tmp_path / "a", "exp", "16256:16257")
+    other = "--reference=mpfr"
+    verify_libm(tmp_path / "b", "exp", "16257:16258", other)
+    parts = [tmp_path / x / "exp.float32.certificate.json" for x in "ab"]
+    assert run("certificate", "merge", *parts, "--out", tmp_path / "m.json") == cli.MISUSE
+    assert "different builds" in capsys.readouterr().err
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_an_edited_certificate_is_refused(tmp_path, capsys):
+    verify_libm(tmp_path)
+    path = tmp_path / "exp.float32.certificate.json"
+    data = json.loads(path.read_text())
+    data["runs"][0]["wrong"] = 0
+    path.write_text(json.dumps(data))
+    assert run("certificate", "check", path) == cli.MISUSE
+    assert "was changed after it was written" in capsys.readouterr().err
+
+
+def test_no_command_shows_the_usage(capsys):
+    with pytest.raises(SystemExit):
+        run()
+    assert "required: command" in capsys.readouterr().err

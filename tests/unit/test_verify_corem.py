@@ -1,0 +1,274 @@
+"""corem against MPFR: hard cases, samples, certificates, and libraries that must fail."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from pytest_udftorch import certificate, verify
+from pytest_udftorch.build import build_library, resolve_cpu_level
+from pytest_udftorch.candidate import source_sha256
+from pytest_udftorch.inputs import read_hard_cases, sample
+from pytest_udftorch.library import find_library
+from pytest_udftorch.reference.native import (
+    FORM_NUMBERS,
+    LLVM_FOLDERS,
+    Job,
+    ReferenceBuildError,
+)
+from pytest_udftorch.rounding import assert_correctly_rounded
+from pytest_udftorch.symbols import FUNCTIONS, forms
+
+COREM = find_library("corem")
+UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]
+BIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 2]
+FORMS = forms("float32", resolve_cpu_level(None))
+REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
+#: Chunks of 2**24 that a test run compares with the certificate: all kinds of inputs.
+STRATA = (0x00, 0x33, 0x3B, 0x3F, 0x41, 0x42, 0x4B, 0x6F, 0x7F, 0x80, 0xB9, 0xBF, 0xC2, 0xFF)
+
+
+@pytest.fixture(scope="module")
+def checker():
+    return verify.load_checker(verify.checker_file())
+
+
+def corem_plan(library, function, **options):
+    return verify.make_plan(library, function, reference=REFERENCE, **options)
+
+
+def through(function, form, x):
+    """Run the array or the scalar form on an array."""
+    call = build_library(COREM).forms(function, "float32")[form]
+    padded = np.ascontiguousarray(x, dtype=np.float32)
+    out = np.empty_like(padded)
+    if form == "array":
+        array = ctypes.CFUNCTYPE(None, ctypes.c_int64, *(ctypes.c_void_p,) * 2, ctypes.c_int64)
+        array(call)(padded.size, padded.ctypes.data, out.ctypes.data, 0)
+        return out
+    scalar = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)(call)
+    return np.array([scalar(v) for v in padded.tolist()], dtype=np.float32)
+
+
+def same_as_mpfr(checker, function, x, got):
+    want = checker.mpfr(function, x)
+    differ = got.view(np.uint32) != want.view(np.uint32)
+    return not np.any(differ & ~(np.isnan(got) & np.isnan(want)))
+
+
+@pytest.mark.parametrize("function", UNIVARIATE)
+def test_every_listed_hard_case_is_right(checker, function):
+    path = COREM.functions[function, "float32"].hard_cases
+    if path is None:
+        pytest.skip("no list of hard cases")
+    # Neighbours of a hard case are as ordinary as any input; they pad the vectors.
+    near = read_hard_cases(path).astype(np.int64)[:, None] + np.arange(-2, 3)
+    x = np.unique(near % 2**32).astype(np.uint32).view(np.float32)
+    for form in ("array", "scalar"):
+        assert_correctly_rounded(through(function, form, x), x, function=function)
+
+
+@pytest.mark.parametrize("function", UNIVARIATE)
+def test_a_million_samples_are_right(checker, function):
+    x = sample(function, 1_000_000, seed=2026).view(np.float32)
+    got = through(function, "array", x)
+    assert same_as_mpfr(checker, function, x, got)
+    got.view(np.uint32)[np.flatnonzero(~np.isnan(got))[123_456]] ^= 1
+    assert not same_as_mpfr(checker, function, x, got)
+
+
+@pytest.mark.parametrize("function", UNIVARIATE)
+def test_scalar_form_is_right_on_a_sample(checker, function):
+    x = sample(function, 20_000, seed=7).view(np.float32)
+    assert same_as_mpfr(checker, function, x, through(function, "scalar", x))
+
+
+@pytest.mark.parametrize("function", BIVARIATE)
+def test_pairs_are_right(function):
+    plan = corem_plan("corem", function, pairs=1 << 20, chunk_bits=20, count_hard=False)
+    assert verify.run_chunk(plan, 0).tally.wrong == 0
+
+
+@pytest.mark.parametrize("function", COREM.function_names)
+def test_every_form_gives_the_same_bits(function):
+    digests = {}
+    for form in FORMS:
+        plan = corem_plan("corem", function, form=form, chunk_bits=18, count_hard=False)
+        digests[form] = [verify.outputs_digest(plan, i) for i in (0x0FE0, 0x0FF0, 0x1080, 0x30A0)]
+    assert len({tuple(d) for d in digests.values()}) == 1
+
+
+@pytest.mark.skipif("v16" not in FORMS, reason="no AVX-512")
+@pytest.mark.parametrize("function", COREM.function_names)
+def test_lanes_do_not_disturb_each_other(function):
+    for form in ("v8", "v16"):
+        plain, lonely = (
+            corem_plan(
+                "corem", function, form=form, chunk_bits=16, garbage=garbage, count_hard=False
+            )
+            for garbage in (False, True)
+        )
+        for index in (0x3F81, 0x4200, 0xC2AE):
+            assert verify.outputs_digest(plain, index) == verify.outputs_digest(lonely, index)
+
+
+def certified(function):
+    described = COREM.functions[function, "float32"]
+    plan = corem_plan("corem", function, count_hard=False)
+    path = verify.certificate_path(plan, None, "corem")
+    if not path.exists():
+        pytest.skip(f"{described.name} has no certificate yet")
+    return plan, certificate.load(path)
+
+
+@pytest.mark.parametrize("function", UNIVARIATE)
+def test_certificate_is_whole_and_says_what_is_claimed(function):
+    plan, stored = certified(function)
+    assert stored.failures() == []
+    assert stored.runs
+    assert all(run.complete for run in stored.runs)
+    assert len({run.digest() for run in stored.runs if not run.identity["flush"]}) == 1
+    assert len({run.normal_digest() for run in stored.runs}) == 1
+    # The sources are those that were certified; comments may have changed.
+    assert stored.subject["source_sha256"] == plan.candidate.source_sha256
+
+
+@pytest.mark.parametrize("function", UNIVARIATE)
+def test_strata_of_the_inputs_give_the_certified_digests(function):
+    plan, stored = certified(function)
+    assert verify.sample_mismatches(stored, plan, STRATA) == []
+
+
+def test_source_hash_follows_the_code_and_not_its_comments(tmp_path):
+    folder = tmp_path / "mine"
+    entry = 'scalar = "f"'
+    make_library(folder, "mine", '#include "h.h"\nfloat f(float x) { return x; }\n', entry)
+    (folder / "h.h").write_text("enum { ONE = 1 };\n")
+
+    def now():
+        return source_sha256(find_library(folder), "exp")
+
+    first = now()
+    (folder / "other.h").write_text("not included\n")
+    (folder / "h.h").write_text("/* a word\n more */ enum { ONE  = 1 }; // end\n")
+    assert now() == first
+    (folder / "h.h").write_text("enum { ONE = 2 };\n")
+    assert now() != first
+    (folder / "h.h").unlink()
+    with pytest.raises(ReferenceBuildError, match=r"h\.h"):
+        now()
+
+
+# Libraries that must fail ------------------------------------------------------------
+
+HEADER = """
+[library]
+name = "{name}"
+version = "1"
+claim = "{name}"
+include_dirs = ["{common}"]
+
+[functions.{function}.float32]
+source = "exp.c"
+{entry}
+max_ulp = {max_ulp}
+"""
+
+
+def make_library(folder, name, source, entry, max_ulp=0.5, function="exp"):
+    folder.mkdir()
+    common = COREM.folder / "common"
+    toml = HEADER.format(name=name, common=common, entry=entry, max_ulp=max_ulp, function=function)
+    (folder / "udf.toml").write_text(toml)
+    (folder / "exp.c").write_text(source)
+    return str(folder)
+
+
+def planted(folder, bits):
+    """corem's exp, wrong by one bit at one input."""
+    source = f"""
+#include "{COREM.functions["exp", "float32"].source}"
+float planted_expf(float x) {{
+  int hard;
+  float y = udf_expf_fast(x, &hard);
+  if (hard)
+    y = udf_expf_accurate(x);
+  uint32_t flip = udf_f32_bits(x) == UINT32_C(0x{bits:08x});
+  return udf_f32_from_bits(udf_f32_bits(y) ^ flip);
+}}
+"""
+    return make_library(folder, "planted", source, 'scalar = "planted_expf"')
+
+
+def without_rounding_test(folder, function):
+    """corem's fast path alone: whatever it is not certain of is taken as it is."""
+    described = COREM.functions[function, "float32"]
+    source = f"""
+#include "{described.source}"
+float unchecked(float x) {{
+  int hard;
+  return {described.fast}(x, &hard);
+}}
+"""
+    return make_library(folder, "unchecked", source, 'scalar = "unchecked"', function=function)
+
+
+def verified(library, tmp_path, chunks, bits=24, function="exp"):
+    plan = corem_plan(library, function, chunk_bits=bits)
+    return verify.verify(plan, tmp_path / "out" / "made.json", chunks=chunks, workers=0)
+
+
+def test_a_planted_one_bit_error_fails(tmp_path):
+    library = planted(tmp_path / "planted", 0x3F812345)
+    made = verified(library, tmp_path, [0x3F80, 0x3F81, 0x3F82], bits=16)
+    (sentence,) = made.failures()
+    assert "1 of 196,608 results are wrong" in sentence
+    (example,) = made.runs[0].tally.examples
+    assert example.inputs == (0x3F812345,)
+    assert example.got == example.want ^ 1
+    right = corem_plan("corem", "exp", chunk_bits=16)
+    assert verify.sample_mismatches(made, right, [0x3F80, 0x3F81, 0x3F82]) == [0x3F81]
+
+
+@pytest.mark.parametrize("function", ["exp", "log", "sin"])
+def test_the_rounding_test_is_what_makes_corem_right(tmp_path, function):
+    chunks = [0x3F, 0x40]
+    good = verified("corem", tmp_path / "good", chunks, function=function)
+    assert good.failures() == []
+    assert good.runs[0].tally.hard > 0
+    library = without_rounding_test(tmp_path / "bad", function)
+    bad = verified(library, tmp_path, chunks, function=function)
+    (sentence,) = bad.failures()
+    assert "results are wrong" in sentence
+    # What goes wrong without the test is among what the test would have caught.
+    assert 0 < bad.runs[0].tally.wrong < good.runs[0].tally.hard
+
+
+TAYLOR = """
+float taylor_expf(float x) {
+  return 1 + x * (1 + x * (1 / 2.f + x * (1 / 6.f + x * (1 / 24.f))));
+}
+"""
+
+
+@pytest.mark.parametrize(("bound", "kept"), [(8, True), (1, False)])
+def test_a_library_of_ones_own_is_held_to_its_own_bound(tmp_path, bound, kept):
+    """A polynomial that is good to some ULP between 1/16 and 1/8."""
+    library = make_library(
+        tmp_path / "taylor", "taylor", TAYLOR, 'scalar = "taylor_expf"', max_ulp=bound
+    )
+    made = verified(library, tmp_path, [0x3D800000 >> 23], bits=23)
+    assert (made.failures() == []) == kept
+    assert made.runs[0].tally.wrong > 0
+    assert made.runs[0].tally.hard is None
+    assert 1 < made.runs[0].largest["ulp"] < 8
+
+
+def test_form_numbers_are_those_of_the_header():
+    text = (verify.checker_file.__globals__["FOLDER"] / "reference.h").read_text()
+    names = [n for n in text.split("enum udfref_form {")[1].split("}")[0].split() if "UDF" in n]
+    wanted = [n.strip(",").removeprefix("UDFREF_").lower() for n in names]
+    assert {n: i for i, n in enumerate(wanted)} == FORM_NUMBERS
+    assert Job(form=3).form == FORM_NUMBERS["v16"]

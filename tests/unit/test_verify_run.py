@@ -1,0 +1,381 @@
+"""Chunks, workers, resumption: runs over reduced ranges of inputs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_udftorch import candidate, certificate, verify
+from pytest_udftorch.errors import UnknownFunctionError
+from pytest_udftorch.journal import Journal, UnfinishedRunError
+from pytest_udftorch.reference import native
+from pytest_udftorch.reference.native import ReferenceMissingError
+from pytest_udftorch.rounding import correctly_rounded, ulp_error
+
+#: Chunks of 2**16 inputs around 1, where the C library's functions have results of all kinds.
+BITS = 16
+AROUND_ONE = range(0x3F70, 0x3F90)
+
+
+HAS_LLVMLIBC = any(native.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
+REFERENCE = "auto" if HAS_LLVMLIBC else "libm"
+
+needs_llvmlibc = pytest.mark.skipif(not HAS_LLVMLIBC, reason="LLVM-libc is not installed")
+
+
+def small_plan(function="exp", *, reference=REFERENCE, **options):
+    return verify.make_plan("libm", function, chunk_bits=BITS, reference=reference, **options)
+
+
+def run_of(plan, tmp_path, chunks=AROUND_ONE, *, name="run", workers=0, **options):
+    with Journal(tmp_path / f"{name}.journal", plan.identity(), resume=False) as journal:
+        return verify.execute(plan, journal, chunks=chunks, workers=workers, **options)
+
+
+def facts(run):
+    """All of a run but when and how fast."""
+    return (run.identity, run.chunks, run.tally, run.largest)
+
+
+# Judging -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", ["exp", "sinh", "erfc", "tan"])
+def test_counts_and_errors_are_those_of_the_oracle(tmp_path, function):
+    plan = small_plan(function)
+    run = run_of(plan, tmp_path, [0x3FC0])
+    (x,) = verify.load_checker(verify.checker_file()).inputs(1, 0, 0x3FC00000, 1 << BITS)
+    job = verify.outputs_digest(plan, 0x3FC0)
+    got = verify._buffers(1 << BITS)[0].copy()
+    assert run.chunks[0x3FC0][0] == job
+    want = correctly_rounded(x, function=function)
+    errors = ulp_error(got.view(np.float32), x, function=function)
+    assert run.tally.wrong == np.count_nonzero(got != want)
+    assert run.largest["ulp"] == pytest.approx(errors.max(), abs=2.0**-24)
+    bins, counts = np.unique(verify._bins(errors), return_counts=True)
+    measured = run.tally.histogram
+    # A result within 2**-24 ULP of the edge of a bin may be counted next to it.
+    for number, count in zip(bins.tolist(), counts.tolist(), strict=True):
+        assert abs(measured.get(number, 0) - count) <= 2
+    wrong = np.flatnonzero(got != want)[:16]
+    listed = [(e.inputs[0] & 0xFFFF, e.got, e.want) for e in run.tally.examples]
+    assert listed == [(int(i), int(got[i]), int(want[i])) for i in wrong]
+
+
+def test_the_c_library_is_wrong_somewhere(tmp_path):
+    """The comparison above is only worth something if there is something to find."""
+    assert run_of(small_plan("sinh"), tmp_path).tally.wrong > 1000
+
+
+@needs_llvmlibc
+@pytest.mark.parametrize("function", ["exp", "log", "sin", "tanh"])
+def test_references_agree_about_the_number_wrong(tmp_path, function):
+    runs = {
+        reference: run_of(
+            small_plan(function, reference=reference), tmp_path, AROUND_ONE[:4], name=reference
+        )
+        for reference in ("llvmlibc", "libm", "mpfr")
+    }
+    assert len({r.tally.wrong for r in runs.values()}) == 1
+    assert runs["llvmlibc"].chunks == runs["libm"].chunks == runs["mpfr"].chunks
+    assert runs["mpfr"].tally.arbitrated == runs["mpfr"].tally.inputs
+    assert runs["libm"].tally.arbitrated < runs["libm"].tally.inputs
+    assert runs["llvmlibc"].tally.reference_wrong == 0
+
+
+@needs_llvmlibc
+def test_erfc_which_llvmlibc_lacks_gets_another_reference():
+    assert small_plan("erfc").reference == "libm"
+    with pytest.raises(ReferenceMissingError, match="no correctly rounded erfc"):
+        small_plan("erfc", reference="llvmlibc")
+
+
+@pytest.mark.parametrize("function", ["pow", "atan2", "hypot"])
+def test_pairs_are_judged_against_mpfr(tmp_path, function):
+    plan = small_plan(function, pairs=3 << BITS, seed=9)
+    assert plan.total_chunks == 3
+    run = run_of(plan, tmp_path, None)
+    assert run.complete
+    checker = verify.load_checker(verify.checker_file())
+    x, y = checker.inputs(2, 9, 0, 3 << BITS)
+    want = checker.mpfr(function, x, y).view(np.uint32)
+    want[np.isnan(want.view(np.float32))] = 0x7FC00000
+    got = []
+    for index in range(3):
+        verify.outputs_digest(plan, index)
+        got.append(verify._buffers(1 << BITS)[0].copy())
+    assert run.tally.wrong == np.count_nonzero(np.concatenate(got) != want)
+
+
+def test_denormals_can_be_flushed_and_are_not_judged_then(tmp_path):
+    chunks = range(0xC2AA, 0xC2D0)  # exp comes down to 2**-126 and then to 0 here
+    plain = run_of(small_plan(), tmp_path, chunks)
+    flushed = run_of(small_plan(flush=True), tmp_path, chunks, name="flush")
+    checker = verify.load_checker(verify.checker_file())
+    (x,) = checker.inputs(1, 0, chunks[0] << 16, 38 << 16)
+    want = checker.mpfr("exp", x).view(np.uint32)
+    assert plain.tally.flushed == 0
+    assert flushed.tally.flushed == np.count_nonzero((want != 0) & (want < 0x00800000))
+    assert flushed.tally.inputs == plain.tally.inputs
+    assert plain.chunks.keys() == flushed.chunks.keys()
+    assert any(plain.chunks[i][0] != flushed.chunks[i][0] for i in chunks)
+    assert all(plain.chunks[i][1] == flushed.chunks[i][1] for i in chunks)
+
+
+# Resuming ----------------------------------------------------------------------------
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt when a number of chunks is done."""
+
+    def __init__(self, at):
+        self.at = at
+        self.first = None
+
+    def __call__(self, done, total):
+        self.first = done if self.first is None else self.first
+        if done == self.at:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_loses_nothing(tmp_path):
+    plan = small_plan()
+    whole = run_of(plan, tmp_path, name="whole")
+    target = tmp_path / "exp.json"
+    with pytest.raises(KeyboardInterrupt):
+        verify.verify(plan, target, chunks=AROUND_ONE, workers=0, progress=Interrupt(11))
+    assert not target.exists()
+    with pytest.raises(UnfinishedRunError, match="11 chunks"):
+        verify.verify(plan, target, chunks=AROUND_ONE, workers=0)
+    watch = Interrupt(None)
+    made = verify.verify(plan, target, resume=True, chunks=AROUND_ONE, workers=0, progress=watch)
+    assert watch.first == 11
+    assert facts(made.runs[0]) == facts(whole)
+    assert facts(certificate.load(target).runs[0]) == facts(whole)
+    assert not list(tmp_path.glob("*exp*.journal"))
+
+
+def test_a_killed_process_loses_nothing(tmp_path, start_process):
+    plan = small_plan()
+    whole = run_of(plan, tmp_path, name="whole")
+    first, end = AROUND_ONE[0], AROUND_ONE[-1] + 1
+    command = [sys.executable, "-m", "pytest_udftorch.cli", "verify", "libm", "exp"]
+    command += ["--workers=0", f"--chunk-bits={BITS}", f"--chunks={first}:{end}", "--quiet"]
+    command += [f"--out={tmp_path}", f"--reference={REFERENCE}"]
+    process = start_process(command)
+    while process.poll() is None and _lines(tmp_path) < 4:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    recorded = _lines(tmp_path) - 1
+    assert recorded >= 3
+    process = start_process([*command, "--resume"])
+    assert process.wait() == 0
+    (target,) = tmp_path.glob("*.certificate.json")
+    assert facts(certificate.load(target).runs[0]) == facts(whole)
+
+
+def _lines(folder):
+    journals = list(folder.glob("exp*.journal"))
+    return journals[0].read_bytes().count(b"\n") if journals else 0
+
+
+@pytest.fixture
+def start_process():
+    running = []
+
+    def start(command):
+        running.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def test_other_chunks_complete_a_certificate(tmp_path):
+    plan = small_plan()
+    target = tmp_path / "exp.json"
+    verify.verify(plan, target, chunks=AROUND_ONE[:5], workers=0)
+    verify.verify(plan, target, chunks=AROUND_ONE[5:], workers=0)
+    (run,) = certificate.load(target).runs
+    assert facts(run) == facts(run_of(plan, tmp_path))
+
+
+def test_another_form_is_added_and_the_same_one_replaced(tmp_path):
+    target = tmp_path / "exp.json"
+    verify.verify(small_plan(), target, chunks=AROUND_ONE[:2], workers=0)
+    verify.verify(small_plan(flush=True), target, chunks=AROUND_ONE[:2], workers=0)
+    verify.verify(small_plan(), target, chunks=AROUND_ONE[:2], workers=0)
+    runs = certificate.load(target).runs
+    assert sorted(r.identity["flush"] for r in runs) == [False, True]
+
+
+def renamed(plan, **changes):
+    """The same plan for a form that goes by other names."""
+    return replace(plan, candidate=replace(plan.candidate, cpu_level="other", **changes))
+
+
+def test_a_form_with_known_outputs_is_not_judged_again(tmp_path):
+    plan = replace(small_plan("sinh"), count=4 << BITS)
+    target = tmp_path / "sinh.json"
+    first = verify.verify(plan, target, workers=0).runs[0]
+    second = verify.verify(renamed(plan), target, workers=0).runs[0]
+    assert second.chunks == first.chunks
+    assert second.identity["reference"].startswith("every output that of the scalar form")
+    assert second.tally == first.tally
+    judged = verify.verify(renamed(plan), target, workers=0, judge_all=True).runs[0]
+    assert judged.identity["reference"] == first.identity["reference"]
+    assert not list(tmp_path.glob("*.journal"))
+
+
+def test_a_form_with_other_outputs_is_judged(tmp_path):
+    plan = replace(small_plan("sinh"), count=4 << BITS)
+    target = tmp_path / "sinh.json"
+    assert verify.verify(plan, target, workers=0).runs[0].tally.wrong == 0
+    other = verify.verify(renamed(plan, symbol="expf"), target, workers=0).runs[0]
+    assert other.identity["reference"] == plan.reference_text
+    assert other.tally.wrong == 4 << BITS
+    assert not list(tmp_path.glob("*.journal"))
+
+
+def test_a_run_of_digests_is_resumed_too(tmp_path):
+    plan = replace(small_plan("sinh"), count=4 << BITS)
+    target = tmp_path / "sinh.json"
+    first = verify.verify(plan, target, workers=0).runs[0]
+    with pytest.raises(KeyboardInterrupt):
+        verify.verify(renamed(plan), target, workers=0, progress=Interrupt(2))
+    watch = Interrupt(None)
+    again = verify.verify(renamed(plan), target, workers=0, resume=True, progress=watch)
+    assert watch.first == 2
+    assert again.runs[0].chunks == first.chunks
+
+
+@pytest.mark.parametrize("chunks", [[], [-1], [1 << 16]])
+def test_chunks_that_are_not_there_are_refused(tmp_path, chunks):
+    with pytest.raises(verify.PlanError, match="has the chunks 0 to 65535"):
+        run_of(small_plan(), tmp_path, chunks)
+
+
+# Workers -----------------------------------------------------------------------------
+
+CLUSTER_WARNINGS = pytest.mark.filterwarnings(
+    # Raised inside distributed when a worker is killed under it.
+    "ignore::ResourceWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+    "ignore::DeprecationWarning",
+)
+
+
+@CLUSTER_WARNINGS
+def test_two_workers_give_what_one_process_gives(tmp_path):
+    plan = small_plan()
+    alone = run_of(plan, tmp_path)
+    assert facts(run_of(plan, tmp_path, name="two", workers=2)) == facts(alone)
+
+
+@CLUSTER_WARNINGS
+def test_a_killed_worker_loses_nothing(tmp_path):
+    from distributed import Client, LocalCluster
+
+    chunks = range(0x3F00, 0x4000)
+    plan = small_plan("tan")
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        victim, other = client.run(os.getpid).values()
+        killed = []
+
+        def kill_midway(done, total):
+            if done >= total // 4 and not killed:
+                os.kill(victim, signal.SIGKILL)
+                killed.append(done)
+
+        run = run_of(
+            plan, tmp_path, chunks, scheduler=cluster.scheduler_address, progress=kill_midway
+        )
+        assert killed
+        assert killed[0] < len(chunks)
+        now = set(client.run(os.getpid).values())
+        assert victim not in now
+        assert other in now
+    assert sorted(run.chunks) == list(chunks)
+    assert facts(run) == facts(run_of(plan, tmp_path, chunks, name="alone"))
+
+
+@CLUSTER_WARNINGS
+def test_a_scheduler_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(verify, "CONNECT_SECONDS", 0.3)
+    with pytest.raises(verify.WorkerError, match="No dask scheduler answers"):
+        run_of(small_plan(), tmp_path, scheduler="tcp://127.0.0.1:9")
+
+
+def test_a_missing_dask_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(verify.WorkerError, match=r"dask\[distributed\]"):
+        run_of(small_plan(), tmp_path, workers=2)
+
+
+def test_files_reach_a_worker_that_does_not_have_them(tmp_path, monkeypatch):
+    plan = small_plan()
+    contents, moved = {}, {}
+    for role, (name, sha256) in plan.files.items():
+        path = Path(name)
+        contents[sha256] = (path.name, path.read_bytes())
+        moved[role] = (f"/nowhere/{path.name}", sha256)
+    elsewhere = replace(plan, files={**moved, "candidate": plan.files["candidate"]})
+    monkeypatch.setattr(verify, "_shipped", {})
+    with pytest.raises(verify.WorkerError, match="has no checker"):
+        verify.run_chunk(elsewhere, AROUND_ONE[0])
+    verify.receive_files(contents, tmp_path)
+    assert verify.run_chunk(elsewhere, AROUND_ONE[0]) == verify.run_chunk(plan, AROUND_ONE[0])
+
+
+def test_a_file_that_was_damaged_on_its_way_is_refused(tmp_path):
+    with pytest.raises(verify.WorkerError, match="damaged on its way"):
+        verify.receive_files({"00" * 32: ("lib.so", b"abc")}, tmp_path)
+
+
+# What cannot be verified --------------------------------------------------------------
+
+
+def test_an_unknown_function_is_refused_with_near_names():
+    with pytest.raises(UnknownFunctionError, match="'expm1'"):
+        small_plan("expm2")
+
+
+def test_a_form_that_is_not_there_is_refused():
+    with pytest.raises(candidate.UnknownFormError, match=r"has no form 'v8'\. It has: scalar"):
+        small_plan(form="v8")
+
+
+def test_float64_is_refused_with_advice():
+    with pytest.raises(candidate.UnknownFormError, match=r"pytest_udftorch\.rounding"):
+        small_plan(dtype="float64")
+
+
+def test_garbage_lanes_need_a_vector():
+    with pytest.raises(verify.PlanError, match="--form v8 or v16"):
+        small_plan(garbage=True)
+
+
+def test_a_certificate_of_something_else_says_nothing(tmp_path):
+    made = verify.verify(small_plan(), tmp_path / "exp.json", chunks=[0x3F80], workers=0)
+    plan = small_plan()
+    assert verify.sample_mismatches(made, plan, [0x3F80]) == []
+    with pytest.raises(certificate.CertificateMismatchError, match="says nothing"):
+        verify.sample_mismatches(made, small_plan("log"), [0x3F80])
+    with pytest.raises(certificate.CertificateMismatchError, match="no chunk 5"):
+        verify.sample_mismatches(made, plan, [5])
