@@ -1,0 +1,115 @@
+"""The plugin's options, frozen once into one dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+MARKER: Final = "udf_lib"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line and the ini file say about UDF libraries.
+
+    Attributes:
+        libraries: names, or absolute paths of folders, in the order given.
+        functions: torch's names of the functions to swap, or None for all of a library's.
+        cpu_level: ``baseline``, ``avx2``, ``avx512``, or None for the best of this CPU.
+    """
+
+    libraries: tuple[str | Path, ...] = ()
+    functions: tuple[str, ...] | None = None
+    cpu_level: str | None = None
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the command line options and the ini values of the same names."""
+    group = parser.getgroup("udftorch", "other math libraries inside PyTorch (pytest_udftorch)")
+    group.addoption(
+        "--udf-lib",
+        action="append",
+        metavar="NAME_OR_PATH",
+        help="Run with the math functions of this UDF library inside PyTorch: std, corem, "
+        "an installed library, or ./folder. Given several times: run each test under each.",
+    )
+    group.addoption(
+        "--udf-functions",
+        action="append",
+        metavar="NAMES",
+        help="Swap only these functions (exp,log,...). Default: all that the library has.",
+    )
+    group.addoption(
+        "--udf-cpu-level",
+        metavar="LEVEL",
+        help="Build for baseline, avx2 or avx512. Default: the best of this CPU.",
+    )
+    parser.addini("udf_lib", "UDF libraries, one a line; as --udf-lib", type="linelist")
+    parser.addini("udf_functions", "functions to swap; as --udf-functions", type="linelist")
+    parser.addini("udf_cpu_level", "CPU level to build for; as --udf-cpu-level", default="")
+
+
+def freeze(config: pytest.Config) -> Options:
+    """Read the options; the command line replaces an ini value of the same name.
+
+    Paths on the command line are relative to the folder pytest was started in, those in
+    the ini file to the folder of that file.
+
+    Raises:
+        pytest.UsageError: an empty name, or ``--udf-functions`` without any library.
+    """
+    given = config.getoption("udf_lib")
+    if given is None:
+        folder = config.inipath.parent if config.inipath else config.rootpath
+        libraries = tuple(as_path_or_name(text, folder) for text in config.getini("udf_lib"))
+    else:
+        folder = config.invocation_params.dir
+        libraries = tuple(as_path_or_name(text, folder) for text in given)
+    if "" in libraries:
+        raise pytest.UsageError(
+            "--udf-lib (or udf_lib in the ini file) has an empty value. Give the name of a UDF "
+            "library (std, corem, ...) or the path of its folder (./my_udfs)."
+        )
+    functions = config.getoption("udf_functions")
+    if functions is not None and not libraries:
+        raise pytest.UsageError(
+            f"--udf-functions={','.join(functions)} names functions, but no library is chosen "
+            "to take them from. Add --udf-lib=NAME_OR_PATH, for instance --udf-lib=corem."
+        )
+    if functions is None:
+        functions = config.getini("udf_functions") or None
+    level = config.getoption("udf_cpu_level")
+    if level is None:
+        level = config.getini("udf_cpu_level")
+    return Options(
+        libraries=libraries,
+        functions=None if functions is None else _names(functions),
+        cpu_level=level or None,
+    )
+
+
+def as_path_or_name(text: str, folder: Path) -> str | Path:
+    """Return an absolute path if ``text`` is one, else the name, as ``library.find_library``.
+
+    Args:
+        text: what the user wrote.
+        folder: where a relative path starts.
+    """
+    text = text.strip()
+    if "/" in text or text.startswith("."):
+        return folder / Path(text).expanduser()
+    return text
+
+
+def _names(values: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(name.strip() for value in values for name in value.split(","))
+    if not all(names):
+        raise pytest.UsageError(
+            f"--udf-functions (or udf_functions in the ini file) has an empty name in "
+            f"{', '.join(map(repr, values))}. Write torch's names with commas between: exp,log."
+        )
+    return names

@@ -1,0 +1,153 @@
+"""The pytest plugin: options, ini values, the marker ``udf_lib``, fixtures.
+
+pytest loads this module in every run of every suite on the machine, so it imports nothing
+beyond pytest itself. The rest of the package, and torch, are loaded when an option, a
+marker or a fixture asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from pytest_udftorch.config import MARKER, Options, add_options, freeze
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_udftorch.library import UdfLibrary
+    from pytest_udftorch.session import Session
+    from pytest_udftorch.switching import Switcher
+
+_OPTIONS = pytest.StashKey[Options]()
+_SWITCHER = pytest.StashKey["Switcher"]()
+
+
+class PatchedLibtorch(Protocol):
+    """The type of the fixture ``patched_libtorch``."""
+
+    def __call__(
+        self,
+        library: str | Path | UdfLibrary,
+        functions: Sequence[str] | None = None,
+        *,
+        cpu_level: str | None = None,
+    ) -> Session:
+        """Open a session that lasts until the end of the test."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Freeze the options; prepare for switching if they choose a library."""
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(*libraries, functions=None): run under this UDF library (a name, or a path "
+        "relative to the test file) instead of the command line's; several: under each.",
+    )
+    options = config.stash[_OPTIONS] = freeze(config)
+    if options.libraries:
+        _switcher(config)
+
+
+def _switcher(config: pytest.Config) -> Switcher:
+    if _SWITCHER not in config.stash:
+        from pytest_udftorch.switching import Switcher
+
+        switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
+        config.pluginmanager.register(switcher, "udftorch-switcher")
+    return config.stash[_SWITCHER]
+
+
+def _switcher_for(node: pytest.Item) -> Switcher | None:
+    """Return the switcher if the command line or a marker of ``node`` needs it."""
+    if _SWITCHER in node.config.stash or node.get_closest_marker(MARKER) is not None:
+        return _switcher(node.config)
+    return None
+
+
+# First, so that the library comes first in the ids whatever else parametrizes.
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a test function if it runs under several libraries."""
+    switcher = _switcher_for(metafunc.definition)
+    if switcher is not None:
+        switcher.parametrize(metafunc)
+
+
+# Innermost, so that --last-failed and others see the items under their final ids.
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Repeat the items that pytest cannot parametrize, once for each library."""
+    report = yield
+    if report.passed:
+        for node in report.result:
+            if isinstance(node, pytest.Item):
+                switcher = _switcher_for(node)
+                if switcher is not None:
+                    switcher.expand(report)
+                    break
+    return report
+
+
+@pytest.fixture(scope="session")
+def udf_session(request: pytest.FixtureRequest) -> Session:
+    """The open :class:`pytest_udftorch.Session` of the running test.
+
+    Tells the library, its build and the swapped functions. A fixture of any scope that
+    depends on it is built anew for each library. Fails when no library is chosen.
+    """
+    switcher = request.config.stash.get(_SWITCHER, None)
+    if hasattr(request, "param") and (switcher is None or not switcher.owns(request.param)):
+        pytest.fail(
+            f"udf_session cannot be parametrized (here with {request.param!r}): it is the "
+            f'session of the library already chosen. Use @pytest.mark.{MARKER}("std", "corem") '
+            "to run a test under several libraries.",
+            pytrace=False,
+        )
+    session = None if switcher is None else switcher.session
+    if session is None:
+        from pytest_udftorch.library import available_libraries
+
+        pytest.fail(
+            "The fixture udf_session needs a UDF library, and none is chosen for this test. "
+            f"Choose one for the whole run with --udf-lib=NAME_OR_PATH (or {MARKER} in the ini "
+            f'file), or for this test with @pytest.mark.{MARKER}("NAME"). '
+            f"Libraries: {', '.join(sorted(available_libraries()))}.",
+            pytrace=False,
+        )
+    return session
+
+
+@pytest.fixture
+def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorch]:
+    """Factory of sessions that are closed when the test ends, the last one first.
+
+    ``session = patched_libtorch("corem", functions=("exp",))`` takes the arguments of
+    :func:`pytest_udftorch.patched` and raises its errors. It may be called several times:
+    the latest session that names a function decides it.
+    """
+    from contextlib import ExitStack
+
+    options = request.config.stash[_OPTIONS]
+    with ExitStack() as stack:
+
+        def open_session(
+            library: str | Path | UdfLibrary,
+            functions: Sequence[str] | None = None,
+            *,
+            cpu_level: str | None = None,
+        ) -> Session:
+            from pytest_udftorch.session import patched
+
+            level = cpu_level or options.cpu_level
+            return stack.enter_context(patched(library, functions, cpu_level=level))
+
+        yield open_session

@@ -1,0 +1,127 @@
+"""Someone's suite in a folder of its own, run by pytest in a subprocess on the real torch.
+
+Its witness is ``torch.exp`` and ``torch.cos`` of zeros, exactly 1 in the stock library. The
+libraries ``one`` and ``two`` invert bit 0 and bit 1 of each result, so that the bits of an
+operator's result tell which library it went through.
+"""
+
+from pathlib import Path
+
+import pytest
+import torch  # here: pytester forgets what is imported during its tests, which torch forbids
+
+from pytest_udftorch.native import runtime
+
+WITNESS = """
+from pathlib import Path
+
+NAMES = {0: "stock", 1: "one", 2: "two"}
+
+def which(function="exp"):
+    import torch
+
+    result = getattr(torch, function)(torch.zeros(67)).view(torch.int32) ^ 0x3F800000
+    (bits,) = result.unique().tolist()
+    return NAMES[bits]
+
+def note(event, function="exp"):
+    with Path(__file__).with_name("log.txt").open("a") as log:
+        log.write(f"{event}:{which(function)}\\n")
+"""
+
+SOURCE = """
+#include <math.h>
+static float flip(double y) {
+  union { float f; unsigned u; } r = {(float)y};
+  r.u ^= MASK;
+  return r.f;
+}
+float udf_expf(float x) { return flip(exp(x)); }
+float udf_cosf(float x) { return flip(cos(x)); }
+"""
+
+# Plugins of this repository's own tests that a suite here does not need; they load slowly.
+QUIET = ("-p", "no:benchmark", "-p", "no:hypothesispytest")
+
+
+class Suite:
+    """A folder with the witness, the libraries, and whatever a test adds."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.path = pytester.path
+        (self.path / "witness.py").write_text(WITNESS)
+        self.library("one", 1)
+        self.library("two", 2, functions=("exp",))
+
+    def library(
+        self, name: str, mask: int, *, folder: str = "", functions: tuple[str, ...] = ("exp", "cos")
+    ) -> Path:
+        home = self.path / (folder or name)
+        home.mkdir(parents=True)
+        (home / "f.c").write_text(f"#define MASK {mask}u\n{SOURCE}")
+        tables = "".join(
+            f'[functions.{f}.float32]\nsource = "f.c"\nscalar = "udf_{f}f"\n' for f in functions
+        )
+        (home / "udf.toml").write_text(
+            f'[library]\nname = "{name}"\nversion = "1.5"\nclaim = "bit {mask // 2} inverted"\n'
+            + tables
+        )
+        return home
+
+    def write(self, **files: str) -> None:
+        self.pytester.makepyfile(**files)
+
+    def run(self, *args: str) -> pytest.RunResult:
+        """Run pytest on the suite in a subprocess; the log starts empty."""
+        (self.path / "log.txt").unlink(missing_ok=True)
+        return self.pytester.runpytest_subprocess(*QUIET, *args)
+
+    @staticmethod
+    def outcomes(result: pytest.RunResult) -> dict[str, str]:
+        """Return node id -> outcome from the summary that -rA prints."""
+        found = {}
+        for line in result.outlines:
+            word, _, rest = line.partition(" ")
+            if word in ("PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "XPASS"):
+                found[rest.split(" - ")[0].strip()] = word
+        return found
+
+    @property
+    def log(self) -> list[str]:
+        path = self.path / "log.txt"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture(scope="session")
+def torch_header() -> str:
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"udftorch: torch {torch.__version__}, CPU capability {capability}"
+
+
+@pytest.fixture
+def level_too_low() -> str:
+    """A CPU level whose vectors are narrower than those that torch uses here."""
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("torch runs its baseline kernels here: no level is too low")
+    return "baseline"
+
+
+@pytest.fixture
+def has_avx2() -> None:
+    if runtime().cpu_level() < 3:
+        pytest.skip("this CPU has the baseline only")
+
+
+@pytest.fixture(scope="session")
+def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of builds for all of these tests: each library is compiled once."""
+    return tmp_path_factory.mktemp("udf-cache")
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, build_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(build_cache))
+    for name in ("UDFTORCH_CPU_LEVEL", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+    return Suite(pytester)

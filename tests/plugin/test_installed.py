@@ -1,0 +1,133 @@
+"""Someone else's project: our wheel and a package of theirs with a UDF library, installed.
+
+Nothing of this source tree is used: the wheel is built, installed into a virtual environment
+of its own, and only third-party packages (torch, pytest) come from the running one.
+"""
+
+import importlib.util
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+THEIR_PACKAGE = {
+    "shop_udfs/__init__.py": '"""UDFs of a shop."""\n',
+    "shop_udfs/udf.toml": '[library]\nname = "shop"\nversion = "3"\nclaim = "bit 1 inverted"\n'
+    '[functions.exp.float32]\nsource = "f.c"\nscalar = "shop_expf"\n',
+    "shop_udfs/f.c": "#include <math.h>\nstatic float shop_expf(float x) {\n"
+    "  union { float f; unsigned u; } r = {(float)exp(x)};\n  r.u ^= 2u;\n  return r.f;\n}\n",
+    "shop_udfs-3.dist-info/METADATA": "Metadata-Version: 2.1\nName: shop-udfs\nVersion: 3\n",
+    "shop_udfs-3.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
+    "Root-Is-Purelib: true\nTag: py3-none-any\n",
+    "shop_udfs-3.dist-info/entry_points.txt": "[pytest_udftorch.libraries]\nshop = shop_udfs\n",
+    "shop_udfs-3.dist-info/RECORD": "",
+}
+
+THEIR_SUITE = """
+    import sys
+    import pytest
+    import pytest_udftorch
+    import torch
+    from witness import note, which
+
+    def test_what_is_installed():
+        assert pytest_udftorch.__file__.startswith(sys.prefix)
+        assert pytest_udftorch.find_library("shop").folder.is_relative_to(sys.prefix)
+        assert pytest_udftorch.find_library("corem").folder.is_relative_to(sys.prefix)
+        assert sorted(pytest_udftorch.available_libraries()) == [
+            "canary", "corem", "shop", "std"
+        ]
+
+    def test_session(udf_session):
+        assert udf_session.library.name == "shop"
+        assert udf_session.build.path.is_file()
+        note("session")
+
+    @pytest.fixture
+    def canary_exp(patched_libtorch):
+        return patched_libtorch("canary", functions=("exp",))
+
+    def test_factory(canary_exp):
+        assert canary_exp.functions == ("exp",)
+        note("factory")
+        note("cos", "cos")
+
+    @pytest.mark.udf_lib("std", "shop")
+    def test_marker(request):
+        note(request.node.name)
+
+    def test_plain_api():
+        with pytest_udftorch.patched("std"):
+            note("inside")
+        note("outside")
+"""
+
+
+def run(*command):
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.fixture(scope="session")
+def their_python(tmp_path_factory):
+    """The interpreter of a virtual environment with our wheel and their package."""
+    scratch = tmp_path_factory.mktemp("installed")
+    # Isolation would fetch the build backend again where it is installed already.
+    have_backend = importlib.util.find_spec("scikit_build_core") is not None
+    run(
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", scratch,
+        *(["--no-build-isolation"] if have_backend else []),
+        f"--config-settings=build-dir={scratch / 'build'}", ROOT,
+    )  # fmt: skip
+    (ours,) = scratch.glob("pytest_udftorch-*.whl")
+    theirs = scratch / "shop_udfs-3-py3-none-any.whl"
+    with zipfile.ZipFile(theirs, "w") as archive:
+        for name, text in THEIR_PACKAGE.items():
+            archive.writestr(name, text)
+    environment = scratch / "venv"
+    run(sys.executable, "-m", "venv", "--without-pip", environment)
+    python = environment / "bin" / "python"
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index",
+        ours, theirs,
+    )  # fmt: skip
+    purelib = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+    (Path(purelib.stdout.strip()) / "third_party.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
+def test_their_suite_uses_our_fixtures_and_their_library(suite, their_python):
+    suite.write(test_theirs=THEIR_SUITE)
+    suite.pytester.makeini("[pytest]\nudf_lib = shop\n")
+    result = suite.pytester.run(their_python, "-m", "pytest", "-rA", "-p", "no:benchmark")
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(["udftorch: shop 3 (bit 1 inverted); build *; functions: exp"])
+    assert suite.log == [
+        "session:two",
+        "factory:one",
+        "cos:stock",
+        "test_marker[std]:stock",
+        "test_marker[shop]:two",
+        "inside:stock",
+        "outside:two",
+    ]
+
+
+def test_their_script_uses_the_plain_api(suite, their_python):
+    (suite.path / "script.py").write_text(
+        "import pytest_udftorch\n"
+        "from witness import note\n"
+        "with pytest_udftorch.patched('shop') as session:\n"
+        "    note(f'{session.library.name} {session.functions}')\n"
+        "note('after')\n"
+    )
+    assert suite.pytester.run(their_python, "script.py").ret == 0
+    assert suite.log == ["shop ('exp',):two", "after:stock"]
