@@ -1,0 +1,48 @@
+//===- Target.cpp - The machine a function is compiled for ----------------===//
+// Attributes that say which CPU a function is for, and what that CPU offers.
+//===----------------------------------------------------------------------===//
+
+#include "Target.h"
+
+#include "llvm/Analysis/TargetTransformInfo.h"
+#include "llvm/IR/Module.h"
+#include <algorithm>
+#include <string>
+
+using namespace llvm;
+
+static constexpr const char *TargetAttributes[] = {
+    "target-cpu", "target-features", "tune-cpu"};
+
+void udf::copyTarget(const Function &From, Function &To) {
+  for (const char *Name : TargetAttributes) {
+    if (From.hasFnAttribute(Name))
+      To.addFnAttr(From.getFnAttribute(Name));
+    else
+      To.removeFnAttr(Name);
+  }
+}
+
+unsigned udf::widestRegisterBits(const Function &Model,
+                                 FunctionAnalysisManager &FAM) {
+  // The tuning of many CPUs prefers narrower registers than they have. A
+  // function that prefers 512 bits is answered by the features alone.
+  Module &M = *const_cast<Module *>(Model.getParent());
+  Function *Probe = Function::Create(
+      FunctionType::get(Type::getVoidTy(M.getContext()), false),
+      GlobalValue::ExternalLinkage, "__udf_probe", M);
+  copyTarget(Model, *Probe);
+  Probe->addFnAttr("prefer-vector-width", "512");
+  uint64_t Bits =
+      FAM.getResult<TargetIRAnalysis>(*Probe)
+          .getRegisterBitWidth(TargetTransformInfo::RGK_FixedWidthVector)
+          .getFixedValue();
+  FAM.clear(*Probe, Probe->getName());
+  Probe->eraseFromParent();
+  return static_cast<unsigned>(std::clamp<uint64_t>(Bits, 128, 512));
+}
+
+void udf::requireVectorWidth(Function &F, unsigned Bits) {
+  F.addFnAttr("prefer-vector-width", std::to_string(Bits));
+  F.addFnAttr("min-legal-vector-width", std::to_string(Bits));
+}

@@ -1,0 +1,27 @@
+//===- Target.h - The machine a function is compiled for --------*- C++ -*-===//
+// Attributes that say which CPU a function is for, and what that CPU offers.
+//===----------------------------------------------------------------------===//
+
+#ifndef UDF_PASS_TARGET_H
+#define UDF_PASS_TARGET_H
+
+#include "llvm/IR/Function.h"
+#include "llvm/IR/PassManager.h"
+
+namespace udf {
+
+/// Gives \p To the CPU, the features and the tuning of \p From, and takes away
+/// those that \p From has not.
+void copyTarget(const llvm::Function &From, llvm::Function &To);
+
+/// The widest vector register, in bits (128 to 512), of the CPU that \p Model
+/// is compiled for, whatever width its tuning prefers.
+unsigned widestRegisterBits(const llvm::Function &Model,
+                            llvm::FunctionAnalysisManager &FAM);
+
+/// Keeps vectors of \p Bits whole in code generation.
+void requireVectorWidth(llvm::Function &F, unsigned Bits);
+
+} // namespace udf
+
+#endif // UDF_PASS_TARGET_H

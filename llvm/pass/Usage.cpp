@@ -1,0 +1,84 @@
+//===- Usage.cpp - What the user hands to the passes ----------------------===//
+// Options, their environment fallbacks, JSON input and the errors about them.
+//===----------------------------------------------------------------------===//
+
+#include "Usage.h"
+#include "Compat.h"
+
+#include "llvm/IR/LLVMContext.h"
+#include "llvm/IR/Type.h"
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Error.h"
+#include "llvm/Support/FileSystem.h"
+#include "llvm/Support/MemoryBuffer.h"
+#include "llvm/Support/raw_ostream.h"
+#include <cstdlib>
+
+using namespace llvm;
+
+static cl::opt<std::string>
+    ReportPath("udf-report", cl::value_desc("file"),
+               cl::desc("Append what udf-widen and udf-replace did to this "
+                        "file, as JSON lines"));
+
+std::string udf::optionOrEnvironment(StringRef Option, const char *Variable) {
+  if (!Option.empty())
+    return Option.str();
+  const char *Value = std::getenv(Variable);
+  return Value ? Value : "";
+}
+
+void udf::usageError(LLVMContext &Ctx, const Twine &Message) {
+  Ctx.diagnose(compat::UsageDiagnostic(Message, DS_Error));
+}
+
+void udf::usageWarning(LLVMContext &Ctx, const Twine &Message) {
+  Ctx.diagnose(compat::UsageDiagnostic(Message, DS_Warning));
+}
+
+void udf::reportLine(LLVMContext &Ctx, json::Object Line) {
+  std::string Path = optionOrEnvironment(ReportPath, "UDFTORCH_REPORT");
+  if (Path.empty())
+    return;
+  std::string Text;
+  raw_string_ostream(Text) << json::Value(std::move(Line)) << '\n';
+  std::error_code Error;
+  raw_fd_ostream File(Path, Error, sys::fs::CD_OpenAlways, sys::fs::FA_Write,
+                      sys::fs::OF_Append);
+  if (!Error) {
+    // One write for the whole line: O_APPEND then keeps lines apart.
+    File.SetUnbuffered();
+    File << Text;
+    Error = File.error();
+    File.clear_error();
+  }
+  if (Error)
+    usageError(Ctx, "the report '" + Path + "' (-udf-report) cannot be " +
+                        "written: " + Error.message() +
+                        "; name a file in a folder that may be written");
+}
+
+std::optional<json::Value> udf::readJson(LLVMContext &Ctx, StringRef What,
+                                         StringRef Path) {
+  ErrorOr<std::unique_ptr<MemoryBuffer>> Buffer =
+      MemoryBuffer::getFile(Path, /*IsText=*/true);
+  if (!Buffer) {
+    usageError(Ctx, What + " '" + Path +
+                        "' cannot be read: " + Buffer.getError().message() +
+                        "; give the path of a readable JSON file");
+    return std::nullopt;
+  }
+  Expected<json::Value> Parsed = json::parse((*Buffer)->getBuffer());
+  if (!Parsed) {
+    usageError(Ctx, What + " '" + Path + "' is not valid JSON: " +
+                        toString(Parsed.takeError()) + "; correct the file");
+    return std::nullopt;
+  }
+  return std::move(*Parsed);
+}
+
+std::string udf::typeName(const Type *T) {
+  std::string Text;
+  raw_string_ostream(Text) << *T;
+  return Text;
+}

@@ -1,0 +1,49 @@
+//===- Usage.h - What the user hands to the passes --------------*- C++ -*-===//
+// Options, their environment fallbacks, JSON input and the errors about them.
+//===----------------------------------------------------------------------===//
+
+#ifndef UDF_PASS_USAGE_H
+#define UDF_PASS_USAGE_H
+
+#include "llvm/ADT/StringRef.h"
+#include "llvm/ADT/Twine.h"
+#include "llvm/Support/JSON.h"
+#include <optional>
+#include <string>
+
+namespace llvm {
+class LLVMContext;
+class Type;
+} // namespace llvm
+
+namespace udf {
+
+/// The value of an option, or of the environment variable that stands in for
+/// it when the option is empty. clang parses `-mllvm` before `-fpass-plugin`
+/// loads the plugin, so a plain `-fpass-plugin` build can only be configured
+/// through the environment.
+std::string optionOrEnvironment(llvm::StringRef Option, const char *Variable);
+
+/// Reports a user's mistake as an ordinary compiler error: the host prints it,
+/// goes on to its end and returns failure; no stack dump.
+void usageError(llvm::LLVMContext &Ctx, const llvm::Twine &Message);
+
+/// Reads \p Path as JSON. On failure reports and returns nothing. \p What
+/// names the file's role ("udf-widen: manifest").
+std::optional<llvm::json::Value>
+readJson(llvm::LLVMContext &Ctx, llvm::StringRef What, llvm::StringRef Path);
+
+/// A warning under the same rules.
+void usageWarning(llvm::LLVMContext &Ctx, const llvm::Twine &Message);
+
+/// Appends one JSON line to the file that -udf-report (or UDFTORCH_REPORT)
+/// names; does nothing when none is named. Lines of compilers that run side by
+/// side do not mix.
+void reportLine(llvm::LLVMContext &Ctx, llvm::json::Object Line);
+
+/// A type as it is written in IR.
+std::string typeName(const llvm::Type *T);
+
+} // namespace udf
+
+#endif // UDF_PASS_USAGE_H

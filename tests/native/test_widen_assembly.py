@@ -1,0 +1,124 @@
+"""The code of the array form's hot loop: packed arithmetic in the widest registers, no scalars."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from toolchain import FLAGS, LEVELS, SOURCES, Llvm, Probe
+
+EXPF = Probe("expf", 32, 1)
+EXP = Probe("exp", 64, 1)
+REGISTER = {"avx2": "ymm", "avx512": "zmm"}
+
+# Floating-point arithmetic and conversion on one element (ss, sd), as opposed to the
+# broadcasts and moves that share the ending.
+SCALAR = re.compile(
+    r"^v?(add|sub|mul|div|max|min|sqrt|cmp\w*|ucomi|comi|cvt\w+2|f(n?m)(add|sub)\d+)s[sd]\b"
+)
+# An instruction that works on whole vectors of doubles.
+PACKED = re.compile(r"^v(add|sub|mul|max|min|f(n?m)(add|sub)\d+)pd\b")
+
+
+def function_body(assembly: str, name: str) -> list[str]:
+    """The instructions and labels of one function, comments removed."""
+    start = assembly.index(f"\n{name}:")
+    end = assembly.index("\n.Lfunc_end", start)
+    lines = (line.partition("#")[0].strip() for line in assembly[start:end].splitlines())
+    return [line for line in lines if line and not line.startswith(".cfi")]
+
+
+def hot_loop(body: list[str]) -> list[str]:
+    """The instructions between the target of the first backward jump and that jump."""
+    labels: dict[str, int] = {}
+    for i, line in enumerate(body):
+        if line.endswith(":"):
+            labels[line[:-1]] = i
+        jump = re.match(r"j\w+\s+(\.\w+)", line)
+        if jump and jump[1] in labels:
+            return [op for op in body[labels[jump[1]] : i] if not op.endswith(":")]
+    raise AssertionError("the function has no loop")
+
+
+def assert_packed(loop: list[str], register: str) -> None:
+    packed = [op for op in loop if PACKED.match(op)]
+    assert len([op for op in packed if op.startswith("vfmadd")]) >= 8, "no polynomial"
+    for op in packed:
+        assert f"%{register}" in op, f"not in the widest register: {op}"
+    assert not [op for op in loop if SCALAR.match(op)], "scalar arithmetic in the loop"
+    assert not [op for op in loop if op.startswith("call") and "fixup" not in op], "a call"
+
+
+def compile_to_assembly(
+    llvm: Llvm, folder: Path, manifest: Path, level_name: str, *extra: str
+) -> str:
+    level = LEVELS[level_name]
+    out = folder / "probe.s"
+    llvm.widen(SOURCES / "probe.c", manifest, out, level, "-S", *extra)
+    return out.read_text()
+
+
+@pytest.mark.parametrize("level_name", REGISTER)
+@pytest.mark.parametrize("probe", [EXPF, EXP], ids=lambda probe: probe.name)
+def test_array_form_is_vector_code(
+    llvm: Llvm,
+    tmp_path: Path,
+    write_manifest: Callable[..., Path],
+    level_name: str,
+    probe: Probe,
+) -> None:
+    manifest = write_manifest(LEVELS[level_name], [probe])
+    assembly = compile_to_assembly(llvm, tmp_path, manifest, level_name)
+    loop = hot_loop(function_body(assembly, f"__udf_{probe.name}_array"))
+    assert_packed(loop, REGISTER[level_name])
+
+
+@pytest.mark.parametrize("level_name", REGISTER)
+def test_vector_form_stays_in_registers(
+    llvm: Llvm, tmp_path: Path, write_manifest: Callable[..., Path], level_name: str
+) -> None:
+    """No stack is touched on the way to the result of the widest vector form."""
+    level = LEVELS[level_name]
+    lanes = max(level.lanes(32))
+    assembly = compile_to_assembly(llvm, tmp_path, write_manifest(level, [EXPF]), level_name)
+    body = function_body(assembly, f"__udf_expf_v{lanes}")
+    assert not [op for op in body if "%rsp" in op or "%rbp" in op]
+    packed = [op for op in body if PACKED.match(op)]
+    assert packed
+    assert all(f"%{REGISTER[level_name]}" in op for op in packed)
+
+
+def test_scalar_loop_is_found_out(llvm: Llvm, tmp_path: Path) -> None:
+    """Negative control: the author's functions in an ordinary scalar loop fail the check."""
+    out = tmp_path / "shim.s"
+    level = LEVELS["avx2"]
+    llvm.must(
+        [llvm.tool("clang"), "-std=c17", *FLAGS, *level.march, "-S", SOURCES / "shim.c", "-o", out]
+    )
+    loop = hot_loop(function_body(out.read_text(), "reference_expf"))
+    with pytest.raises(AssertionError, match=r"no polynomial"):
+        assert_packed(loop, "ymm")
+    assert [op for op in loop if SCALAR.match(op)]
+
+
+def test_fast_path_that_cannot_be_vectorised_is_warned_about(llvm: Llvm, tmp_path: Path) -> None:
+    """The author of a fast path with a call in it hears of it."""
+    source, manifest = tmp_path / "udf.c", tmp_path / "manifest.json"
+    source.write_text(
+        "float tgammaf(float);\n"
+        "static float udf_f_fast(float x, int *hard) { *hard = 0; return tgammaf(x); }\n"
+        "static float udf_f_accurate(float x) { return x; }\n"
+    )
+    manifest.write_text(
+        '{"functions": [{"name": "f", "type": "float", "arity": 1, "fast": "udf_f_fast", '
+        '"accurate": "udf_f_accurate", "forms": {"array": "__udf_f_array"}}]}'
+    )
+    level = LEVELS["avx2"]
+    done = llvm.run(
+        [
+            *(llvm.tool("clang"), *FLAGS, *level.march, "-femit-all-decls", *llvm.loads),
+            *("-mllvm", f"-udf-widen-manifest={manifest}", "-c", source, "-o", tmp_path / "f.o"),
+        ]
+    )
+    assert done.returncode == 0
+    assert "loop not vectorized" in done.stderr

@@ -1,0 +1,137 @@
+//===- probe.h - UDFs whose two paths can be told apart -------------------===//
+//
+// The fast paths have the shape of the shipped functions (double precision, a
+// polynomial of degree 8, k joined to the exponent as an integer), so that what
+// holds for their code holds for those too; they are not accurate. A lane is
+// "hard" when the last four bits of its encoding are 0101, and the accurate
+// paths return something that no fast path returns: a skipped or a needless
+// fix-up shows in the bits.
+//
+// ULP_ERROR_FAST and ULP_ERROR_ACCURATE (0 or 1) flip the last bit of one path,
+// for the negative controls.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef PROBE_H
+#define PROBE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifndef ULP_ERROR_FAST
+#define ULP_ERROR_FAST 0
+#endif
+#ifndef ULP_ERROR_ACCURATE
+#define ULP_ERROR_ACCURATE 0
+#endif
+
+#ifdef __FMA__
+#define FMA(a, b, c) __builtin_fma(a, b, c)
+#else
+#define FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+static inline uint32_t bits32(float x) {
+  uint32_t u;
+  memcpy(&u, &x, sizeof u);
+  return u;
+}
+static inline float float32(uint32_t u) {
+  float x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+static inline uint64_t bits64(double x) {
+  uint64_t u;
+  memcpy(&u, &x, sizeof u);
+  return u;
+}
+static inline double float64(uint64_t u) {
+  double x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+static inline double taylor_exp(double x) {
+  x = x > 700.0 ? 700.0 : x;
+  x = x < -700.0 ? -700.0 : x;
+  double t = FMA(x, 0x1.71547652b82fep+0, 0x1.8p52);
+  double k = t - 0x1.8p52;
+  double r = FMA(k, -0x1.62e42fefa39efp-1, x);
+  double p = 1.0 / 40320;
+  p = FMA(p, r, 1.0 / 5040);
+  p = FMA(p, r, 1.0 / 720);
+  p = FMA(p, r, 1.0 / 120);
+  p = FMA(p, r, 1.0 / 24);
+  p = FMA(p, r, 1.0 / 6);
+  p = FMA(p, r, 0.5);
+  p = FMA(p, r, 1.0);
+  p = FMA(p, r, 1.0);
+  return float64(bits64(p) + (bits64(t) << 52));
+}
+
+// float32, one argument
+
+static inline float udf_expf_fast(float x, int *hard) {
+  *hard = (bits32(x) & 15) == 5;
+  return float32(bits32((float)taylor_exp(x)) ^ ULP_ERROR_FAST);
+}
+static float udf_expf_accurate(float x) {
+  return float32(bits32(-(float)taylor_exp(x)) ^ ULP_ERROR_ACCURATE);
+}
+
+// float64, one argument; external functions, unlike the others
+
+double udf_exp_fast(double x, int *hard) {
+  *hard = (bits64(x) & 15) == 5;
+  return float64(bits64(taylor_exp(x)) ^ ULP_ERROR_FAST);
+}
+double udf_exp_accurate(double x) {
+  return float64(bits64(-taylor_exp(x)) ^ ULP_ERROR_ACCURATE);
+}
+
+// Two arguments. Which of two NaNs an addition hands on is nobody's promise,
+// so that the payload is set here.
+
+static inline float udf_hypotf_fast(float x, float y, int *hard) {
+  double a = x, b = y;
+  float r = (float)__builtin_sqrt(FMA(a, a, b * b));
+  *hard = ((bits32(x) ^ bits32(y)) & 15) == 5;
+  r = ((x != x) | (y != y)) ? __builtin_nanf("") : r;
+  return float32(bits32(r) ^ ULP_ERROR_FAST);
+}
+static float udf_hypotf_accurate(float x, float y) {
+  return float32((bits32(x) - bits32(y)) ^ ULP_ERROR_ACCURATE);
+}
+
+static inline double udf_hypot_fast(double x, double y, int *hard) {
+  double r = __builtin_sqrt(FMA(x, x, y * y));
+  *hard = ((bits64(x) ^ bits64(y)) & 15) == 5;
+  r = ((x != x) | (y != y)) ? __builtin_nan("") : r;
+  return float64(bits64(r) ^ ULP_ERROR_FAST);
+}
+static double udf_hypot_accurate(double x, double y) {
+  return float64((bits64(x) - bits64(y)) ^ ULP_ERROR_ACCURATE);
+}
+
+// One path only, with branches, a loop and calls
+
+static float udf_stepf(float x) {
+  if (x != x)
+    return float32(0x7fc00000u ^ ULP_ERROR_FAST);
+  float y = x;
+  for (uint32_t i = bits32(x) & 3; i > 0; --i)
+    y = y * 0.5f + 1.0f;
+  if (y > 100.0f)
+    return float32(bits32(floorf(y)) ^ ULP_ERROR_FAST);
+  return float32(bits32(cbrtf(y)) ^ ULP_ERROR_FAST);
+}
+
+static double udf_step(double x, double y) {
+  if (!(x < y))
+    return float64(bits64(x) ^ ULP_ERROR_FAST);
+  return float64(bits64(fmod(y, 3.0)) ^ ULP_ERROR_FAST);
+}
+
+#endif // PROBE_H
