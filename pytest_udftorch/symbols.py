@@ -47,7 +47,8 @@ class TorchFunction:
             forms[f"v{lanes}"] = tuple(f"Sleef_{self.name}{letter}{lanes}_{u}" for u in self.sleef)
         if self.vml is not None:
             short = "s" if dtype == "float32" else "d"
-            forms["array"] = (f"vm{short}{self.vml}",)
+            # vsLn(n, x, y) is vmsLn without the mode, which our form does not read.
+            forms["array"] = (f"vm{short}{self.vml}", f"v{short}{self.vml}")
         return forms
 
     def export(self, dtype: str, form: str) -> str:

@@ -77,7 +77,7 @@ public:
 
   /// Looks up the UDF's functions; reports what is wrong and returns false.
   bool resolve();
-  bool emit();
+  void emit();
 
 private:
   Function *find(const std::string &Name, bool IsFast);
@@ -435,9 +435,9 @@ static MDNode *loopId(LLVMContext &Ctx, ArrayRef<Metadata *> Hints) {
 /// trip count, so that the vector loop runs exactly once and disappears. The
 /// early unroller has to keep off, or no loop would be left to vectorise.
 MDNode *Widener::loopMetadata(unsigned Lanes) const {
-  unsigned Width = WidthOption;
-  if (!Width)
-    Width = RegisterBits / (U.IsDouble ? 64 : 32);
+  unsigned Width = RegisterBits / (U.IsDouble ? 64 : 32);
+  if (WidthOption)
+    Width = PowerOf2Ceil(WidthOption);
   Width = std::min(Width, Lanes);
   SmallVector<Metadata *, 5> Hints{
       loopHint(Ctx, "llvm.loop.mustprogress"),
@@ -689,8 +689,9 @@ Function *Widener::emitArrayFixup(const Twine &Symbol, unsigned Lanes) {
 
 void Widener::emitArray(Function *F) {
   unsigned PerRegister = RegisterBits / (U.IsDouble ? 64 : 32);
-  unsigned Lanes = BlockOption ? BlockOption : 2 * PerRegister;
-  Lanes = std::min(Lanes, 64u);
+  unsigned Lanes = 2 * PerRegister;
+  if (BlockOption)
+    Lanes = std::min<unsigned>(PowerOf2Ceil(BlockOption), 64);
 
   IRBuilder<> B(BasicBlock::Create(Ctx, "entry", F));
   Value *N = F->getArg(0);
@@ -777,17 +778,14 @@ static bool isMade(const Module &M, const Udf &U, const Form &F) {
          Made->getFnAttribute(OriginMark).getValueAsString() == originOf(U, F);
 }
 
-bool Widener::emit() {
+void Widener::emit() {
   pinInlining();
   RegisterBits = udf::widestRegisterBits(Fast ? *Fast : *Scalar, FAM);
-  bool Ok = true;
   for (const Form &Want : U.Forms) {
     Function *F =
         declare(Want.Symbol, formType(Want), GlobalValue::ExternalLinkage);
-    if (!F) {
-      Ok = false;
+    if (!F)
       continue;
-    }
     unsigned FormBits = Want.Lanes * (U.IsDouble ? 64 : 32);
     if (Want.Lanes > 1 && FormBits > RegisterBits) {
       udf::usageError(Ctx, "udf-widen: form '" + Want.Kind + "' of '" + U.Name +
@@ -797,7 +795,6 @@ bool Widener::emit() {
                                "; drop the form or compile for a CPU that has "
                                "them (-march=x86-64-v3: 256, -march=x86-64-v4: "
                                "512)");
-      Ok = false;
       continue;
     }
     F->addFnAttr(OriginMark, originOf(U, Want));
@@ -818,7 +815,6 @@ bool Widener::emit() {
     ++NumForms;
   }
   ++NumFunctions;
-  return Ok;
 }
 
 //===----------------------------------------------------------------------===//
