@@ -12,6 +12,7 @@ help:
 	@echo 'make test-slow  the tests marked slow'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
 	@echo 'make bench      the benches; writes out.json'
+	@echo 'make docs       render the stored results into README and docs'
 	@echo 'make results    measure again what README and docs show, and render them'
 	@echo 'make setup      toolchain, .venv and the package; run by all of the above'
 
@@ -43,6 +44,10 @@ verify: setup
 
 bench: setup
 	$(PY) -m pytest benches --benchmark-json=out.json
+
+results: setup
+	$(PY) -m benches.store
+	$(PY) -m benches.render_docs
 
 docs: setup
 	$(PY) -m benches.render_docs
