@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_udftorch import reach
 from pytest_udftorch.errors import UdfError
 
 if TYPE_CHECKING:
@@ -298,7 +299,11 @@ def run_table(options: argparse.Namespace) -> int:
 
 # The command -------------------------------------------------------------------------
 
-COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (add_verify, add_certificate)
+COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
+    add_verify,
+    add_certificate,
+    reach.add_parser,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

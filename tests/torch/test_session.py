@@ -105,17 +105,21 @@ def test_double_precision_stays_unless_the_library_has_it(shifted, doubled):
         assert torch.equal(torch.exp(X), 2 * X)
 
 
-def test_every_form_that_softmax_calls_is_swapped():
-    with patched("canary", functions=("exp",)), trace(["exp"]) as calls:
-        torch.softmax(X, 0)
-        torch.softmax(X.reshape(77, 13), 0)
-    assert any(name.startswith("Sleef_expf") for name in calls) or "expf" in calls
+def test_every_form_that_sigmoid_calls_is_swapped(shifted):
+    """Vector body and scalar tail alike: each element is 1 / (1 + exp(-x)) with our exp."""
+    with patched(shifted, functions=("exp",)), trace(["exp"]) as calls:
+        assert torch.equal(torch.sigmoid(X), 1 / (1 + (100 - X)))
+        assert torch.equal(torch.sigmoid(X[::3]), 1 / (1 + (100 - X[::3])))
+    assert calls
 
 
 def test_restored_after_an_exception(shifted):
-    with pytest.raises(ZeroDivisionError), patched(shifted):
+    def fail() -> None:
         assert torch.equal(torch.exp(X), X + 100)
-        1 / 0  # noqa: B018
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), patched(shifted):
+        fail()
 
 
 def test_nested_sessions_layer(shifted, doubled):
@@ -272,6 +276,12 @@ print("child", status)
     assert run.stdout == "child 0\n", run.stderr
 
 
+def _kill_and_wait() -> None:
+    assert torch.equal(torch.exp(X), X + 100)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    threading.Event().wait(5)
+
+
 def test_signal_inside_a_session(shifted):
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -279,9 +289,7 @@ def test_signal_inside_a_session(shifted):
     old = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt), patched(shifted):
-            assert torch.equal(torch.exp(X), X + 100)
-            os.kill(os.getpid(), signal.SIGUSR1)
-            threading.Event().wait(5)
+            _kill_and_wait()
     finally:
         signal.signal(signal.SIGUSR1, old)
 

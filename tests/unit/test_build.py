@@ -158,7 +158,9 @@ def test_compile_error_carries_the_compilers_message_with_file_and_line(cache, m
 
 def test_link_error(cache, make):
     with pytest.raises(SourceCompileError, match=r"does not link:\n.*nowhere_f"):
-        build_library(make("float nowhere_f(float);\nfloat udf_expf(float x) { return nowhere_f(x); }\n"))
+        build_library(
+            make("float nowhere_f(float);\nfloat udf_expf(float x) { return nowhere_f(x); }\n")
+        )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def test_the_compiler_is_the_plugins():
 
 
 def test_unknown_cpu_level():
-    with pytest.raises(CpuLevelError, match="'avx51'.*'avx512'"):
+    with pytest.raises(CpuLevelError, match=r"'avx51'.*'avx512'"):
         resolve_cpu_level("avx51")
 
 

@@ -43,7 +43,7 @@ def test_library_by_path(tmp_path, monkeypatch):
 
 
 def test_unknown_name_offers_the_nearest():
-    with pytest.raises(UnknownLibraryError, match="'corm'.*Did you mean 'corem'"):
+    with pytest.raises(UnknownLibraryError, match=r"'corm'.*Did you mean 'corem'"):
         find_library("corm")
 
 
@@ -55,7 +55,7 @@ def test_unknown_name_that_is_a_folder_says_how_to_use_it(tmp_path, monkeypatch)
 
 
 def test_path_without_folder():
-    with pytest.raises(UnknownLibraryError, match="No folder './nowhere'"):
+    with pytest.raises(UnknownLibraryError, match=r"No folder './nowhere'"):
         find_library("./nowhere")
 
 
@@ -106,7 +106,7 @@ def test_select_keeps_order_and_drops_repeats():
 
 def test_select_unknown_function(tmp_path):
     library = find_library(write(tmp_path / "mine", HEAD + EXP))
-    with pytest.raises(UnknownFunctionError, match="'mine' has no function 'epx'.*'exp'"):
+    with pytest.raises(UnknownFunctionError, match=r"'mine' has no function 'epx'.*'exp'"):
         library.select(("epx",))
 
 
@@ -125,7 +125,9 @@ def test_entry_point_that_names_no_folder(monkeypatch):
 
     from pytest_udftorch import library
 
-    entry = metadata.EntryPoint("broken", "no_such_module_anywhere:thing", library.ENTRY_POINT_GROUP)
+    entry = metadata.EntryPoint(
+        "broken", "no_such_module_anywhere:thing", library.ENTRY_POINT_GROUP
+    )
     monkeypatch.setattr(library.metadata, "entry_points", lambda group: [entry])
-    with pytest.raises(LibraryFormatError, match="'broken'.*gives no folder"):
+    with pytest.raises(LibraryFormatError, match=r"'broken'.*gives no folder"):
         available_libraries()

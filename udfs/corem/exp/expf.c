@@ -1,6 +1,26 @@
-//===- expf.c - Correctly rounded float32 exp -----------------------------===//
+//===- expf.c - Correctly rounded float32 exp ----------------------------===//
 //
-// HEADER-TODO
+// Method. x = k ln(2) + r, where k, the integer nearest to x / ln(2), is read
+// from the low bits of x log2(e) + 1.5 * 2^52 and |r| <= 0.3469. exp(x) = 2^k
+// P(r) with P of degree 8, in double; 2^k is added to the exponent field. P is
+// evaluated by Estrin's scheme: the array form waits for latencies more than
+// for units. Clamping the argument leaves no special cases.
+//
+// Error of the fast path, relative. P: 2^-39.9 (certified by supnorm). The
+// reduction adds less than 2^-46.4 (k times the error of the double nearest to
+// ln(2), and without FMA the rounding of their product), the evaluation less
+// than 2^-50: 2^-39.8 in all, which is at most 2^13.2 units in the last place
+// of the double. The rounding test sends everything within EXP_MARGIN = 2^14
+// units of a boundary to the accurate path; subnormal results are tested at
+// their own spacing, so that arguments down to -104 are as cheap as others.
+//
+// Accurate path. Double-double, relative error below 2^-78.
+//
+// Inputs that take the accurate path: 33,591 of 2^32 with FMA.
+// Hardest case, 2^-52.6 relative from the boundary:
+//   x      -0x1.d2259ap+3 (0xc16912cd)
+//   result 0x1.fa6636p-22 (0x34fd331b)
+//   next   0x1.fa6634p-22 (0x34fd331a)
 //
 //===----------------------------------------------------------------------===//
 

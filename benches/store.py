@@ -1,0 +1,99 @@
+"""Measure again what README and docs show, and store it under benches/results.
+
+    python -m benches.store [entry_exit] [build] [reach] [demo] [speed]
+
+Without names everything is measured. The benches run in a process of their own each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benches import stored
+
+#: Suites of pytest-benchmark, by the name of their stored file.
+SUITES = {"entry_exit": "benches/test_entry_exit.py", "build": "benches/test_build.py"}
+
+#: Commands that store by themselves.
+COMMANDS = {
+    "reach": ("pytest_udftorch.reach", "--store", str(stored.RESULTS / "reach.json")),
+    "demo": ("benches.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
+    "speed": ("benches.speed", "--store"),
+}
+
+
+def condensed(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a pytest-benchmark file that are worth keeping.
+
+    Args:
+        document: what ``--benchmark-json`` wrote, with times in seconds.
+
+    Returns:
+        name of the bench -> times in nanoseconds, rounds, and its ``extra_info``.
+    """
+    found = {}
+    for bench in document["benchmarks"]:
+        stats = bench["stats"]
+        found[bench["name"]] = {
+            "rounds": stats["rounds"],
+            "time_ns": {
+                new: round(stats[old] * 1e9)
+                for new, old in (
+                    ("min", "min"),
+                    ("lower_quartile", "q1"),
+                    ("median", "median"),
+                    ("upper_quartile", "q3"),
+                    ("max", "max"),
+                )
+            },
+            **bench["extra_info"],
+        }
+    return found
+
+
+def measure(name: str) -> int:
+    """Measure one of them and store it; return the exit status."""
+    if name in COMMANDS:
+        return subprocess.run([sys.executable, "-m", *COMMANDS[name]], check=False).returncode
+    with tempfile.TemporaryDirectory() as scratch:
+        record = Path(scratch) / "benchmark.json"
+        status = subprocess.run(
+            [sys.executable, "-m", "pytest", SUITES[name], f"--benchmark-json={record}"],
+            check=False,
+        ).returncode
+        if status == 0:
+            benches = condensed(json.loads(record.read_text(encoding="utf-8")))
+            stored.save(
+                stored.RESULTS / f"{name}.json", f"python -m benches.store {name}",
+                {"benches": benches},
+            )  # fmt: skip
+    return status
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what is named; return the first exit status that is not 0."""
+    names = [*SUITES, *COMMANDS]
+    parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
+    options = parser.parse_args(arguments)
+    for name in options.names:
+        if name not in names:
+            parser.error(f"{name!r} is none of {', '.join(names)}.")
+    stored.RESULTS.mkdir(exist_ok=True)
+    for name in options.names or names:
+        status = measure(name)
+        if status:
+            print(f"{name} was not stored: exit status {status}", file=sys.stderr)
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

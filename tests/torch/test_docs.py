@@ -1,0 +1,173 @@
+"""README and docs show what is stored, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benches import render_docs, store, stored
+from benches.render_docs import DocsError, Results, fill
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_docs_are_up_to_date(capsys):
+    status = render_docs.main(["--check"])
+    assert status == 0, capsys.readouterr().out + "Run python -m benches.render_docs."
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A copy of the pages and results in a folder of their own."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    for relative in render_docs.WHOLE:
+        (tmp_path / relative).write_text((ROOT / relative).read_text())
+    monkeypatch.setattr(render_docs, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_an_edited_number_is_found_and_put_right(tree, capsys):
+    page = tree / "docs" / "results.md"
+    right = page.read_text()
+    page.write_text(re.sub(r"\d\.\d+ \|", "0.001 |", right, count=1))
+    assert page.read_text() != right
+    assert render_docs.main(["--check"]) == 1
+    assert capsys.readouterr().out.startswith("docs/results.md is stale")
+    assert render_docs.main([]) == 0
+    assert page.read_text() == right
+    assert render_docs.main(["--check"]) == 0
+
+
+def test_a_missing_page_is_stale(tree):
+    (tree / "docs" / "reach.md").unlink()
+    assert render_docs.main(["--check"]) == 1
+    assert render_docs.main([]) == 0
+    assert (tree / "docs" / "reach.md").is_file()
+
+
+def test_regions_are_filled_and_the_rest_is_kept():
+    text = "a\n<!-- generated: costs -->\nstale\n<!-- end -->\nb\n"
+    filled = fill(text, "p.md", Results())
+    assert filled.startswith("a\n<!-- generated: costs -->\n| with all functions")
+    assert filled.endswith("<!-- end -->\nb\n")
+    assert "stale" not in filled
+    assert fill(filled, "p.md", Results()) == filled
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- generated: costz -->\n<!-- end -->\n", "asks for 'costz'.*costs"),
+        ("<!-- generated: costs -->\nno end", "is no region"),
+        ("<!-- generated:costs -->\n<!-- end -->\n", "is no region"),
+        (
+            "<!-- generated: costs -->\n<!-- generated: demo -->\n<!-- end -->\n",
+            "no <!-- end -->",
+        ),
+    ],
+)
+def test_wrong_regions(text, message):
+    with pytest.raises(DocsError, match=message):
+        fill(text, "p.md", Results())
+
+
+def test_missing_results(tmp_path, monkeypatch, capsys):
+    with pytest.raises(DocsError, match=r"entry_exit\.json is missing.*benches\.store"):
+        render_docs.costs(Results(tmp_path))
+    assert render_docs.speed(Results(tmp_path)) == ""
+    monkeypatch.setattr(render_docs, "Results", lambda: Results(tmp_path))
+    assert render_docs.main(["--check"]) == 2
+    assert "Make it with" in capsys.readouterr().err
+
+
+RESULTS = sorted(stored.RESULTS.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.stem)
+def test_stored_results_say_where_they_come_from(path):
+    text = path.read_text()
+    document = json.loads(text)
+    environment = document["environment"]
+    assert document["command"]
+    assert environment["machine"]["cpu"]
+    assert {"torch", "python", "clang"} <= set(environment["versions"])
+    assert environment["flags"]
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", environment["date"])
+    assert os.uname().nodename not in text or len(os.uname().nodename) < 4
+    assert str(ROOT) not in text
+    assert str(Path.home()) not in text
+
+
+def test_what_is_stored_of_a_benchmark_file():
+    document = {
+        "machine_info": {"node": "secret"},
+        "benchmarks": [
+            {
+                "name": "test_a[x]",
+                "stats": {
+                    "rounds": 3, "min": 1e-3, "q1": 2e-3, "median": 3e-3, "q3": 4e-3, "max": 5e-3,
+                },
+                "extra_info": {"functions": 2},
+            }
+        ],
+    }  # fmt: skip
+    assert store.condensed(document) == {
+        "test_a[x]": {
+            "rounds": 3,
+            "time_ns": {
+                "min": 1_000_000,
+                "lower_quartile": 2_000_000,
+                "median": 3_000_000,
+                "upper_quartile": 4_000_000,
+                "max": 5_000_000,
+            },
+            "functions": 2,
+        }
+    }
+
+
+def test_store_refuses_unknown_names(capsys):
+    with pytest.raises(SystemExit):
+        store.main(["entry"])
+    assert "none of entry_exit, build" in capsys.readouterr().err
+
+
+def test_summary():
+    assert stored.summary([1, 2, 3, 4, 5]) == {
+        "count": 5, "min": 1, "lower_quartile": 2.0, "median": 3.0, "upper_quartile": 4.0, "max": 5,
+    }  # fmt: skip
+
+
+def test_the_benches_run_and_their_record_names_no_host(tmp_path):
+    record = tmp_path / "out.json"
+    run = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", f"--benchmark-json={record}",
+            "benches/test_build.py::test_warm_lookup_in_the_same_process",
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    document = json.loads(record.read_text())
+    assert "node" not in document["machine_info"]
+    assert document["machine_info"]["environment"]["versions"]["torch"]
+    assert list(store.condensed(document)) == ["test_warm_lookup_in_the_same_process"]
+
+
+def test_a_child_that_fails_says_so():
+    from benches.child import Child
+
+    child = Child()
+    try:
+        assert child.order(do="enter", library="std", functions=None)["ns"] > 0
+        with pytest.raises(RuntimeError, match="the child ended with status 1"):
+            child.order(do="build", library="nowhere")
+    finally:
+        child.close()
