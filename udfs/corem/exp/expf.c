@@ -1,4 +1,4 @@
-//===- expf.c - Correctly rounded float32 exp ----------------------------===//
+//===- expf.c - Correctly rounded float32 exp -----------------------------===//
 //
 // Method. x = k ln(2) + r, where k, the integer nearest to x / ln(2), is read
 // from the low bits of x log2(e) + 1.5 * 2^52 and |r| <= 0.3469. exp(x) = 2^k
