@@ -1,0 +1,338 @@
+"""Ways to run a model: interpreted, compiled, scripted, exported, and variations of each.
+
+An executor is a name, the devices and dtypes it serves, and a function that makes a callable
+from a model and example inputs. Variations are appended to the name with ``+``:
+
+``channels_last``
+    4-d parameters and inputs in channels_last memory format.
+``fused``
+    batch norms folded into convolutions, and convolution, bias, (sum) and ReLU in one cuDNN
+    call where that is faster; see ``fusion``.
+``streams``
+    independent branches on CUDA streams of their own; see ``fusion``.
+``cudagraph``
+    the whole captured once and replayed; inputs are copied in, and every replay overwrites
+    the outputs of the one before.
+
+``resolve("compile+channels_last+cudagraph")`` returns such an executor. A project adds its own
+base with :func:`register`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.timers import untyped
+
+__all__ = [
+    "VARIATIONS",
+    "Executor",
+    "ExecutorUnavailableError",
+    "UnknownExecutorError",
+    "capture",
+    "convert",
+    "register",
+    "registered",
+    "resolve",
+    "unregister",
+]
+
+Run: TypeAlias = Callable[..., Any]
+Make: TypeAlias = Callable[[nn.Module, tuple[Any, ...]], Run]
+
+FLOATS: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+VARIATIONS: Final = ("channels_last", "fused", "streams", "cudagraph")
+
+#: Calls before a capture: lets cuDNN choose algorithms and lazily made buffers be made.
+_CAPTURE_WARMUP: Final = 3
+
+
+class UnknownExecutorError(UdfError):
+    """No executor, or no variation, has the given name."""
+
+
+class ExecutorUnavailableError(UdfError):
+    """An executor does not serve this device, dtype or torch build."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """One way to run a model.
+
+    Attributes:
+        name: as given to :func:`resolve`.
+        make: takes a model that it may keep and change, and a tuple of inputs; returns a
+            callable of the same arguments. It may be slow and may raise.
+        devices: device types served.
+        dtypes: dtypes of floating-point inputs served.
+    """
+
+    name: str
+    make: Make
+    devices: frozenset[str] = frozenset({"cpu", "cuda"})
+    dtypes: frozenset[torch.dtype] = FLOATS
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Check that the executor serves these inputs.
+
+        Raises:
+            ExecutorUnavailableError: wrong device or dtype.
+        """
+        for tensor in pytree.tree_leaves(list(inputs)):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            if tensor.device.type not in self.devices:
+                raise ExecutorUnavailableError(
+                    f"{self.name} runs on {' and '.join(sorted(self.devices))}, the inputs are "
+                    f"on {tensor.device.type}. Move model and inputs, or leave it out."
+                )
+            if tensor.dtype.is_floating_point and tensor.dtype not in self.dtypes:
+                names = ", ".join(sorted(str(d).removeprefix("torch.") for d in self.dtypes))
+                raise ExecutorUnavailableError(
+                    f"{self.name} serves {names}, not {str(tensor.dtype).removeprefix('torch.')}."
+                )
+
+
+def convert(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Apply ``function`` to every tensor of a nested structure."""
+    return pytree.tree_map_only(torch.Tensor, function, value)
+
+
+def to_channels_last(value: Any) -> Any:
+    """Return the structure with its 4-d tensors in channels_last memory format."""
+    return convert(
+        value, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+    )
+
+
+def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP) -> Run:
+    """Capture ``run(*inputs)`` in a CUDA graph and return a callable that replays it.
+
+    The callable copies its arguments into the graph's own inputs, except those that are the
+    graph's own inputs (``.inputs`` of the callable), and returns the graph's own outputs,
+    which the next replay overwrites.
+
+    Raises:
+        ExecutorUnavailableError: the inputs are not on a CUDA device.
+        RuntimeError: the work cannot be captured (it waits for the device, for instance).
+    """
+    tensors = [t for t in pytree.tree_leaves(list(inputs)) if isinstance(t, torch.Tensor)]
+    if not tensors or any(t.device.type != "cuda" for t in tensors):
+        raise ExecutorUnavailableError(
+            "A CUDA graph needs all inputs on a CUDA device. Move model and inputs to cuda."
+        )
+    static = convert(inputs, torch.clone)
+    leaves = [t for t in pytree.tree_leaves(list(static)) if isinstance(t, torch.Tensor)]
+    side = untyped(torch.cuda.Stream)()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.no_grad():
+        for _ in range(warmup):
+            run(*static)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        output = run(*static)
+
+    def replay(*arguments: Any) -> Any:
+        given = pytree.tree_leaves(list(arguments))
+        fresh = [t for t in given if isinstance(t, torch.Tensor)]
+        for mine, theirs in zip(leaves, fresh, strict=True):
+            if mine is not theirs:
+                mine.copy_(theirs)
+        graph.replay()
+        return output
+
+    replay.inputs = static  # type: ignore[attr-defined]
+    # The captured kernels use buffers that ``run`` owns.
+    replay.keeps = run  # type: ignore[attr-defined]
+    return replay
+
+
+def _eager(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    return model
+
+
+def _compile(mode: str) -> Make:
+    def make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+        compiled: Run = torch.compile(model, mode=mode, dynamic=False)
+        return compiled
+
+    return make
+
+
+@contextlib.contextmanager
+def _quiet() -> Any:
+    with warnings.catch_warnings():
+        # TorchScript is deprecated and says so at each call; it is compared, not advised.
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _trace(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    with _quiet(), torch.no_grad():
+        traced: Run = torch.jit.freeze(untyped(torch.jit.trace)(model.eval(), inputs, strict=False))
+    return traced
+
+
+def _script(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    with _quiet(), torch.no_grad():
+        scripted: Run = torch.jit.freeze(torch.jit.script(model.eval()))
+    return scripted
+
+
+def _fx(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    return torch.fx.symbolic_trace(model)
+
+
+def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    import torch._inductor
+
+    with _quiet(), torch.no_grad():
+        program = torch.export.export(model, inputs)
+        # The loader unpacks the package, so the folder may go once it is loaded.
+        with tempfile.TemporaryDirectory(prefix="udftorch-aoti-") as folder:
+            package = str(Path(folder) / "model.pt2")
+            path = torch._inductor.aoti_compile_and_package(program, package_path=package)
+            loaded: Run = torch._inductor.aoti_load_package(path)
+    return loaded
+
+
+def _lazy(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    try:
+        import torch._lazy
+        import torch._lazy.ts_backend
+
+        torch._lazy.ts_backend.init()
+    except (ImportError, AttributeError, RuntimeError) as error:
+        raise ExecutorUnavailableError(
+            f"This torch build has no lazy tensors ({type(error).__name__}: {error})."
+        ) from error
+    home = next((t.device for t in pytree.tree_leaves(list(inputs))), torch.device("cpu"))
+    lazy_model = model.to("lazy")
+
+    def run(*arguments: Any) -> Any:
+        output = lazy_model(*convert(arguments, lambda t: t.to("lazy")))
+        torch._lazy.mark_step()
+        return convert(output, lambda t: t.to(home))
+
+    return run
+
+
+_BASES: dict[str, Executor] = {
+    executor.name: executor
+    for executor in (
+        Executor("eager", _eager),
+        Executor("compile", _compile("default")),
+        Executor("compile-reduce-overhead", _compile("reduce-overhead")),
+        Executor("compile-max-autotune", _compile("max-autotune")),
+        Executor("compile-max-autotune-no-cudagraphs", _compile("max-autotune-no-cudagraphs")),
+        Executor("torchscript-trace", _trace),
+        Executor("torchscript-script", _script),
+        Executor("fx", _fx),
+        Executor("aotinductor", _aot_inductor),
+        Executor("lazy", _lazy, frozenset({"cpu"})),
+    )
+}
+
+
+def registered() -> list[str]:
+    """Return the names of the base executors."""
+    return list(_BASES)
+
+
+def register(executor: Executor) -> None:
+    """Add a base executor of the project's own.
+
+    Raises:
+        UnknownExecutorError: the name is taken or contains ``+``.
+    """
+    if executor.name in _BASES or "+" in executor.name:
+        raise UnknownExecutorError(
+            f"{executor.name!r} cannot be registered: names must be new and without '+', which "
+            f"separates variations. Taken: {', '.join(_BASES)}."
+        )
+    _BASES[executor.name] = executor
+
+
+def unregister(name: str) -> None:
+    """Remove an executor added with :func:`register`.
+
+    Raises:
+        UnknownExecutorError: no such executor.
+    """
+    if name not in _BASES:
+        raise UnknownExecutorError(f"No executor {name!r}. {nearest(name, _BASES)}")
+    del _BASES[name]
+
+
+def _vary(base: Executor, name: str, variations: Sequence[str]) -> Executor:
+    def make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+        from pytest_udftorch import fusion
+
+        prepared: nn.Module = model
+        arguments = inputs
+        if "channels_last" in variations:
+            prepared = prepared.to(memory_format=torch.channels_last)
+            arguments = to_channels_last(arguments)
+        if "fused" in variations:
+            prepared = fusion.fuse(prepared, arguments)
+        if "streams" in variations:
+            prepared = fusion.on_streams(prepared)
+        inner = base.make(prepared, arguments)
+        run = inner
+        if "channels_last" in variations:
+
+            def run(*given: Any) -> Any:
+                return inner(*to_channels_last(given))
+
+        return capture(run, inputs) if "cudagraph" in variations else run
+
+    cuda_only = {"fused", "streams", "cudagraph"} & set(variations)
+    devices = base.devices & {"cuda"} if cuda_only else base.devices
+    return Executor(name, make, frozenset(devices), base.dtypes)
+
+
+def resolve(name: str | Executor) -> Executor:
+    """Return the executor of a name such as ``compile+channels_last+cudagraph``.
+
+    Raises:
+        UnknownExecutorError: unknown base or variation, or a variation given twice.
+    """
+    if isinstance(name, Executor):
+        return name
+    base, *variations = name.split("+")
+    if base not in _BASES:
+        raise UnknownExecutorError(f"No executor {base!r}. {nearest(base, _BASES)}")
+    for variation in variations:
+        if variation not in VARIATIONS or variations.count(variation) > 1:
+            raise UnknownExecutorError(
+                f"No variation {variation!r} in {name!r}, or it is given twice. "
+                f"{nearest(variation, VARIATIONS)}"
+            )
+    if not variations:
+        return _BASES[base]
+    return _vary(_BASES[base], name, variations)
+
+
+def make(executor: Executor, model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    """Make the callable from a copy of the model, after checking device and dtype.
+
+    Raises:
+        ExecutorUnavailableError: see :meth:`Executor.check`.
+        Exception: whatever the executor raises.
+    """
+    executor.check(inputs)
+    return executor.make(copy.deepcopy(model), inputs)

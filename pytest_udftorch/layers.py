@@ -1,0 +1,621 @@
+"""Time inside a model: by hooks, by subtraction, by the profiler, and what each costs.
+
+The four methods of the thesis "Evaluating the PyTorch Compiler in the Vision Domain":
+end to end (``SyncTimer`` alone), layer timing (:func:`layer_times`), layer subtraction
+(:func:`layer_subtraction`) and profiler data (:func:`layer_profile`).
+:func:`instrument_overhead` measures what the instruments themselves cost (its Figure 5.7).
+
+They work on any ``nn.Module`` that runs in Python: a layer is a call of a module without
+children. What they cannot see is said in the report: work done outside of any layer, layers
+never called, and compiled or scripted regions, whose inside hooks do not reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.samples import Interval, bootstrap, median
+from pytest_udftorch.timers import Comparison, SyncTimer, Timing, cuda_event
+
+__all__ = [
+    "INSTRUMENTS",
+    "Layer",
+    "LayerReport",
+    "LayerRow",
+    "NoLayerError",
+    "ProfileRow",
+    "find_layers",
+    "instrument_overhead",
+    "layer_profile",
+    "layer_subtraction",
+    "layer_times",
+]
+
+Instrument: TypeAlias = Literal["pure", "sync", "timed", "timed_sync"]
+INSTRUMENTS: Final[tuple[Instrument, ...]] = ("pure", "sync", "timed", "timed_sync")
+
+#: Prefix of the profiler ranges, so that they are told from the model's own.
+_RANGE: Final = "udftorch::layer::"
+
+
+class NoLayerError(UdfError):
+    """The model calls no layer that a hook could see."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One call of a module without children.
+
+    Attributes:
+        name: qualified name; a second call of a shared module has ``#2`` appended.
+        kind: the module's class.
+        opaque: why a hook cannot look inside, or None.
+    """
+
+    name: str
+    kind: str
+    opaque: str | None = None
+
+
+@dataclass(frozen=True)
+class LayerRow:
+    """A layer with its time, one number per run."""
+
+    layer: Layer
+    runs_ns: tuple[float, ...]
+
+    @property
+    def median_ns(self) -> float:
+        """Median over runs."""
+        return median(self.runs_ns)
+
+    @property
+    def interval_ns(self) -> Interval:
+        """95 % bootstrap interval of the median."""
+        return bootstrap(self.runs_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        interval = self.interval_ns
+        return {
+            "name": self.layer.name,
+            "kind": self.layer.kind,
+            "median_ns": round(self.median_ns, 1),
+            "low_ns": round(interval.low, 1),
+            "high_ns": round(interval.high, 1),
+        }
+
+
+@dataclass(frozen=True)
+class LayerReport:
+    """Times of the layers beside the time of the whole.
+
+    Attributes:
+        method: ``layer timing`` or ``layer subtraction``.
+        rows: in the order of the calls; subtraction adds a row for what follows the last layer.
+        end_to_end: the model without instruments, interleaved with the measurement.
+        notes: what the method does not see in this model, as sentences.
+    """
+
+    method: str
+    rows: tuple[LayerRow, ...]
+    end_to_end: Timing
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def arr_sum_ns(self) -> float:
+        """Median over runs of the sum over the layers.
+
+        Summed before the median is taken: medians of noisy differences do not add up.
+        """
+        runs = zip(*(row.runs_ns for row in self.rows), strict=True)
+        return median([sum(times) for times in runs])
+
+    @property
+    def share(self) -> float:
+        """:attr:`arr_sum_ns` over the end-to-end time, by the clock the layers were read from.
+
+        Synchronised layers are read from the wall clock; prefixes on CUDA from events.
+        """
+        whole = self.end_to_end
+        timed = self.method == "layer timing"
+        return self.arr_sum_ns / (median(whole.wall_ns) if timed else whole.median_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "method": self.method,
+            "arr_sum_ns": round(self.arr_sum_ns, 1),
+            "end_to_end": self.end_to_end.to_json(),
+            "share": round(self.share, 5),
+            "notes": list(self.notes),
+            "layers": [row.to_json() for row in self.rows],
+        }
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """Profiler data of one layer, nanoseconds per forward pass.
+
+    Attributes:
+        cuda_total_ns: all kernels started within the layer.
+        cuda_self_ns: kernels attributed to the operators of the layer itself.
+        cpu_self_ns: host time of the operators, without the profiler's own range.
+    """
+
+    layer: Layer
+    cuda_total_ns: float
+    cuda_self_ns: float
+    cpu_self_ns: float
+
+
+def _opaque(module: nn.Module) -> str | None:
+    if isinstance(module, torch.jit.ScriptModule):
+        return "TorchScript"
+    if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None):
+        return "a region of torch.compile"
+    return None
+
+
+def _leaves(model: nn.Module) -> dict[str, nn.Module]:
+    """Return what hooks can watch: modules without children and opaque ones, each once."""
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def visit(name: str, module: nn.Module) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        children = list(module.named_children())
+        if _opaque(module) or not children:
+            found[name or type(module).__name__] = module
+            return
+        for child_name, child in children:
+            visit(f"{name}.{child_name}" if name else child_name, child)
+
+    visit("", model)
+    return found
+
+
+class _Watch:
+    """Hooks around every layer; ``enter`` and ``leave`` get the number of the call."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        enter: Callable[[int], None] | None = None,
+        leave: Callable[[int], None] | None = None,
+    ) -> None:
+        self.leaves = _leaves(model)
+        self.called: list[Layer] = []
+        self._counts: dict[str, int] = {}
+        self._enter, self._leave = enter, leave
+        self._handles: list[Any] = []
+        self._open: list[int] = []
+
+    def __enter__(self) -> _Watch:
+        for name, module in self.leaves.items():
+            # A compiled module runs its hooks outside of the compiled region only if they
+            # sit on the wrapper, which is what ``_leaves`` returns for it.
+            self._handles.append(module.register_forward_pre_hook(self._before(name, module)))
+            # Before the model's own hooks, so that those are not timed as the layer.
+            self._handles.append(module.register_forward_hook(self._after, prepend=True))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def start(self) -> None:
+        """Forget the calls of the last forward pass."""
+        self.called = []
+        self._counts = {}
+        self._open = []
+
+    def _before(self, name: str, module: nn.Module) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            count = self._counts[name] = self._counts.get(name, 0) + 1
+            label = name if count == 1 else f"{name}#{count}"
+            self.called.append(Layer(label, type(module).__name__, _opaque(module)))
+            self._open.append(len(self.called) - 1)
+            if self._enter is not None:
+                self._enter(self._open[-1])
+
+        return hook
+
+    def _after(self, *_: object) -> None:
+        number = self._open.pop()
+        if self._leave is not None:
+            self._leave(number)
+
+
+def _device_of(model: nn.Module, inputs: Sequence[Any]) -> torch.device:
+    for tensor in (*model.parameters(), *inputs):
+        if isinstance(tensor, torch.Tensor):
+            return tensor.device
+    return torch.device("cpu")
+
+
+def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Module]) -> list[str]:
+    names = {layer.name.split("#")[0] for layer in called}
+    never = [name for name in leaves if name not in names]
+    shared = sorted({layer.name.split("#")[0] for layer in called if "#" in layer.name})
+    notes = [
+        f"{layer.name} is {layer.opaque}: hooks see it as one layer and nothing inside it"
+        for layer in called
+        if layer.opaque
+    ]
+    if never:
+        notes.append(f"never called in this forward pass: {', '.join(never)}")
+    if shared:
+        notes.append(f"called more than once: {', '.join(shared)}")
+    own = [
+        name
+        for name, module in model.named_modules()
+        if module._forward_hooks or module._forward_pre_hooks
+    ]
+    if own:
+        notes.append(
+            "hooks of the model's own, outside of the layers' times: "
+            + ", ".join(name or "the model" for name in own)
+        )
+    return notes
+
+
+def find_layers(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[Layer], list[str]]:
+    """Run ``model(*inputs)`` once; return its layers in call order, and notes.
+
+    Raises:
+        NoLayerError: no module was called that a hook can watch.
+    """
+    notes_before = _notes(model, [], {})
+    with _Watch(model) as watch, torch.no_grad():
+        watch.start()
+        model(*inputs)
+        called = list(watch.called)
+    if not called:
+        raise NoLayerError(
+            f"{type(model).__name__} called no module without children: there is no layer to "
+            "time. Time it end to end with sync_timer."
+        )
+    return called, _notes(model, called, watch.leaves) + notes_before
+
+
+class _Clock:
+    """Start and stop marks of numbered layers, from events on CUDA or the wall clock."""
+
+    def __init__(self, device: torch.device, *, events: bool, synchronise: bool) -> None:
+        self._device, self._events = device, events and device.type == "cuda"
+        self._synchronise = synchronise and device.type == "cuda"
+        self._starts: dict[int, Any] = {}
+        self._stops: dict[int, Any] = {}
+
+    def _mark(self) -> Any:
+        if self._events:
+            event = cuda_event()
+            event.record()
+            return event
+        if self._synchronise:
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter_ns()
+
+    def enter(self, number: int) -> None:
+        self._starts[number] = self._mark()
+
+    def leave(self, number: int) -> None:
+        self._stops[number] = self._mark()
+
+    def read_ns(self) -> list[float]:
+        """Return the times in the order of the layers, and start afresh."""
+        if self._events:
+            torch.cuda.synchronize(self._device)
+            times = [1e6 * start.elapsed_time(self._stops[n]) for n, start in self._starts.items()]
+        else:
+            times = [float(self._stops[n] - start) for n, start in self._starts.items()]
+        self._starts, self._stops = {}, {}
+        return times
+
+
+def layer_times(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    runs: int = 20,
+    rounds: int = 10,
+    warmup: int = 3,
+    synchronise: bool = True,
+) -> LayerReport:
+    """Time each layer with hooks around its call.
+
+    Args:
+        model: any module; runs under ``no_grad``.
+        inputs: positional arguments of the model.
+        runs: medians that a result rests on; interleaved with the model without hooks.
+        rounds: forward passes in a run.
+        warmup: passes before the first.
+        synchronise: on CUDA, wait for the device at both marks and read the wall clock
+            ("timed_sync"); False records CUDA events and leaves the stream running.
+
+    Raises:
+        NoLayerError: see :func:`find_layers`.
+    """
+    device = _device_of(model, inputs)
+    layers, notes = find_layers(model, inputs)
+    plain = SyncTimer(device, runs=1, rounds=rounds, warmup=0, gpu_state=False)
+    clock = _Clock(device, events=not synchronise, synchronise=synchronise)
+    per_layer: list[list[float]] = [[] for _ in layers]
+    whole: list[Timing] = []
+    with torch.no_grad():
+        for _ in range(warmup):
+            model(*inputs)
+        for _ in range(runs):
+            whole.append(plain.time(lambda: model(*inputs), "end to end"))
+            collected: list[list[float]] = []
+            with _Watch(model, clock.enter, clock.leave) as watch:
+                for _ in range(rounds):
+                    watch.start()
+                    model(*inputs)
+                    collected.append(clock.read_ns())
+            if any(len(times) != len(layers) for times in collected):
+                raise NoLayerError(
+                    "The model called different layers in different forward passes. Time it "
+                    "end to end, or give inputs that take one path."
+                )
+            for number, row in enumerate(per_layer):
+                row.append(median([times[number] for times in collected]))
+    if device.type == "cuda" and not synchronise:
+        notes.append("event times of a layer contain the wait for its launch, not only its work")
+    rows = tuple(
+        LayerRow(layer, tuple(times)) for layer, times in zip(layers, per_layer, strict=True)
+    )
+    return LayerReport("layer timing", rows, join(whole), tuple(notes))
+
+
+def join(timings: Sequence[Timing]) -> Timing:
+    """Return one timing made of the runs of several of the same contender."""
+    first = timings[0]
+    return Timing(
+        first.name,
+        first.device,
+        tuple(v for t in timings for v in t.wall_ns),
+        tuple(v for t in timings for v in t.event_ns),
+        tuple(v for t in timings for v in t.launch_ns),
+        tuple(v for t in timings for v in t.empty_ns),
+        first.synchronised,
+    )
+
+
+class _Stop(Exception):
+    """Raised by a hook when the layer asked for has run."""
+
+
+def _prefixes(
+    model: nn.Module, inputs: Sequence[Any], layers: Sequence[Layer]
+) -> dict[str, Callable[[], None]]:
+    """Return callables that run the model up to its entry, to each layer, and to its end.
+
+    Only the layer where a prefix stops carries a hook, for a hook on every layer would cost
+    more than many layers take. Each call sets one hook, raises once and removes the hook:
+    the same cost in every prefix, so that it cancels in differences.
+    """
+    leaves = _leaves(model)
+
+    def make(module: nn.Module, occurrence: int, *, entry: bool, whole: bool) -> Callable[[], None]:
+        def run() -> None:
+            left = occurrence
+
+            def stop(*_: object) -> None:
+                nonlocal left
+                left -= 1
+                if left == 0 and not whole:
+                    raise _Stop
+
+            if entry:
+                handle = module.register_forward_pre_hook(stop)
+            else:
+                handle = module.register_forward_hook(stop, prepend=True)
+            try:
+                model(*inputs)
+                raise _Stop
+            except _Stop:
+                handle.remove()
+
+        return run
+
+    def target(layer: Layer) -> tuple[nn.Module, int]:
+        name, _, count = layer.name.partition("#")
+        return leaves[name], int(count or 1)
+
+    first, last = target(layers[0]), target(layers[-1])
+    prefixes = {"entry": make(*first, entry=True, whole=False)}
+    for layer in layers:
+        prefixes[layer.name] = make(*target(layer), entry=False, whole=False)
+    prefixes["end"] = make(*last, entry=False, whole=True)
+    return prefixes
+
+
+def layer_subtraction(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    runs: int = 20,
+    rounds: int = 10,
+    warmup: int = 3,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> LayerReport:
+    """Time each layer as the run up to it less the run up to the layer before.
+
+    All prefixes and the whole model are interleaved; a layer's sample is the difference of
+    two prefixes within one run. Work between two layers counts as the later one's; what
+    follows the last layer, and the return, is the row ``(after the last layer)``. The passes
+    are never slowed down by instruments inside, and on CUDA nothing waits between layers.
+
+    Args:
+        model: any module; runs under ``no_grad``.
+        inputs: positional arguments of the model.
+        runs: paired runs; they carry the bootstrap intervals.
+        rounds: passes in a run.
+        warmup: untimed passes of each prefix.
+        progress: as in :class:`~pytest_udftorch.timers.SyncTimer`.
+
+    Raises:
+        NoLayerError: see :func:`find_layers`.
+    """
+    device = _device_of(model, inputs)
+    layers, notes = find_layers(model, inputs)
+    timer = SyncTimer(device, runs=runs, rounds=rounds, warmup=warmup, progress=progress)
+    prefixes = _prefixes(model, inputs, layers)
+    whole = "\0end to end"
+    with torch.no_grad():
+        timed: Comparison = timer.compare({whole: lambda: model(*inputs), **prefixes})
+    names = list(prefixes)
+    rows: list[LayerRow] = []
+    for before, name in itertools.pairwise(names):
+        layer = Layer("(after the last layer)", "") if name == "end" else layers[len(rows)]
+        pairs = zip(timed[name].runs_ns, timed[before].runs_ns, strict=True)
+        rows.append(LayerRow(layer, tuple(b - a for b, a in pairs)))
+    if timed.interrupted:
+        notes.append(f"interrupted after {len(rows[0].runs_ns)} of {runs} runs")
+    return LayerReport("layer subtraction", tuple(rows), timed[whole], tuple(notes))
+
+
+def _total(event: Any, attribute: str) -> float:
+    own = float(getattr(event, attribute))
+    return own + sum(_total(child, attribute) for child in event.cpu_children)
+
+
+def layer_profile(
+    model: nn.Module, inputs: Sequence[Any], *, passes: int = 10, warmup: int = 3
+) -> list[ProfileRow]:
+    """Return the profiler's times of each layer, the medians over ``passes``.
+
+    Kernels are attributed by ``torch.profiler`` through the operators that launched them.
+    Kernels that a replayed CUDA graph runs belong to no layer; profile the model that was
+    captured.
+
+    Raises:
+        NoLayerError: see :func:`find_layers`.
+    """
+    device = _device_of(model, inputs)
+    layers, _ = find_layers(model, inputs)
+    ranges: dict[int, Any] = {}
+
+    def enter(number: int) -> None:
+        ranges[number] = record_function(f"{_RANGE}{number}")
+        ranges[number].__enter__()
+
+    def leave(number: int) -> None:
+        ranges.pop(number).__exit__(None, None, None)
+
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    samples: dict[int, list[tuple[float, float, float]]] = {n: [] for n in range(len(layers))}
+    with torch.no_grad():
+        for _ in range(warmup):
+            model(*inputs)
+        with (
+            _Watch(model, enter, leave) as watch,
+            profile(activities=activities, acc_events=True) as profiled,
+        ):
+            for _ in range(passes):
+                watch.start()
+                model(*inputs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+    for event in profiled.events():
+        # The range appears a second time on the device's own line, without children.
+        if not event.name.startswith(_RANGE) or event.device_type.name != "CPU":
+            continue
+        inside = event.cpu_children
+        # The profiler counts microseconds.
+        samples[int(event.name.removeprefix(_RANGE))].append(
+            (
+                1e3 * sum(float(child.device_time_total) for child in inside),
+                1e3 * sum(_total(child, "self_device_time_total") for child in inside),
+                1e3 * sum(_total(child, "self_cpu_time_total") for child in inside),
+            )
+        )
+    return [
+        ProfileRow(layer, *(median([s[k] for s in samples[n]]) for k in range(3)))
+        for n, layer in enumerate(layers)
+        if samples[n]
+    ]
+
+
+@contextlib.contextmanager
+def _instrumented(model: nn.Module, instrument: Instrument, device: torch.device) -> Iterator[Any]:
+    """Install the hooks of one instrument; yields the watch, or None for ``pure``."""
+    if instrument == "pure":
+        yield None
+        return
+
+    def wait(_: int) -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    if instrument == "sync":
+        watch = _Watch(model, None, wait)
+    else:
+        clock = _Clock(device, events=False, synchronise=instrument == "timed_sync")
+        watch = _Watch(model, clock.enter, clock.leave)
+    with watch:
+        yield watch
+
+
+def instrument_overhead(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    *,
+    runs: int = 20,
+    rounds: int = 10,
+    profiled: Sequence[bool] = (False, True),
+    seed: int = 0,
+) -> dict[str, Timing]:
+    """Time the whole model under each instrument, with and without the profiler running.
+
+    ``pure`` has no hooks; ``sync`` waits for the device after each layer; ``timed`` reads
+    the wall clock around each layer without waiting; ``timed_sync`` does both.
+
+    Returns:
+        Timings by ``instrument`` or ``instrument, profiled``, interleaved by runs.
+    """
+    device = _device_of(model, inputs)
+    find_layers(model, inputs)
+    timer = SyncTimer(device, runs=1, rounds=rounds, warmup=1, gpu_state=False)
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    modes = [(instrument, on) for on in profiled for instrument in INSTRUMENTS]
+    found: dict[str, list[Timing]] = {}
+    rng = random.Random(seed)
+    with torch.no_grad():
+        for _ in range(runs):
+            for instrument, on in rng.sample(modes, k=len(modes)):
+                name = f"{instrument}, profiled" if on else instrument
+                recording = (
+                    profile(activities=activities, acc_events=True)
+                    if on
+                    else contextlib.nullcontext()
+                )
+                with _instrumented(model, instrument, device) as watch, recording:
+
+                    def call(watch: Any = watch) -> object:
+                        if watch is not None:
+                            watch.start()
+                        return model(*inputs)
+
+                    found.setdefault(name, []).append(timer.time(call, name))
+    names = [f"{i}, profiled" if on else i for i, on in modes]
+    return {name: join(found[name]) for name in names}

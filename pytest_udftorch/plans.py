@@ -1,0 +1,295 @@
+"""Choosing an executor for each unit of a model: recurrences, bounds, and stored plans.
+
+Pure functions over tables of times; torch is not imported here. ``oracle`` measures the
+tables and carries a plan out.
+
+Units are numbered 0 to n - 1; a segment is a run of neighbouring units that one executor runs
+as one region. All times are nanoseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from pytest_udftorch.errors import UdfError
+
+__all__ = [
+    "Choice",
+    "PlanFileError",
+    "PlanMismatchError",
+    "StoredPlan",
+    "best_of_two_runs",
+    "greedy",
+    "layer_bound",
+    "merge",
+    "merge_units",
+    "segment_search",
+    "thesis_programme",
+    "total",
+]
+
+#: A unit's or segment's executor: (first unit, one past the last unit, executor).
+Choice: TypeAlias = tuple[int, int, str]
+Costs: TypeAlias = Mapping[str, Sequence[float]]
+#: Cost of handing the value at a boundary from one executor to another.
+Switch: TypeAlias = Callable[[int, str, str], float]
+
+FORMAT: Final = 1
+
+
+class PlanFileError(UdfError):
+    """A file holds no plan of a version this package reads."""
+
+
+class PlanMismatchError(UdfError):
+    """A plan was made for another model, other inputs, another device or torch version."""
+
+
+def _units(costs: Costs) -> int:
+    return len(next(iter(costs.values())))
+
+
+def merge(choices: Sequence[str]) -> list[Choice]:
+    """Join neighbouring units of the same executor into segments."""
+    segments: list[Choice] = []
+    for unit, name in enumerate(choices):
+        if segments and segments[-1][2] == name:
+            segments[-1] = (segments[-1][0], unit + 1, name)
+        else:
+            segments.append((unit, unit + 1, name))
+    return segments
+
+
+def merge_units(choices: Sequence[str]) -> list[Choice]:
+    """Return each unit as a segment of its own: what the thesis's custom models are."""
+    return [(unit, unit + 1, name) for unit, name in enumerate(choices)]
+
+
+def total(choices: Sequence[str], costs: Costs, switch: Switch) -> float:
+    """Return the predicted time of a choice of executors, one per unit."""
+    spent = 0.0
+    for unit, name in enumerate(choices):
+        spent += costs[name][unit]
+        if unit:
+            spent += switch(unit, choices[unit - 1], name)
+    return spent
+
+
+def layer_bound(costs: Costs) -> float:
+    """Return the sum of the units' smallest times: the layer-timed (or profiler-timed) oracle.
+
+    No choice among these executors, unit by unit, can be predicted faster; a segment can,
+    since fusion across units is not in these times.
+    """
+    return sum(min(row[unit] for row in costs.values()) for unit in range(_units(costs)))
+
+
+def best_of_two_runs(costs: Costs, first: str, second: str) -> list[str]:
+    """Return for each unit the faster of two executors; switching is not looked at."""
+    pairs = zip(costs[first], costs[second], strict=True)
+    return [first if a <= b else second for a, b in pairs]
+
+
+def greedy(costs: Costs, switch: Switch) -> list[str]:
+    """Return for each unit the executor that is fastest after the choice made before it."""
+    chosen: list[str] = []
+    for unit in range(_units(costs)):
+
+        def spent(name: str, unit: int = unit) -> float:
+            change = switch(unit, chosen[-1], name) if chosen else 0.0
+            return costs[name][unit] + change
+
+        chosen.append(min(costs, key=spent))
+    return chosen
+
+
+def thesis_programme(costs: Costs, switch: Switch) -> list[str]:
+    """Return the choice with the smallest sum of unit times and switching costs.
+
+    The recurrence is T(i, e) = c(i, e) + min over d of (T(i-1, d) + s(i, d, e)): a shortest
+    path through one layer of nodes per unit (Bellman, Dynamic Programming, 1957). Every unit is
+    a region of its own, so fusion across units does not count.
+    """
+    names = list(costs)
+    best = {name: costs[name][0] for name in names}
+    paths = {name: [name] for name in names}
+    for unit in range(1, _units(costs)):
+        came: dict[str, float] = {}
+        longer: dict[str, list[str]] = {}
+        for name in names:
+            before = min(names, key=lambda d: best[d] + switch(unit, d, name))
+            came[name] = best[before] + switch(unit, before, name) + costs[name][unit]
+            longer[name] = [*paths[before], name]
+        best, paths = came, longer
+    return paths[min(names, key=best.__getitem__)]
+
+
+@dataclass
+class SearchResult:
+    """What :func:`segment_search` found.
+
+    Attributes:
+        segments: the plan, or None when nothing can beat ``limit``.
+        predicted_ns: its sum of measured segments and switches.
+        measured: segments longer than a unit that were measured.
+        pruned: segments longer than a unit that were not, since their bound could not win.
+    """
+
+    segments: list[Choice] | None
+    predicted_ns: float
+    measured: int
+    pruned: int
+
+
+def segment_search(
+    costs: Costs,
+    whole: Mapping[str, float],
+    switch: Switch,
+    measure: Callable[[int, int, str], float],
+    limit: float = math.inf,
+    most: int = 64,
+) -> SearchResult:
+    """Find the fastest sequence of segments, measuring only segments that may be in it.
+
+    A dynamic programme over (boundary, executor): T(j, e) is the least over i and d of
+    T(i, d) + s(i, d, e) + c(i, j, e). The cost of a segment longer than a unit starts as a
+    lower bound: the sum of its units less all that this executor gains by running the whole
+    model as one region instead of unit by unit. While the best path holds an unmeasured
+    segment, that segment is measured and the programme runs again (lazy shortest path; Dellin
+    and Srinivasa, ICAPS 2016). What is never on a best path is never compiled.
+
+    Args:
+        costs: unit times by executor.
+        whole: time of the whole model as one region, by executor.
+        switch: cost at a boundary.
+        measure: (first, stop, executor) to the segment's time in context; ``inf`` if it fails.
+        limit: a path whose bound is not below this cannot win; the search then ends.
+        most: segments measured at most; after that unmeasured ones are left out.
+    """
+    n = _units(costs)
+    names = list(costs)
+    gain = {e: max(0.0, sum(costs[e]) - whole.get(e, sum(costs[e]))) for e in names}
+    known: dict[Choice, float] = {}
+    for e in names:
+        for unit in range(n):
+            known[unit, unit + 1, e] = costs[e][unit]
+        if e in whole and n > 1:
+            known[0, n, e] = whole[e]
+    all_segments = len(names) * (n * (n + 1) // 2)
+
+    def cost(i: int, j: int, e: str) -> float:
+        if (i, j, e) in known:
+            return known[i, j, e]
+        if len(asked) >= most:
+            return math.inf
+        units = costs[e][i:j]
+        return max(max(units), sum(units) - gain[e])
+
+    asked: list[Choice] = []
+    while True:
+        # Neighbouring segments of one executor are allowed: two regions can beat one.
+        best: dict[tuple[int, str], float] = {}
+        path: dict[tuple[int, str], list[Choice]] = {}
+        for j in range(1, n + 1):
+            for e in names:
+                for i in range(j):
+                    here = cost(i, j, e)
+                    if i == 0:
+                        options = [(here, [(0, j, e)])]
+                    else:
+                        options = [
+                            (best[i, d] + switch(i, d, e) + here, [*path[i, d], (i, j, e)])
+                            for d in names
+                        ]
+                    value, route = min(options, key=lambda option: option[0])
+                    if value < best.get((j, e), math.inf) or (j, e) not in best:
+                        best[j, e], path[j, e] = value, route
+        end = min(names, key=lambda e: best[n, e])
+        value, route = best[n, end], path[n, end]
+        pruned = all_segments - len(known)
+        if value >= limit:
+            return SearchResult(None, value, len(asked), pruned)
+        unknown = [segment for segment in route if segment not in known]
+        if not unknown:
+            return SearchResult(route, value, len(asked), pruned)
+        for segment in unknown:
+            known[segment] = measure(*segment)
+            asked.append(segment)
+
+
+@dataclass(frozen=True)
+class StoredPlan:
+    """A plan without the model: what is kept in a file.
+
+    Attributes:
+        segments: the executors of the segments; one segment over all units for a uniform plan.
+        bounds: node positions of the cuts, as in ``segments.Units``.
+        model: fingerprint of graph, cuts and parameter shapes.
+        inputs: shape, dtype and memory format of each tensor.
+        device: the device's name.
+        torch: the torch version.
+        cuda_graph: whether the whole is captured.
+        report: what was measured when the plan was made.
+    """
+
+    segments: tuple[Choice, ...]
+    bounds: tuple[int, ...]
+    model: str
+    inputs: tuple[str, ...]
+    device: str
+    torch: str
+    cuda_graph: bool
+    report: dict[str, Any] = field(default_factory=dict)
+
+    def check(self, *, model: str, inputs: Sequence[str], device: str, torch: str) -> None:
+        """Check that the plan fits.
+
+        Raises:
+            PlanMismatchError: names what differs.
+        """
+        here = {"device": device, "torch": torch, "inputs": list(inputs), "model": model}
+        for name, found in here.items():
+            made = getattr(self, name)
+            made = list(made) if isinstance(made, tuple) else made
+            if made != found:
+                raise PlanMismatchError(
+                    f"The plan was made for {name} {made}, here it is {found}. Times do not "
+                    "carry over: make a new plan with oracle(...)."
+                )
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        content = {"udftorch_plan": FORMAT, **asdict(self)}
+        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> StoredPlan:
+        """Read a plan.
+
+        Raises:
+            PlanFileError: no plan, or one of another version of this package.
+        """
+        try:
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            version = content.pop("udftorch_plan")
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+            raise PlanFileError(
+                f"{path} holds no plan ({type(error).__name__}). Plans are written by plan.save()."
+            ) from error
+        if version != FORMAT:
+            raise PlanFileError(
+                f"{path} is a plan of format {version}, this package reads {FORMAT}. Make a new "
+                "plan with oracle(...)."
+            )
+        try:
+            segments = tuple((int(a), int(b), str(e)) for a, b, e in content.pop("segments"))
+            bounds = tuple(content.pop("bounds"))
+            inputs = tuple(content.pop("inputs"))
+            return cls(segments=segments, bounds=bounds, inputs=inputs, **content)
+        except (TypeError, ValueError, KeyError) as error:
+            raise PlanFileError(f"{path} is a damaged plan: {error}. Make a new one.") from error

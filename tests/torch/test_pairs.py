@@ -1,0 +1,257 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_udftorch import executors, pairs
+from pytest_udftorch.timers import DeviceMissingError
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, x):
+        return self.norm(self.conv(x)).relu()
+
+
+@pytest.fixture
+def tiny():
+    return Tiny().eval()
+
+
+@pytest.fixture
+def images():
+    return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture
+def own_executor():
+    added = []
+
+    def add(name, make):
+        executors.register(executors.Executor(name, make))
+        added.append(name)
+        return name
+
+    yield add
+    for name in added:
+        executors.unregister(name)
+
+
+def test_members_agree_and_are_timed(tiny, images):
+    names = ["eager", "eager+channels_last", "fx", "torchscript-trace", "torchscript-script"]
+    pair = pairs.model_pair(tiny, images, names)
+    assert pair.failures == {}
+    pair.check()
+    assert pair.working == names
+    pair.measure(runs=6, rounds=2, warmup=1)
+    result = pair.to_json()
+    assert set(result["members"]) == set(names)
+    assert result["versions"]["torch"] == torch.__version__
+    assert all(member["first_call_ns"] > 0 for member in result["members"].values())
+    assert pair.break_even_calls("eager") is None
+
+
+def test_compiled_member_agrees(tiny, images):
+    pair = pairs.model_pair(tiny, images, ["compile"])
+    assert pair.failures == {}
+    assert pair.working == ["eager", "compile"]
+    assert pair.members["compile"].agrees
+    assert pair.members["compile"].first_call_ns > pair.members["eager"].first_call_ns
+    assert math.isfinite(pair.members["compile"].accuracy.distance)
+
+
+def test_wrong_member_is_reported(tiny, images, own_executor):
+    """Negative control: one output element off by a thousandth."""
+
+    def make(model, inputs):
+        def run(x):
+            y = model(x).clone()
+            y.view(-1)[y.argmax()] *= 1.001
+            return y
+
+        return run
+
+    pair = pairs.model_pair(tiny, images, [own_executor("slightly-wrong", make), "fx"])
+    assert not pair.members["slightly-wrong"].agrees
+    assert pair.members["fx"].agrees
+    with pytest.raises(pairs.DisagreementError, match=r"slightly-wrong: distance .* ULP"):
+        pair.check()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda y: y[:1], "wanted"),
+        (lambda y: (y, y), "structure"),
+        (lambda y: y * math.nan, "NaNs"),
+    ],
+)
+def test_members_that_differ_in_kind_are_reported(tiny, images, own_executor, spoil, says):
+    name = own_executor("spoilt", lambda model, inputs: lambda x: spoil(model(x)))
+    pair = pairs.model_pair(tiny, images, [name])
+    with pytest.raises(pairs.DisagreementError, match=says):
+        pair.check()
+
+
+def test_failing_compile_is_recorded_and_the_pair_goes_on(tiny, images, own_executor):
+    def refuse(model, inputs):
+        raise RuntimeError("no such backend\nsecond line")
+
+    def fail_late(model, inputs):
+        def run(x):
+            raise ValueError("at run time")
+
+        return run
+
+    names = [own_executor("refuses", refuse), own_executor("fails-late", fail_late), "fx"]
+    pair = pairs.model_pair(tiny, images, names)
+    assert pair.working == ["eager", "fx"]
+    assert pair.failures == {
+        "refuses": "RuntimeError: no such backend",
+        "fails-late": "ValueError: at run time",
+    }
+    assert pair.members["fails-late"].stage == "first call"
+    with pytest.raises(pairs.MemberFailedError, match="failed while making: RuntimeError"):
+        pair["refuses"]
+    assert pair.to_json()["members"]["refuses"]["stage"] == "making"
+
+
+def test_control_flow_fails_where_it_must_and_is_said(images):
+    class Flow(nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 1e9 else x - 1
+
+    pair = pairs.model_pair(Flow().eval(), images, ["fx"])
+    assert pair.working == ["eager"]
+    assert "TraceError" in pair.failures["fx"]
+
+
+def test_graph_breaks_are_counted(images, own_executor):
+    class Breaks(nn.Module):
+        def forward(self, x):
+            x = x + 1
+            torch._dynamo.graph_break()
+            return x * 2
+
+    name = own_executor("dynamo", lambda m, _: torch.compile(m, backend="eager"))
+    pair = pairs.model_pair(Breaks().eval(), images, [name])
+    assert pair.members[name].graph_breaks >= 1
+    pair.check()
+
+
+def test_tuples_and_dicts_are_compared(images):
+    class Nested(nn.Module):
+        def forward(self, x):
+            return {"a": (x * 3, x.argmax()), "n": 7}
+
+    pair = pairs.model_pair(Nested().eval(), images, ["fx"])
+    pair.check()
+    assert pair.members["fx"].accuracy.worst_ulp <= 1
+
+
+def test_more_members_than_the_recompile_limit_stay_compiled(tiny, images, own_executor):
+    """Dynamo's limit of 8 would run the later ones interpreted without a word."""
+    compiled = []
+
+    def make(model, inputs):
+        def backend(graph, example):
+            compiled.append(graph)
+            return graph.forward
+
+        return torch.compile(model, backend=backend)
+
+    names = [own_executor(f"dynamo-{k}", make) for k in range(10)]
+    pair = pairs.model_pair(tiny, images, names)
+    assert len(compiled) == 10
+    pair.measure(runs=1, rounds=1, warmup=1)
+    assert len(compiled) == 10
+
+
+def test_break_even_counts_first_calls(tiny, images):
+    pair = pairs.model_pair(tiny, images, ["fx"])
+    with pytest.raises(pairs.MemberFailedError, match="measure"):
+        pair.break_even_calls("fx")
+    timed = pair.measure(runs=6, rounds=1, warmup=0)
+    slow = timed["eager"]
+    timed.timings["eager"] = type(slow)("eager", "cpu", (1000.0,) * 6)
+    timed.timings["fx"] = type(slow)("fx", "cpu", (900.0,) * 6)
+    pair.members["eager"].first_call_ns = 5_000
+    pair.members["fx"].first_call_ns = 15_050
+    # 1 first call + ceil(10,050 / 100) later ones.
+    assert pair.break_even_calls("fx") == 102
+
+
+def test_model_is_left_as_it_was(tiny, images):
+    before = {k: v.clone() for k, v in tiny.state_dict().items()}
+    pairs.model_pair(tiny, images, ["eager+channels_last", "torchscript-trace"])
+    assert all(torch.equal(before[k], v) for k, v in tiny.state_dict().items())
+    assert tiny.conv.weight.is_contiguous()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda m, x: pairs.model_pair(m.train(), x), pairs.PairInputError, r"model\.eval"),
+        (lambda m, x: pairs.model_pair(m, ()), pairs.PairInputError, "at least one tensor"),
+        (
+            lambda m, x: pairs.model_pair(m, x.to("meta")),
+            pairs.PairInputError,
+            "one device",
+        ),
+        (lambda m, x: pairs.model_pair(m, x[0, 0]), pairs.MemberFailedError, "model itself"),
+        (
+            lambda m, x: pairs.model_pair(m, x, ["compil"]),
+            executors.UnknownExecutorError,
+            "'compile'",
+        ),
+        (
+            lambda m, x: pairs.model_pair(m, x, ["eager+chanels_last"]),
+            executors.UnknownExecutorError,
+            "'channels_last'",
+        ),
+        (
+            lambda m, x: pairs.model_pair(m, x, ["eager+cudagraph+cudagraph"]),
+            executors.UnknownExecutorError,
+            "given twice",
+        ),
+        (
+            lambda m, x: executors.register(executors.Executor("fx", None)),
+            executors.UnknownExecutorError,
+            "Taken",
+        ),
+        (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),
+        (lambda m, x: pairs.model_pair(m, x)["fx"], pairs.MemberFailedError, "not in this pair"),
+    ],
+)
+def test_errors_say_what_to_do(tiny, images, call, error, says):
+    with pytest.raises(error, match=says):
+        call(tiny, images)
+
+
+def test_executor_of_another_device_is_recorded_with_its_reason(tiny, images):
+    pair = pairs.model_pair(tiny, images, ["eager+cudagraph"])
+    assert "runs on cuda" in pair.failures["eager+cudagraph"]
+
+
+def test_executor_of_another_dtype_is_recorded(tiny, images):
+    half = executors.Executor("half-only", lambda m, _: m, dtypes=frozenset({torch.float16}))
+    pair = pairs.model_pair(tiny, images, [half])
+    assert pair.failures["half-only"].startswith("half-only serves float16, not float32")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_cuda_asked_for_and_absent_gives_a_skip_reason(tiny, images):
+    with pytest.raises(DeviceMissingError, match=r"torch sees no GPU|CPU build"):
+        pairs.model_pair(tiny, images, device="cuda")
+
+
+@pytest.mark.slow
+def test_every_base_executor_agrees_or_says_why(tiny, images):
+    pair = pairs.model_pair(tiny, images, executors.registered())
+    pair.check()
+    assert set(pair.failures) <= {"lazy"}
