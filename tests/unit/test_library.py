@@ -131,3 +131,13 @@ def test_entry_point_that_names_no_folder(monkeypatch):
     monkeypatch.setattr(library.metadata, "entry_points", lambda group: [entry])
     with pytest.raises(LibraryFormatError, match=r"'broken'.*gives no folder"):
         available_libraries()
+
+
+def test_canary_has_every_function_of_corem():
+    assert set(find_library("canary").functions) == set(find_library("corem").functions)
+
+
+def test_every_function_of_corem_claims_a_bound_and_lists_hard_cases():
+    for function in find_library("corem").functions.values():
+        assert function.max_ulp == 0.5
+        assert function.hard_cases is not None

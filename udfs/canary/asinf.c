@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "asin/asinf.c"
+
+UDF_CANARY(asinf)

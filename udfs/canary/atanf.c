@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "atan/atanf.c"
+
+UDF_CANARY(atanf)

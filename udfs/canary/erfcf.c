@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "erfc/erfcf.c"
+
+UDF_CANARY(erfcf)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "erf/erff.c"
+
+UDF_CANARY(erff)

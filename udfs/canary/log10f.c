@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "log10/log10f.c"
+
+UDF_CANARY(log10f)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "log1p/log1pf.c"
+
+UDF_CANARY(log1pf)

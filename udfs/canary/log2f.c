@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "log2/log2f.c"
+
+UDF_CANARY(log2f)
