@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "sinh/sinhf.c"
+
+UDF_CANARY(sinhf)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "tanh/tanhf.c"
+
+UDF_CANARY(tanhf)
