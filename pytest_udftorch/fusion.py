@@ -235,17 +235,23 @@ def _replay_ns(call: Callable[[], object]) -> float:
     return min(times)
 
 
+#: Whether the one-kernel form is faster, by device and geometry; the same in every model.
+_faster: dict[tuple[Any, ...], bool] = {}
+
+
 class _Chooser(fx.Interpreter):
     """Runs the model and settles at each fused site which form is faster."""
 
     def __init__(self, traced: fx.GraphModule) -> None:
         super().__init__(traced)
-        self._known: dict[tuple[Any, ...], bool] = {}
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         site = self.fetch_attr(target)
         if isinstance(site, FusedConv) and args[0].is_cuda:
             key = (
+                str(args[0].device),
+                args[0].dtype,
+                site.groups,
                 tuple(args[0].shape),
                 tuple(args[0].stride()),
                 tuple(site.weight.shape),
@@ -254,9 +260,9 @@ class _Chooser(fx.Interpreter):
                 tuple(site.dilation),
                 len(args),
             )
-            if key not in self._known:
-                self._known[key] = self._faster(site, args)
-            site.fused = self._known[key]
+            if key not in _faster:
+                _faster[key] = self._faster(site, args)
+            site.fused = _faster[key]
         return super().call_module(target, args, kwargs)
 
     @staticmethod
