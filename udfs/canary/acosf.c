@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "acos/acosf.c"
+
+UDF_CANARY(acosf)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "asinh/asinhf.c"
+
+UDF_CANARY(asinhf)

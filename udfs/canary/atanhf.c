@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "atanh/atanhf.c"
+
+UDF_CANARY(atanhf)

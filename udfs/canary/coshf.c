@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "cosh/coshf.c"
+
+UDF_CANARY(coshf)
