@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "acosh/acoshf.c"
+
+UDF_CANARY(acoshf)
