@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "tan/tanf.c"
+
+UDF_CANARY(tanf)
