@@ -100,17 +100,23 @@ class Binder:
         if len(self.symbols) > native.trampoline_count:
             raise AssertionError("more symbols than trampolines: raise UDFRT_TRAMPOLINES")
         self.slots = native.find(list(self.symbols), self.objects)
+        self._groups: dict[tuple[str, str], list[Symbol]] = {}
+        for symbol in self.symbols.values():
+            self._groups.setdefault((symbol.function, symbol.dtype), []).append(symbol)
+        self._called = {slot.symbol for slot in self.slots}
         self.lock = threading.RLock()
         self._layers: list[tuple[object, Mapping[str, int]]] = []
         self._counted: list[frozenset[str]] = []
         self._stock: dict[Slot, int] = {}  # what a slot held before the first session
         self._ours: dict[Slot, int] = {}  # what we stored in it
 
+    def symbols_of(self, function: str, dtype: str) -> list[Symbol]:
+        """Return the symbols that libtorch calls for ``function``; empty if it calls none."""
+        return [s for s in self._groups[function, dtype] if s.name in self._called]
+
     def slots_of(self, function: str, dtype: str) -> list[Slot]:
         """Return the slots through which libtorch calls ``function``."""
-        names = {
-            s.name for s in self.symbols.values() if (s.function, s.dtype) == (function, dtype)
-        }
+        names = {s.name for s in self.symbols_of(function, dtype)}
         return [slot for slot in self.slots if slot.symbol in names]
 
     def hits(self, symbol: Symbol) -> int:
@@ -356,7 +362,7 @@ class Session:
         layer: dict[str, int] = {}
         for function in self.functions:
             for dtype in self._dtypes(function):
-                if not bound.slots_of(function, dtype):
+                if not bound.symbols_of(function, dtype):
                     if self.library.stock:
                         continue
                     raise SymbolsMissingError(
@@ -394,14 +400,16 @@ class Session:
         """Run the canary operators with the session's symbols behind counting trampolines."""
         if self.build is None:
             return
-        symbols: dict[tuple[str, str], list[Symbol]] = {}
-        for symbol in bound.symbols.values():
-            if symbol.function in self.functions and symbol.dtype in self._dtypes(symbol.function):
-                symbols.setdefault((symbol.function, symbol.dtype), []).append(symbol)
-        with bound.counting([s.name for group in symbols.values() for s in group]):
+        symbols = {
+            (function, dtype): bound.symbols_of(function, dtype)
+            for function in self.functions
+            for dtype in self._dtypes(function)
+        }
+        names = [s.name for group in symbols.values() for s in group]
+        with bound.counting(names), _plain_torch() as torch:
             for (function, dtype), group in symbols.items():
                 before = [bound.hits(s) for s in group]
-                mismatch = _canary_mismatch(self.build, function, dtype)
+                mismatch = _canary_mismatch(torch, self.build, function, dtype)
                 calls = {
                     s.name: bound.hits(s) - count
                     for s, count in zip(group, before, strict=True)
@@ -482,32 +490,55 @@ def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
 # --------------------------------------------------------------------------------------
 # Canary operators
 
-_canaries: dict[tuple[str, str, str], tuple[Any, Any]] = {}
 
+@dataclass(frozen=True)
+class _Canary:
+    """Inputs of a canary operator, and the UDF's own results for them.
 
-def _canary(build: Build, function: str, dtype: str) -> tuple[Any, Any]:
-    """Return inputs (arity x n) and the UDF's own results (n) as torch tensors.
-
-    The results come from the library's array form called directly, past torch.
+    Attributes:
+        layouts: name of the memory layout -> one tensor of _CANARY_ELEMENTS per argument.
+        expected: results of the library's array form, called directly, past torch.
+        encodings: the same as integers.
     """
+
+    layouts: Mapping[str, tuple[Any, ...]]
+    expected: Any
+    encodings: Any
+
+
+_canaries: dict[tuple[str, str, str], _Canary] = {}
+
+
+def _canary(build: Build, function: str, dtype: str) -> _Canary:
     key = (build.build_id, function, dtype)
     if key not in _canaries:
         torch = _import_torch()
+        arity = FUNCTIONS[function].arity
         low, high = FUNCTIONS[function].domain
         # The golden ratio's multiples spread evenly and need no random state.
-        steps = [(i * 0.6180339887498949) % 1.0 for i in range(1, 2 * _CANARY_ELEMENTS + 1)]
+        steps = [(i * 0.6180339887498949) % 1.0 for i in range(1, arity * _CANARY_ELEMENTS + 1)]
         values = [low + (high - low) * s for s in steps]
-        rows = [values[i::2][:_CANARY_ELEMENTS] for i in range(FUNCTIONS[function].arity)]
+        rows = [values[i::arity] for i in range(arity)]
         inputs = torch.tensor(rows, dtype=getattr(torch, dtype), device="cpu")
+        spread = torch.stack((inputs, inputs), dim=-1)[..., 0]
         expected = torch.empty_like(inputs[0])
         call = build.array_function(function, dtype)
         call(_CANARY_ELEMENTS, *(row.data_ptr() for row in inputs), expected.data_ptr(), 0)
-        _canaries[key] = (inputs, expected)
+        _canaries[key] = _Canary(
+            {"contiguous": tuple(inputs), "strided": tuple(spread)},
+            expected,
+            expected.view(_integers(torch, dtype)),
+        )
     return _canaries[key]
 
 
-def _canary_mismatch(build: Build, function: str, dtype: str) -> str:
-    """Run ``torch.<function>`` on a contiguous and a strided tensor; describe a difference."""
+def _integers(torch: Any, dtype: str) -> Any:
+    return torch.int32 if dtype == "float32" else torch.int64
+
+
+@contextlib.contextmanager
+def _plain_torch() -> Iterator[Any]:
+    """Yield torch with the user's modes, autocast and overrides out of the way."""
     torch = _import_torch()
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -517,19 +548,21 @@ def _canary_mismatch(build: Build, function: str, dtype: str) -> str:
         torch.autocast("cpu", enabled=False),
         torch._C.DisableTorchFunction(),
     ):
-        inputs, expected = _canary(build, function, dtype)
-        operator = getattr(torch, function)
-        bits = torch.int32 if dtype == "float32" else torch.int64
-        spread = torch.empty((*inputs.shape, 2), dtype=inputs.dtype, device="cpu")
-        spread[..., 0] = inputs
-        for layout, rows in (("contiguous", inputs), ("strided", spread[..., 0])):
-            got = operator(*rows)
-            same = got.view(bits) == expected.view(bits)
-            if not bool(same.all()):
-                at = int((~same).to(torch.uint8).argmax())
-                values = ", ".join(float(row[at]).hex() for row in rows)
-                return (
-                    f"its {layout} result for {values} is {float(got[at]).hex()} where the "
-                    f"UDF gives {float(expected[at]).hex()}."
-                )
+        yield torch
+
+
+def _canary_mismatch(torch: Any, build: Build, function: str, dtype: str) -> str:
+    """Run ``torch.<function>`` on every layout; describe the first difference, if any."""
+    canary = _canary(build, function, dtype)
+    operator = getattr(torch, function)
+    for layout, rows in canary.layouts.items():
+        got = operator(*rows)
+        encodings = got.view(_integers(torch, dtype))
+        if not torch.equal(encodings, canary.encodings):
+            at = int((encodings != canary.encodings).to(torch.uint8).argmax())
+            values = ", ".join(float(row[at]).hex() for row in rows)
+            return (
+                f"its {layout} result for {values} is {float(got[at]).hex()} where the "
+                f"UDF gives {float(canary.expected[at]).hex()}."
+            )
     return ""
