@@ -1,0 +1,769 @@
+"""Find, keep and apply the fastest way to run a model that a measurement supports.
+
+``oracle(model, inputs)`` measures uniform executors (the whole model one way), cuts the model
+into units, measures each unit in its place under each executor that can still win, and
+searches segments of neighbouring units (see ``plans.segment_search``). The winner must beat the
+best uniform executor in a fresh, interleaved measurement; otherwise the plan *is* that
+executor, so that applying a plan never makes a model slower than the best uniform choice.
+
+"In its place" means: on CUDA all units are captured in one graph with event nodes between
+them, so that a unit's time contains its neighbours' effect on caches and none of the launch.
+On CPU the clock is read between the units of a running chain.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from pytest_udftorch import executors as registry
+from pytest_udftorch import plans
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.executors import capture
+from pytest_udftorch.fusion import UntraceableModelError
+from pytest_udftorch.pairs import ModelPair, _limits, accuracy, model_pair, reference
+from pytest_udftorch.plans import Choice, PlanMismatchError, StoredPlan
+from pytest_udftorch.samples import FEWEST_RUNS, median
+from pytest_udftorch.segments import Units
+from pytest_udftorch.timers import Comparison, SyncTimer, cuda_event, untyped
+
+__all__ = ["OracleOptionError", "Plan", "PlanMismatchError", "oracle"]
+
+#: Executors of segments and, applied to the whole model, the uniform ones.
+EXECUTORS: Final = {
+    "cpu": ("eager", "eager+channels_last", "compile", "compile+channels_last"),
+    "cuda": (
+        "eager",
+        "eager+channels_last",
+        "compile",
+        "compile+channels_last",
+        "eager+fused+streams",
+        "eager+fused+channels_last+streams",
+        "compile+fused+channels_last",
+    ),
+}
+
+#: An executor whose uniform time is more than this many times the best one's is not tried on
+#: units: a unit would have to differ from the model's average by as much.
+HOPELESS: Final = 1.4
+
+#: A plan must be predicted at least this much faster than the best uniform executor before
+#: longer segments are compiled for it.
+WORTHWHILE: Final = 0.999
+
+#: Longer segments compiled at most for one plan.
+MOST_SEGMENTS: Final = 8
+
+Guard = Callable[[], AbstractContextManager[Any]]
+
+
+class OracleOptionError(UdfError):
+    """Options that make no plan."""
+
+
+def _describe(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return repr(value)
+    layout = ""
+    if value.dim() == 4 and not value.is_contiguous():
+        layout = " channels_last"
+    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{layout}"
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    from pytest_udftorch.environment import cpu_model
+
+    return cpu_model()
+
+
+def _home(inputs: Sequence[Any]) -> torch.device:
+    tensors = [t for t in pytree.tree_leaves(list(inputs)) if isinstance(t, torch.Tensor)]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+class _Chain(nn.Module):
+    """Segments run one after the other; what crosses a boundary is one value."""
+
+    def __init__(self, calls: Sequence[Callable[..., Any]]) -> None:
+        super().__init__()
+        self.calls = list(calls)
+
+    def forward(self, *inputs: Any) -> Any:
+        value = self.calls[0](*inputs)
+        for call in self.calls[1:]:
+            value = call(value)
+        return value
+
+
+@dataclass
+class Plan:
+    """A plan that can be applied, kept, and read again.
+
+    Attributes:
+        stored: what :meth:`save` writes.
+    """
+
+    stored: StoredPlan
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What was measured when the plan was made."""
+        return self.stored.report
+
+    @property
+    def uniform(self) -> str | None:
+        """The executor of the whole model, or None for a plan of several segments."""
+        only = self.stored.segments
+        return only[0][2] if len(only) == 1 else None
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        self.stored.save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan; see :meth:`StoredPlan.load` for the errors."""
+        return cls(StoredPlan.load(path))
+
+    def apply(self, model: nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Return a callable that runs a copy of ``model`` by the plan.
+
+        On CUDA the callable replays a graph: its output is overwritten by the next call.
+
+        Args:
+            model: of the architecture the plan was made for; its weights may be others.
+            inputs: example inputs of the shapes the plan was made for.
+
+        Raises:
+            PlanMismatchError: another model, shapes, device or torch version.
+        """
+        arguments = tuple(inputs)
+        model = copy.deepcopy(model).eval()
+        units = None
+        if len(self.stored.bounds) > 2:
+            units = Units(model, arguments, bounds=self.stored.bounds)
+        self.stored.check(
+            model=_fingerprint(model, units),
+            inputs=[_describe(t) for t in arguments],
+            device=_device_name(_home(arguments)),
+            torch=str(torch.__version__),
+        )
+        name = self.uniform
+        if name is not None:
+            full = f"{name}+cudagraph" if self.stored.cuda_graph else name
+            return registry.make(registry.resolve(full), model, arguments)
+        assert units is not None
+        bench = _Bench(units, arguments, model)
+        chain = bench.chain(list(self.stored.segments))
+        return capture(chain, arguments) if self.stored.cuda_graph else bench.guarded(chain)
+
+
+def _fingerprint(model: nn.Module, units: Units | None) -> str:
+    if units is not None:
+        return units.fingerprint
+    shapes = sorted((k, tuple(v.shape)) for k, v in model.state_dict().items())
+    return f"{type(model).__name__} of {len(shapes)} tensors, {hash_text(repr(shapes))}"
+
+
+def hash_text(text: str) -> str:
+    """Return a short digest."""
+    import hashlib
+
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class _Bench:
+    """Makes segments' callables, each once, and times units in their place."""
+
+    def __init__(self, units: Units, inputs: tuple[Any, ...], model: nn.Module) -> None:
+        self.units, self.inputs = units, inputs
+        self.on_cuda = _home(inputs).type == "cuda"
+        self._made: dict[Choice, Callable[..., Any]] = {}
+        self.compile_ns: dict[str, int] = {}
+        self._activations = units.activations(inputs)
+
+    def make(self, choice: Choice) -> Callable[..., Any]:
+        """Return the callable of a segment, making and calling it if it is new."""
+        if choice not in self._made:
+            first, stop, name = choice
+            before = time.perf_counter_ns()
+            arguments = self._activations[first]
+            call = registry.make(registry.resolve(name), self.units.segment(first, stop), arguments)
+            with torch.no_grad(), _limits():
+                call(*arguments)
+                # What the segment meets after a neighbour in the other memory format.
+                call(*registry.to_channels_last(arguments))
+            key = f"{first}:{stop} {name}"
+            self.compile_ns[key] = time.perf_counter_ns() - before
+            self._made[choice] = call
+        return self._made[choice]
+
+    def chain(self, segments: Sequence[Choice]) -> _Chain:
+        return _Chain([self.make(choice) for choice in segments])
+
+    @staticmethod
+    def guarded(chain: _Chain) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            with torch.no_grad():
+                return chain(*arguments)
+
+        return run
+
+    def time_in_place(self, segments: Sequence[Choice], runs: int) -> list[float]:
+        """Return the time of each segment within one pass over all, medians over ``runs``."""
+        calls = [self.make(choice) for choice in segments]
+        if not self.on_cuda:
+            return self._time_on_cpu(calls, runs)
+        marks = [cuda_event(external=True) for _ in range(len(calls) + 1)]
+
+        def run(*arguments: Any) -> Any:
+            marks[0].record()
+            value = calls[0](*arguments)
+            marks[1].record()
+            for call, mark in zip(calls[1:], marks[2:], strict=True):
+                value = call(value)
+                mark.record()
+            return value
+
+        replay = untyped(capture)(_plain_when_warm(run, calls), self.inputs)
+        rows = []
+        for _ in range(runs + 3):
+            replay(*replay.inputs)
+            torch.cuda.synchronize()
+            rows.append([1e6 * a.elapsed_time(b) for a, b in itertools.pairwise(marks)])
+        return [median(column) for column in zip(*rows[3:], strict=True)]
+
+    def _time_on_cpu(self, calls: Sequence[Callable[..., Any]], runs: int) -> list[float]:
+        rows = []
+        with torch.no_grad():
+            for _ in range(runs + 3):
+                marks = [time.perf_counter_ns()]
+                value: Any = self.inputs
+                for number, call in enumerate(calls):
+                    value = call(*value) if number == 0 else call(value)
+                    marks.append(time.perf_counter_ns())
+                rows.append([float(b - a) for a, b in itertools.pairwise(marks)])
+        return [median(column) for column in zip(*rows[3:], strict=True)]
+
+    def switch_ns(self, unit: int, runs: int) -> dict[bool, float]:
+        """Return what a change of memory format costs before ``unit``: to channels_last, back."""
+        value = self._activations[unit][0]
+        if not isinstance(value, torch.Tensor) or value.dim() != 4:
+            return {True: 0.0, False: 0.0}
+        last = value.contiguous(memory_format=torch.channels_last)
+        plain = value.contiguous()
+        found = {}
+        for to_last, source in ((True, plain), (False, last)):
+            target = torch.channels_last if to_last else torch.contiguous_format
+
+            def change(x: torch.Tensor, target: Any = target) -> list[torch.Tensor]:
+                return [x.contiguous(memory_format=target) for _ in range(10)]
+
+            run: Callable[..., Any] = change
+            if self.on_cuda:
+                run = capture(change, (source,))
+            arguments = getattr(run, "inputs", (source,))
+            timer = SyncTimer(source.device, runs=3, rounds=runs, warmup=1, gpu_state=False)
+            found[to_last] = timer.time(functools.partial(run, *arguments)).median_ns / 10
+        return found
+
+
+def _plain_when_warm(run: Callable[..., Any], calls: Sequence[Callable[..., Any]]) -> Any:
+    """Return ``run`` for the capture and the bare chain before it.
+
+    External events may only be recorded while a graph is being captured.
+    """
+    chain = _Chain(calls)
+
+    def either(*arguments: Any) -> Any:
+        if torch.cuda.is_current_stream_capturing():
+            return run(*arguments)
+        return chain(*arguments)
+
+    return either
+
+
+def _last(name: str) -> bool:
+    return "channels_last" in name
+
+
+@dataclass
+class _Search:
+    """State of one search; written to the journal after each step."""
+
+    report: dict[str, Any] = field(default_factory=dict)
+    journal: Path | None = None
+    progress: Callable[[int, int, str], None] | None = None
+    began_ns: int = field(default_factory=time.perf_counter_ns)
+    step: int = 0
+    steps: int = 0
+
+    def say(self, text: str) -> None:
+        self.step += 1
+        if self.progress is not None:
+            self.progress(self.step, max(self.steps, self.step), text)
+
+    def keep(self, **entries: Any) -> None:
+        self.report.update(entries)
+        if self.journal is not None:
+            self.journal.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+
+
+def _resume(journal: Path | None, key: dict[str, Any]) -> dict[str, Any]:
+    if journal is None or not journal.exists():
+        return {}
+    try:
+        found = json.loads(journal.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    same = isinstance(found, dict) and all(found.get(k) == v for k, v in key.items())
+    # Only what was measured is taken over; conclusions are drawn anew.
+    return {k: found[k] for k in ("bounds", "unit_ns") if k in found} if same else {}
+
+
+def oracle(
+    model: nn.Module,
+    inputs: Sequence[Any] | torch.Tensor,
+    *,
+    executors: Sequence[str] | None = None,
+    max_units: int = 8,
+    budget: float = 2.0,
+    max_ulp: int | None = None,
+    expected_calls: float = math.inf,
+    runs: int = 20,
+    rounds: int = 10,
+    max_seconds: float = 600.0,
+    journal: str | Path | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+    compiling: Guard = contextlib.nullcontext,
+    measuring: Guard = contextlib.nullcontext,
+) -> Plan:
+    """Make a plan for a model on these inputs.
+
+    Args:
+        model: in evaluation mode. If FX cannot trace it, the plan is the best uniform executor.
+        inputs: a tensor, or the positional arguments, on the device to plan for.
+        executors: of segments; by default those of :data:`EXECUTORS`. On CUDA everything runs
+            in a CUDA graph, and ``+cudagraph`` is not to be named.
+        max_units: at most this many units.
+        budget: an executor whose uniform result is farther from the float64 reference than
+            this many times the eager one's is not used, and neither is such a plan.
+        max_ulp: likewise, for the largest ULP distance of an output element.
+        expected_calls: how often the plan will be called; first-call time divided by it counts
+            as cost of an executor. Infinite: compiling is free.
+        runs: medians of a measurement; the last one is fresh and interleaved.
+        rounds: timed calls in a run.
+        max_seconds: no segment is compiled after this time; the search ends with what it has.
+        journal: file for what was measured; a search over the same file goes on from it, and
+            Ctrl-C leaves it complete.
+        progress: called with steps done, steps in all, and a text; the first says about how
+            long the search will take.
+        compiling: context entered while executors are made; for machines shared by processes.
+        measuring: context entered while the device is timed.
+
+    Returns:
+        The plan; its ``report`` holds every executor's time, the bounds, the other oracles'
+        choices, the regret against the bound, and the fresh measurement.
+
+    Raises:
+        OracleOptionError: too few runs for a verdict, no unit, or executors with cudagraph.
+        PairInputError, MemberFailedError, UnknownExecutorError: as from ``model_pair``.
+    """
+    arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    home = _home(arguments)
+    names = list(executors or EXECUTORS[home.type])
+    if runs < FEWEST_RUNS or max_units < 1 or any("cudagraph" in name for name in names):
+        raise OracleOptionError(
+            f"runs={runs}, max_units={max_units}, executors={names}: a verdict needs "
+            f"{FEWEST_RUNS} runs, a plan one unit, and CUDA graphs are added by the oracle."
+        )
+    if "eager" not in names:
+        names.insert(0, "eager")
+    suffix = "+cudagraph" if home.type == "cuda" else ""
+    key = {
+        "inputs": [_describe(t) for t in arguments],
+        "device": _device_name(home),
+        "torch": str(torch.__version__),
+        "executors": names,
+    }
+    state = _Search(journal=Path(journal) if journal else None, progress=progress)
+    state.report = _resume(state.journal, key)
+    state.keep(**key, cuda_graph=bool(suffix))
+
+    # What a user would have written without an oracle.
+    plain = ["compile"] if suffix and any(n.startswith("compile") for n in names) else []
+    state.steps = len(names) + 4
+    with compiling():
+        pair = model_pair(
+            model,
+            arguments,
+            [*(name + suffix for name in names), *plain],
+            tolerance=budget,
+            progress=lambda done, of, text: state.say(text),
+        )
+    allowed = _within_budget(pair, names, suffix, max_ulp)
+    with measuring():
+        uniform = pair.measure(runs=runs, rounds=rounds, warmup=5)
+    whole = {
+        name: uniform[name + suffix].median_ns
+        + pair.members[name + suffix].first_call_ns / expected_calls
+        for name in allowed
+    }
+    best = min(whole, key=whole.__getitem__)
+    state.keep(
+        uniform={
+            name: round(uniform[name + suffix].median_ns, 1)
+            for name in names
+            if name + suffix in uniform.timings
+        },
+        members={name: member.to_json() for name, member in pair.members.items()},
+        best_uniform=best,
+        uniform_measurement=uniform.to_json(),
+    )
+    units = _cut(model, arguments, max_units, state)
+    if units is None or len(units) < 2:
+        return _uniform_plan(best, units, model, key, state, bool(suffix))
+    bench = _Bench(units, arguments, model)
+    made_ns = sum(m.first_call_ns for m in pair.members.values())
+    state.say(
+        f"{len(units)} units; compiling units takes about as long again as the "
+        f"{made_ns / 1e9:.0f} s of the whole models, at most {max_seconds:.0f} s"
+    )
+    costs, switch = _candidates(
+        bench, units, whole, state, compiling, measuring, runs, expected_calls
+    )
+    deadline = state.began_ns + max_seconds * 1e9
+    segments = _find(
+        bench, units, costs, whole, switch, best, deadline, state, compiling, measuring, runs
+    )
+    return _contest(
+        bench,
+        pair,
+        segments,
+        best,
+        allowed,
+        suffix,
+        key,
+        state,
+        compiling,
+        measuring,
+        runs,
+        rounds,
+        max_ulp,
+    )
+
+
+def _within_budget(
+    pair: ModelPair, names: Sequence[str], suffix: str, max_ulp: int | None
+) -> list[str]:
+    """Return the executors that work and whose uniform result lies within the budget."""
+    allowed = []
+    for name in names:
+        member = pair.members[name + suffix]
+        if member.call is None or not member.agrees or member.accuracy is None:
+            continue
+        if max_ulp is not None and member.accuracy.worst_ulp > max_ulp:
+            continue
+        allowed.append(name)
+    if not allowed:
+        raise OracleOptionError(
+            "No executor keeps within the error budget, not even eager. Give a larger max_ulp: "
+            + ", ".join(
+                f"{n}: {pair.members[n + suffix].accuracy.worst_ulp} ULP"  # type: ignore[union-attr]
+                for n in names
+                if pair.members[n + suffix].accuracy is not None
+            )
+        )
+    return allowed
+
+
+def _cut(model: nn.Module, inputs: tuple[Any, ...], limit: int, state: _Search) -> Units | None:
+    try:
+        # A resumed search must meet the same units, although times differ.
+        bounds = state.report.get("bounds")
+        units = Units(copy.deepcopy(model), inputs, limit, bounds=bounds)
+    except UntraceableModelError as error:
+        state.keep(not_cut=str(error))
+        return None
+    state.keep(bounds=list(units.bounds), units=units.names)
+    return units
+
+
+def _candidates(
+    bench: _Bench,
+    units: Units,
+    whole: dict[str, float],
+    state: _Search,
+    compiling: Guard,
+    measuring: Guard,
+    runs: int,
+    expected_calls: float,
+) -> tuple[dict[str, list[float]], plans.Switch]:
+    """Measure each unit in its place under each executor that is not hopeless."""
+    least = min(whole.values())
+    tried = [name for name, ns in whole.items() if ns <= HOPELESS * least or name == "eager"]
+    state.keep(not_tried_on_units=sorted(set(whole) - set(tried)))
+    costs: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    known: dict[str, list[float]] = state.report.get("unit_ns", {})
+    state.steps += 2 * len(tried)
+    rows: dict[str, list[Choice]] = {}
+    for name in tried:
+        state.say(f"units under {name}")
+        rows[name] = [(u, u + 1, name) for u in range(len(units))]
+        try:
+            for choice in rows[name]:
+                with compiling():
+                    bench.make(choice)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+    with measuring():
+        for name in tried:
+            if name in failed:
+                continue
+            state.say(f"timing units under {name}")
+            try:
+                costs[name] = list(known[name]) if name in known else []
+                costs[name] = costs[name] or bench.time_in_place(rows[name], runs)
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
+                del costs[name]
+            state.keep(unit_ns={k: [round(v, 1) for v in row] for k, row in costs.items()})
+        changes = [bench.switch_ns(unit, 5) for unit in range(len(units))]
+    for name, row_ns in costs.items():
+        for unit in range(len(row_ns)):
+            spent = bench.compile_ns[f"{unit}:{unit + 1} {name}"]
+            row_ns[unit] += spent / expected_calls
+    state.keep(failed_on_units=failed)
+    state.keep(format_change_ns=[[round(c[True], 1), round(c[False], 1)] for c in changes])
+
+    def switch(unit: int, before: str, after: str) -> float:
+        # Under "channels_last" only the entry converts; a plain executor takes what it gets,
+        # but what it gets in channels_last it was not measured with, so both ways count.
+        if _last(before) == _last(after):
+            return 0.0
+        return changes[unit][_last(after)]
+
+    return costs, switch
+
+
+def _find(
+    bench: _Bench,
+    units: Units,
+    costs: dict[str, list[float]],
+    whole: dict[str, float],
+    switch: plans.Switch,
+    best: str,
+    deadline: float,
+    state: _Search,
+    compiling: Guard,
+    measuring: Guard,
+    runs: int,
+) -> dict[str, list[Choice]]:
+    """Return the segments of every oracle by its name; ours is absent if nothing can win."""
+
+    def measure(first: int, stop: int, name: str) -> float:
+        if time.perf_counter_ns() > deadline:
+            return math.inf
+        state.say(f"units {first} to {stop - 1} as one region under {name}")
+        around = [(u, u + 1, name) for u in range(len(units))]
+        row = [*around[:first], (first, stop, name), *around[stop:]]
+        try:
+            with compiling():
+                bench.make((first, stop, name))
+            with measuring():
+                return bench.time_in_place(row, runs)[first]
+        except Exception as error:
+            failed = dict(state.report.get("failed_segments", {}))
+            failed[f"{first}:{stop} {name}"] = f"{type(error).__name__}: {str(error)[:200]}"
+            state.keep(failed_segments=failed)
+            return math.inf
+
+    reachable = {name: whole[name] for name in costs if name in whole}
+    # Uniform times hold the copy of the inputs and the graph's launch, units' times do not.
+    # Interpreted units fuse nothing, so their sum tells how much that is.
+    outside = max(0.0, reachable["eager"] - sum(costs["eager"])) if "eager" in reachable else 0.0
+    reachable = {name: ns - outside for name, ns in reachable.items()}
+    limit = (whole[best] - outside) * WORTHWHILE
+    found = plans.segment_search(costs, reachable, switch, measure, limit, MOST_SEGMENTS)
+    single = {name: row for name, row in costs.items()}
+    fastest_two = sorted(reachable, key=reachable.__getitem__)
+    compiled = next((n for n in fastest_two if n.startswith("compile")), fastest_two[0])
+    chosen: dict[str, list[Choice]] = {
+        "best of two runs": plans.merge_units(plans.best_of_two_runs(single, "eager", compiled)),
+        "greedy": plans.merge_units(plans.greedy(single, switch)),
+        "thesis programme": plans.merge_units(
+            plans.thesis_programme({n: single[n] for n in ("eager", compiled)}, switch)
+        ),
+        "programme over all executors": plans.merge_units(plans.thesis_programme(single, switch)),
+    }
+    bound = plans.layer_bound(single)
+    state.keep(
+        unit_bound_ns=round(bound, 1),
+        unit_bound_of_two_ns=round(
+            plans.layer_bound({n: single[n] for n in ("eager", compiled)}), 1
+        ),
+        segments_measured=found.measured,
+        segments_pruned=found.pruned,
+        predicted_ns=round(found.predicted_ns, 1),
+        compile_ns=bench.compile_ns,
+    )
+    if found.segments is not None:
+        chosen["ours"] = found.segments
+    # What the units alone say, with neighbours of one executor joined to one region.
+    joined = plans.merge(plans.thesis_programme(single, switch))
+    if len(joined) > 1 and time.perf_counter_ns() < deadline:
+        chosen["joined programme"] = joined
+    return chosen
+
+
+def _contest(
+    bench: _Bench,
+    pair: ModelPair,
+    chosen: dict[str, list[Choice]],
+    best: str,
+    allowed: Sequence[str],
+    suffix: str,
+    key: dict[str, Any],
+    state: _Search,
+    compiling: Guard,
+    measuring: Guard,
+    runs: int,
+    rounds: int,
+    max_ulp: int | None,
+) -> Plan:
+    """Measure all oracles' plans, then the best of ours afresh against the best uniform."""
+    inputs = bench.inputs
+    uniform_call = pair[best + suffix]
+    eager = pair.members["eager"].accuracy
+    assert eager is not None
+    wanted = _double_reference(pair, inputs)
+    calls: dict[str, Callable[..., Any]] = {}
+    problems: dict[str, str] = {}
+    distances: dict[str, float] = {}
+    for name, segments in chosen.items():
+        state.say(f"plan {name}")
+        try:
+            with compiling():
+                chain = bench.chain(segments)
+                call = capture(chain, inputs) if suffix else bench.guarded(chain)
+                result = registry.convert(call(*inputs), torch.clone)
+        except Exception as error:
+            problems[name] = f"{type(error).__name__}: {str(error)[:300]}"
+            continue
+        found = accuracy(result, wanted)
+        distances[name] = found.distance
+        floor = 4 * torch.finfo(torch.float32).eps
+        too_far = found.distance > max(pair.tolerance * eager.distance, floor)
+        if found.problem or too_far or (max_ulp is not None and found.worst_ulp > max_ulp):
+            problems[name] = found.problem or (
+                f"outside the error budget: distance {found.distance:.3g}, "
+                f"{found.worst_ulp} ULP, eager {eager.distance:.3g}"
+            )
+            continue
+        calls[name] = call
+
+    def timed(contenders: dict[str, Callable[..., Any]], seed: int) -> Comparison:
+        timer = SyncTimer(pair.device, runs=runs, rounds=rounds, warmup=5, seed=seed)
+        with torch.no_grad(), _limits():
+            return timer.compare(
+                {name: functools.partial(call, *inputs) for name, call in contenders.items()}
+            )
+
+    stock = {"torch.compile": pair["compile"]} if "compile" in pair.working else {}
+    everyone = {name: pair[name] for name in pair.working}
+    state.say("all plans, interleaved; then the best one against the uniform executors, afresh")
+    with measuring():
+        first = timed({"best uniform": uniform_call, **stock, **calls}, seed=1)
+        ours = min(calls, key=lambda name: first[name].median_ns, default=None)
+        fresh = timed({**everyone, "plan": calls[ours]}, seed=2) if ours is not None else first
+    bound = float(state.report["unit_bound_ns"])
+    state.keep(
+        plans={name: [list(c) for c in segments] for name, segments in chosen.items()},
+        plan_problems=problems,
+        plan_distances=distances,
+        plan_measurement=first.to_json(),
+        regret={
+            name: round(timing.median_ns / bound - 1, 4) for name, timing in first.timings.items()
+        },
+    )
+    if ours is None:
+        return _uniform_plan(best, bench.units, None, key, state, bool(suffix))
+    # The best of the fresh times, which is the harder opponent.
+    best = min(allowed, key=lambda name: fresh[name + suffix].median_ns)
+    gain = fresh.speedup("plan", over=best + suffix)
+    verdict = fresh.verdict("plan", over=best + suffix)
+    state.keep(
+        seconds=round((time.perf_counter_ns() - state.began_ns) / 1e9, 1),
+        chosen=ours,
+        best_uniform=best,
+        fresh_measurement=fresh.to_json(),
+        fresh_speedup=[round(gain.value, 4), round(gain.low, 4), round(gain.high, 4)],
+        fresh_verdict=verdict,
+    )
+    if verdict != "faster":
+        return _uniform_plan(best, bench.units, None, key, state, bool(suffix))
+    return _plan(tuple(chosen[ours]), bench.units, None, key, state, bool(suffix))
+
+
+def _double_reference(pair: ModelPair, inputs: tuple[Any, ...]) -> Any:
+    model = pair["eager"]
+    assert isinstance(model, nn.Module)
+    return reference(model, inputs)
+
+
+def _uniform_plan(
+    best: str,
+    units: Units | None,
+    model: nn.Module | None,
+    key: dict[str, Any],
+    state: _Search,
+    graph: bool,
+) -> Plan:
+    state.keep(replaced_by=best, seconds=round((time.perf_counter_ns() - state.began_ns) / 1e9, 1))
+    count = len(units) if units is not None else 1
+    return _plan(((0, count, best),), units, model, key, state, graph)
+
+
+def _plan(
+    segments: tuple[Choice, ...],
+    units: Units | None,
+    model: nn.Module | None,
+    key: dict[str, Any],
+    state: _Search,
+    graph: bool,
+) -> Plan:
+    bounds: tuple[int, ...] = (0, 1)
+    if units is not None and len(units) > 1:
+        bounds = tuple(units.bounds)
+    else:
+        units = None
+    assert units is not None or model is not None
+    return Plan(
+        StoredPlan(
+            segments=segments,
+            bounds=bounds,
+            model=_fingerprint(model or nn.Module(), units),
+            inputs=tuple(key["inputs"]),
+            device=key["device"],
+            torch=key["torch"],
+            cuda_graph=graph,
+            report=state.report,
+        )
+    )

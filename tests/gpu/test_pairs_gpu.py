@@ -1,0 +1,99 @@
+"""Pairs, rewrites and plans on a CUDA device; skipped, with the reason, without one."""
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_udftorch import executors, oracle, pairs
+from pytest_udftorch.fusion import fuse, on_streams, trace
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.stem, self.norm = nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32)
+        self.left, self.right = nn.Conv2d(32, 32, 1), nn.Conv2d(32, 32, 3, padding=1)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = self.norm(self.stem(x)).relu()
+        both = torch.cat([self.left(x).relu(), (self.right(x) + x).relu()], 1)
+        return self.head(both.mean((2, 3)))
+
+
+@pytest.fixture
+def model():
+    return Block().eval().cuda()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(4, 3, 32, 32, device="cuda")
+
+
+def test_executors_and_variations_agree(model, x):
+    names = [
+        "compile",
+        "compile-reduce-overhead",
+        "eager+cudagraph",
+        "eager+fused+cudagraph",
+        "eager+fused+channels_last+streams+cudagraph",
+        "compile+fused+channels_last+cudagraph",
+    ]
+    pair = pairs.model_pair(model, x, names)
+    assert pair.failures == {}
+    pair.check()
+    timed = pair.measure(runs=6, rounds=2, warmup=2)
+    assert all(not t.under_reports for t in timed.timings.values())
+
+
+def test_replay_follows_its_inputs(model, x):
+    run = executors.make(executors.resolve("eager+cudagraph"), model, (x,))
+    with torch.no_grad():
+        for _ in range(3):
+            fresh = torch.randn_like(x)
+            torch.testing.assert_close(run(fresh), model(fresh))
+
+
+def test_branches_on_streams_are_ordered(model):
+    """Many replays on fresh inputs: a missing wait would show as a changing result."""
+    big = torch.randn(64, 3, 64, 64, device="cuda")
+    streamed = on_streams(fuse(model, (big,)))
+    plain = fuse(model, (big,))
+    run = executors.capture(streamed, (big,))
+    with torch.no_grad():
+        for _ in range(20):
+            fresh = torch.randn_like(big)
+            torch.testing.assert_close(run(fresh), plain(fresh), rtol=2e-3, atol=2e-3)
+
+
+def test_work_that_cannot_be_captured_is_recorded(x):
+    class Waits(nn.Module):
+        def forward(self, x):
+            return x * float(x.sum().item() > 0)
+
+    pair = pairs.model_pair(Waits().eval(), x, ["eager+cudagraph", "eager+channels_last"])
+    assert "eager+cudagraph" in pair.failures
+    assert "eager+channels_last" in pair.working
+
+
+def test_inputs_on_the_cpu_cannot_be_captured():
+    with pytest.raises(executors.ExecutorUnavailableError, match="CUDA device"):
+        executors.capture(lambda t: t, (torch.zeros(1),))
+
+
+def test_plan_is_found_and_applied(model, x, tmp_path):
+    plan = oracle.oracle(
+        model, x, executors=["eager", "eager+fused"], runs=6, rounds=2, max_units=2
+    )
+    plan.save(tmp_path / "plan.json")
+    run = oracle.Plan.load(tmp_path / "plan.json").apply(model, (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), model(x), rtol=2e-3, atol=2e-3)
+    assert trace(model) is not None

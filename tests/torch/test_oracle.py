@@ -1,0 +1,264 @@
+import pytest
+import torch
+from torch import nn
+
+from pytest_udftorch import executors, oracle, plans
+from pytest_udftorch.fusion import (
+    FusedConv,
+    UntraceableModelError,
+    fuse,
+    on_streams,
+    schedule,
+    trace,
+)
+from pytest_udftorch.segments import SegmentError, Units
+
+QUICK = {"runs": 6, "rounds": 1, "max_units": 3}
+INTERPRETED = ["eager", "eager+channels_last"]
+
+
+class Branches(nn.Module):
+    """Convolution, norm, a fork of three, a residual sum, and a head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.left, self.right = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+        self.pool, self.head = nn.MaxPool2d(2), nn.Linear(16 * 16, 5)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        x = self.relu(self.norm(self.stem(x)))
+        forked = torch.cat([self.relu(self.left(x)), self.relu(self.right(x) + x)], 1)
+        return self.head(self.pool(forked).flatten(1)[:, : 16 * 16])
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tiny operators on many threads of a busy machine take milliseconds."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def model():
+    return Branches().eval()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.fixture
+def slow_executor():
+    """Runs the model many times: a hybrid with it cannot win."""
+
+    def make(model, inputs):
+        def run(*given):
+            for _ in range(50):
+                result = model(*given)
+            return result
+
+        return run
+
+    executors.register(executors.Executor("slow", make))
+    yield "slow"
+    executors.unregister("slow")
+
+
+def test_segments_in_a_row_are_the_model(model, x):
+    units = Units(model, (x,), 4)
+    assert len(units) > 1
+    value = x
+    for unit in range(len(units)):
+        value = units.segment(unit, unit + 1)(value)
+    assert torch.equal(value, model(x))
+    middle = units.segment(0, len(units))
+    assert torch.equal(middle(x), model(x))
+    assert len(units.activations((x,))) == len(units)
+
+
+def test_no_cut_parts_a_convolution_from_its_epilogue(model, x):
+    units = Units(model, (x,), 100)
+    first = {name.split("..")[0] for name in units.names}
+    assert not first & {"norm", "relu", "relu_1", "relu_2", "add", "flatten"}
+
+
+def test_fingerprint_depends_on_shapes_and_not_on_values(model, x):
+    other, wider = Branches().eval(), Branches().eval()
+    nn.init.zeros_(other.head.bias)
+    wider.head = nn.Linear(16 * 16, 6)
+    bounds = Units(model, (x,), 3).bounds
+    same = Units(model, (x,), bounds=bounds).fingerprint
+    assert Units(other, (x,), bounds=bounds).fingerprint == same
+    assert Units(wider, (x,), bounds=bounds).fingerprint != same
+
+
+def test_segment_outside_of_the_model_is_refused(model, x):
+    with pytest.raises(SegmentError, match="0 <= first < stop"):
+        Units(model, (x,), 2).segment(1, 1)
+
+
+def test_fusing_keeps_the_function(model, x):
+    fused = fuse(model, (x,))
+    sites = [m for m in fused.modules() if isinstance(m, FusedConv)]
+    assert len(sites) == 3
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in fused.modules())
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-5, atol=1e-5)
+    for site in sites:
+        site.fused = False
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-5, atol=1e-5)
+
+
+def test_streams_keep_the_function_and_part_the_branches(model, x):
+    streamed = on_streams(trace(model))
+    assert torch.equal(streamed(x), model(x))
+    lanes = schedule(trace(Branches().eval()))
+    by_name = {node.name: lane for node, lane in lanes.items()}
+    assert by_name["left"] != by_name["right"]
+
+
+def test_activation_in_place_does_not_reach_another_branch(x):
+    class Reads(nn.Module):
+        def forward(self, x):
+            y = x * 2
+            return torch.relu_(y) + 1, y
+
+    model = Reads().eval()
+    with torch.no_grad():
+        assert all(map(torch.equal, on_streams(trace(model))(x)[:1], model(x)[:1]))
+
+
+def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path):
+    said = []
+    plan = oracle.oracle(
+        model, x, executors=INTERPRETED, progress=lambda *step: said.append(step), **QUICK
+    )
+    assert any("takes about as long" in text for _, _, text in said)
+    report = plan.report
+    assert set(report["uniform"]) == set(INTERPRETED)
+    assert {"best of two runs", "greedy", "thesis programme"} <= set(report["plans"])
+    assert report["unit_bound_ns"] <= min(map(sum, report["unit_ns"].values()))
+    assert set(report["regret"]) >= {"best uniform", "greedy"}
+    plan.save(tmp_path / "plan.json")
+    loaded = oracle.Plan.load(tmp_path / "plan.json")
+    assert loaded == plan
+    torch.testing.assert_close(loaded.apply(model, (x,))(x), model(x), rtol=1e-5, atol=1e-5)
+    other = Branches().eval()
+    nn.init.zeros_(other.head.weight)
+    torch.testing.assert_close(loaded.apply(other, (x,))(x), other(x), rtol=1e-5, atol=1e-5)
+
+
+def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(model, x, slow_executor):
+    """Negative control: a search misled by wrong unit times must not reach the user."""
+    real = oracle._Bench.time_in_place
+
+    def misled(self, segments, runs):
+        times = real(self, segments, runs)
+        return [
+            1.0 if name == slow_executor else t
+            for t, (_, _, name) in zip(times, segments, strict=True)
+        ]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(oracle._Bench, "time_in_place", misled)
+        patch.setattr(oracle, "HOPELESS", 1e9)
+        plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
+    assert any(name == slow_executor for *_, name in plan.report["plans"]["ours"])
+    assert plan.uniform == "eager"
+    assert plan.report["replaced_by"] == "eager"
+    assert torch.equal(plan.apply(model, (x,))(x), model(x))
+
+
+def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
+    plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
+    assert slow_executor in plan.report["not_tried_on_units"]
+    assert slow_executor not in plan.report["unit_ns"]
+
+
+def test_plan_for_something_else_is_refused(model, x):
+    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    with pytest.raises(plans.PlanMismatchError, match="inputs"):
+        plan.apply(model, (x[:1],))
+    with pytest.raises(plans.PlanMismatchError, match="inputs"):
+        plan.apply(model, (x.contiguous(memory_format=torch.channels_last),))
+    changed = Branches().eval()
+    changed.right = nn.Conv2d(8, 8, 5, padding=2)
+    with pytest.raises(plans.PlanMismatchError, match="model"):
+        plan.apply(changed, (x,))
+
+
+def test_executor_outside_the_error_budget_is_not_used(model, x):
+    def make(wrong, inputs):
+        return lambda *given: wrong(*given) * 1.01
+
+    executors.register(executors.Executor("wrong", make))
+    try:
+        plan = oracle.oracle(model, x, executors=["eager", "wrong"], **QUICK)
+    finally:
+        executors.unregister("wrong")
+    assert plan.report["members"]["wrong"]["agrees"] is False
+    assert "wrong" not in plan.report["unit_ns"]
+    with pytest.raises(oracle.OracleOptionError, match="error budget"):
+        oracle.oracle(model, x, executors=["eager"], max_ulp=0, **QUICK)
+
+
+def test_model_that_cannot_be_traced_gets_the_best_uniform_executor(x):
+    class Flow(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return {"y": self.linear(x) if x.sum() < 1e9 else x}
+
+    model = Flow().eval()
+    with pytest.raises(UntraceableModelError, match="cannot trace Flow"):
+        trace(model)
+    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    assert plan.uniform in INTERPRETED
+    assert "cannot trace Flow" in plan.report["not_cut"]
+    assert torch.equal(plan.apply(model, (x,))(x)["y"], model(x)["y"])
+
+
+def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path):
+    journal = tmp_path / "journal.json"
+
+    def stop(_done, _of, text):
+        if "timing units under eager+channels_last" in text:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        oracle.oracle(model, x, executors=INTERPRETED, journal=journal, progress=stop, **QUICK)
+    timed = []
+    real = oracle._Bench.time_in_place
+    with pytest.MonkeyPatch.context() as patch:
+
+        def spy(self, segments, runs):
+            timed.append(segments[0][2])
+            return real(self, segments, runs)
+
+        patch.setattr(oracle._Bench, "time_in_place", spy)
+        plan = oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
+    assert "eager" not in timed
+    assert "eager+channels_last" in timed
+    assert set(plan.report["unit_ns"]) == set(INTERPRETED)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"runs": 3}, "verdict needs"),
+        ({"max_units": 0}, "one unit"),
+        ({"executors": ["eager+cudagraph"]}, "added by the oracle"),
+    ],
+)
+def test_options_that_make_no_plan_are_refused(model, x, options, says):
+    with pytest.raises(oracle.OracleOptionError, match=says):
+        oracle.oracle(model, x, **options)
