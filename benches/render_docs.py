@@ -3,8 +3,8 @@
     python -m benches.render_docs [--check]
 
 A page asks for a text between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
-docs/reach.md and docs/results.md are generated as a whole. ``--check`` changes nothing and
-fails when a page differs from what the results give.
+docs/accuracy.md, docs/reach.md and docs/results.md are generated as a whole. ``--check``
+changes nothing and fails when a page differs from what the results give.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benches import stored
 from pytest_udftorch import UdfError, reach
+from pytest_udftorch.certificate import Certificate, comparison_table
+from pytest_udftorch.certificate import load as load_certificate
 from pytest_udftorch.environment import caption
 
 ROOT = Path(__file__).parent.parent
+UDFS = ROOT / "udfs"
 
 _REGION = re.compile(r"(<!-- generated: ([a-z_]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _OPENING = re.compile(r"<!-- generated:")
@@ -234,7 +238,67 @@ def results_page(results: Results) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+def _proofs(certificate: Certificate) -> str:
+    """Return the line of the table of corem's own certificates."""
+    forms = [
+        f"{run.identity['form']}, {run.identity['cpu_level']}"
+        + (", flushed" if run.identity["flush"] else "")
+        for run in certificate.runs
+    ]
+    digests = {run.digest() for run in certificate.runs if not run.identity["flush"]}
+    wrong = sum(run.tally.wrong for run in certificate.runs)
+    cells = (
+        certificate.subject["function"],
+        "; ".join(forms),
+        f"{certificate.runs[0].tally.inputs:,}",
+        f"{wrong:,}",
+        ", ".join(f"`{digest[:16]}`" for digest in sorted(filter(None, digests))),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def accuracy_page(results: Results) -> str:
+    """Return docs/accuracy.md, from the certificates of corem and of the stock libraries."""
+    own = [load_certificate(p) for p in sorted(UDFS.rglob("*.certificate.json"))]
+    stock = [
+        load_certificate(p)
+        for p in sorted((results.folder / "certificates").glob("*/*.certificate.json"))
+    ]
+    wide = [c for c in stock if c.subject["dtype"] == "float32"]
+    half = [c for c in stock if c.subject["dtype"] != "float32"]
+    parts = [
+        "# Accuracy",
+        "",
+        "This page is generated from certificates: those beside the sources of corem, and those "
+        "of the stock libraries under benches/results/certificates. "
+        "[verification.md](verification.md) tells how they are made and what they hold. Do not "
+        "edit it; `python -m benches.render_docs` writes it.",
+        "",
+        "## corem: which forms were run on which inputs",
+        "",
+        "Flushed: with FTZ and DAZ set. A correctly rounded function of one argument has only "
+        "one possible digest.",
+        "",
+        "| function | forms | inputs of each | wrong | digest of the outputs |",
+        "|---|---|---|---|---|",
+        *(_proofs(c) for c in own),
+    ]
+    sections = (
+        ("## corem beside what PyTorch calls, float32", [_first_run(c) for c in own] + wide),
+        ("## torch's operators in 16 bits, all 65,536 encodings", half),
+    )
+    for title, certificates in sections:
+        if certificates:
+            parts += ["", title, "", comparison_table(certificates)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _first_run(certificate: Certificate) -> Certificate:
+    return replace(certificate, runs=certificate.runs[:1])
+
+
 WHOLE: dict[str, Callable[[Results], str]] = {
+    "docs/accuracy.md": accuracy_page,
     "docs/reach.md": reach_page,
     "docs/results.md": results_page,
 }
