@@ -330,7 +330,7 @@ def _build_id(library: UdfLibrary, level: str, compiler: Compiler, plugin: Path)
         "flags": [*FLAGS, *CPU_LEVELS[level][0], *LINK_FLAGS],
         "compiler": compiler.version,
         "plugin": _plugin_digest(plugin, plugin.stat().st_mtime_ns),
-        "manifest": _manifest(library.functions.values(), level),
+        "manifest": library_manifest(library.functions.values(), level),
     }
     digest.update(json.dumps(head, sort_keys=True).encode())
     for path in library.source_files():
@@ -340,7 +340,7 @@ def _build_id(library: UdfLibrary, level: str, compiler: Compiler, plugin: Path)
     return digest.hexdigest()[:16]
 
 
-def _manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
+def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
     """Return what udf-widen shall make; the format is described in docs/passes.md."""
     return {
         "functions": [
@@ -398,7 +398,7 @@ def _compile(
     jobs = []
     for index, (source, functions) in enumerate(by_source.items()):
         manifest = scratch / f"{index}.json"
-        manifest.write_text(json.dumps(_manifest(functions, level)), encoding="utf-8")
+        manifest.write_text(json.dumps(library_manifest(functions, level)), encoding="utf-8")
         jobs.append(
             [
                 str(compiler.path), *FLAGS, *CPU_LEVELS[level][0], *includes,

@@ -79,6 +79,14 @@ class SessionStateError(UdfError):
     """A session was entered twice, or used while it is not open."""
 
 
+class CompiledElsewhereError(UdfError):
+    """A compiled model is called under other functions than it was compiled with."""
+
+
+class CompileRunningError(UdfError):
+    """Another thread is in the middle of torch.compile while the functions shall change."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a sentence that offers the names nearest to ``name``, or lists all of them."""
     choices = sorted(known)

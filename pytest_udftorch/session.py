@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
 
+from pytest_udftorch.bitcode import Part
 from pytest_udftorch.build import Build, build_library
 from pytest_udftorch.errors import (
     CpuLevelError,
@@ -30,6 +31,7 @@ from pytest_udftorch.errors import (
     SymbolsMissingError,
     TorchNotFoundError,
 )
+from pytest_udftorch.inductor import follower
 from pytest_udftorch.library import UdfLibrary, find_library
 from pytest_udftorch.native import Runtime, Slot, runtime
 from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
@@ -122,6 +124,10 @@ class Binder:
     def hits(self, symbol: Symbol) -> int:
         """Return how often the trampoline of ``symbol`` was entered since the process began."""
         return int(self.native.hits[symbol.index])
+
+    def owners(self) -> list[object]:
+        """Return the owners of the layers, the lowest first."""
+        return [owner for owner, _ in self._layers]
 
     def push(self, owner: object, layer: Mapping[str, int]) -> None:
         """Add a layer (symbol -> address) on top and rebind."""
@@ -317,6 +323,7 @@ class Session:
             CpuLevelError: torch calls vector forms wider than the build has.
             SwapReachedNothingError: an operator did not go through the rebound slots.
             SwapMismatchError: it did, but the result is not the UDF's.
+            CompileRunningError: torch.compile is running in another thread.
         """
         if self._state != "new":
             raise SessionStateError(
@@ -328,9 +335,11 @@ class Session:
                 bound.push(self, self._layer(bound))
                 self._verify(bound)
                 self._state = "open"
+                _compilers_follow(bound, wait=False)
             except BaseException:
                 self._state = "closed"
                 bound.remove(self)
+                _compilers_follow(bound, wait=True)
                 raise
         return self
 
@@ -347,9 +356,15 @@ class Session:
         """Restore; does nothing when the session is not open."""
         if self._state == "open":
             self._state = "closed"
-            binder().remove(self)
+            bound = binder()
+            with bound.lock:
+                try:
+                    bound.remove(self)
+                finally:
+                    _compilers_follow(bound, wait=True)
 
-    def _dtypes(self, function: str) -> list[str]:
+    def dtypes(self, function: str) -> list[str]:
+        """Return the dtypes of ``function`` that the session decides."""
         if self.library.stock:
             return list(DTYPES)
         return [d for d in DTYPES if (function, d) in self.library.functions]
@@ -361,7 +376,7 @@ class Session:
             self._check_width(self.build)
         layer: dict[str, int] = {}
         for function in self.functions:
-            for dtype in self._dtypes(function):
+            for dtype in self.dtypes(function):
                 if not bound.symbols_of(function, dtype):
                     if self.library.stock:
                         continue
@@ -403,7 +418,7 @@ class Session:
         symbols = {
             (function, dtype): bound.symbols_of(function, dtype)
             for function in self.functions
-            for dtype in self._dtypes(function)
+            for dtype in self.dtypes(function)
         }
         names = [s.name for group in symbols.values() for s in group]
         with bound.counting(names), _plain_torch() as torch:
@@ -434,6 +449,23 @@ class Session:
                 "each other, or torch adds a step of its own."
             )
         self.reached.setdefault(function, {}).update(calls)
+
+
+def _compilers_follow(bound: Binder, *, wait: bool) -> None:
+    """Let TorchInductor compile with the functions that the open sessions ask for."""
+    chosen: dict[tuple[str, str], Build | None] = {}
+    for owner in bound.owners():
+        if isinstance(owner, Session) and owner.is_open:
+            for function in owner.functions:
+                for dtype in owner.dtypes(function):
+                    chosen[function, dtype] = owner.build
+    parts: dict[str, tuple[Build, list[tuple[str, str]]]] = {}
+    for key, build in sorted(chosen.items()):
+        if build is not None:
+            parts.setdefault(build.build_id, (build, []))[1].append(key)
+    follower.follow(
+        [Part(build, tuple(keys)) for _, (build, keys) in sorted(parts.items())], wait=wait
+    )
 
 
 def patched(
