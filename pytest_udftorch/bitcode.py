@@ -5,6 +5,9 @@ linked bitcode of their scalar and vector forms, the map for the pass ``udf-repl
 C++ compiler: a script that calls clang with the pass. The name of the folder is a hash of the
 contents, so whoever keys a cache by the compiler's path keeps different functions apart.
 The bitcode is made when the script first compiles something.
+
+For CUDA the scalar forms are compiled once more, for NVPTX, and put into a copy of the bitcode
+library ``libdevice`` that triton ships, in place of the bodies of ``__nv_expf`` and its kin.
 """
 
 from __future__ import annotations
@@ -31,7 +34,12 @@ from pytest_udftorch.build import (
     find_compiler,
     library_manifest,
 )
-from pytest_udftorch.errors import CacheError, CompilerNotFoundError, SourceCompileError
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerNotFoundError,
+    LibdeviceError,
+    SourceCompileError,
+)
 from pytest_udftorch.library import UdfFunction
 from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
@@ -159,7 +167,7 @@ def make_bitcode(folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             pieces, replaced = _compile(Path(scratch), description, compiler)
             linked = Path(scratch) / "udf.bc"
-            _run([str(_llvm_link(compiler)), *map(str, pieces), "-o", str(linked)])
+            _run([str(_tool(compiler, "llvm-link")), *map(str, pieces), "-o", str(linked)])
             _write(
                 folder / "map.json",
                 json.dumps({"bitcode": str(folder / "udf.bc"), "targets": replaced}, indent=1),
@@ -171,60 +179,176 @@ def _compile(
     scratch: Path, description: list[dict[str, Any]], compiler: Compiler
 ) -> tuple[list[Path], dict[str, str]]:
     """Return one bitcode file for each source, and the targets of the map."""
-    plugin, _ = pass_plugin()
     jobs: list[list[str]] = []
-    pieces: list[Path] = []
     replaced: dict[str, str] = {}
     for part in description:
         level = part["cpu_level"]
         build = build_library(Path(part["library"]), level)
-        library = build.library
         if build.build_id != part["build_id"]:
             raise SourceCompileError(
-                f"UDF library {library.name!r} was changed while a session has it open. Open a "
-                "new session: compiled models and eager operators would differ."
+                f"UDF library {build.library.name!r} was changed while a session has it open. "
+                "Open a new session: compiled models and eager operators would differ."
             )
-        includes = [f"-I{d}" for d in (library.folder, *library.include_dirs)]
-        by_source: dict[Path, list[UdfFunction]] = {}
-        for name, dtype in part["functions"]:
-            function = library.functions[name, dtype]
-            by_source.setdefault(function.source, []).append(function)
+        keys = [(name, dtype) for name, dtype in part["functions"]]
+        for name, dtype in keys:
             replaced |= targets(name, dtype, level)
-        for source, functions in by_source.items():
-            piece = scratch / f"{len(jobs)}.bc"
-            manifest = piece.with_suffix(".json")
-            document = library_manifest(functions, level)
-            for entry in document["functions"]:
-                del entry["forms"]["array"]
-            manifest.write_text(json.dumps(document), encoding="utf-8")
-            jobs.append(
-                [
-                    str(compiler.path), *FLAGS, *CPU_LEVELS[level][0], *includes,
-                    f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin),
-                    "-mllvm", f"-udf-widen-manifest={manifest}",
-                    "-emit-llvm", "-c", str(source), "-o", str(piece),
-                ]
-            )  # fmt: skip
-            pieces.append(piece)
+        flags = (*FLAGS, *CPU_LEVELS[level][0])
+        jobs += _jobs(scratch, len(jobs), build, keys, compiler, flags, forms_wanted=None)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
-    return pieces, replaced
+    return [Path(job[-1]) for job in jobs], replaced
 
 
-def _llvm_link(compiler: Compiler) -> Path:
-    beside = compiler.path.resolve().parent / "llvm-link"
+def _jobs(
+    scratch: Path,
+    first: int,
+    build: Build,
+    keys: Iterable[tuple[str, str]],
+    compiler: Compiler,
+    flags: Iterable[str],
+    forms_wanted: frozenset[str] | None,
+) -> list[list[str]]:
+    """Return the clang commands that make bitcode of a build's sources; the last word is it."""
+    plugin, _ = pass_plugin()
+    library = build.library
+    by_source: dict[Path, list[UdfFunction]] = {}
+    for key in keys:
+        function = library.functions[key]
+        by_source.setdefault(function.source, []).append(function)
+    jobs = []
+    for number, (source, functions) in enumerate(by_source.items(), start=first):
+        piece = scratch / f"{number}.bc"
+        manifest = piece.with_suffix(".json")
+        document = library_manifest(functions, build.cpu_level)
+        for entry in document["functions"]:
+            for form in set(entry["forms"]):
+                if form == "array" or (forms_wanted is not None and form not in forms_wanted):
+                    del entry["forms"][form]
+        manifest.write_text(json.dumps(document), encoding="utf-8")
+        jobs.append(
+            [
+                str(compiler.path), *flags,
+                *(f"-I{d}" for d in (library.folder, *library.include_dirs)),
+                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin),
+                "-mllvm", f"-udf-widen-manifest={manifest}",
+                "-emit-llvm", "-c", str(source), "-o", str(piece),
+            ]
+        )  # fmt: skip
+    return jobs
+
+
+# CUDA --------------------------------------------------------------------------------
+
+#: NVPTX has a fused multiply-add; sources ask for it by the macro that x86 compilers set.
+_CUDA_FLAGS: Final = (
+    "--target=nvptx64-nvidia-cuda", "-march=sm_80", "-nogpulib", "-ffreestanding",
+    "-Wno-unknown-cuda-version", "-D__FMA__=1",
+)  # fmt: skip
+_NOT_CUDA: Final = frozenset(("-fPIC",))
+
+
+def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
+    """Return a copy of CUDA's libdevice whose functions are those of a selection.
+
+    Args:
+        parts: the selection.
+        stock: the ``libdevice.10.bc`` that triton ships.
+
+    Raises:
+        LibdeviceError: LLVM cannot read ``stock``, or it lacks a function, or a UDF calls
+            something that a GPU does not have.
+        SourceCompileError: a source does not compile for NVPTX.
+        CacheError: the cache folder cannot be written.
+    """
+    digest = hashlib.sha256(stock.read_bytes()).hexdigest()
+    key = hashlib.sha256(f"{selection_id(parts)} {digest}".encode()).hexdigest()[:16]
+    folder = cache_folder() / f"libdevice-{key}"
+    made = folder / "libdevice.10.bc"
+    if made.is_file():
+        return made
+    from filelock import FileLock
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "lock"):
+            if not made.is_file():
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    _make_libdevice(Path(scratch), parts, stock).replace(made)
+    except OSError as error:
+        raise CacheError(
+            f"The build cache {folder.parent} cannot be written: {error}. Set "
+            "UDFTORCH_CACHE_DIR to a folder that can."
+        ) from error
+    return made
+
+
+def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path:
+    compiler = find_compiler()
+    flags = (*(f for f in FLAGS if f not in _NOT_CUDA), *_CUDA_FLAGS)
+    jobs: list[list[str]] = []
+    replaced: dict[str, str] = {}
+    for part in parts:
+        keys = [key for key in part.functions if key[1] == "float32"]
+        jobs += _jobs(scratch, len(jobs), part.build, keys, compiler, flags, frozenset(["scalar"]))
+        for name, dtype in keys:
+            known = FUNCTIONS[name]
+            replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(_run, jobs))
+    bitcode, out = scratch / "udf.bc", scratch / "libdevice.10.bc"
+    _run([str(_tool(compiler, "llvm-link")), *(job[-1] for job in jobs), "-o", str(bitcode)])
+    mapping = scratch / "map.json"
+    mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
+    plugin, _ = pass_plugin()
+    report = scratch / "report.jsonl"
+    try:
+        _run(
+            [
+                str(_tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
+                "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
+                f"-udf-report={report}", str(stock), "-o", str(out),
+            ]
+        )  # fmt: skip
+    except SourceCompileError as error:
+        raise LibdeviceError(
+            f"The functions cannot be put into {stock}, which comes with triton: {error}\n"
+            f"It needs an LLVM that reads it; {compiler.version} is used here."
+        ) from error
+    bodies = {line["target"] for line in map(json.loads, report.read_text().splitlines())}
+    if missing := sorted(set(replaced) - bodies):
+        raise LibdeviceError(
+            f"{stock}, which comes with triton, does not define {', '.join(missing)}: Triton "
+            "kernels would go on calling something else. Choose other functions."
+        )
+    _refuse_calls_into_nowhere(compiler, bitcode)
+    return out
+
+
+def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
+    listing = _run([str(_tool(compiler, "llvm-nm")), "--undefined-only", str(bitcode)])
+    names = [line.split()[-1] for line in listing.splitlines() if line.strip()]
+    if names := sorted(n for n in names if not n.startswith("llvm.")):
+        raise LibdeviceError(
+            f"A UDF calls {', '.join(names)}, which a GPU does not have. Write it without the C "
+            "library, or leave the function out of sessions that use Triton."
+        )
+
+
+def _tool(compiler: Compiler, name: str) -> Path:
+    beside = compiler.path.resolve().parent / name
     if not beside.is_file():
         raise CompilerNotFoundError(
-            f"There is no llvm-link beside {compiler.path}. Install LLVM's tools of the same "
+            f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
             "version (the package llvm-<version>)."
         )
     return beside
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SourceCompileError(f"{shlex.join(command)}\nfailed:\n{done.stderr.strip()}")
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -87,6 +87,10 @@ class CompileRunningError(UdfError):
     """Another thread is in the middle of torch.compile while the functions shall change."""
 
 
+class LibdeviceError(UdfError):
+    """Functions cannot be put into the libdevice of the installed triton."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a sentence that offers the names nearest to ``name``, or lists all of them."""
     choices = sorted(known)
