@@ -314,7 +314,8 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
             f"The functions cannot be put into {stock}, which comes with triton: {error}\n"
             f"It needs an LLVM that reads it; {compiler.version} is used here."
         ) from error
-    bodies = {line["target"] for line in map(json.loads, report.read_text().splitlines())}
+    lines = map(json.loads, report.read_text(encoding="utf-8").splitlines())
+    bodies = {line["target"] for line in lines if line["bodies"]}
     if missing := sorted(set(replaced) - bodies):
         raise LibdeviceError(
             f"{stock}, which comes with triton, does not define {', '.join(missing)}: Triton "

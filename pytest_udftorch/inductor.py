@@ -9,33 +9,20 @@ compiled before is compiled again, or taken from its own cache.
 A package of AOTInductor keeps the functions it was compiled with. It carries their hash in its
 metadata, and in a process that has opened a session it can be called only while the same
 functions are active.
-
-Nothing here imports torch's compiler: before its first use there is nothing to change, and
-then an import hook does it.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.abc
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any, Final
 
-from pytest_udftorch.bitcode import Part, compiler_for, selection_id
-from pytest_udftorch.errors import CompiledElsewhereError, CompileRunningError
+from pytest_udftorch.bitcode import compiler_for
+from pytest_udftorch.compilers import STOCK, Active, Change
+from pytest_udftorch.errors import CompiledElsewhereError
 
-_CONFIG: Final = "torch._inductor.config"
-_DYNAMO: Final = "torch._dynamo"
-_FRAMES: Final = "torch._dynamo.convert_frame"
-_CPP: Final = "torch._inductor.codegen.cpp"
-_PACKAGE: Final = "torch.export.pt2_archive._package"
-
-#: Key of a package's metadata; its value is the selection's id, or "stock".
+#: Key of a package's metadata; its value is the id of the active functions.
 METADATA: Final = "UDFTORCH_FUNCTIONS"
-STOCK: Final = "stock"
 
 # What Inductor's vector code does not call by name, and what it is given instead. It spells
 # asinh and atanh out with log, though at::vec has them; and at::vec's erf for AVX-512 is a
@@ -55,89 +42,33 @@ _REWRITTEN: Final = {
 }
 
 
-class _Follower:
-    """What is changed inside torch's compiler for the functions that are active."""
+def _set_config(config: Any, active: Active) -> Callable[[], None]:
+    cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
+    threads = config.compile_threads
+    config.cpp.cxx = (None, str(compiler_for(active.parts)))
+    config.aot_inductor.metadata = {**metadata, METADATA: active.id}
+    # Triton's functions are changed in this process; a pool of workers would not see it.
+    config.compile_threads = 1
 
-    def __init__(self) -> None:
-        self.active = STOCK
-        self.compiler: str | None = None
-        self.functions: frozenset[str] = frozenset()
-        self._restore: list[Callable[[], None]] = []
-        self._hook: _ImportHook | None = None
+    def restore() -> None:
+        config.cpp.cxx = cxx
+        config.aot_inductor.metadata = metadata
+        config.compile_threads = threads
 
-    def follow(self, parts: Sequence[Part], *, wait: bool) -> None:
-        """Make the compiler use these functions; with none, put back everything.
+    return restore
 
-        Args:
-            parts: the functions that are active from now on.
-            wait: let a compilation that runs in another thread finish first.
 
-        Raises:
-            CompileRunningError: one is running, and ``wait`` is false. Nothing was changed.
-            CacheError, CompilerNotFoundError, CompilerTooOldError: see
-                ``bitcode.compiler_for``. Nothing was changed.
-        """
-        active = selection_id(parts) if parts else STOCK
-        if active == self.active:
-            return
-        compiler = str(compiler_for(tuple(parts))) if parts else None
-        frames = sys.modules.get(_FRAMES)
-        if frames is None:
-            self._switch(active, compiler, parts)
-            return
-        if not frames.compile_lock.acquire(blocking=wait):
-            raise CompileRunningError(
-                "torch.compile is compiling in another thread, and would end up with some "
-                "functions of one library and some of another. Open the session before that "
-                "thread calls the model, or when it has returned."
-            )
-        try:
-            self._switch(active, compiler, parts)
-        finally:
-            frames.compile_lock.release()
+def _set_overrides(codegen: Any, active: Active) -> Callable[[], None]:
+    kind = codegen.CppVecOverrides
+    own = {name: kind.__dict__[name] for name in active.functions.intersection(_REWRITTEN)}
+    for name in own:
+        setattr(kind, name, staticmethod(functools.partial(_rewritten, _REWRITTEN[name])))
 
-    def _switch(self, active: str, compiler: str | None, parts: Sequence[Part]) -> None:
-        self._undo()
-        self.active, self.compiler = active, compiler
-        self.functions = frozenset(name for part in parts for name, _ in part.functions)
-        if parts:
-            after = {
-                _CONFIG: self._set_config,
-                _CPP: self._set_overrides,
-                _PACKAGE: _guard_packages,
-            }
-            if self._hook is None:
-                self._hook = _ImportHook(after)
-                sys.meta_path.insert(0, self._hook)
-            for name, apply in after.items():
-                if name in sys.modules:
-                    apply(sys.modules[name])
-        if _DYNAMO in sys.modules:
-            sys.modules[_DYNAMO].reset()
+    def restore() -> None:
+        for name, value in own.items():
+            setattr(kind, name, value)
 
-    def _undo(self) -> None:
-        while self._restore:
-            self._restore.pop()()
-
-    def _set_config(self, config: Any) -> None:
-        if self.compiler is None:
-            return
-        cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
-        config.cpp.cxx = (None, self.compiler)
-        config.aot_inductor.metadata = {**metadata, METADATA: self.active}
-
-        def restore() -> None:
-            config.cpp.cxx = cxx
-            config.aot_inductor.metadata = metadata
-
-        self._restore.append(restore)
-
-    def _set_overrides(self, codegen: Any) -> None:
-        kind = codegen.CppVecOverrides
-        for name in self.functions.intersection(_REWRITTEN):
-            own = kind.__dict__[name]
-            setattr(kind, name, staticmethod(functools.partial(_rewritten, _REWRITTEN[name])))
-            self._restore.append(functools.partial(setattr, kind, name, own))
+    return restore
 
 
 def _rewritten(template: str, x: object) -> str:
@@ -146,61 +77,38 @@ def _rewritten(template: str, x: object) -> str:
     return template.format(x=x, lanes=pick_vec_isa().bit_width() // 32)
 
 
-class _ImportHook(importlib.abc.MetaPathFinder):
-    """Calls a function with a module once it has been imported."""
+def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
+    """Make a package of AOTInductor refuse to run under other functions than its own.
 
-    def __init__(self, after: dict[str, Callable[[Any], None]]) -> None:
-        self.after = after
+    It stays so: the package may outlive the session.
+    """
+    from pytest_udftorch.session import follower
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec that the other finders give, with the function added."""
-        apply = self.after.get(fullname)
-        if apply is None:
-            return None
-        spec = None
-        for finder in sys.meta_path:
-            if finder is not self and (spec := finder.find_spec(fullname, path, target)):
-                break
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                apply(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
-_guarded: set[type] = set()
-
-
-def _guard_packages(package: Any) -> None:
-    """Make a package of AOTInductor refuse to run under other functions than its own."""
     kind = package.AOTICompiledModel
-    if kind in _guarded:
-        return
-    _guarded.add(kind)
     call = kind.__call__
+    if not hasattr(call, "__wrapped__"):
 
-    @functools.wraps(call)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        made_with = self.__dict__.get(METADATA)
-        if made_with is None:
-            made_with = self.get_metadata().get(METADATA, STOCK)
-            self.__dict__[METADATA] = made_with
-        if made_with != follower.active:
-            raise CompiledElsewhereError(
-                f"This package was compiled with the functions {made_with!r}, and "
-                f"{follower.active!r} are active: its results would not be theirs. Call it "
-                "inside a session of the library it was compiled under (or outside of any, if "
-                "it was compiled outside), or compile it again here."
-            )
-        return call(self, *args, **kwargs)
+        @functools.wraps(call)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made_with = self.__dict__.get(METADATA)
+            if made_with is None:
+                made_with = self.get_metadata().get(METADATA, STOCK)
+                self.__dict__[METADATA] = made_with
+            if made_with != follower.active.id:
+                raise CompiledElsewhereError(
+                    f"This package was compiled with the functions {made_with!r}, and "
+                    f"{follower.active.id!r} are active: its results would not be theirs. Call "
+                    "it inside a session of the library it was compiled under (or outside of "
+                    "any, if it was compiled outside), or compile it again here."
+                )
+            return call(self, *args, **kwargs)
 
-    kind.__call__ = checked
+        kind.__call__ = checked
+    return lambda: None
 
 
-follower = _Follower()
+CHANGES: Final[dict[str, Change]] = {
+    "torch._inductor.config": _set_config,
+    "torch._inductor.codegen.cpp": _set_overrides,
+    "torch.export.pt2_archive._package": _guard_packages,
+}

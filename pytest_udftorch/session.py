@@ -20,8 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal
 
+from pytest_udftorch import inductor, triton_kernels
 from pytest_udftorch.bitcode import Part
 from pytest_udftorch.build import Build, build_library
+from pytest_udftorch.compilers import Follower
 from pytest_udftorch.errors import (
     CpuLevelError,
     RestoreError,
@@ -31,7 +33,6 @@ from pytest_udftorch.errors import (
     SymbolsMissingError,
     TorchNotFoundError,
 )
-from pytest_udftorch.inductor import follower
 from pytest_udftorch.library import UdfLibrary, find_library
 from pytest_udftorch.native import Runtime, Slot, runtime
 from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
@@ -47,6 +48,10 @@ TORCH_OBJECTS: Final = (
 
 # Elements of a canary tensor: two 16-lane blocks, more, and an odd tail.
 _CANARY_ELEMENTS = 67
+
+
+#: Compilers inside this process; they compile with what the open sessions ask for.
+follower: Final = Follower({**inductor.CHANGES, **triton_kernels.CHANGES})
 
 
 def torch_summary() -> tuple[str, str]:

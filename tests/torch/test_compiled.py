@@ -12,10 +12,11 @@ import torch
 
 import pytest_udftorch
 from pytest_udftorch.bitcode import targets
+from pytest_udftorch.compilers import STOCK
 from pytest_udftorch.errors import CompiledElsewhereError, CompileRunningError
-from pytest_udftorch.inductor import METADATA, STOCK, follower
+from pytest_udftorch.inductor import METADATA
 from pytest_udftorch.library import find_library
-from pytest_udftorch.session import patched
+from pytest_udftorch.session import follower, patched
 
 UNARY = tuple(
     name for name in find_library("corem").function_names if name not in ("pow", "atan2", "hypot")
@@ -131,7 +132,7 @@ def test_an_aot_package_runs_only_under_its_own_functions(tmp_path):
             program, package_path=str(tmp_path / "corem.pt2")
         )
         model = torch._inductor.aoti_load_package(path)
-        assert model.get_metadata()[METADATA] == follower.active
+        assert model.get_metadata()[METADATA] == follower.active.id
         assert torch.allclose(model(x, y), want, rtol=1e-6)
     with pytest.raises(CompiledElsewhereError, match="inside a session of the library"):
         model(x, y)
@@ -160,7 +161,7 @@ def test_a_session_is_refused_while_another_thread_compiles():
         with pytest.raises(CompileRunningError, match="Open the session before"):
             patched("canary").__enter__()
         assert torch.equal(torch.exp(x), before)
-        assert follower.active == STOCK
+        assert follower.active.id == STOCK
     finally:
         done.set()
         thread.join()
