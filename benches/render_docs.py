@@ -181,6 +181,23 @@ def speed(results: Results) -> str:
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
+def compiled_cpu(results: Results) -> str:
+    """Return what the functions cost inside Inductor's C++."""
+    document = results["compiled_cpu"]
+    lines = [
+        "| compiled, one thread | stock, ms | corem, ms | corem / stock | quartiles |",
+        "|---|---|---|---|---|",
+    ]
+    for name, case in document["cases"].items():
+        ratio = case["corem_over_stock"]
+        lines.append(
+            f"| {name} | {milliseconds(case['stock_ns']['median'])} | "
+            f"{milliseconds(case['corem_ns']['median'])} | {ratio['median']:.2f} | "
+            f"{ratio['lower_quartile']:.2f} to {ratio['upper_quartile']:.2f} |"
+        )
+    return _with_source(lines, document)
+
+
 def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
     environment = document["environment"]
     return "\n".join(
@@ -201,6 +218,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "build": build,
     "demo_details": demo_details,
     "speed": speed,
+    "compiled_cpu": compiled_cpu,
 }
 
 

@@ -1,6 +1,6 @@
 """Measure again what README and docs show, and store it under benches/results.
 
-    python -m benches.store [entry_exit] [build] [reach] [demo] [speed]
+    python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [compiled_cpu]
 
 Without names everything is measured. The benches run in a process of their own each.
 """
@@ -26,6 +26,7 @@ COMMANDS = {
     "reach": ("pytest_udftorch.reach", "--store", str(stored.RESULTS / "reach.json")),
     "demo": ("benches.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.speed", "--store"),
+    "compiled_cpu": ("benches.compiled_cpu", "--store"),
 }
 
 
