@@ -9,7 +9,6 @@ turns in one process, on one thread. The ratio is the median over the pairs of c
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
