@@ -167,7 +167,7 @@ def make_bitcode(folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             pieces, replaced = _compile(Path(scratch), description, compiler)
             linked = Path(scratch) / "udf.bc"
-            _run([str(_tool(compiler, "llvm-link")), *map(str, pieces), "-o", str(linked)])
+            _run([str(tool(compiler, "llvm-link")), *map(str, pieces), "-o", str(linked)])
             _write(
                 folder / "map.json",
                 json.dumps({"bitcode": str(folder / "udf.bc"), "targets": replaced}, indent=1),
@@ -296,7 +296,7 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
     bitcode, out = scratch / "udf.bc", scratch / "libdevice.10.bc"
-    _run([str(_tool(compiler, "llvm-link")), *(job[-1] for job in jobs), "-o", str(bitcode)])
+    _run([str(tool(compiler, "llvm-link")), *(job[-1] for job in jobs), "-o", str(bitcode)])
     mapping = scratch / "map.json"
     mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
     plugin, _ = pass_plugin()
@@ -304,7 +304,7 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
     try:
         _run(
             [
-                str(_tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
+                str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
                 "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
                 f"-udf-report={report}", str(stock), "-o", str(out),
             ]
@@ -326,7 +326,7 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
 
 
 def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
-    listing = _run([str(_tool(compiler, "llvm-nm")), "--undefined-only", str(bitcode)])
+    listing = _run([str(tool(compiler, "llvm-nm")), "--undefined-only", str(bitcode)])
     names = [line.split()[-1] for line in listing.splitlines() if line.strip()]
     if names := sorted(n for n in names if not n.startswith("llvm.")):
         raise LibdeviceError(
@@ -335,7 +335,12 @@ def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
         )
 
 
-def _tool(compiler: Compiler, name: str) -> Path:
+def tool(compiler: Compiler, name: str) -> Path:
+    """Return a tool of the compiler's own LLVM.
+
+    Raises:
+        CompilerNotFoundError: it is not beside the compiler.
+    """
     beside = compiler.path.resolve().parent / name
     if not beside.is_file():
         raise CompilerNotFoundError(

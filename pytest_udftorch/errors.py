@@ -91,6 +91,10 @@ class LibdeviceError(UdfError):
     """Functions cannot be put into the libdevice of the installed triton."""
 
 
+class PythonUdfError(UdfError):
+    """A UDF written in Python cannot be compiled."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a sentence that offers the names nearest to ``name``, or lists all of them."""
     choices = sorted(known)
