@@ -153,11 +153,10 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
 
 
 def _renamed(text: str) -> str:
-    """Number the internal names, in which Numba counts the functions of its process."""
-    name = r'@("[^"]+"|[-\w.$]+)'
-    found = re.findall(rf"^define internal .*?{name}\(|^{name} = internal", text, re.MULTILINE)
-    numbers = {a or b: f"inner{i}" for i, (a, b) in enumerate(dict.fromkeys(found))}
-    return re.sub(name, lambda m: f"@{numbers.get(m.group(1), m.group(1))}", text)
+    """Number the names that Numba mangles: they count the functions of its process."""
+    mangled = r"_ZN[\w$]+"
+    numbers = {name: f"inner{i}" for i, name in enumerate(dict.fromkeys(re.findall(mangled, text)))}
+    return re.sub(mangled, lambda match: numbers[match.group()], text)
 
 
 def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[list[str], str]:
