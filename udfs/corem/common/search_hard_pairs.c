@@ -8,8 +8,8 @@
 // There are too many pairs to try them all, so that the list holds
 //
 //   hard      the hardest of SAMPLES pairs, drawn where both arguments matter,
-//             and for hypot also those nearest to x + k/2 ULP for small odd k,
-//             where the distance is an integer equation (see hypot_families);
+//             and of families in which an integer equation makes them hard (see
+//             hypot_families and atan2_families);
 //   half-way  results that are exactly half-way between two float32 numbers,
 //             constructed, not searched;
 //   thresholds where the result overflows or underflows; and special values,
@@ -28,7 +28,8 @@
 #include <string.h>
 
 #define FILTER_ULP 1024
-#define PRECISION 200
+// atan(q) = q - q^3/3 + ... must differ from q down to q = 2^-150.
+#define PRECISION 640
 // Pairs kept of each kind of half-way results and thresholds.
 #define KIND_ROOM 400
 
@@ -38,19 +39,20 @@ struct pair {
   float x, y;
 };
 
+struct function {
+  const char *name;
+  double (*libm)(double, double);
+  mpfr_function mpfr;
+  struct pair (*random)(void);
+  void (*families)(void);
+  void (*half_way)(void);
+  void (*thresholds)(void);
+};
+
 struct hard_case {
   struct pair at;
   double distance_bits; // -log2 of the relative distance to the boundary
 };
-
-static const struct function {
-  const char *name;
-  double (*libm)(double, double);
-  mpfr_function mpfr;
-} functions[] = {
-    {"hypot", hypot, mpfr_hypot},
-};
-enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
 static uint32_t to_bits(float x) {
   uint32_t u;
@@ -192,6 +194,38 @@ static struct pair random_hypot(void) {
   return at;
 }
 
+static struct pair random_atan2(void) {
+  float x = random_float(-90, 90);
+  float y = ldexpf(random_float(0, 0), ilogbf(x) + 32 - (int)random_below(64));
+  struct pair at = {y * (float)random_sign(), x * (float)random_sign()};
+  return at;
+}
+
+// Small quotients next to a half-way point m 2^-i, m odd with 25 bits: if
+// y 2^j = m x + k for a small k, then y/x lies k/(m x) above the point,
+// relative, and atan(y/x) = (y/x) (1 - (y/x)^2/3 + ...) comes back to it where
+// y is scaled so that (y/x)^2/3 is about as much.
+static void atan2_families(void) {
+  for (uint32_t m = 0x1000001; m < 0x2000000; m += 2) {
+    uint32_t inverse = m; // of m modulo 2^32, by Newton's iteration
+    for (int i = 0; i < 5; ++i)
+      inverse *= 2 - m * inverse;
+    for (uint32_t k = 1; k <= 32; ++k)
+      for (int j = 24; j <= 25; ++j) {
+        uint32_t x = -k * inverse & ((UINT32_C(1) << j) - 1);
+        uint64_t product = (uint64_t)m * x + k;
+        if (x < 0x800000 || x >= 0x1000000 || product >> j < 0x800000 ||
+            product >> j >= 0x1000000)
+          continue;
+        double excess = k / ((double)m * x);
+        double y = (double)(product >> j);
+        double q = ldexp(y / x, -(int)rint(log2(y / x / sqrt(3 * excess))));
+        if (fabs(excess - q * q / 3) < 0x1p-64)
+          consider((float)(q * x), (float)x);
+      }
+  }
+}
+
 // With x in units of its last place, 2^23 <= x < 2^24, and y so that the result
 // is near x + k/2: x^2 + y^2 = (x + k/2)^2 + (y^2 - k x - k^2/4). For each y
 // the x which makes the bracket smallest is tried.
@@ -258,6 +292,32 @@ static void half_way_hypot(void) {
   }
 }
 
+// y/x = r 2^-150 with r odd; the arc tangent is the least bit smaller.
+static void half_way_atan2(void) {
+  for (int n = 0; n < KIND_ROOM; ++n) {
+    uint32_t r = random_below(UINT32_C(1) << (1 + random_below(23))) | 1;
+    uint32_t factor = 1 + random_below((1 << 24) / r);
+    int scale = 1 + (int)random_below(100);
+    if ((uint64_t)r * factor >= 1 << 24)
+      continue;
+    keep(ldexpf((float)(r * factor), scale - 150) * (float)random_sign(),
+         ldexpf((float)factor, scale));
+  }
+}
+
+static void threshold_atan2(void) {
+  static const double at[] = {0x1p-150, 0x1p-149, 0x1p-126, 0x1p-25,
+                              0x1p-24,  1,        0x1p24,   0x1p25};
+  for (size_t i = 0; i < sizeof at / sizeof at[0]; ++i)
+    for (int n = 0; n < KIND_ROOM / 8; ++n) {
+      float x = random_float(-1, 90);
+      float y = (float)(at[i] * x);
+      x *= (float)random_sign();
+      for (int k = -2; k <= 2; ++k)
+        keep(from_bits(to_bits(y) + (uint32_t)k), x);
+    }
+}
+
 static void threshold_hypot(void) {
   static const double at[] = {0x1.ffffffp127, 0x1p-126, 0x1.8p-149, 0x1p127};
   for (size_t i = 0; i < sizeof at / sizeof at[0]; ++i)
@@ -272,14 +332,6 @@ static void threshold_hypot(void) {
   keep(0x1.fffffep127f, 0x1p116f);
   for (int k = 0; k < 6; ++k)
     keep(0x1.fffffep127f, from_bits(to_bits(0x1.6a0ap115f) + (uint32_t)k));
-}
-
-static void hard_hypot(uint64_t samples) {
-  hypot_families();
-  for (uint64_t i = 0; i < samples; ++i) {
-    struct pair at = random_hypot();
-    consider(at.x, at.y);
-  }
 }
 
 static void specials(void) {
@@ -318,6 +370,14 @@ static void print_kept(const char *title) {
   n_kept = 0;
 }
 
+static const struct function functions[] = {
+    {"atan2", atan2, mpfr_atan2, random_atan2, atan2_families, half_way_atan2,
+     threshold_atan2},
+    {"hypot", hypot, mpfr_hypot, random_hypot, hypot_families, half_way_hypot,
+     threshold_hypot},
+};
+enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
+
 int main(int argc, char **argv) {
   int which = FUNCTIONS;
   uint64_t samples = 0;
@@ -343,7 +403,11 @@ int main(int argc, char **argv) {
     abort();
   mpfr_inits2(PRECISION, found.result, found.boundary, (mpfr_ptr)0);
 
-  hard_hypot(samples);
+  found.function->families();
+  for (uint64_t i = 0; i < samples; ++i) {
+    struct pair at = found.function->random();
+    consider(at.x, at.y);
+  }
   trim();
 
   printf("# Hard-to-round pairs of %s, encodings of float32.\n", argv[1]);
@@ -369,9 +433,9 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < found.count; ++i)
     printf("%08x %08x\n", to_bits(found.cases[i].at.x),
            to_bits(found.cases[i].at.y));
-  half_way_hypot();
+  found.function->half_way();
   print_kept("Half-way and exact results");
-  threshold_hypot();
+  found.function->thresholds();
   print_kept("Thresholds");
   specials();
   print_kept("Special values");
