@@ -99,7 +99,8 @@ def test_pairs_are_right(function):
     options = {"pairs": 1 << 18, "chunk_bits": 18, "seed": 2026, "count_hard": False}
     assert verify.run_chunk(corem_plan("corem", function, **options), 0).tally.wrong == 0
     off = verify.run_chunk(corem_plan("canary", function, **options), 0).tally
-    assert off.wrong > off.inputs / 2
+    # A third of the powers are zero, infinite or NaN, where canary is right.
+    assert off.wrong > off.inputs / 3
 
 
 @pytest.mark.parametrize("function", COREM.function_names)

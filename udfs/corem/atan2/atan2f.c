@@ -21,9 +21,9 @@
 // of 24-bit integers is no odd integer of 25 bits, times a power of two), and
 // atan is then smaller by (y/x)^2/3 at most, which the low part still holds.
 //
-// Hardest case: y = 0x1.800006p+1 (40400003), x = 0x1.000006p+23 (4b000003),
-// result 0x1.7ffffep-22 (34bfffff), next candidate 0x1.7ffffcp-22 (34bffffe),
-// 2^-89.2 relative from the boundary between them.
+// Hardest case found: y = 0x1.800006p+1 (40400003), x = 0x1.000006p+23
+// (4b000003), result 0x1.7ffffep-22 (34bfffff), next candidate 0x1.7ffffcp-22
+// (34bffffe), 2^-89.2 relative from the boundary between them.
 //
 // With FTZ and DAZ set, subnormal arguments count as zero and subnormal results
 // are zero; others keep their bits.

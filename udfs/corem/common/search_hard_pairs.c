@@ -8,8 +8,8 @@
 // There are too many pairs to try them all, so that the list holds
 //
 //   hard      the hardest of SAMPLES pairs, drawn where both arguments matter,
-//             and of families in which an integer equation makes them hard (see
-//             hypot_families and atan2_families);
+//             and of families that are tried as a whole (see hypot_families,
+//             atan2_families and pow_families);
 //   half-way  results that are exactly half-way between two float32 numbers,
 //             constructed, not searched;
 //   thresholds where the result overflows or underflows; and special values,
@@ -201,6 +201,37 @@ static struct pair random_atan2(void) {
   return at;
 }
 
+// Powers all over the range of results; a third of the bases near 1.
+static struct pair random_pow(void) {
+  static const int lowest[] = {-126, -2}, highest[] = {127, 1};
+  uint32_t kind = random_below(3);
+  float x = kind < 2 ? random_float(lowest[kind], highest[kind])
+                     : from_bits(0x3f800000 + random_below(8192) - 4096);
+  double target = -151 + 280 * random_unit();
+  struct pair at = {x, x == 1 ? 2 : (float)(target / log2(x))};
+  return at;
+}
+
+// All significands with small exponents in eighths: squares, cubes, roots. Then
+// results next to the half-way points w nearest to 1: the y nearest to log(w) /
+// log(x) misses by 2^-25 relative at most, and the result by that share of
+// log(w).
+static void pow_families(void) {
+  for (uint32_t n = 0; n < UINT32_C(1) << 28; ++n) {
+    double w = (double)(2 * (int)random_below(16) - 15) * 0x1p-24;
+    double log_w = log1p(w < 0 ? 0.5 * w : w);
+    float x = from_bits(0x00800000 + random_below(0x7f000000));
+    double log_x = log(x);
+    float y = (float)(log_w / log_x);
+    if (fabs(fma(y, log_x, -log_w)) < 0x1p-45 * fabs(log_w))
+      consider(x, y);
+  }
+  for (int n = -36; n <= 36; ++n)
+    for (uint32_t u = 0x3f000000; n != 0 && u < 0x40000000; ++u)
+      if (n % 4 == 0 || u % 16 == 1)
+        consider(from_bits(u), (float)n / 8);
+}
+
 // Small quotients next to a half-way point m 2^-i, m odd with 25 bits: if
 // y 2^j = m x + k for a small k, then y/x lies k/(m x) above the point,
 // relative, and atan(y/x) = (y/x) (1 - (y/x)^2/3 + ...) comes back to it where
@@ -305,6 +336,64 @@ static void half_way_atan2(void) {
   }
 }
 
+// Powers w^n of w odd, with y = n, n/2, n/4, n/8 and so x = w^2, w^4, w^8: all
+// those of 25 bits, and those which end at 2^-150, half the smallest number.
+static void half_way_pow(void) {
+  for (int root = 0; root < 4; ++root)
+    for (uint32_t w = 1; pow(w, 1 << root) < 0x1p24; w += 2)
+      for (int n = 1; n <= 150; ++n) {
+        double x = pow(w, 1 << root), power = pow(w, n);
+        if (power >= 0x1p25 || (root && n % 2 == 0))
+          continue;
+        float y = ldexpf((float)n, -root);
+        if (power >= 0x1p24)
+          for (int i = 0; i < 2; ++i) {
+            int e = (int)random_below(9) - 4;
+            keep(ldexpf((float)x, e * (1 << root)) *
+                     (float)(root ? 1 : random_sign()),
+                 y);
+          }
+        if (150 % n == 0 && power < 0x1p23) {
+          int e = -150 / n * (1 << root);
+          if (e >= -149 && (w < 64 || random_below(1024) == 0))
+            keep(ldexpf((float)x, e), y);
+        }
+        if (n > 1 && power < 0x1p24 && random_below(64) == 0)
+          keep((float)x, y);
+      }
+  // Powers of two: exact, and half-way below the smallest number.
+  for (int n = 0; n < KIND_ROOM; ++n) {
+    int e = 1 + (int)random_below(127), k = (int)random_below(281) - 152;
+    float y = (float)k / (float)e;
+    if (y * (float)e == (float)k && (float)(k / (double)e) == y)
+      keep(ldexpf(1, random_bits() & 1 ? e : -e), y);
+  }
+  keep(0x1p-75f, 2);
+  keep(0x1p75f, -2);
+  keep(-0x1p-50f, 3);
+  keep(2, -150);
+  keep(2, -149);
+}
+
+static void threshold_pow(void) {
+  static const double at[] = {128, -126, -149, -150};
+  for (size_t i = 0; i < sizeof at / sizeof at[0]; ++i)
+    for (int n = 0; n < KIND_ROOM / 8; ++n) {
+      float x = random_pow().x;
+      float y = (float)(at[i] / log2(x));
+      for (int k = -2; k <= 2; ++k)
+        keep(x, from_bits(to_bits(y) + (uint32_t)k));
+    }
+  // The results next to 1.
+  for (int n = 0; n < KIND_ROOM / 4; ++n) {
+    float x = random_pow().x;
+    float y =
+        (float)(ldexp(random_sign(), -25 + (int)random_below(3)) / log(x));
+    for (int k = -2; k <= 2; ++k)
+      keep(x, from_bits(to_bits(y) + (uint32_t)k));
+  }
+}
+
 static void threshold_atan2(void) {
   static const double at[] = {0x1p-150, 0x1p-149, 0x1p-126, 0x1p-25,
                               0x1p-24,  1,        0x1p24,   0x1p25};
@@ -375,6 +464,8 @@ static const struct function functions[] = {
      threshold_atan2},
     {"hypot", hypot, mpfr_hypot, random_hypot, hypot_families, half_way_hypot,
      threshold_hypot},
+    {"pow", pow, mpfr_pow, random_pow, pow_families, half_way_pow,
+     threshold_pow},
 };
 enum { FUNCTIONS = sizeof functions / sizeof functions[0] };
 
