@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -286,3 +289,17 @@ def test_form_numbers_are_those_of_the_header():
     wanted = [n.strip(",").removeprefix("UDFREF_").lower() for n in names]
     assert {n: i for i, n in enumerate(wanted)} == FORM_NUMBERS
     assert Job(form=3).form == FORM_NUMBERS["v16"]
+
+
+def test_error_analyses_quote_the_closest_approach_that_is_found(tmp_path):
+    program = tmp_path / "search_closest"
+    source = COREM.folder / "common" / "search_closest.c"
+    subprocess.run(["cc", "-O2", source, "-o", program, "-lmpfr", "-lm"], check=True)
+    run = subprocess.run([program], capture_output=True, text=True, check=True)
+    found = re.findall(r"(\w+): (\S+), (\S+) away", run.stdout)
+    assert [name for name, _, _ in found] == ["sin", "cos", "tan"]
+    for name, x, distance in found:
+        header = COREM.functions[name, "float32"].source.read_text()
+        text = " ".join(line[3:] for line in header.splitlines() if line.startswith("//"))
+        assert f"is nearer than {distance} to" in text
+        assert f"({x}; see search_closest.c)" in text
