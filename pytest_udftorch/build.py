@@ -349,6 +349,8 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
                 "type": {"float32": "float", "float64": "double"}[f.dtype],
                 "arity": FUNCTIONS[f.name].arity,
                 "scalar": f.scalar,
+                # A quick path counts on fused multiply-adds, which the baseline lacks.
+                "quick": None if level == "baseline" else f.quick,
                 "fast": f.fast,
                 "accurate": f.accurate,
                 "forms": {

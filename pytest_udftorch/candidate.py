@@ -122,7 +122,10 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
         described = library.functions.get((function, dtype))
         if described is None:
             continue
+        entry: tuple[str | None, ...]
         entry = (dtype, described.scalar, described.fast, described.accurate)
+        if described.quick is not None:
+            entry += (described.quick,)
         digest.update(repr(entry).encode())
         folders = (library.folder, *library.include_dirs)
         for path in included_files(described.source, folders):

@@ -38,6 +38,7 @@ _LIBRARY_KEYS = {
 _FUNCTION_KEYS = {
     "source": str,
     "scalar": str,
+    "quick": str,
     "fast": str,
     "accurate": str,
     "max_ulp": (int, float),
@@ -55,6 +56,8 @@ class UdfFunction:
         dtype: ``float32`` or ``float64``.
         source: absolute path of the C source.
         scalar: C name of the scalar UDF, or None if ``fast`` and ``accurate`` are given.
+        quick: C name of a cheaper path that the vector and array forms try before ``fast``
+            where the CPU has fused multiply-add, or None.
         fast: C name of the branch-free fast path, or None.
         accurate: C name of the accurate path for hard-to-round inputs, or None.
         max_ulp: the author's claim in ULP (0.5: correctly rounded), or None.
@@ -66,6 +69,7 @@ class UdfFunction:
     dtype: str
     source: Path
     scalar: str | None
+    quick: str | None
     fast: str | None
     accurate: str | None
     max_ulp: float | None
@@ -331,12 +335,15 @@ class _Reader:
                 f"[{where}] needs either scalar, or fast and accurate together; it has "
                 f"{', '.join(sorted(paths | ({'scalar'} & set(keys)))) or 'none of them'}."
             )
+        if "quick" in keys and "fast" not in keys:
+            raise self.fail(f"[{where}] has quick, which goes before fast and accurate: add them.")
         hard = keys.get("hard_cases")
         return UdfFunction(
             name=name,
             dtype=dtype,
             source=self.file(keys["source"], f"[{where}] source"),
             scalar=keys.get("scalar"),
+            quick=keys.get("quick"),
             fast=keys.get("fast"),
             accurate=keys.get("accurate"),
             max_ulp=keys.get("max_ulp"),

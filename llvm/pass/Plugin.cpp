@@ -4,6 +4,7 @@
 
 #include "Compat.h"
 #include "Replace.h"
+#include "Tables.h"
 #include "Widen.h"
 
 #include "llvm/Passes/PassBuilder.h"
@@ -14,6 +15,12 @@ using udf::ReplacePass;
 static bool parsePass(StringRef Name, ModulePassManager &MPM) {
   if (Name == "udf-widen") {
     MPM.addPass(udf::WidenPass());
+    return true;
+  }
+  if (Name == "udf-tables" || Name == "udf-tables<late>") {
+    MPM.addPass(udf::TablesPass(Name == "udf-tables"
+                                    ? udf::TablesPass::Stage::Early
+                                    : udf::TablesPass::Stage::Late));
     return true;
   }
   for (auto [Spelling, Stage] :
@@ -46,9 +53,11 @@ static void registerPasses(PassBuilder &PB) {
       [](ModulePassManager &MPM, OptimizationLevel Level, auto &&...) {
         MPM.addPass(ReplacePass(ReplacePass::Stage::Middle,
                                 Level != OptimizationLevel::O0));
+        MPM.addPass(udf::TablesPass(udf::TablesPass::Stage::Early));
       });
   PB.registerOptimizerLastEPCallback(
       [](ModulePassManager &MPM, OptimizationLevel Level, auto &&...) {
+        MPM.addPass(udf::TablesPass(udf::TablesPass::Stage::Late));
         MPM.addPass(ReplacePass(ReplacePass::Stage::Late,
                                 Level != OptimizationLevel::O0));
       });

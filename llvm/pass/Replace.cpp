@@ -142,6 +142,7 @@ private:
   Function *linked(StringRef Name) const;
   void attachVariants(CallBase &Call, const Function &Form) const;
   bool variantFits(const Function &Variant, const Function &Scalar) const;
+  bool cpuLacks(const Function &Form) const;
 
   void replaceBody(Function &F, Function &Form);
   void redirect(Function &Target, Function &Form);
@@ -444,7 +445,9 @@ static bool mayChangeItsName(const CallBase &Call) {
   case Intrinsic::maximum:
     return false;
   default:
-    return Callee->doesNotAccessMemory() &&
+    // The target's own intrinsics are instructions, not functions of math.
+    return !Callee->getName().starts_with("llvm.x86.") &&
+           Callee->doesNotAccessMemory() &&
            Callee->getReturnType()->isFPOrFPVectorTy();
   }
 }
@@ -515,12 +518,29 @@ Function *Replacer::linked(StringRef Name) const {
                                                                    : nullptr;
 }
 
+/// Whether a form permutes registers (udf-tables) in a way that the CPU of the
+/// module cannot. Everything else in a form can be compiled for any CPU.
+bool Replacer::cpuLacks(const Function &Form) const {
+  for (const Instruction &I : instructions(Form)) {
+    const auto *Call = dyn_cast<IntrinsicInst>(&I);
+    if (!Model || !Call)
+      continue;
+    StringRef Name = Call->getCalledFunction()->getName();
+    for (auto [Prefix, Features] :
+         {std::pair{"llvm.x86.avx512.", "+avx512f"}, {"llvm.x86.avx", "+avx2"}})
+      if (Name.starts_with(Prefix) &&
+          !udf::hasFeatures(*const_cast<Function *>(Model), Features, FAM))
+        return true;
+  }
+  return false;
+}
+
 bool Replacer::variantFits(const Function &Variant,
                            const Function &Scalar) const {
   auto *VecTy = dyn_cast<FixedVectorType>(Variant.getReturnType());
   return VecTy && VecTy->getElementType() == Scalar.getReturnType() &&
          VecTy->getPrimitiveSizeInBits() <= RegisterBits &&
-         Variant.arg_size() == Scalar.arg_size() &&
+         !cpuLacks(Variant) && Variant.arg_size() == Scalar.arg_size() &&
          all_of(Variant.args(),
                 [&](const Argument &A) { return A.getType() == VecTy; });
 }
@@ -550,8 +570,16 @@ bool Replacer::check(const Module &Src) {
          udf::typeName(Form.getFunctionType()) +
          "; bind it to a form of the same type");
   };
+  auto CheckCpu = [&](const Function &Form) {
+    if (cpuLacks(Form))
+      fail("udf-replace: '" + Form.getName() + "' of bitcode '" + Map.Bitcode +
+           "' permutes registers in a way that the CPU of module '" +
+           M.getName() + "' lacks; use the bitcode of a lower CPU level or " +
+           "compile for a newer CPU (-march=x86-64-v3, -march=x86-64-v4)");
+  };
   for (const Binding &B : Bindings) {
     const Function &Form = *Src.getFunction(B.Replacement);
+    CheckCpu(Form);
     if (B.Target->getFunctionType() != Form.getFunctionType())
       Mismatch(B.Target->getName(), B.Target->getFunctionType(), Form);
     else if (B.Target->getCallingConv() != Form.getCallingConv())
@@ -563,6 +591,7 @@ bool Replacer::check(const Module &Src) {
     auto Shape = *shape(B.Target->getReturnType());
     for (const auto &[Lanes, Name] : B.Forms) {
       const Function &Form = *Src.getFunction(Name);
+      CheckCpu(Form);
       Type *T =
           Lanes == 1 ? Shape.first : FixedVectorType::get(Shape.first, Lanes);
       FunctionType *Want = FunctionType::get(

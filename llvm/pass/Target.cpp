@@ -42,6 +42,18 @@ unsigned udf::widestRegisterBits(const Function &Model,
   return static_cast<unsigned>(std::clamp<uint64_t>(Bits, 128, 512));
 }
 
+bool udf::hasFeatures(Function &F, StringRef Features,
+                      FunctionAnalysisManager &FAM) {
+  // What may be inlined is what needs no feature that the caller lacks.
+  Function *Probe = Function::Create(
+      FunctionType::get(Type::getVoidTy(F.getContext()), false),
+      GlobalValue::ExternalLinkage, "__udf_probe", *F.getParent());
+  Probe->addFnAttr("target-features", Features);
+  bool Has = FAM.getResult<TargetIRAnalysis>(F).areInlineCompatible(&F, Probe);
+  Probe->eraseFromParent();
+  return Has;
+}
+
 void udf::requireVectorWidth(Function &F, unsigned Bits) {
   F.addFnAttr("prefer-vector-width", std::to_string(Bits));
   F.addFnAttr("min-legal-vector-width", std::to_string(Bits));

@@ -19,6 +19,11 @@ void copyTarget(const llvm::Function &From, llvm::Function &To);
 unsigned widestRegisterBits(const llvm::Function &Model,
                             llvm::FunctionAnalysisManager &FAM);
 
+/// Whether the CPU that \p F is compiled for has all of \p Features, written as
+/// in "target-features".
+bool hasFeatures(llvm::Function &F, llvm::StringRef Features,
+                 llvm::FunctionAnalysisManager &FAM);
+
 /// Keeps vectors of \p Bits whole in code generation.
 void requireVectorWidth(llvm::Function &F, unsigned Bits);
 

@@ -6,6 +6,8 @@
 // says "the rounding is not certain" together with an accurate path. Each form
 // runs the fast path on all its lanes, joins the flags, and only when one is
 // set calls a cold function that runs the accurate path on the flagged lanes.
+// A quick path, when there is one, comes before the fast one in the vector and
+// array forms: the cold function then begins with the fast path.
 //
 // No arithmetic is widened here. The pass writes a loop over the lanes of one
 // block with a constant trip count and says in its metadata how LLVM's loop
@@ -49,9 +51,6 @@ static cl::opt<unsigned>
                 cl::desc("Lanes that the loop vectoriser is asked to take "
                          "together (0: by the target)"));
 
-// On a form: which form of which function it is.
-static constexpr StringLiteral OriginMark = "udf-widen";
-
 namespace {
 
 struct Form {
@@ -64,7 +63,7 @@ struct Udf {
   std::string Name;
   bool IsDouble = false;
   unsigned Arity = 1;
-  std::string Scalar, Fast, Accurate; // empty when the manifest says null
+  std::string Scalar, Quick, Fast, Accurate; // empty when null or left out
   SmallVector<Form, 4> Forms;
 };
 
@@ -98,8 +97,9 @@ private:
     Value *Hard;   // i1, null when nothing can be hard
     Value *Flags;  // pointer to one i8 per lane, null unless asked for
   };
-  Block emitLanes(IRBuilder<> &B, ArrayRef<Value *> Args, unsigned Lanes,
-                  bool KeepFlags);
+  Block emitLanes(IRBuilder<> &B, Function *Step, ArrayRef<Value *> Args,
+                  unsigned Lanes, bool KeepFlags);
+  Function *firstStep() const { return Quick ? Quick : Fast ? Fast : Scalar; }
   Value *emitAccurateLanes(IRBuilder<> &B, ArrayRef<Value *> Args,
                            unsigned Lanes, Value *Live);
   Value *maskedLoad(IRBuilder<> &B, Value *From, Value *Mask, unsigned Lanes);
@@ -125,7 +125,8 @@ private:
   FunctionAnalysisManager &FAM;
   const Udf &U;
   Type *ElemTy;
-  Function *Scalar = nullptr, *Fast = nullptr, *Accurate = nullptr;
+  Function *Scalar = nullptr, *Quick = nullptr, *Fast = nullptr;
+  Function *Accurate = nullptr;
   unsigned RegisterBits = 128;
 };
 
@@ -200,6 +201,7 @@ static bool readUdf(LLVMContext &Ctx, StringRef Where,
   U.Arity = static_cast<unsigned>(*Arity);
 
   for (auto [Key, Field] : {std::pair{"scalar", &U.Scalar},
+                            {"quick", &U.Quick},
                             {"fast", &U.Fast},
                             {"accurate", &U.Accurate}}) {
     const json::Value *V = Entry.get(Key);
@@ -218,6 +220,11 @@ static bool readUdf(LLVMContext &Ctx, StringRef Where,
   if (HasFast != HasAccurate || HasScalar == HasFast) {
     udf::usageError(Ctx, Here + ": give either 'scalar' alone or 'fast' and "
                                 "'accurate' together");
+    return false;
+  }
+  if (!U.Quick.empty() && !HasFast) {
+    udf::usageError(Ctx, Here + ": 'quick' goes before 'fast'; give 'fast' and "
+                                "'accurate' too");
     return false;
   }
   return readForms(Ctx, Here, Entry, U);
@@ -291,18 +298,23 @@ bool Widener::resolve() {
     return (Scalar = find(U.Scalar, /*IsFast=*/false));
   Fast = find(U.Fast, /*IsFast=*/true);
   Accurate = find(U.Accurate, /*IsFast=*/false);
-  return Fast && Accurate;
+  if (!U.Quick.empty())
+    Quick = find(U.Quick, /*IsFast=*/true);
+  return Fast && Accurate && (Quick || U.Quick.empty());
 }
 
 /// The lane loop only vectorises when no call is left in it, so everything
 /// that the fast path reaches is inlined whatever the inliner's cost model
 /// says; the accurate path is kept out of line, where it costs nothing.
 void Widener::pinInlining() {
-  Function *Root = Fast ? Fast : Scalar;
-  Root->removeFnAttr(Attribute::OptimizeNone);
-  if (Fast) {
+  if (Scalar)
+    Scalar->removeFnAttr(Attribute::OptimizeNone);
+  for (Function *Root : {Quick, Fast}) {
+    if (!Root)
+      continue;
+    Root->removeFnAttr(Attribute::OptimizeNone);
     SmallPtrSet<Function *, 8> Seen;
-    SmallVector<Function *, 8> Todo{Fast};
+    SmallVector<Function *, 8> Todo{Root};
     while (!Todo.empty()) {
       Function *F = Todo.pop_back_val();
       if (!Seen.insert(F).second)
@@ -316,8 +328,10 @@ void Widener::pinInlining() {
               Todo.push_back(Callee);
             }
     }
-    Fast->removeFnAttr(Attribute::NoInline);
-    Fast->addFnAttr(Attribute::AlwaysInline);
+    Root->removeFnAttr(Attribute::NoInline);
+    Root->addFnAttr(Attribute::AlwaysInline);
+  }
+  if (Accurate) {
     Accurate->removeFnAttr(Attribute::AlwaysInline);
     Accurate->removeFnAttr(Attribute::InlineHint);
     Accurate->addFnAttr(Attribute::NoInline);
@@ -381,8 +395,9 @@ Function *Widener::declare(StringRef Symbol, FunctionType *Ty,
   for (Attribute::AttrKind Kind : Copied)
     if (Model->hasFnAttribute(Kind))
       F->addFnAttr(Model->getFnAttribute(Kind));
-  bool NoUnwind = Scalar ? Scalar->doesNotThrow()
-                         : Fast->doesNotThrow() && Accurate->doesNotThrow();
+  bool NoUnwind = true;
+  for (const Function *Step : {Scalar, Quick, Fast, Accurate})
+    NoUnwind &= !Step || Step->doesNotThrow();
   if (NoUnwind)
     F->setDoesNotThrow();
   return F;
@@ -457,9 +472,10 @@ MDNode *Widener::plainLoopMetadata() const {
                       loopHint(Ctx, "llvm.loop.vectorize.enable", 0, true)});
 }
 
-/// Runs the UDF (its fast path when it has one) on every lane of \p Args.
-Widener::Block Widener::emitLanes(IRBuilder<> &B, ArrayRef<Value *> Args,
-                                  unsigned Lanes, bool KeepFlags) {
+/// Runs \p Step, the UDF or one of its paths, on every lane of \p Args.
+Widener::Block Widener::emitLanes(IRBuilder<> &B, Function *Step,
+                                  ArrayRef<Value *> Args, unsigned Lanes,
+                                  bool KeepFlags) {
   Function *F = B.GetInsertBlock()->getParent();
   Type *I64 = B.getInt64Ty();
   Type *BufferTy = ArrayType::get(ElemTy, Lanes);
@@ -494,8 +510,8 @@ Widener::Block Widener::emitLanes(IRBuilder<> &B, ArrayRef<Value *> Args,
     B.CreateStore(B.getInt32(0), Flag);
     CallArgs.push_back(Flag);
   }
-  CallInst *Y = B.CreateCall(Fast ? Fast : Scalar, CallArgs, "y");
-  Y->setCallingConv((Fast ? Fast : Scalar)->getCallingConv());
+  CallInst *Y = B.CreateCall(Step, CallArgs, "y");
+  Y->setCallingConv(Step->getCallingConv());
   B.CreateAlignedStore(Y, B.CreateInBoundsGEP(ElemTy, Out, I), elementAlign());
   Value *AnyNext = nullptr;
   if (Fast) {
@@ -522,15 +538,16 @@ Widener::Block Widener::emitLanes(IRBuilder<> &B, ArrayRef<Value *> Args,
   return {Result, AnyNext, Flags};
 }
 
-/// The body of a fix-up: the fast path again, then the accurate path on the
-/// lanes that are hard and live. \p Live is an i<lanes> mask or null for all.
+/// The body of a fix-up: the fast path (again, unless a quick one sent us
+/// here), then the accurate path on the lanes that are hard and live. \p Live
+/// is an i<lanes> mask or null for all.
 Value *Widener::emitAccurateLanes(IRBuilder<> &B, ArrayRef<Value *> Args,
                                   unsigned Lanes, Value *Live) {
-  Block Quick = emitLanes(B, Args, Lanes, /*KeepFlags=*/true);
+  Block First = emitLanes(B, Fast, Args, Lanes, /*KeepFlags=*/true);
   Function *F = B.GetInsertBlock()->getParent();
   Type *MaskTy = B.getIntNTy(Lanes);
   Value *FlagVec = B.CreateAlignedLoad(
-      FixedVectorType::get(B.getInt8Ty(), Lanes), Quick.Flags, Align(Lanes));
+      FixedVectorType::get(B.getInt8Ty(), Lanes), First.Flags, Align(Lanes));
   Value *Todo = B.CreateBitCast(B.CreateIsNotNull(FlagVec), MaskTy, "todo");
   if (Live)
     Todo = B.CreateAnd(Todo, Live);
@@ -542,7 +559,7 @@ Value *Widener::emitAccurateLanes(IRBuilder<> &B, ArrayRef<Value *> Args,
     B.CreateAlignedStore(Arg, In.back(), vectorAlign(Lanes));
   }
   Value *Out = entryAlloca(F, BufferTy, "y.lanes", vectorAlign(Lanes));
-  B.CreateAlignedStore(Quick.Result, Out, vectorAlign(Lanes));
+  B.CreateAlignedStore(First.Result, Out, vectorAlign(Lanes));
 
   BasicBlock *Before = B.GetInsertBlock();
   BasicBlock *Loop = BasicBlock::Create(Ctx, "hard.lanes", F);
@@ -627,9 +644,9 @@ void Widener::emitVector(Function *F, unsigned Lanes) {
   SmallVector<Value *, 2> Args;
   for (Argument &A : F->args())
     Args.push_back(&A);
-  Block Quick = emitLanes(B, Args, Lanes, /*KeepFlags=*/false);
-  if (!Quick.Hard) {
-    B.CreateRet(Quick.Result);
+  Block First = emitLanes(B, firstStep(), Args, Lanes, /*KeepFlags=*/false);
+  if (!First.Hard) {
+    B.CreateRet(First.Result);
     return;
   }
   // The fix-up takes its vectors by value: a pointer would make the buffers
@@ -637,13 +654,13 @@ void Widener::emitVector(Function *F, unsigned Lanes) {
   Function *Fixup = emitVectorFixup(F->getName() + ".fixup", Lanes);
   BasicBlock *Slow = BasicBlock::Create(Ctx, "hard", F);
   BasicBlock *Done = BasicBlock::Create(Ctx, "done", F);
-  B.CreateCondBr(Quick.Hard, Slow, Done, unlikely());
+  B.CreateCondBr(First.Hard, Slow, Done, unlikely());
   B.SetInsertPoint(Slow);
   CallInst *Z = B.CreateCall(Fixup, Args);
   Z->setTailCall();
   B.CreateRet(Z);
   B.SetInsertPoint(Done);
-  B.CreateRet(Quick.Result);
+  B.CreateRet(First.Result);
 }
 
 /// Dead lanes repeat the first element, which is live: a filler of the pass's
@@ -712,13 +729,13 @@ void Widener::emitArray(Function *F) {
     }
     Value *To = B.CreateInBoundsGEP(ElemTy, Out, Base);
     Pointers.push_back(To);
-    Block Quick = emitLanes(B, Args, Lanes, /*KeepFlags=*/false);
+    Block First = emitLanes(B, firstStep(), Args, Lanes, /*KeepFlags=*/false);
     BasicBlock *Join = nullptr;
-    if (Quick.Hard) {
+    if (First.Hard) {
       BasicBlock *Slow = BasicBlock::Create(Ctx, "hard", F);
       BasicBlock *Easy = BasicBlock::Create(Ctx, "easy", F);
       Join = BasicBlock::Create(Ctx, "stored", F);
-      B.CreateCondBr(Quick.Hard, Slow, Easy, unlikely());
+      B.CreateCondBr(First.Hard, Slow, Easy, unlikely());
       B.SetInsertPoint(Slow);
       Pointers.push_back(Count);
       B.CreateCall(Fixup, Pointers);
@@ -726,9 +743,9 @@ void Widener::emitArray(Function *F) {
       B.SetInsertPoint(Easy);
     }
     if (Mask)
-      B.CreateMaskedStore(Quick.Result, To, elementAlign(), Mask);
+      B.CreateMaskedStore(First.Result, To, elementAlign(), Mask);
     else
-      B.CreateAlignedStore(Quick.Result, To, elementAlign());
+      B.CreateAlignedStore(First.Result, To, elementAlign());
     if (Join) {
       B.CreateBr(Join);
       B.SetInsertPoint(Join);
@@ -775,7 +792,8 @@ static std::string originOf(const Udf &U, const Form &F) {
 static bool isMade(const Module &M, const Udf &U, const Form &F) {
   const Function *Made = M.getFunction(F.Symbol);
   return Made && !Made->isDeclaration() &&
-         Made->getFnAttribute(OriginMark).getValueAsString() == originOf(U, F);
+         Made->getFnAttribute(udf::FormMark).getValueAsString() ==
+             originOf(U, F);
 }
 
 void Widener::emit() {
@@ -797,7 +815,7 @@ void Widener::emit() {
                                "512)");
       continue;
     }
-    F->addFnAttr(OriginMark, originOf(U, Want));
+    F->addFnAttr(udf::FormMark, originOf(U, Want));
     if (Want.Kind != "scalar")
       udf::requireVectorWidth(*F, RegisterBits);
     if (Want.Kind == "scalar")

@@ -9,6 +9,9 @@
 
 namespace udf {
 
+/// Attribute of a form: "<function>:<form>".
+inline constexpr llvm::StringLiteral FormMark = "udf-widen";
+
 /// Adds to the module the forms that the manifest (-udf-widen-manifest) asks
 /// for. Does nothing without a manifest.
 struct WidenPass : llvm::PassInfoMixin<WidenPass> {

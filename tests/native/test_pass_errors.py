@@ -81,6 +81,11 @@ WIDEN_ERRORS = {
     "neither": (manifest(scalar=None), ["give either 'scalar' alone or 'fast' and 'accurate'"]),
     "half": (manifest(scalar=None, fast="fast"), ["give either 'scalar' alone"]),
     "both": (manifest(fast="fast", accurate="accurate"), ["give either 'scalar' alone"]),
+    "quick alone": (manifest(quick="fast"), ["'quick' goes before 'fast'", "give 'fast' and"]),
+    "quick without flag": (
+        manifest(scalar=None, quick="accurate", fast="fast", accurate="accurate"),
+        ["function 'accurate' for 'f' must have the type float (float, ptr)"],
+    ),
     "no forms": (manifest(forms={}), ["'forms' must be a non-empty object"]),
     "form": (manifest(forms={"w8": "__udf_f"}), ["unknown form 'w8'", "use scalar, array"]),
     "lanes": (manifest(forms={"v12": "__udf_f"}), ["unknown form 'v12'", "power of two"]),
@@ -126,7 +131,8 @@ def test_widen_error(llvm: Llvm, tmp_path: Path, case: str) -> None:
 
 def test_widen_accepts_the_correct_manifest(llvm: Llvm, tmp_path: Path) -> None:
     """The control of the errors above: the entry they spoil is a good one."""
-    for text in (manifest(), manifest(scalar=None, fast="fast", accurate="accurate")):
+    steps = {"scalar": None, "fast": "fast", "accurate": "accurate"}
+    for text in (manifest(), manifest(**steps), manifest(quick="fast", **steps)):
         code, stderr = run_opt(llvm, tmp_path, "udf-widen", "-udf-widen-manifest", text, UDF)
         assert (code, stderr) == (0, "")
         assert "@__udf_f(" in (tmp_path / "out.ll").read_text()
@@ -344,6 +350,40 @@ def test_unwritable_report(llvm: Llvm, bitcode_folder: Path, option: str) -> Non
     )
     assert done.returncode == 1
     assert "cannot be written: No such file or directory" in done.stderr
+
+
+def test_permutations_that_the_cpu_lacks(llvm: Llvm, tmp_path: Path) -> None:
+    """A form asked for by name is refused; one that was only offered to loops is left out."""
+    bitcode, write = tmp_path / "udf.bc", tmp_path / "manifest.json"
+    udf = {"scalar": None, "fast": "udf_lookupf_fast", "accurate": "udf_lookupf_accurate"}
+    forms = {"scalar": "__udf_lookupf", "v8": "__udf_lookupf_v8"}
+    write.write_text(manifest(name="lookupf", quick="udf_lookupf_quick", forms=forms, **udf))
+    llvm.widen(SOURCES / "probe.c", write, bitcode, LEVELS["avx512"], "-c", "-emit-llvm")
+    user = tmp_path / "user.c"
+    user.write_text(
+        "typedef float v8 __attribute__((vector_size(32)));\n"
+        "float one(float); v8 eight(v8);\n"
+        "void f(const float *a, float *b) { for (int i = 0; i < 64; ++i) b[i] = one(a[i]); }\n"
+        "void g(v8 *a) { *a = eight(*a); }\n"
+    )
+    for target, form, level, refused in (
+        ("eight", "__udf_lookupf_v8", "avx2", True),
+        ("eight", "__udf_lookupf_v8", "avx512", False),
+        ("one", "__udf_lookupf", "avx2", False),
+        ("one", "__udf_lookupf", "baseline", False),
+    ):
+        (tmp_path / "map.json").write_text(replace_map({target: form}, "udf.bc"))
+        done = llvm.run(
+            [
+                *(llvm.tool("clang"), "-O3", "-Wno-psabi", *LEVELS[level].march, *llvm.loads),
+                *("-mllvm", f"-udf-replace-map={tmp_path / 'map.json'}"),
+                *("-c", user, "-o", tmp_path / "user.o"),
+            ]
+        )
+        if refused:
+            assert_plain_error(done.returncode, done.stderr, "permutes registers", "lower CPU")
+        else:
+            assert done.returncode == 0, done.stderr
 
 
 def test_missing_fused_multiply_add_is_warned_about(llvm: Llvm, tmp_path: Path) -> None:

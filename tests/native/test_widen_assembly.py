@@ -9,6 +9,7 @@ from toolchain import FLAGS, LEVELS, SOURCES, Llvm, Probe
 
 EXPF = Probe("expf", 32, 1)
 EXP = Probe("exp", 64, 1)
+LOOKUPF = Probe("lookupf", 32, 1, quick=True)
 REGISTER = {"avx2": "ymm", "avx512": "zmm"}
 
 # Floating-point arithmetic and conversion on one element (ss, sd), as opposed to the
@@ -71,6 +72,30 @@ def test_array_form_is_vector_code(
     assembly = compile_to_assembly(llvm, tmp_path, manifest, level_name)
     loop = hot_loop(function_body(assembly, f"__udf_{probe.name}_array"))
     assert_packed(loop, REGISTER[level_name])
+
+
+# Per level: what reads the tables of 32, 16 and 8 floats, and how often. At AVX2 the first
+# does not fit into two registers, and the second is read in halves.
+PERMUTATIONS = {
+    "avx512": {r"vperm[it]2(ps|d)\s.*%zmm": 1, r"vperm(ps|d)\s.*%zmm": 2},
+    "avx2": {r"vperm(ps|d)\s.*%ymm": 3},
+}
+
+
+@pytest.mark.parametrize("level_name", REGISTER)
+def test_small_tables_are_read_by_permutations(
+    llvm: Llvm, tmp_path: Path, write_manifest: Callable[..., Path], level_name: str
+) -> None:
+    level = LEVELS[level_name]
+    assembly = compile_to_assembly(llvm, tmp_path, write_manifest(level, [LOOKUPF]), level_name)
+    body = function_body(assembly, f"__udf_lookupf_v{max(level.lanes(32))}")
+    for pattern, times in PERMUTATIONS[level_name].items():
+        assert len([op for op in body if re.match(pattern, op)]) == times, pattern
+    assert not [op for op in body if "gather" in op]
+    # Negative control: in the fix-up and the scalar form there is nothing to permute.
+    scalar = function_body(assembly, "__udf_lookupf")
+    assert not [op for op in scalar if "vperm" in op]
+    assert "__udf_table" not in assembly
 
 
 @pytest.mark.parametrize("level_name", REGISTER)

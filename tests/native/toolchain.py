@@ -163,6 +163,7 @@ class Probe:
     bits: int
     arity: int
     two_step: bool = True
+    quick: bool = False
 
     @property
     def real(self) -> type:
@@ -181,6 +182,7 @@ class Probe:
             "type": "float" if self.bits == 32 else "double",
             "arity": self.arity,
             "scalar": None if self.two_step else udf,
+            "quick": f"{udf}_quick" if self.quick else None,
             "fast": f"{udf}_fast" if self.two_step else None,
             "accurate": f"{udf}_accurate" if self.two_step else None,
             "forms": forms,
@@ -189,6 +191,7 @@ class Probe:
 
 PROBES = (
     Probe("expf", 32, 1),
+    Probe("lookupf", 32, 1, quick=True),
     Probe("exp", 64, 1),
     Probe("hypotf", 32, 2),
     Probe("hypot", 64, 2),

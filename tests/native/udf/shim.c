@@ -32,6 +32,7 @@
 #define STORE(p, y) (*(p) = (y))
 
 SHIM1(expf, 1, float, float, LOAD, STORE)
+SHIM1(lookupf, 1, float, float, LOAD, STORE)
 SHIM1(exp, 1, double, double, LOAD, STORE)
 SHIM2(hypotf, 1, float, float, LOAD, STORE)
 SHIM2(hypot, 1, double, double, LOAD, STORE)
@@ -40,6 +41,7 @@ SHIM2(step, 1, double, double, LOAD, STORE)
 
 #ifdef __AVX2__
 SHIM1(expf_v8, 8, float, __m256, _mm256_loadu_ps, _mm256_storeu_ps)
+SHIM1(lookupf_v8, 8, float, __m256, _mm256_loadu_ps, _mm256_storeu_ps)
 SHIM1(exp_v4, 4, double, __m256d, _mm256_loadu_pd, _mm256_storeu_pd)
 SHIM2(hypotf_v8, 8, float, __m256, _mm256_loadu_ps, _mm256_storeu_ps)
 SHIM2(hypot_v4, 4, double, __m256d, _mm256_loadu_pd, _mm256_storeu_pd)
@@ -48,6 +50,7 @@ SHIM2(step_v4, 4, double, __m256d, _mm256_loadu_pd, _mm256_storeu_pd)
 #endif
 #ifdef __AVX512F__
 SHIM1(expf_v16, 16, float, __m512, _mm512_loadu_ps, _mm512_storeu_ps)
+SHIM1(lookupf_v16, 16, float, __m512, _mm512_loadu_ps, _mm512_storeu_ps)
 SHIM1(exp_v8, 8, double, __m512d, _mm512_loadu_pd, _mm512_storeu_pd)
 SHIM2(hypotf_v16, 16, float, __m512, _mm512_loadu_ps, _mm512_storeu_ps)
 SHIM2(hypot_v8, 8, double, __m512d, _mm512_loadu_pd, _mm512_storeu_pd)
@@ -77,6 +80,8 @@ SHIM2(step_v8, 8, double, __m512d, _mm512_loadu_pd, _mm512_storeu_pd)
   })
 
 REFERENCE1(expf, float, TWO_STEP(udf_expf_fast(x, &hard), udf_expf_accurate(x)))
+REFERENCE1(lookupf, float,
+           TWO_STEP(udf_lookupf_fast(x, &hard), udf_lookupf_accurate(x)))
 REFERENCE1(exp, double, TWO_STEP(udf_exp_fast(x, &hard), udf_exp_accurate(x)))
 REFERENCE2(hypotf, float,
            TWO_STEP(udf_hypotf_fast(x, y, &hard), udf_hypotf_accurate(x, y)))

@@ -1,18 +1,23 @@
 //===- expf.c - Correctly rounded float32 exp -----------------------------===//
 //
-// Method. x = k ln(2) + r, where k, the integer nearest to x / ln(2), is read
-// from the low bits of x log2(e) + 1.5 * 2^52 and |r| <= 0.3469. exp(x) = 2^k
-// P(r) with P of degree 8, in double; 2^k is added to the exponent field. P is
-// evaluated by Estrin's scheme: the array form waits for latencies more than
-// for units. Clamping the argument leaves no special cases.
+// Fast path. x = k ln(2) + r, where k, the integer nearest to x / ln(2), is
+// read from the low bits of x log2(e) + 1.5 * 2^52 and |r| <= 0.3469. exp(x) =
+// 2^k P(r) with P of degree 8, in double; 2^k is added to the exponent field. P
+// is evaluated by Estrin's scheme: latencies count for more than units.
+// Clamping the argument leaves no special cases.
 //
-// Error of the fast path, relative. P: 2^-39.9 (certified by supnorm). The
-// reduction adds less than 2^-46.4 (k times the error of the double nearest to
-// ln(2), and without FMA the rounding of their product), the evaluation less
-// than 2^-50: 2^-39.8 in all, which is at most 2^13.2 units in the last place
-// of the double. The rounding test sends everything within EXP_MARGIN = 2^14
-// units of a boundary to the accurate path; subnormal results are tested at
-// their own spacing, so that arguments down to -104 are as cheap as others.
+// Its error, relative. P: 2^-39.9 (certified by supnorm). The reduction adds
+// less than 2^-46.4 (k times the error of the double nearest to ln(2), and
+// without FMA the rounding of their product), the evaluation less than 2^-50:
+// 2^-39.8 in all, which is at most 2^13.2 units in the last place of the
+// double. The rounding test sends everything within EXP_MARGIN = 2^14 units of
+// a boundary to the accurate path; subnormal results are tested at their own
+// spacing, so that arguments down to -104 are as cheap as others.
+//
+// Quick path, see exp_quick.h. x = n ln(2)/J + r + s, where n is read from the
+// low bits of x J / ln(2) + 1.5 * 2^23. r, the fused x - n STEP_HI, is exact:
+// for n != 0 it is a multiple of 2^-30 below 2^-6 (J = 16: of 2^-29 below
+// 2^-5). s is below 2^-21.6 and known to 2^-46.
 //
 // Accurate path. Double-double, relative error below 2^-78.
 //
@@ -25,6 +30,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../common/corem.h"
+#include "../common/exp_quick.h"
 #include "../common/expm1_dd.h"
 
 #include "constants.h"
@@ -60,6 +66,25 @@ UDF_INLINE float udf_expf_fast(float x, int *hard) {
   *hard = udf_near_boundary_subnormal(y, d < EXP_SUBNORMAL, EXP_MARGIN);
   return (float)y;
 }
+
+#ifdef __FMA__
+// The square of 87.29: results are normal and finite below it.
+#define EXP_QUICK_MAX_SQUARE 7620.0f
+
+UDF_INLINE float udf_expf_quick(float x, int *hard) {
+  float nm = __builtin_fmaf(x, UDF_EXP_QUICK_INV_STEP, 0x1.8p23f);
+  float n = nm - 0x1.8p23f;
+  uint32_t i = udf_f32_bits(nm) - udf_f32_bits(0x1.8p23f);
+  float r = __builtin_fmaf(n, -UDF_EXP_QUICK_STEP_HI, x);
+  float s = __builtin_fmaf(n, -UDF_EXP_QUICK_STEP_LO, udf_exp_quick_rest(i));
+  int undecided;
+  float y = udf_exp_quick(i, r, s, &undecided);
+  // NaN is hard.
+  _Bool zero = x < EXP_MIN;
+  *hard = !zero & (undecided | !(x * x <= EXP_QUICK_MAX_SQUARE));
+  return zero ? 0 : y;
+}
+#endif
 
 static UDF_COLD float udf_expf_accurate(float x) {
   if (x != x)

@@ -1,15 +1,19 @@
 //===- exp2f.c - Correctly rounded float32 exp2 ---------------------------===//
 //
-// Method. x = k + r with k the integer nearest to x, read from the low bits of
-// x + 1.5 * 2^52; both are exact and |r| <= 1/2. 2^x = 2^k P(r) with P of
+// Fast path. x = k + r with k the integer nearest to x, read from the low bits
+// of x + 1.5 * 2^52; both are exact and |r| <= 1/2. 2^x = 2^k P(r) with P of
 // degree 8, in double, by Estrin's scheme; 2^k is added to the exponent field.
 // Clamping the argument leaves no special cases.
 //
-// Error of the fast path, relative. P: 2^-39.9 (certified by supnorm), the
+// Its error, relative. P: 2^-39.9 (certified by supnorm), the
 // evaluation less than 2^-50: 2^-39.8 in all, which is at most 2^13.2 units in
 // the last place of the double. The rounding test sends everything within
 // EXP2_MARGIN = 2^14 units of a boundary to the accurate path; subnormal
 // results are tested at their own spacing. Integers are exact, as P(0) = 1.
+//
+// Quick path, see exp_quick.h. x = n/J + d, n being read from the low bits of
+// x + 1.5 * 2^23 / J; d is exact. d ln(2) = r + s, with s below 2^-23 and known
+// to 2^-47.
 //
 // Accurate path. Double-double, relative error below 2^-78.
 //
@@ -22,6 +26,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "../common/corem.h"
+#include "../common/exp_quick.h"
 #include "../common/expm1_dd.h"
 
 #include "constants.h"
@@ -57,6 +62,27 @@ UDF_INLINE float udf_exp2f_fast(float x, int *hard) {
   *hard = udf_near_boundary_subnormal(y, d < EXP2_SUBNORMAL, EXP2_MARGIN);
   return (float)y;
 }
+
+#ifdef __FMA__
+#define EXP2_QUICK_MAGIC (0x1.8p23f / UDF_EXP_QUICK_STEPS)
+// The square of 126: results are normal and finite up to it.
+#define EXP2_QUICK_MAX_SQUARE 15876.0f
+
+UDF_INLINE float udf_exp2f_quick(float x, int *hard) {
+  float nm = x + EXP2_QUICK_MAGIC;
+  float d = x - (nm - EXP2_QUICK_MAGIC);
+  uint32_t i = udf_f32_bits(nm) - udf_f32_bits(EXP2_QUICK_MAGIC);
+  float r = d * UDF_EXP_QUICK_LN2_HI;
+  float s = __builtin_fmaf(d, UDF_EXP_QUICK_LN2_HI, -r) +
+            __builtin_fmaf(d, UDF_EXP_QUICK_LN2_LO, udf_exp_quick_rest(i));
+  int undecided;
+  float y = udf_exp_quick(i, r, s, &undecided);
+  // NaN is hard.
+  _Bool zero = x < EXP2_MIN;
+  *hard = !zero & (undecided | !(x * x <= EXP2_QUICK_MAX_SQUARE));
+  return zero ? 0 : y;
+}
+#endif
 
 static UDF_COLD float udf_exp2f_accurate(float x) {
   if (x != x)

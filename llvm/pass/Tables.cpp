@@ -1,0 +1,282 @@
+//===- Tables.cpp - Small tables held in vector registers -----------------===//
+// udf-tables: look-ups in small constant tables become register permutations.
+//===----------------------------------------------------------------------===//
+//
+// The loop vectoriser makes a gather, or a load per lane, of `table[i % N]`. A
+// table of floats that fits into two registers is better kept in them: one
+// permutation reads all lanes. LLVM has no portable operation for that, so the
+// look-up becomes a call whose vector variants hold the target's permutations.
+// A call that the vectoriser leaves alone is inlined as the load that it was.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Tables.h"
+#include "Target.h"
+#include "Widen.h"
+
+#include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/Statistic.h"
+#include "llvm/IR/Constants.h"
+#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/InstIterator.h"
+#include "llvm/IR/IntrinsicsX86.h"
+#include "llvm/IR/Module.h"
+#include "llvm/IR/PatternMatch.h"
+#include "llvm/Support/MathExtras.h"
+#include "llvm/TargetParser/Triple.h"
+#include "llvm/Transforms/Utils/Cloning.h"
+#include <optional>
+
+#define DEBUG_TYPE "udf-tables"
+
+using namespace llvm;
+using namespace llvm::PatternMatch;
+
+STATISTIC(NumLookups, "Number of table look-ups made calls");
+STATISTIC(NumInlined, "Number of such calls inlined");
+
+// On the functions that stand for a look-up.
+static constexpr StringLiteral TableMark = "udf-table";
+
+namespace {
+
+/// What the target can do with one register of floats.
+struct Permutation {
+  unsigned Lanes;
+  Intrinsic::ID One;   // out of one register
+  Intrinsic::ID Two;   // out of a pair, not_intrinsic if the target cannot
+  Intrinsic::ID Blend; // then it blends by the signs of a third vector
+};
+
+struct Lookup {
+  LoadInst *Load;
+  Value *Index; // only its low bits count
+};
+
+class Tables {
+public:
+  Tables(Module &M, FunctionAnalysisManager &FAM)
+      : M(M), Ctx(M.getContext()), FAM(FAM), FloatTy(Type::getFloatTy(Ctx)),
+        I32(Type::getInt32Ty(Ctx)) {}
+
+  bool rewrite(Function &F);
+  bool inlineCalls();
+
+private:
+  std::optional<Permutation> permutation(Function &F);
+  Function *declare(const Twine &Name, unsigned Lanes, const Function &Model);
+  void emitLoad(Function &F, GlobalVariable &Table, uint64_t Entries);
+  void emitPermutation(Function &F, const ConstantDataArray &Entries,
+                       const Permutation &P);
+  Function *emit(GlobalVariable &Table, const Permutation &P,
+                 const Function &Model, std::string &Variants);
+
+  Module &M;
+  LLVMContext &Ctx;
+  FunctionAnalysisManager &FAM;
+  Type *FloatTy, *I32;
+};
+
+} // namespace
+
+std::optional<Permutation> Tables::permutation(Function &F) {
+  if (Triple(M.getTargetTriple()).getArch() != Triple::x86_64)
+    return std::nullopt;
+  if (udf::hasFeatures(F, "+avx512f", FAM))
+    return Permutation{16, Intrinsic::x86_avx512_permvar_sf_512,
+                       Intrinsic::x86_avx512_vpermi2var_ps_512,
+                       Intrinsic::not_intrinsic};
+  if (udf::hasFeatures(F, "+avx2", FAM))
+    return Permutation{8, Intrinsic::x86_avx2_permps, Intrinsic::not_intrinsic,
+                       Intrinsic::x86_avx_blendv_ps_256};
+  return std::nullopt;
+}
+
+static const ConstantDataArray *entriesOf(const GlobalVariable &Table) {
+  return Table.isConstant() && Table.hasDefinitiveInitializer()
+             ? dyn_cast<ConstantDataArray>(Table.getInitializer())
+             : nullptr;
+}
+
+/// Finds a load of table[i & (N - 1)], N floats being all that the table has.
+static std::optional<Lookup> findLookup(LoadInst &Load, unsigned MostEntries) {
+  auto *Address = dyn_cast<GetElementPtrInst>(Load.getPointerOperand());
+  if (!Address || !Load.isSimple() || !Load.getType()->isFloatTy())
+    return std::nullopt;
+  auto *Table = dyn_cast<GlobalVariable>(Address->getPointerOperand());
+  const ConstantDataArray *Entries = Table ? entriesOf(*Table) : nullptr;
+  if (!Entries || !Entries->getElementType()->isFloatTy())
+    return std::nullopt;
+  uint64_t N = Entries->getNumElements();
+  if (N < 2 || N > MostEntries || !isPowerOf2_64(N))
+    return std::nullopt;
+
+  // An index into the array, or, in newer LLVM, one of floats.
+  bool OfArray = Address->getSourceElementType() == Table->getValueType() &&
+                 Address->getNumIndices() == 2 &&
+                 match(Address->getOperand(1), m_Zero());
+  bool OfFloats = Address->getSourceElementType()->isFloatTy() &&
+                  Address->getNumIndices() == 1;
+  Value *Index = Address->getOperand(Address->getNumOperands() - 1);
+  if (auto *Extended = dyn_cast<CastInst>(Index))
+    if (isa<ZExtInst, SExtInst>(Extended))
+      Index = Extended->getOperand(0);
+  Value *Unmasked;
+  if (!(OfArray || OfFloats) || Index->getType()->getIntegerBitWidth() < 32 ||
+      !match(Index, m_And(m_Value(Unmasked), m_SpecificInt(N - 1))))
+    return std::nullopt;
+  return Lookup{&Load, Unmasked};
+}
+
+/// float(i32), or the same of vectors, for one table.
+Function *Tables::declare(const Twine &Name, unsigned Lanes,
+                          const Function &Model) {
+  Type *Result = FloatTy, *Index = I32;
+  if (Lanes > 1) {
+    Result = FixedVectorType::get(FloatTy, Lanes);
+    Index = FixedVectorType::get(I32, Lanes);
+  }
+  Function *F = Function::Create(FunctionType::get(Result, Index, false),
+                                 GlobalValue::InternalLinkage, Name, M);
+  udf::copyTarget(Model, *F);
+  F->addFnAttr(TableMark);
+  F->setDoesNotThrow();
+  F->setDoesNotAccessMemory();
+  F->addFnAttr(Attribute::WillReturn);
+  return F;
+}
+
+void Tables::emitLoad(Function &F, GlobalVariable &Table, uint64_t Entries) {
+  IRBuilder<> B(BasicBlock::Create(Ctx, "entry", &F));
+  Value *Masked = B.CreateAnd(F.getArg(0), B.getInt32(Entries - 1));
+  Value *Address = B.CreateInBoundsGEP(
+      Table.getValueType(), &Table,
+      {B.getInt64(0), B.CreateZExt(Masked, B.getInt64Ty())});
+  B.CreateRet(B.CreateAlignedLoad(FloatTy, Address, Align(4)));
+}
+
+void Tables::emitPermutation(Function &F, const ConstantDataArray &Entries,
+                             const Permutation &P) {
+  IRBuilder<> B(BasicBlock::Create(Ctx, "entry", &F));
+  unsigned N = Entries.getNumElements();
+  // A table shorter than a register repeats: the index counts modulo the lanes.
+  auto Part = [&](unsigned Start) {
+    SmallVector<Constant *, 16> Lanes;
+    for (unsigned I = 0; I < P.Lanes; ++I)
+      Lanes.push_back(Entries.getElementAsConstant((Start + I) % N));
+    return ConstantVector::get(Lanes);
+  };
+  auto *IndexTy = cast<FixedVectorType>(F.getArg(0)->getType());
+  unsigned Lanes = IndexTy->getNumElements();
+  SmallVector<int, 16> Widen(P.Lanes, PoisonMaskElem), Narrow;
+  for (unsigned I = 0; I < Lanes; ++I) {
+    Widen[I] = static_cast<int>(I);
+    Narrow.push_back(static_cast<int>(I));
+  }
+  Value *Index = F.getArg(0);
+  if (Lanes < P.Lanes)
+    Index = B.CreateShuffleVector(Index, Widen);
+  Value *Result;
+  if (N <= P.Lanes) {
+    Result = B.CreateIntrinsic(P.One, {}, {Part(0), Index});
+  } else if (P.Two != Intrinsic::not_intrinsic) {
+    Result = B.CreateIntrinsic(P.Two, {}, {Part(0), Index, Part(P.Lanes)});
+  } else {
+    // The blend looks at the sign, so the index's next bit moves there.
+    Value *Bit = B.CreateShl(Index, 31 - Log2_32(P.Lanes));
+    Result = B.CreateIntrinsic(
+        P.Blend, {},
+        {B.CreateIntrinsic(P.One, {}, {Part(0), Index}),
+         B.CreateIntrinsic(P.One, {}, {Part(P.Lanes), Index}),
+         B.CreateBitCast(Bit, FixedVectorType::get(FloatTy, P.Lanes))});
+  }
+  if (Lanes < P.Lanes)
+    Result = B.CreateShuffleVector(Result, Narrow);
+  B.CreateRet(Result);
+}
+
+/// The functions of one table; \p Variants receives the mapping to vectors.
+Function *Tables::emit(GlobalVariable &Table, const Permutation &P,
+                       const Function &Model, std::string &Variants) {
+  const ConstantDataArray &Entries = *entriesOf(Table);
+  Function *Scalar = declare("__udf_table." + Table.getName(), 1, Model);
+  emitLoad(*Scalar, Table, Entries.getNumElements());
+  for (unsigned Lanes = 8; Lanes <= P.Lanes; Lanes *= 2) {
+    Function *F =
+        declare(Scalar->getName() + ".v" + Twine(Lanes), Lanes, Model);
+    udf::requireVectorWidth(*F, P.Lanes * 32);
+    emitPermutation(*F, Entries, P);
+    // The vector function ABI's name of a mapping, with LLVM's own letter for
+    // the instruction set: the lanes alone decide.
+    Variants +=
+        (Twine(Variants.empty() ? "" : ",") + "_ZGV_LLVM_N" + Twine(Lanes) +
+         "v_" + Scalar->getName() + "(" + F->getName() + ")")
+            .str();
+  }
+  return Scalar;
+}
+
+bool Tables::rewrite(Function &F) {
+  std::optional<Permutation> P = permutation(F);
+  if (!P)
+    return false;
+  MapVector<GlobalVariable *, SmallVector<Lookup, 2>> Found;
+  for (Instruction &I : instructions(F))
+    if (auto *Load = dyn_cast<LoadInst>(&I))
+      if (std::optional<Lookup> L = findLookup(*Load, 2 * P->Lanes))
+        Found[cast<GlobalVariable>(
+                  cast<GetElementPtrInst>(Load->getPointerOperand())
+                      ->getPointerOperand())]
+            .push_back(*L);
+  for (auto &[Table, Lookups] : Found) {
+    std::string Variants;
+    Function *Scalar = emit(*Table, *P, F, Variants);
+    for (const Lookup &L : Lookups) {
+      IRBuilder<> B(L.Load);
+      CallInst *Call =
+          B.CreateCall(Scalar, B.CreateZExtOrTrunc(L.Index, I32), "entry");
+      Call->addFnAttr(
+          Attribute::get(Ctx, "vector-function-abi-variant", Variants));
+      L.Load->replaceAllUsesWith(Call);
+      L.Load->eraseFromParent();
+      ++NumLookups;
+    }
+  }
+  return !Found.empty();
+}
+
+bool Tables::inlineCalls() {
+  SmallVector<Function *, 8> Made;
+  for (Function &F : M)
+    if (F.hasFnAttribute(TableMark))
+      Made.push_back(&F);
+  for (Function *F : Made) {
+    for (User *U : make_early_inc_range(F->users())) {
+      auto *Call = cast<CallInst>(U);
+      InlineFunctionInfo Info;
+      FAM.invalidate(*Call->getFunction(), PreservedAnalyses::none());
+      if (InlineFunction(*Call, Info).isSuccess())
+        ++NumInlined;
+    }
+    if (F->use_empty())
+      F->eraseFromParent();
+  }
+  return !Made.empty();
+}
+
+PreservedAnalyses udf::TablesPass::run(Module &M, ModuleAnalysisManager &MAM) {
+  auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
+  Tables T(M, FAM);
+  bool Changed = false;
+  if (S == Stage::Late) {
+    Changed = T.inlineCalls();
+  } else {
+    SmallVector<Function *, 8> Forms;
+    for (Function &F : M)
+      if (!F.isDeclaration() && F.hasFnAttribute(udf::FormMark))
+        Forms.push_back(&F);
+    for (Function *F : Forms)
+      Changed |= T.rewrite(*F);
+  }
+  return Changed ? PreservedAnalyses::none() : PreservedAnalyses::all();
+}

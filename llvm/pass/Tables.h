@@ -1,0 +1,29 @@
+//===- Tables.h - Small tables held in vector registers ---------*- C++ -*-===//
+// udf-tables: look-ups in small constant tables become register permutations.
+//===----------------------------------------------------------------------===//
+
+#ifndef UDF_PASS_TABLES_H
+#define UDF_PASS_TABLES_H
+
+#include "llvm/IR/PassManager.h"
+
+namespace udf {
+
+/// Runs twice in clang's pipeline: before the vectorisers it turns the look-ups
+/// of the forms that udf-widen made into calls with vector variants, and after
+/// them it inlines what these calls have become.
+struct TablesPass : llvm::PassInfoMixin<TablesPass> {
+  enum class Stage { Early, Late };
+
+  explicit TablesPass(Stage S) : S(S) {}
+
+  llvm::PreservedAnalyses run(llvm::Module &M,
+                              llvm::ModuleAnalysisManager &MAM);
+
+private:
+  Stage S;
+};
+
+} // namespace udf
+
+#endif // UDF_PASS_TABLES_H
