@@ -292,7 +292,7 @@ class ProfileWriter:
         path: of the file; its folder is made if there is none.
         strings: the table that the records' ids belong to.
         meta: plain data for the header: library, build_id, cpu_level, torch, depth, stride,
-            rank, ...; ``pid``, ``host`` and the clocks are added.
+            rank, ...; ``pid``, ``host`` and ``clocks`` are added where it has none.
 
     Raises:
         ProfileFileBusyError: another writer has the file open.
@@ -340,10 +340,10 @@ class ProfileWriter:
             )
         self._fd = fd
         self.meta = {
-            **self._given,
             "pid": self._pid,
             "host": socket.gethostname(),
             "clocks": clocks(),
+            **self._given,
         }
         # On a full disk the run goes on as it does when the disk fills up later.
         self._write(b"")
@@ -354,7 +354,10 @@ class ProfileWriter:
         return self._fd >= 0
 
     def cells(self, cells: Records, scope: str = "") -> None:
-        """Append a snapshot of cells (dtype CELL), in place of earlier ones of ``scope``."""
+        """Append a snapshot of cells (dtype CELL), in place of an earlier one of ``scope``.
+
+        Scopes are disjoint parts of a run, such as its tests; the whole is their sum.
+        """
         self._scoped(CELLS, cells, CELL, scope)
 
     def operators(self, operators: Records, scope: str = "") -> None:
@@ -473,7 +476,7 @@ class ProfileFile:
         path: of the file.
         meta: the header's data.
         strings: id -> string.
-        cells: scope -> the last snapshot, dtype CELL. The scope "" is the whole run.
+        cells: scope -> the last snapshot, dtype CELL; the whole is the sum of the scopes.
         operators: scope -> the last snapshot, dtype OPERATOR.
         events: all of them, dtype EVENT.
         marks: in their order.
