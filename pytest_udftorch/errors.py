@@ -103,6 +103,18 @@ class ProfileDamagedError(UdfError):
     """The header or a record of a profile does not have the checksum that it states."""
 
 
+class ProfileMismatchError(UdfError):
+    """Profiles that do not belong together were to be put together."""
+
+
+class NoProfileError(UdfError):
+    """There is no profile where one was asked for: none was written, or profiling is off."""
+
+
+class PackageMissingError(UdfError):
+    """An optional package is needed for what was asked."""
+
+
 class ProfileLossWarning(UserWarning):
     """Records of a profile could not be written; the run went on without them."""
 

@@ -153,7 +153,8 @@ EVENT: Final = _struct(
         ("out_min", "<f8", ()),
         ("out_max", "<f8", ()),
         ("flags", "<u4", ()),
-        ("pad", "<u4", ()),
+        # Where a saved profile holds several processes, the index of the event's; else 0.
+        ("process", "<u4", ()),
     ]
 )
 
