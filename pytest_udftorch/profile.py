@@ -438,8 +438,11 @@ class Profile:
         return found
 
     def layers(self) -> list[Row]:
-        """Return one row per module, function and dtype; modules in the order of first use."""
-        return self.rows("module", "function", "dtype")
+        """Return one row per module, function and dtype; modules in the order of first use.
+
+        What belongs to no module comes last.
+        """
+        return sorted(self.rows("module", "function", "dtype"), key=lambda r: not r.key["module"])
 
     def table(self, by: str = "function", top: int | None = None) -> str:
         """Return a table for a terminal.
