@@ -214,10 +214,9 @@ class First:
 
 def _grouped(rows: Records, key: Sequence[str]) -> tuple[Records, NDArray[np.intp]]:
     """Return rows in the order of their keys, and where each group starts."""
-    order = np.lexsort([rows[name] for name in reversed(key)])
-    rows = rows[order]
-    if not len(rows):
-        return rows, np.zeros(0, np.intp)
+    if not key or not len(rows):
+        return rows, np.arange(min(1, len(rows)))
+    rows = rows[np.lexsort([rows[name] for name in reversed(key)])]
     keys = np.stack([rows[name].astype(np.int64) for name in key])
     return rows, np.concatenate([[0], np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(0)) + 1])
 

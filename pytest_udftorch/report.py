@@ -270,12 +270,12 @@ class _Axis:
     """
 
     middle = (-40, 24)
-    first, last = 7.0, 92.0
+    first, last = 7.0, 91.5
     tail = 18.0
 
     zero = 3.0
-    inf = 92.6
-    nan = 96.6
+    inf = 92.0
+    nan = 97.0
     wide = 3.0
 
     def __init__(self, profiles: Iterable[Profile]) -> None:
@@ -785,7 +785,7 @@ def _operators(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     timed = any(p.time_ns for p in profiles)
     header = ["operator", *_library_head(profiles), "function", "operator calls", "elements"]
     header += ["time in function", "time of operator", "share of operator"] if timed else []
-    rows = []
+    found: dict[tuple[str, ...], list[list[_Cell]]] = {}
     for profile, name in zip(profiles, names, strict=True):
         for row in profile.rows("operator", "function", "dtype"):
             cells = [
@@ -803,7 +803,8 @@ def _operators(profiles: Sequence[Profile], names: Sequence[str]) -> str:
                     (time_text(whole), whole) if whole else ("-", ""),
                     (share_text(row.time_ns, whole), "" if part is None else part),
                 ]
-            rows.append(cells)
+            found.setdefault(tuple(row.key.values()), []).append(cells)
+    rows = [cells for same in found.values() for cells in same]
     if not rows:
         return ""
     return "\n".join(["<h2>Operators</h2>", _table("operators", header, rows)])

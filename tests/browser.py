@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -132,16 +133,25 @@ class Page:
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
+def _high_pipe() -> list[int]:
+    """Return a pipe whose ends are not the descriptors that the browser's will have."""
+    ends = os.pipe()
+    high = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
+    return high
+
+
 @contextlib.contextmanager
 def page(browser: str, profile: Path) -> Iterator[Page]:
     """Start a browser with a fresh profile folder and the network off; yield its page."""
-    child_reads, writing = os.pipe()
-    reading, child_writes = os.pipe()
+    child_reads, writing = _high_pipe()
+    reading, child_writes = _high_pipe()
     with contextlib.ExitStack() as stack:
         # The pipe is at the descriptors 3 and 4 of the browser.
         process = subprocess.Popen(
             [
-                "sh", "-c", f'exec "$@" 3<&{child_reads} 4>&{child_writes}', "sh",
+                "bash", "-c", f'exec "$@" 3<&{child_reads} 4>&{child_writes}', "bash",
                 browser, *SWITCHES, f"--user-data-dir={profile}", "about:blank",
             ],
             pass_fds=(child_reads, child_writes),
