@@ -45,7 +45,7 @@ GROUPS: Final = {
 NO_MODULE: Final = "(no module)"
 
 #: How kinds of special values are called.
-KINDS: Final = {"zero": "zero", "subnormal": "subnormal", "inf": "inf", "nan": "NaN"}
+KINDS: Final = {"nan": "NaN", "inf": "inf", "subnormal": "subnormal", "zero": "zero"}
 
 
 # Numbers for people ------------------------------------------------------------------
@@ -374,8 +374,12 @@ class Profile:
 
     @property
     def wall_ns(self) -> int:
-        """For how long was profiled, the longest of all processes; 0 if nobody said."""
-        return max(int(p.get("wall_ns", 0)) for p in self.processes)
+        """For how long was profiled: the longest of all processes; 0 if nobody said."""
+        walls: dict[Any, int] = {}
+        for p in self.processes:  # sessions of one process follow each other
+            who = (p.get("host"), p.get("pid"))
+            walls[who] = walls.get(who, 0) + int(p.get("wall_ns", 0))
+        return max(walls.values())
 
     @property
     def time_ns(self) -> float:
@@ -393,8 +397,9 @@ class Profile:
             parts.append(f"torch {meta['torch']}")
         if meta.get("depth"):
             parts.append(f"depth {meta['depth']}")
-        if len(self.processes) > 1:
-            parts.append(f"{len(self.processes)} processes")
+        processes = {(p.get("host"), p.get("pid")) for p in self.processes}
+        if len(processes) > 1:
+            parts.append(f"{len(processes)} processes")
         return ", ".join(parts)
 
     # Views ---------------------------------------------------------------------------
@@ -820,9 +825,13 @@ def merge(profiles: Iterable[Profile]) -> Profile:
 
 def _index(processes: list[Mapping[str, Any]], process: Mapping[str, Any]) -> int:
     """Return the place of a process in the list, which parts of one process share."""
-    if process not in processes:
-        processes.append(process)
-    return processes.index(process)
+    for number, known in enumerate(processes):
+        if {**process, "wall_ns": 0} == {**known, "wall_ns": 0}:
+            if process.get("wall_ns", 0) > known.get("wall_ns", 0):
+                processes[number] = process
+            return number
+    processes.append(process)
+    return len(processes) - 1
 
 
 def load_all(paths: Iterable[str | Path]) -> list[Profile]:
