@@ -834,18 +834,27 @@ def _index(processes: list[Mapping[str, Any]], process: Mapping[str, Any]) -> in
     return len(processes) - 1
 
 
+def by_library(profiles: Iterable[Profile]) -> list[Profile]:
+    """Return one profile for each library, in the order found.
+
+    Raises:
+        ProfileMismatchError: two of one library are of different builds or depths.
+    """
+    groups: dict[str, list[Profile]] = {}
+    for profile in profiles:
+        groups.setdefault(profile.label, []).append(profile)
+    return [merge(parts) for parts in groups.values()]
+
+
 def load_all(paths: Iterable[str | Path]) -> list[Profile]:
     """Read files and folders; return one profile for each library, in the order found.
 
     Raises:
         As :meth:`Profile.load`; files of one library must be of one build and depth.
     """
-    groups: dict[str, list[Profile]] = {}
-    for path in paths:
-        for file, notes in _read_all(Path(path)):
-            profile = _from_file(file, notes)
-            groups.setdefault(profile.label, []).append(profile)
-    return [merge(parts) for parts in groups.values()]
+    return by_library(
+        _from_file(file, notes) for path in paths for file, notes in _read_all(Path(path))
+    )
 
 
 def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:
