@@ -206,6 +206,7 @@ class Collector:
             self._final = self.profile()
             if self.writer is not None:
                 self._write(self.writer, *self._new_part(), "")
+                self.writer.mark(wall_ns=self.meta["wall_ns"])
         finally:
             self._undo.close()
 
