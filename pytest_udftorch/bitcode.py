@@ -40,18 +40,21 @@ from pytest_udftorch.errors import (
     LibdeviceError,
     SourceCompileError,
 )
+from pytest_udftorch.instrument import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.library import UdfFunction
 from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 3
+_VERSION: Final = 8
 
-#: Functions that LLVM has intrinsics for; a compiler turns calls of libm into them.
-_INTRINSICS: Final = frozenset(
-    ("exp", "exp2", "log", "log2", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh",
-     "asin", "acos", "atan", "pow", "atan2")
-)  # fmt: skip
+#: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
+#: libm into them.
+_INTRINSICS: Final = {
+    **dict.fromkeys(("exp", "exp2", "log", "log2", "log10", "sin", "cos", "pow"), 16),
+    **dict.fromkeys(("tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"), 19),
+    "atan2": 20,
+}
 _LETTERS: Final = {"float32": "f32", "float64": "f64"}
 
 
@@ -76,7 +79,8 @@ def targets(function: str, dtype: str, cpu_level: str) -> dict[str, str]:
     for form, names in known.symbols(dtype).items():
         if form in available and form != "array":
             found.update(dict.fromkeys(names, known.export(dtype, form)))
-    if function in _INTRINSICS:
+    _, llvm = pass_plugin()
+    if _INTRINSICS.get(function, llvm + 1) <= llvm:
         letters = _LETTERS[dtype]
         found[f"llvm.{function}.{letters}"] = known.export(dtype, "scalar")
         for form in available:
@@ -108,11 +112,17 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         {
             "library": str(part.build.library.folder),
             "build_id": part.build.build_id,
+            "profiled": part.build.profiled,
             "cpu_level": part.build.cpu_level,
             "functions": part.functions,
         }
         for part in parts
     ]
+    # Code that counts asks the runtime, which the process has loaded, for its cells. What
+    # does not count must not ask: Inductor loads code for trial into processes without it.
+    profiled = any(part.build.profiled for part in parts)
+    counting = ["-Wl,--as-needed", *link_inputs()] if profiled else []
+    inputs = " ".join(map(shlex.quote, counting))
     maker = " ".join(map(shlex.quote, (sys.executable, "-m", __name__, str(folder))))
     text = (
         "#!/bin/sh\n"
@@ -122,6 +132,8 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         f'[ -e "$here/udf.bc" ] || {maker} || exit 1\n'
         'export UDFTORCH_REPLACE_MAP="$here/map.json";;\n'
         "esac\n"
+        'case " $* " in *" -c "*|*" -E "*|*" c++-header "*) ;; '
+        f'*) set -- "$@" {inputs};; esac\n'
         f"exec {shlex.quote(str(compiler.path))} --driver-mode=g++ "
         f'-fpass-plugin={shlex.quote(str(plugin))} "$@"\n'
     )
@@ -181,9 +193,10 @@ def _compile(
     """Return one bitcode file for each source, and the targets of the map."""
     jobs: list[list[str]] = []
     replaced: dict[str, str] = {}
+    observed = False
     for part in description:
         level = part["cpu_level"]
-        build = build_library(Path(part["library"]), level)
+        build = build_library(Path(part["library"]), level, profiled=part["profiled"])
         if build.build_id != part["build_id"]:
             raise SourceCompileError(
                 f"UDF library {build.library.name!r} was changed while a session has it open. "
@@ -193,7 +206,15 @@ def _compile(
         for name, dtype in keys:
             replaced |= targets(name, dtype, level)
         flags = (*FLAGS, *CPU_LEVELS[level][0])
-        jobs += _jobs(scratch, len(jobs), build, keys, compiler, flags, forms_wanted=None)
+        jobs += _jobs(scratch, len(jobs), build, keys, compiler, flags)
+        if build.profiled and not observed:
+            observed = True
+            jobs.append(
+                [
+                    str(compiler.path), *flags, "-emit-llvm", "-c", str(observe_source()[0]),
+                    "-o", str(scratch / "observe.bc"),
+                ]
+            )  # fmt: skip
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
     return [Path(job[-1]) for job in jobs], replaced
@@ -206,9 +227,14 @@ def _jobs(
     keys: Iterable[tuple[str, str]],
     compiler: Compiler,
     flags: Iterable[str],
-    forms_wanted: frozenset[str] | None,
+    *,
+    scalar_only: bool = False,
 ) -> list[list[str]]:
-    """Return the clang commands that make bitcode of a build's sources; the last word is it."""
+    """Return the clang commands that make bitcode of a build's sources; the last word is it.
+
+    The array form is called from libtorch only. With ``scalar_only`` there are no vector
+    forms either, and nothing is counted.
+    """
     plugin, _ = pass_plugin()
     library = build.library
     by_source: dict[Path, list[UdfFunction]] = {}
@@ -218,19 +244,26 @@ def _jobs(
     jobs = []
     for number, (source, functions) in enumerate(by_source.items(), start=first):
         piece = scratch / f"{number}.bc"
-        manifest = piece.with_suffix(".json")
+        manifest, watch = scratch / f"{number}.json", scratch / f"{number}-watch.json"
         document = library_manifest(functions, build.cpu_level)
         for entry in document["functions"]:
-            for form in set(entry["forms"]):
-                if form == "array" or (forms_wanted is not None and form not in forms_wanted):
-                    del entry["forms"][form]
+            entry["forms"] = {
+                form: symbol
+                for form, symbol in entry["forms"].items()
+                if form == "scalar" or (form != "array" and not scalar_only)
+            }
         manifest.write_text(json.dumps(document), encoding="utf-8")
+        options = ["-mllvm", f"-udf-widen-manifest={manifest}"]
+        if build.profiled and not scalar_only:
+            counted = instrument_manifest(functions, build.cpu_level)
+            counted["watch"] = [e for e in counted["watch"] if e["form"] != "array"]
+            watch.write_text(json.dumps(counted), encoding="utf-8")
+            options += ["-mllvm", f"-udf-instrument-manifest={watch}"]
         jobs.append(
             [
                 str(compiler.path), *flags,
                 *(f"-I{d}" for d in (library.folder, *library.include_dirs)),
-                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin),
-                "-mllvm", f"-udf-widen-manifest={manifest}",
+                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin), *options,
                 "-emit-llvm", "-c", str(source), "-o", str(piece),
             ]
         )  # fmt: skip
@@ -289,7 +322,7 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
     replaced: dict[str, str] = {}
     for part in parts:
         keys = [key for key in part.functions if key[1] == "float32"]
-        jobs += _jobs(scratch, len(jobs), part.build, keys, compiler, flags, frozenset(["scalar"]))
+        jobs += _jobs(scratch, len(jobs), part.build, keys, compiler, flags, scalar_only=True)
         for name, dtype in keys:
             known = FUNCTIONS[name]
             replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
