@@ -46,7 +46,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 8
+_VERSION: Final = 9
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
 #: libm into them.
@@ -118,10 +118,12 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         }
         for part in parts
     ]
-    # Code that counts asks the runtime, which the process has loaded, for its cells. What
-    # does not count must not ask: Inductor loads code for trial into processes without it.
-    profiled = any(part.build.profiled for part in parts)
-    counting = ["-Wl,--as-needed", *link_inputs()] if profiled else []
+    # Code that counts asks the runtime for its cells. This process has it loaded; others, into
+    # which Inductor loads code for trial, have to find it.
+    counting = []
+    if any(part.build.profiled for part in parts):
+        for path in link_inputs():
+            counting += [path, f"-Wl,-rpath,{Path(path).parent}"]
     inputs = " ".join(map(shlex.quote, counting))
     maker = " ".join(map(shlex.quote, (sys.executable, "-m", __name__, str(folder))))
     text = (
