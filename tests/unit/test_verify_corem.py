@@ -40,9 +40,9 @@ def corem_plan(library, function, **options):
     return verify.make_plan(library, function, reference=REFERENCE, **options)
 
 
-def through(function, form, *arguments):
+def through(function, form, *arguments, library=COREM):
     """Run the array or the scalar form on arrays, one per argument."""
-    build = build_library(COREM)
+    build = build_library(library)
     columns = [np.ascontiguousarray(x, dtype=np.float32) for x in arguments]
     if form == "array":
         out = np.empty_like(columns[0])
@@ -66,8 +66,8 @@ def listed(function):
     return [np.ascontiguousarray(c).astype(np.uint32).view(np.float32) for c in rows.T]
 
 
-def same_as_mpfr(checker, function, x, got):
-    want = checker.mpfr(function, x)
+def same_as_mpfr(checker, function, arguments, got):
+    want = checker.mpfr(function, *arguments)
     differ = got.view(np.uint32) != want.view(np.uint32)
     return not np.any(differ & ~(np.isnan(got) & np.isnan(want)))
 
@@ -85,15 +85,15 @@ def test_every_listed_hard_case_is_right(function):
 def test_a_million_samples_are_right(checker, function):
     x = sample(function, 1_000_000, seed=2026).view(np.float32)
     got = through(function, "array", x)
-    assert same_as_mpfr(checker, function, x, got)
+    assert same_as_mpfr(checker, function, [x], got)
     got.view(np.uint32)[np.flatnonzero(~np.isnan(got))[123_456]] ^= 1
-    assert not same_as_mpfr(checker, function, x, got)
+    assert not same_as_mpfr(checker, function, [x], got)
 
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_scalar_form_is_right_on_a_sample(checker, function):
     x = sample(function, 20_000, seed=7).view(np.float32)
-    assert same_as_mpfr(checker, function, x, through(function, "scalar", x))
+    assert same_as_mpfr(checker, function, [x], through(function, "scalar", x))
 
 
 @pytest.mark.parametrize("function", BIVARIATE)
@@ -222,11 +222,12 @@ float planted_expf(float x) {{
 def without_rounding_test(folder, function, path="fast"):
     """One of corem's paths alone: whatever it is not certain of is taken as it is."""
     described = COREM.functions[function, "float32"]
+    names = "xy"[: FUNCTIONS[function].arity]
     source = f"""
 #include "{described.source}"
-float unchecked(float x) {{
+float unchecked({", ".join(f"float {n}" for n in names)}) {{
   int hard;
-  return {getattr(described, path)}(x, &hard);
+  return {getattr(described, path)}({", ".join(names)}, &hard);
 }}
 """
     return make_library(folder, "unchecked", source, 'scalar = "unchecked"', function=function)
@@ -272,6 +273,16 @@ def test_the_rounding_test_is_what_makes_the_quick_path_right(tmp_path):
     # Its results are moved up by 6 units of 2^-38 (see expf.c); without the test as many
     # results are wrong as have a boundary in between, one in some thousands.
     assert 2**-14 < bad.runs[0].tally.wrong / bad.runs[0].tally.inputs < 2**-9
+
+
+@pytest.mark.parametrize("function", BIVARIATE)
+def test_the_hardest_listed_pairs_need_the_accurate_path(tmp_path, checker, function):
+    path = COREM.functions[function, "float32"].hard_cases
+    columns = np.ascontiguousarray(read_hard_cases(path, 2)[:1000].T).view(np.float32)
+    assert same_as_mpfr(checker, function, columns, through(function, "array", *columns))
+    fast = without_rounding_test(tmp_path / "unchecked", function)
+    got = through(function, "array", *columns, library=find_library(fast))
+    assert not same_as_mpfr(checker, function, columns, got)
 
 
 TAYLOR = """
