@@ -168,7 +168,7 @@ void Tables::emitPermutation(Function &F, const ConstantDataArray &Entries,
   };
   auto *IndexTy = cast<FixedVectorType>(F.getArg(0)->getType());
   unsigned Lanes = IndexTy->getNumElements();
-  SmallVector<int, 16> Widen(P.Lanes, PoisonMaskElem), Narrow;
+  SmallVector<int, 16> Widen(P.Lanes, /*poison*/ -1), Narrow;
   for (unsigned I = 0; I < Lanes; ++I) {
     Widen[I] = static_cast<int>(I);
     Narrow.push_back(static_cast<int>(I));

@@ -48,7 +48,7 @@ target triple = "x86_64-unknown-linux-gnu"
 
 define float @form(i32 %u) #0 {
   %i = and i32 %u, 15
-  %j = zext nneg i32 %i to i64
+  %j = zext i32 %i to i64
   %p = getelementptr inbounds [16 x float], ptr @table, i64 0, i64 %j
   %y = load float, ptr %p, align 4
   ret float %y
@@ -63,7 +63,7 @@ loop:
   %a = getelementptr inbounds i32, ptr %in, i64 %n
   %u = load i32, ptr %a, align 4
   %i = and i32 %u, 15
-  %j = zext nneg i32 %i to i64
+  %j = zext i32 %i to i64
   %p = getelementptr inbounds [16 x float], ptr @table, i64 0, i64 %j
   %y = load float, ptr %p, align 4
   %b = getelementptr inbounds float, ptr %out, i64 %n
