@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import multiprocessing.util
 import os
 import secrets
@@ -40,7 +41,7 @@ from pytest_udftorch.profile import Profile, add_cells, add_operators, merge
 from pytest_udftorch.record import DEPTHS, ProfileWriter, Records, StringTable
 
 #: Every how many blocks enter the histograms unless stated otherwise.
-STRIDE: Final = 64
+STRIDE: Final = 128
 
 #: Events that fit into the ring between two readings; 10 MB.
 RING: Final = 1 << 17
@@ -126,7 +127,7 @@ class Collector:
         self._ids = np.zeros(0, np.uint32)  # the runtime's ids of strings -> ours
         self._parts: list[tuple[Records, Records]] = []
         self._events: list[Records] = []
-        self._lost = 0
+        self._lost = self._lost_before = 0
         self._spool: Path | None = None
         self._pid = os.getpid()
         self._reading = threading.RLock()
@@ -175,6 +176,7 @@ class Collector:
         undo.callback(self._remove_spool)
         undo.enter_context(_parallel_regions(self._cells, slots))
         undo.enter_context(_Modules(self._cells))
+        _choose_kernels()
         if observer.udfobserver_start():
             raise UdfError("torch refused the callbacks of the observer (at::addGlobalCallback).")
         undo.callback(observer.udfobserver_stop)
@@ -250,7 +252,10 @@ class Collector:
         The whole stays in :meth:`profile`. A file gets the part under the name ``scope``.
         """
         with self._reading:
+            self._keep_events()
             part = self._new_part()
+            # From here the runtime counts what is lost from zero, too.
+            self._lost_before = self._lost
             self._cells.start(DEPTHS.index(self.depth), self.stride)
             self._parts.append(part)
             if self.writer is not None:
@@ -318,7 +323,7 @@ class Collector:
             return
         with self._reading:
             events = self.drain_events()
-            lost = self._cells.lost_events()
+            lost = self._lost_before + self._cells.lost_events()
             if self.writer is not None:
                 self.writer.events(events)
                 self.writer.lost_events(lost - self._lost)
@@ -347,7 +352,8 @@ class Collector:
     def _in_child(self) -> None:
         """In the child, after a fork: nothing of the parent's counts here."""
         self._reading = threading.RLock()
-        self._parts, self._events, self._lost = [], [], 0
+        self._parts, self._events = [], []
+        self._lost = self._lost_before = 0
         self._drain = None
         self.writer = None
         self._undo = contextlib.ExitStack()  # the parent undoes; a child ends as it is
@@ -391,6 +397,18 @@ class Collector:
                 if file.meta.get("session") == self.meta["session"] and file.ended:
                     found.append(Profile.load(path))
         return found
+
+
+@functools.cache
+def _choose_kernels() -> None:
+    """Run the kernels that the observer stands in for, so that libtorch has chosen them."""
+    import torch
+
+    with torch.no_grad():
+        row = torch.zeros(1, 2)
+        torch._softmax(row, 1, False)
+        out = torch._log_softmax(row, 1, False)
+        torch.ops.aten._log_softmax_backward_data(row, out, 1, torch.float32)
 
 
 def _deactivate() -> None:

@@ -835,7 +835,7 @@ def _index(processes: list[Mapping[str, Any]], process: Mapping[str, Any]) -> in
 
 
 def by_library(profiles: Iterable[Profile]) -> list[Profile]:
-    """Return one profile for each library, in the order found.
+    """Return one profile for each library, ``std`` first: others are held against it.
 
     Raises:
         ProfileMismatchError: two of one library are of different builds or depths.
@@ -843,11 +843,11 @@ def by_library(profiles: Iterable[Profile]) -> list[Profile]:
     groups: dict[str, list[Profile]] = {}
     for profile in profiles:
         groups.setdefault(profile.label, []).append(profile)
-    return [merge(parts) for parts in groups.values()]
+    return [merge(groups[label]) for label in sorted(groups, key=lambda label: label != "std")]
 
 
 def load_all(paths: Iterable[str | Path]) -> list[Profile]:
-    """Read files and folders; return one profile for each library, in the order found.
+    """Read files and folders; return one profile for each library, ``std`` first.
 
     Raises:
         As :meth:`Profile.load`; files of one library must be of one build and depth.

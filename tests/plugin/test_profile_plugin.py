@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -330,16 +332,21 @@ def test_a_folder_that_another_session_writes_to(profiled):
         assert "Another session is writing the profile" in result.stderr.str()
 
 
+LOSS = "pytest_udftorch.errors.ProfileLossWarning"
+
 DISK = """
     import resource
     import torch
+    from pathlib import Path
 
     def test_before():
         torch.exp(torch.zeros(10))
 
     def test_full():
-        # From here on files may not grow beyond 300 bytes, as on a full disk.
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))
+        # From here on files may not grow beyond what this one has, as on a full disk.
+        (profile,) = Path("out").iterdir()
+        size = profile.stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         torch.exp(torch.zeros(20))
 
     def test_after():
@@ -349,16 +356,30 @@ DISK = """
 
 def test_a_full_disk_costs_records_and_no_test(suite):
     suite.write(test_it=DISK)
-    result = suite.run("--udf-profile", "--udf-profile-out=out", "-p", "no:cacheprovider", "-s")
-    result.assert_outcomes(passed=3)
-    assert result.ret == 0
-    assert elements_shown(result, "exp") == 30  # memory has it all
-    result.stdout.fnmatch_lines(
-        [
-            "profiled-*.bin is not complete: * records and 0 events are lost (File too large).",
-            "The profile cannot be shown in full: Cannot write *report.html: File too large*",
-        ]
+    # Through pipes: pytester's own files would be full as well.
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:hypothesispytest",
+        "-p",
+        "no:cacheprovider",
+    ]
+    run = subprocess.run(
+        [*command, "--udf-profile", "--udf-profile-out=out"],
+        cwd=suite.path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "3 passed" in run.stdout
+    assert re.search(r"^exp +2 +\d+ +30 ", run.stdout, re.M)  # memory has it all
+    assert re.search(
+        r"profiled-.*\.bin is not complete: \d+ records and 0 events are lost \(File too "
+        r"large\)\.",
+        run.stdout,
     )
+    assert re.search(r"cannot be shown in full: Cannot write .*report\.html: File too", run.stdout)
+    assert "ProfileLossWarning" in run.stderr
     (whole,) = load_all([suite.path / "out"])
     assert totals(whole) == {"exp": 10}
 
@@ -375,7 +396,7 @@ def test_a_folder_that_is_deleted_costs_records_and_no_test(suite):
             torch.exp(torch.zeros(10))
     """
     )
-    result = suite.run("--udf-profile", "--udf-profile-out=out", "-W", "error")
+    result = suite.run("--udf-profile", "--udf-profile-out=out", "-W", f"error::{LOSS}")
     result.assert_outcomes(passed=1)
     assert result.ret == 0
     assert elements_shown(result, "exp") == 10

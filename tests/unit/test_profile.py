@@ -307,8 +307,8 @@ def test_load_all_keeps_libraries_apart(recorder, tmp_path):
     recorder.write(tmp_path / "a" / "profiled-1.bin")
     recorder.write(tmp_path / "a" / "profiled-2.bin", META | {"library": "std"})
     recorder.write(tmp_path / "b" / "profiled-1.bin")
-    corem, std = load_all([tmp_path / "a", tmp_path / "b"])
-    assert (corem.label, std.label) == ("corem", "std")
+    std, corem = load_all([tmp_path / "a", tmp_path / "b"])
+    assert (std.label, corem.label) == ("std", "corem")
     assert corem.rows()[0].elements == 2 * std.rows()[0].elements
     with pytest.raises(ProfileMismatchError, match=r"library \('corem' and 'std'\)"):
         Profile.load(tmp_path / "a")
