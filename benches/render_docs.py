@@ -190,7 +190,27 @@ def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
     )
 
 
+def profile_structs(results: Results) -> str:
+    """Return the bytes of the records of a profile; they come from the dtypes themselves."""
+    from pytest_udftorch import record
+
+    kinds = {"u": "unsigned", "f": "float"}
+    parts = []
+    for name in ("CELL", "OPERATOR", "EVENT"):
+        dtype = getattr(record, name)
+        parts += [f"{name}, {dtype.itemsize:,} bytes:", "", "| offset | field | type |"]
+        parts.append("|---|---|---|")
+        for field, (kind, offset, *_) in dtype.fields.items():
+            size = "".join(f"[{n}]" for n in kind.shape)
+            text = f"{kinds[kind.base.kind]} {kind.base.itemsize * 8}{size}"
+            parts.append(f"| {offset} | `{field}` | {text} |")
+        parts.append("")
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(record.EVENT_FLAGS))
+    return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
+    "profile_structs": profile_structs,
     "demo": demo,
     "costs": costs,
     "entry_exit": entry_exit,

@@ -79,6 +79,46 @@ class SessionStateError(UdfError):
     """A session was entered twice, or used while it is not open."""
 
 
+class ProfileFileError(UdfError):
+    """A profile cannot be created or read: the folder, the rights or the disk are wrong."""
+
+
+class ProfileFileBusyError(UdfError):
+    """Another session is writing the file that was named for a profile."""
+
+
+class ProfileFileExistsError(UdfError):
+    """The file that was named for a new profile holds an earlier one."""
+
+
+class ProfileFormatError(UdfError):
+    """A file is no profile, or its header is not whole."""
+
+
+class ProfileVersionError(UdfError):
+    """A profile was written by a newer version of this package."""
+
+
+class ProfileDamagedError(UdfError):
+    """The header or a record of a profile does not have the checksum that it states."""
+
+
+class ProfileMismatchError(UdfError):
+    """Profiles that do not belong together were to be put together."""
+
+
+class NoProfileError(UdfError):
+    """There is no profile where one was asked for: none was written, or profiling is off."""
+
+
+class PackageMissingError(UdfError):
+    """An optional package is needed for what was asked."""
+
+
+class ProfileLossWarning(UserWarning):
+    """Records of a profile could not be written; the run went on without them."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a sentence that offers the names nearest to ``name``, or lists all of them."""
     choices = sorted(known)
