@@ -3,6 +3,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Compat.h"
+#include "Instrument.h"
 #include "Replace.h"
 #include "Widen.h"
 
@@ -14,6 +15,10 @@ using udf::ReplacePass;
 static bool parsePass(StringRef Name, ModulePassManager &MPM) {
   if (Name == "udf-widen") {
     MPM.addPass(udf::WidenPass());
+    return true;
+  }
+  if (Name == "udf-instrument") {
+    MPM.addPass(udf::InstrumentPass());
     return true;
   }
   for (auto [Spelling, Stage] :
@@ -37,6 +42,7 @@ static void registerPasses(PassBuilder &PB) {
   PB.registerPipelineStartEPCallback(
       [](ModulePassManager &MPM, OptimizationLevel Level) {
         MPM.addPass(udf::WidenPass());
+        MPM.addPass(udf::InstrumentPass());
         MPM.addPass(ReplacePass(ReplacePass::Stage::Early,
                                 Level != OptimizationLevel::O0));
       });
