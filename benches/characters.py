@@ -7,9 +7,9 @@ half a million characters; which, depends on the version of Python.
 from __future__ import annotations
 
 import platform
+from pydoc_data.topics import topics
 
 import torch
-from pydoc_data.topics import topics
 
 from benches.samples import Samples
 
@@ -38,8 +38,9 @@ def load(length: int) -> Samples:
         inputs = part[: count * length].view(count, length)
         return inputs, part[1 : count * length + 1].view(count, length)
 
+    python = platform.python_version()
     return Samples(
-        f"the topics of pydoc in Python {platform.python_version()}, windows of {length} characters",
+        f"the topics of pydoc in Python {python}, windows of {length} characters",
         *windows(encoded[:cut]),
         *windows(encoded[cut:]),
     )

@@ -9,35 +9,37 @@ For each seed (fresh weights and order of the batches) a model is trained three 
   a last bit does to a training, right or wrong;
 - under corem.
 
-The differences to std are paired by seed. Stated are their mean with the 95 % interval of
-Student's t (a paired test; n - 1 degrees of freedom) and the p-value of the exact sign-flip
-permutation test of the mean, two-sided, which with five seeds cannot be below 1/16. A
-training that is repeated must end with the same weights, bit for bit.
+The differences to std, of accuracy and of the mean loss on the test samples, are paired by
+seed. Stated are their mean with the 95 % interval of Student's t (a paired test; n - 1
+degrees of freedom) and the p-value of the exact sign-flip permutation test of the mean,
+two-sided, which with five seeds cannot be below 1/16. A training that is repeated must end
+with the same weights, bit for bit.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
 import itertools
 import multiprocessing
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benches import stored
+import numpy as np
+from numpy.typing import NDArray
+
+from benches import command
 from pytest_udftorch import UdfError
 
 ARMS = ("std", "std, one weight nudged", "corem")
 SEEDS = 5
 
 #: Passes over the training samples; enough for each model to be well above chance.
-EPOCHS = {"lenet": 10, "resnet": 5, "transformer": 1}
+EPOCHS = {"lenet": 10, "resnet": 8, "transformer": 1}
 
 #: Channels of the first stage, instead of ResNet-18's 64: some thirty trainings in minutes.
 NARROW = 8
@@ -73,8 +75,29 @@ class Plan:
         return replace(task, samples=task.samples.thinned(self.thinned))
 
 
-def train(plan: Plan, arm: str, seed: int) -> tuple[float, str]:
-    """Train once, on one thread; return the accuracy and a hash of the final weights."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a training ended with.
+
+    Attributes:
+        accuracy: share of the test targets that are told right.
+        loss: mean negative log-likelihood of the test targets.
+        predictions: for each test target.
+        weights: encodings of all parameters.
+    """
+
+    accuracy: float
+    loss: float
+    predictions: NDArray[np.int64]
+    weights: NDArray[np.int32]
+
+    def same(self, other: Outcome) -> bool:
+        """Tell whether both ended with the same weights, bit for bit."""
+        return bool((self.weights == other.weights).all())
+
+
+def train(plan: Plan, arm: str, seed: int) -> Outcome:
+    """Train once, on one thread, and test."""
     import torch
 
     from benches.training import Training
@@ -90,9 +113,11 @@ def train(plan: Plan, arm: str, seed: int) -> tuple[float, str]:
     with patched(arm.split(",")[0]):
         for batch in task.batches(seed, plan.epochs):
             training.step(batch)
-        accuracy = training.accuracy()
-    digest = hashlib.sha256(training.weights().numpy().tobytes()).hexdigest()
-    return accuracy, digest
+        predictions, loss = training.test()
+    right = predictions == task.samples.test_targets
+    return Outcome(
+        int(right.sum()) / right.numel(), loss, predictions.numpy(), training.weights().numpy()
+    )
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
@@ -147,12 +172,13 @@ def run(plans: Sequence[Plan], seeds: int, processes: int | None = None) -> dict
                 arm: [waiting[plan.model, arm, seed].result() for seed in range(seeds)]
                 for arm in ARMS
             }
-            if again[plan.model].result() != found["std"][0]:
+            if not again[plan.model].result().same(found["std"][0]):
                 raise NotDeterministicError(
                     f"{plan.model} trained twice from seed 0 under std ended with other weights: "
                     "a difference between std and corem would mean nothing here."
                 )
-            accuracy = {arm: [value for value, _ in pairs] for arm, pairs in found.items()}
+            accuracy = {arm: [o.accuracy for o in outcomes] for arm, outcomes in found.items()}
+            loss = {arm: [o.loss for o in outcomes] for arm, outcomes in found.items()}
             task = plan.task()
             models[plan.model] = {
                 "label": task.label,
@@ -160,24 +186,35 @@ def run(plans: Sequence[Plan], seeds: int, processes: int | None = None) -> dict
                 "epochs": plan.epochs,
                 "test_targets": task.samples.test_targets.numel(),
                 "accuracy": accuracy,
-                "same_weights": {
-                    arm: sum(a == b for a, b in zip(found[arm], found["std"], strict=True))
-                    for arm in ARMS[1:]
+                "loss": loss,
+                "parameters": found["std"][0].weights.size,
+                "parameters_different": _differing(found, "weights"),
+                "predictions_different": _differing(found, "predictions"),
+                "accuracy_against_std": {
+                    arm: paired(accuracy["std"], accuracy[arm]) for arm in ARMS[1:]
                 },
-                "against_std": {arm: paired(accuracy["std"], accuracy[arm]) for arm in ARMS[1:]},
+                "loss_against_std": {arm: paired(loss["std"], loss[arm]) for arm in ARMS[1:]},
             }
-            print(plan.model, models[plan.model]["against_std"], file=sys.stderr)
+            print(plan.model, models[plan.model]["accuracy_against_std"], file=sys.stderr)
     return {"seeds": seeds, "models": models}
+
+
+def _differing(found: Mapping[str, Sequence[Outcome]], what: str) -> dict[str, list[int]]:
+    """Return arm -> for each seed, how many weights or predictions are not those under std."""
+    return {
+        arm: [
+            int((getattr(a, what) != getattr(b, what)).sum())
+            for a, b in zip(found["std"], found[arm], strict=True)
+        ]
+        for arm in ARMS[1:]
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benches.profile_accuracy")
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="folder with MNIST/raw")
-    parser.add_argument("--cifar", type=Path, metavar="DIR", help="folder of CIFAR-10")
+    parser = command.parser("profile_accuracy", __doc__, "mnist", "cifar")
     parser.add_argument("--width", type=int, default=NARROW, help="64 is ResNet-18 itself")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--store", type=Path, metavar="FILE", help="write the figures as JSON")
     options = parser.parse_args(arguments)
     if options.seeds < 2:
         parser.error("--seeds must be at least 2: one seed has no spread.")
@@ -190,8 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UdfError as error:
         print(f"profile_accuracy: {error}", file=sys.stderr)
         return 2
-    if options.store:
-        stored.save(options.store, "python -m benches.store profile_accuracy", figures)
+    command.store("profile_accuracy", options, figures)
     return 0
 
 

@@ -24,19 +24,17 @@ here, and whether a compiler or a library fused a product is decided there by th
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benches import stored
+from benches import command
 from benches.training import Task, Training, lenet, resnet, transformer
 from pytest_udftorch import UdfError, trace
 
@@ -311,7 +309,9 @@ class Operations(TorchDispatchMode):
 
 
 @contextmanager
-def _in_stage(mode: Operations | None, stage: str, calls: dict[str, Counter[str]]) -> Iterator[None]:
+def _in_stage(
+    mode: Operations | None, stage: str, calls: dict[str, Counter[str]]
+) -> Iterator[None]:
     """Run one stage: counted by ``mode``, or, without it, its calls of symbols in ``calls``."""
     if mode is not None:
         mode.stage = stage
@@ -391,10 +391,7 @@ def run(tasks: Sequence[Task]) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benches.profile_operations")
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="folder with MNIST/raw")
-    parser.add_argument("--cifar", type=Path, metavar="DIR", help="folder of CIFAR-10")
-    parser.add_argument("--store", type=Path, metavar="FILE", help="write the figures as JSON")
+    parser = command.parser("profile_operations", __doc__, "mnist", "cifar")
     options = parser.parse_args(arguments)
     try:
         figures = run([lenet(options.mnist), resnet(options.cifar), transformer()])
@@ -408,8 +405,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stage, ratio in model["ratios"].items():
             for kind, values in ratio.items():
                 print(" ", stage, kind, {k: round(v, 2) for k, v in values.items()})
-    if options.store:
-        stored.save(options.store, "python -m benches.store profile_operations", figures)
+    command.store("profile_operations", options, figures)
     return 0
 
 

@@ -72,19 +72,18 @@ class Training:
         self.loss(batch).backward()
         self.optimizer.step()
 
-    def accuracy(self) -> float:
-        """Return the share of the test targets that the model tells right."""
-        samples, right = self.task.samples, 0
+    def test(self) -> tuple[torch.Tensor, float]:
+        """Return the predictions for the test targets, and their mean negative log-likelihood."""
+        samples = self.task.samples
         self.model.eval()
         with torch.no_grad():
-            for inputs, targets in zip(
-                samples.test_inputs.split(self.task.test_batch),
-                samples.test_targets.split(self.task.test_batch),
-                strict=True,
-            ):
-                right += int((self.model(inputs).argmax(-1) == targets).sum())
+            found = torch.cat(
+                [self.model(x) for x in samples.test_inputs.split(self.task.test_batch)]
+            )
         self.model.train()
-        return right / samples.test_targets.numel()
+        targets = samples.test_targets
+        loss = F.nll_loss(found.double().flatten(0, -2), targets.flatten())
+        return found.argmax(-1), float(loss)
 
     def weights(self) -> torch.Tensor:
         """Return all parameters as one vector of their int32 encodings."""
@@ -118,7 +117,7 @@ def resnet(folder: Path | None = None, width: int = 64, batch: int = 50) -> Task
         f"{form}, ELU, batch {batch}, SGD with momentum",
         photographs.load(folder),
         lambda: ResNet18(width),
-        lambda weights: torch.optim.SGD(weights, lr=0.02, momentum=0.9, weight_decay=5e-4),
+        lambda weights: torch.optim.SGD(weights, lr=0.005, momentum=0.9, weight_decay=5e-4),
         batch=batch,
         test_batch=250,
     )
