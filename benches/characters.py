@@ -38,9 +38,8 @@ def load(length: int) -> Samples:
         inputs = part[: count * length].view(count, length)
         return inputs, part[1 : count * length + 1].view(count, length)
 
-    python = platform.python_version()
     return Samples(
-        f"the topics of pydoc in Python {python}, windows of {length} characters",
+        f"topics of pydoc in Python {platform.python_version()}",
         *windows(encoded[:cut]),
         *windows(encoded[cut:]),
     )

@@ -20,7 +20,7 @@ OFFSETS = (0, 16, 32)
 #: Cells of each photograph that are trained on and tested on.
 TRAIN_CELLS, TEST_CELLS = 20, 5
 
-STAND_IN = "stand-in for CIFAR-10 (crops of ten photographs of scikit-image and scikit-learn)"
+STAND_IN = "stand-in for CIFAR-10"
 
 
 def load(folder: Path | None = None) -> Samples:

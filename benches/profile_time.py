@@ -32,7 +32,7 @@ LIBRARIES = ("std", "corem")
 #: Blocks and steps of a run; some 90 s in all on two quiet cores.
 SIZES = {"lenet": (40, 12), "resnet": (12, 4), "transformer": (30, 8)}
 
-#: Of a training step of LeNet, as published with UDF-LibTorch.
+#: Of a training's time, as published with UDF-LibTorch.
 PUBLISHED = {"std": "under 1 %", "corem": "under 4 %"}
 
 

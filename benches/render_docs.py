@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benches import stored
+from benches import render_profile, stored
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.environment import caption
 
@@ -209,6 +209,17 @@ def profile_structs(results: Results) -> str:
     return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
 
 
+def _profile(name: str) -> Callable[[Results], str]:
+    """Return what renders one of the profiler's tables."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return _with_source(render_profile.TABLES[name](results[name]), results[name])
+
+    return render
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "profile_structs": profile_structs,
     "demo": demo,
@@ -217,6 +228,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "build": build,
     "demo_details": demo_details,
     "speed": speed,
+    **{name: _profile(name) for name in render_profile.TABLES},
 }
 
 
