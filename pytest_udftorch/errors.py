@@ -79,6 +79,18 @@ class SessionStateError(UdfError):
     """A session was entered twice, or used while it is not open."""
 
 
+class ProfileDepthError(UdfError):
+    """A profile was asked for at a depth or with a stride that does not exist."""
+
+
+class ProfileBusyError(UdfError):
+    """A second profiled session was opened while one is open in this process."""
+
+
+class ObserverBuildError(UdfError):
+    """A library that profiled sessions need does not compile against this torch."""
+
+
 class ProfileFileError(UdfError):
     """A profile cannot be created or read: the folder, the rights or the disk are wrong."""
 
