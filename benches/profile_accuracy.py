@@ -18,6 +18,7 @@ with the same weights, bit for bit.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import multiprocessing
 import os
@@ -25,15 +26,17 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from benches import command
-from pytest_udftorch import UdfError
+from benches.training import Task, Training, lenet, resnet, transformer
+from pytest_udftorch import UdfError, patched
 
 ARMS = ("std", "std, one weight nudged", "corem")
 SEEDS = 5
@@ -60,19 +63,17 @@ class Plan:
     width: int = NARROW
     thinned: int = 1
 
-    def task(self) -> Any:
-        """Return the training's task."""
-        from dataclasses import replace
 
-        from benches import training
-
-        make = {
-            "lenet": lambda: training.lenet(self.mnist),
-            "resnet": lambda: training.resnet(self.cifar, self.width),
-            "transformer": training.transformer,
-        }
-        task = make[self.model]()
-        return replace(task, samples=task.samples.thinned(self.thinned))
+@functools.cache
+def task_of(plan: Plan) -> Task:
+    """Return what a plan trains; a worker reads the data once."""
+    make = {
+        "lenet": lambda: lenet(plan.mnist),
+        "resnet": lambda: resnet(plan.cifar, plan.width),
+        "transformer": transformer,
+    }
+    task = make[plan.model]()
+    return replace(task, samples=task.samples.thinned(plan.thinned))
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,8 @@ class Outcome:
 
 def train(plan: Plan, arm: str, seed: int) -> Outcome:
     """Train once, on one thread, and test."""
-    import torch
-
-    from benches.training import Training
-    from pytest_udftorch import patched
-
     torch.set_num_threads(1)
-    task = plan.task()
+    task = task_of(plan)
     training = Training(task, seed)
     if arm == "std, one weight nudged":
         with torch.no_grad():
@@ -179,7 +175,7 @@ def run(plans: Sequence[Plan], seeds: int, processes: int | None = None) -> dict
                 )
             accuracy = {arm: [o.accuracy for o in outcomes] for arm, outcomes in found.items()}
             loss = {arm: [o.loss for o in outcomes] for arm, outcomes in found.items()}
-            task = plan.task()
+            task = task_of(plan)
             models[plan.model] = {
                 "label": task.label,
                 "data": str(task.samples),

@@ -54,7 +54,7 @@ def verdict(interval: Interval, bound: float, count: int) -> str:
 
 def overhead(task: Task, library: str, count: int, steps: int) -> dict[str, Any]:
     """Return contender -> ratio to ``off`` with its interval and, for a depth, the verdict."""
-    depths: dict[str, str | None] = {"off": None, "off again": None, **{d: d for d in DEPTHS}}
+    depths: dict[str, bool | str] = {"off": False, "off again": False, **{d: d for d in DEPTHS}}
     samples = blocks.measure(
         task,
         {
@@ -83,14 +83,14 @@ def check_results(task: Task, library: str, steps: int) -> None:
     Raises:
         ChangedResultError: the weights differ in a bit.
     """
-    weights: dict[str | None, torch.Tensor] = {}
-    for depth in (None, *DEPTHS):
+    weights: dict[bool | str, torch.Tensor] = {}
+    for depth in (False, *DEPTHS):
         training, batches = Training(task, seed=0), task.batches(0)
         with patched(library, profile=depth):
             for _ in range(steps):
                 training.step(next(batches))
         weights[depth] = training.weights()
-        if not torch.equal(weights[depth], weights[None]):
+        if not torch.equal(weights[depth], weights[False]):
             raise ChangedResultError(
                 f"{task.name} under {library!r} with profile={depth!r} ended with other weights "
                 "than without a profile: the instrumented forms do not return what the others do."
