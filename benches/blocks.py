@@ -5,6 +5,9 @@ same training. Its sample of a contender is the median step of the run, the firs
 out, which finds the caches as the previous contender left them. Samples are paired within
 a block, so that a disturbance of the machine that lasts longer than a block meets all of
 them; intervals are bootstrapped over blocks (pytest_udftorch/samples.py).
+
+Two clocks run: of the wall, and of the processor time of all the process's threads, which
+other processes disturb less.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -24,6 +27,13 @@ from benches.training import Task, Training
 
 #: Returns what a contender's steps run in; what it yields is given to ``after``.
 Contender = Callable[[], AbstractContextManager[Any]]
+
+
+#: What a step is timed with; both count ns.
+CLOCKS: Final = {"wall": time.perf_counter_ns, "cpu": time.process_time_ns}
+
+#: Clock -> contender -> median step of each block.
+Samples = dict[str, dict[str, list[float]]]
 
 
 @contextmanager
@@ -56,7 +66,7 @@ def measure(
     learning: bool = True,
     after: Callable[[str, Any, list[int]], None] | None = None,
     seed: int = 0,
-) -> dict[str, list[float]]:
+) -> Samples:
     """Time training steps under each contender, interleaved.
 
     Args:
@@ -67,11 +77,11 @@ def measure(
         steps: timed in a run; one more runs before them.
         learning: whether the weights move; if not, every step works on the same values.
         after: called after the steps of each run, still within its context, with the
-            contender's name, what its context yielded, and the times of all its steps in ns.
+            contender's name, what its context yielded, and the processor times of all its steps.
         seed: of weights, batches and order.
 
     Returns:
-        Contender -> median step of each block, in ns.
+        Clock -> contender -> median step of each block, in ns.
     """
     training = Training(task, seed)
     if not learning:
@@ -80,22 +90,26 @@ def measure(
     batches: Iterator[torch.Tensor] = task.batches(seed)
     if not learning:
         batches = itertools.repeat(next(batches))
-    for _ in range(3):
-        training.step(next(batches))
+    # Libraries are built, and the optimizer's state is made, before anything is timed.
+    for context in contenders.values():
+        with context():
+            training.step(next(batches))
     rng = random.Random(seed)
-    samples: dict[str, list[float]] = {name: [] for name in contenders}
-    clock = time.perf_counter_ns
+    samples: Samples = {clock: {name: [] for name in contenders} for clock in CLOCKS}
+    wall, cpu = CLOCKS.values()
     with _no_collection():
         for _ in range(blocks):
             for name in rng.sample(list(contenders), k=len(contenders)):
+                times: dict[str, list[int]] = {clock: [] for clock in CLOCKS}
                 with contenders[name]() as entered:
-                    times = []
                     for _ in range(steps + 1):
                         batch = next(batches)
-                        start = clock()
+                        start, start_cpu = wall(), cpu()
                         training.step(batch)
-                        times.append(clock() - start)
+                        times["cpu"].append(cpu() - start_cpu)
+                        times["wall"].append(wall() - start)
                     if after is not None:
-                        after(name, entered, times)
-                samples[name].append(statistics.median(times[1:]))
+                        after(name, entered, times["cpu"])
+                for clock, values in times.items():
+                    samples[clock][name].append(statistics.median(values[1:]))
     return samples

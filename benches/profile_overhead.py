@@ -7,7 +7,8 @@ A/A control: what the method itself takes for a difference), and with each depth
 interleaved on one training (benches/blocks.py). Stated is the median over the blocks of the
 step's time over that of ``off`` in the same block, with its 95 % bootstrap interval; the
 cost is within a bound when the whole interval is, above it when the whole interval is, and
-otherwise the measurement is too coarse to tell.
+otherwise the measurement is too coarse to tell. The same ratios of processor time stand
+beside it; they decide nothing.
 
 That nothing is left when profiling is off is no matter of time: the library that an
 ordinary session binds is the same file, byte for byte, before and after profiled sessions,
@@ -20,6 +21,7 @@ import hashlib
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -64,16 +66,12 @@ def overhead(task: Task, library: str, count: int, steps: int) -> dict[str, Any]
         blocks=count,
         steps=steps,
     )
-    found: dict[str, Any] = {"step_ns": statistics.median(samples["off"]), "ratios": {}}
+    found: dict[str, Any] = {"step_ns": statistics.median(samples["wall"]["off"]), "ratios": {}}
     for name in (n for n in depths if n != "off"):
-        interval = ratio(samples[name], samples["off"])
-        found["ratios"][name] = {
-            "value": interval.value,
-            "low": interval.low,
-            "high": interval.high,
-        }
+        intervals = {clock: ratio(times[name], times["off"]) for clock, times in samples.items()}
+        found["ratios"][name] = {clock: asdict(i) for clock, i in intervals.items()}
         if name in BOUNDS:
-            found["ratios"][name]["verdict"] = verdict(interval, BOUNDS[name], count)
+            found["ratios"][name]["verdict"] = verdict(intervals["wall"], BOUNDS[name], count)
     return found
 
 

@@ -4,7 +4,8 @@
 
 Measured in two ways that have nothing in common but the clock:
 
-- by the profiler at the depth ``timed``: time in the functions over time of the steps;
+- by the profiler at the depth ``timed``: time in the functions over the processor time of
+  the steps, which on one thread is their time less what other processes took;
 - by taking the functions away: the library ``benches/null`` binds functions that compute
   nothing, and the step under them is compared with the step under std and corem. What a
   call itself costs stays in both, and belongs to the function in the first way only.
@@ -18,13 +19,14 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benches import blocks, command
 from benches.training import Task, lenet, resnet, transformer
 from pytest_udftorch import Session, UdfError, patched
-from pytest_udftorch.samples import Interval, bootstrap
+from pytest_udftorch.samples import bootstrap
 
 NULL = Path(__file__).parent / "null"
 LIBRARIES = ("std", "corem")
@@ -68,19 +70,18 @@ def shares(task: Task, count: int, steps: int) -> dict[str, dict[str, Any]]:
     )
     return {
         name: {
-            "step_ns": statistics.median(samples[name]),
-            "profiler": _interval(bootstrap(profiled[name])),
+            "step_ns": statistics.median(samples["wall"][name]),
+            "profiler": asdict(bootstrap(profiled[name])),
             "functions": {f: statistics.median(v) for f, v in functions[name].items()},
-            "functions_away": _interval(
-                bootstrap([1 - b / a for a, b in zip(samples[name], samples["null"], strict=True)])
-            ),
+            "functions_away": {
+                clock: asdict(
+                    bootstrap([1 - b / a for a, b in zip(found[name], found["null"], strict=True)])
+                )
+                for clock, found in samples.items()
+            },
         }
         for name in LIBRARIES
     }
-
-
-def _interval(interval: Interval) -> dict[str, float]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
 def run(tasks: Sequence[Task], sizes: dict[str, tuple[int, int]]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def _percent(interval: Mapping[str, float], minus: float = 0.0) -> str:
 
 def _find(found: Mapping[str, Any], function: str, operator: str, stage: str) -> str:
     for row in found["ranges"]:
-        if (row["function"], row["stage"]) == (function, stage) and operator in row["operator"]:
+        if (row["function"], row["operator"], row["stage"]) == (function, operator, stage):
             return _range(row)
     return "-"
 
@@ -58,17 +58,21 @@ def counting(document: Document) -> list[str]:
         row(f"with an exp, {full}", f"{published['exp']:,}",
             lambda f: _number(f["full_size"]["exp"])),
         row("arguments of log", published["log_range"],
-            lambda f: _find(f, "log", "log_softmax", "forward")),
+            lambda f: _find(f, "log", "aten::_log_softmax", "forward")),
         row("arguments of log_softmax's exp", published["exp_range"],
-            lambda f: _find(f, "exp", "log_softmax", "forward")),
+            lambda f: _find(f, "exp", "aten::_log_softmax", "forward")),
     ]  # fmt: skip
     lines = _table(["LeNet", "published", *libraries], rows)
     lines += ["", f"{document['data']}; {document['epochs']} epochs. All ranges:", ""]
-    first = next(iter(libraries.values()))
+    places = {
+        (r["function"], r["operator"], r["stage"]): r["calls"]
+        for found in libraries.values()
+        for r in found["ranges"]
+    }
     details = [
-        [r["function"], f"`{r['operator']}`", r["stage"], f"{r['calls']:,}",
-         *(_find(f, r["function"], r["operator"], r["stage"]) for f in libraries.values())]
-        for r in first["ranges"]
+        [place[0], f"`{place[1]}`", place[2], f"{calls:,}",
+         *(_find(f, *place) for f in libraries.values())]
+        for place, calls in places.items()
     ]  # fmt: skip
     header = ["function", "operator", "stage", "operator calls", *libraries]
     return [*lines, *_table(header, details)]
@@ -106,13 +110,14 @@ def time_share(document: Document) -> list[str]:
                     f"{model['label']}; {model['data']}",
                     name,
                     _percent(found["profiler"]),
-                    _percent(found["functions_away"]),
+                    _percent(found["functions_away"]["wall"]),
+                    _percent(found["functions_away"]["cpu"]),
                     ", ".join(f"{f} {100 * share:.2f} %" for f, share in largest),
                     f"{found['step_ns'] / 1e6:.3g}",
                 ]
             )
     header = ["model", "library", "by the profiler", "by taking the functions away",
-              "by function", "step, ms"]  # fmt: skip
+              "the same, processor time", "by function", "step, ms"]  # fmt: skip
     return _table(header, rows)
 
 
@@ -176,13 +181,14 @@ def overhead(document: Document) -> list[str]:
                     f"{model['label']}; {model['data']}",
                     name,
                     f"{found['step_ns'] / 1e6:.3g}",
-                    _percent(ratios["off again"], 1.0),
                     *(
-                        f"{_percent(ratios[d], 1.0)}, {ratios[d]['verdict']}"
-                        for d in depths
+                        f"{_percent(ratios[name]['wall'], 1.0)}"
+                        f"{', ' + ratios[name]['verdict'] if 'verdict' in ratios[name] else ''}"
+                        f"; processor time {_percent(ratios[name]['cpu'], 1.0)}"
+                        for name in ("off again", *depths)
                     ),
                 ]
-            )  # fmt: skip
+            )
     bounds = [f"{d}, at most {100 * (b - 1):.0f} %" for d, b in document["bounds"].items()]
     lines = _table(["model", "library", "step, ms", "off again", *bounds], rows)
     builds = document["builds"]
