@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import multiprocessing.util
 import os
 import secrets
@@ -40,7 +41,7 @@ from pytest_udftorch.profile import Profile, add_cells, add_operators, merge
 from pytest_udftorch.record import DEPTHS, ProfileWriter, Records, StringTable
 
 #: Every how many blocks enter the histograms unless stated otherwise.
-STRIDE: Final = 64
+STRIDE: Final = 128
 
 #: Events that fit into the ring between two readings; 10 MB.
 RING: Final = 1 << 17
@@ -175,6 +176,7 @@ class Collector:
         undo.callback(self._remove_spool)
         undo.enter_context(_parallel_regions(self._cells, slots))
         undo.enter_context(_Modules(self._cells))
+        _choose_kernels()
         if observer.udfobserver_start():
             raise UdfError("torch refused the callbacks of the observer (at::addGlobalCallback).")
         undo.callback(observer.udfobserver_stop)
@@ -390,6 +392,18 @@ class Collector:
                 if file.meta.get("session") == self.meta["session"] and file.ended:
                     found.append(Profile.load(path))
         return found
+
+
+@functools.cache
+def _choose_kernels() -> None:
+    """Run the kernels that the observer stands in for, so that libtorch has chosen them."""
+    import torch
+
+    with torch.no_grad():
+        row = torch.zeros(1, 2)
+        torch._softmax(row, 1, False)
+        out = torch._log_softmax(row, 1, False)
+        torch.ops.aten._log_softmax_backward_data(row, out, 1, torch.float32)
 
 
 def _deactivate() -> None:

@@ -565,7 +565,7 @@ def patched(
             times; ``"events"``, with a record of each operator call. See ``Session.profile``.
         profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
             each forked child; by default nothing is written.
-        profile_stride: one block in how many enters the histograms, a power of two; 64 by
+        profile_stride: one block in how many enters the histograms, a power of two; 128 by
             default, and 1 for all.
 
     Returns:

@@ -11,7 +11,14 @@
 
 #include "udfprof.h"
 
+// As torch itself is compiled; DispatchStub.h declares its kernels by them.
+#define HAVE_AVX2_CPU_DEFINITION
+#define HAVE_AVX512_CPU_DEFINITION
+
+#include <ATen/core/TensorBody.h>
+#include <ATen/native/cpu/SoftmaxKernel.h>
 #include <ATen/record_function.h>
+#include <atomic>
 #include <cstring>
 #include <torch/csrc/autograd/function.h>
 #include <x86intrin.h>
@@ -117,6 +124,77 @@ int currentNode(uint64_t *Sequence, uint64_t *Thread) {
 
 uint64_t currentThread() { return RecordFunction::currentThreadId(); }
 
+/// While it lives, the thread knows how long the rows of a kernel are.
+struct RowLength {
+  explicit RowLength(const at::Tensor &T) : Self(udfprof_attach()) {
+    // The kernels of narrower types convert to float and leave the rest of a
+    // row to the scalar function.
+    if (T.dim() &&
+        (T.scalar_type() == at::kFloat || T.scalar_type() == at::kDouble))
+      Self->row_length = T.size(-1);
+  }
+  ~RowLength() { Self->row_length = 0; }
+  udfprof_thread *Self;
+};
+
+/// Stands in for a kernel that works along the last dimension.
+template <typename Stub, typename... Args> struct Kernel {
+  using Function = void (*)(Args...);
+  static inline Function Stock = nullptr;
+
+  /// The stub's pointer comes first in it; if what lies there is none of the
+  /// stub's functions, it is not, and nothing is done.
+  static std::atomic<void *> *pointer(Stub &S) {
+    auto *Pointer = reinterpret_cast<std::atomic<void *> *>(&S);
+    void *Now = Pointer->load();
+    for (Function F : {Stub::DEFAULT, Stub::AVX2, Stub::AVX512})
+      if (F && Now == reinterpret_cast<void *>(F))
+        return Pointer;
+    return nullptr;
+  }
+
+  static void bind(Stub &S, Function Ours) {
+    if (auto *Pointer = pointer(S)) {
+      Stock = reinterpret_cast<Function>(Pointer->load());
+      Pointer->store(reinterpret_cast<void *>(Ours));
+    }
+  }
+
+  static void restore(Stub &S, Function Ours) {
+    auto *Pointer = reinterpret_cast<std::atomic<void *> *>(&S);
+    void *Expected = reinterpret_cast<void *>(Ours);
+    if (Stock)
+      Pointer->compare_exchange_strong(Expected,
+                                       reinterpret_cast<void *>(Stock));
+  }
+};
+
+using at::Tensor;
+namespace native = at::native;
+using Softmax = Kernel<decltype(native::softmax_lastdim_kernel), const Tensor &,
+                       const Tensor &>;
+using LogSoftmax = Kernel<decltype(native::log_softmax_lastdim_kernel),
+                          const Tensor &, const Tensor &>;
+using LogSoftmaxBackward =
+    Kernel<decltype(native::log_softmax_backward_lastdim_kernel),
+           const Tensor &, const Tensor &, const Tensor &>;
+
+void softmax(const Tensor &Out, const Tensor &In) {
+  RowLength Row(In);
+  Softmax::Stock(Out, In);
+}
+
+void logSoftmax(const Tensor &Out, const Tensor &In) {
+  RowLength Row(In);
+  LogSoftmax::Stock(Out, In);
+}
+
+void logSoftmaxBackward(const Tensor &GradIn, const Tensor &Grad,
+                        const Tensor &Out) {
+  RowLength Row(Out);
+  LogSoftmaxBackward::Stock(GradIn, Grad, Out);
+}
+
 const udfprof_torch Torch = {nameOf, currentNode, currentThread};
 
 at::CallbackHandle Operators, Ranges;
@@ -132,6 +210,10 @@ extern "C" UDFPROF_EXPORT int udfobserver_start() try {
   Ranges =
       at::addGlobalCallback(at::RecordFunctionCallback(startRange, endRange)
                                 .scopes({at::RecordScope::USER_SCOPE}));
+  Softmax::bind(native::softmax_lastdim_kernel, softmax);
+  LogSoftmax::bind(native::log_softmax_lastdim_kernel, logSoftmax);
+  LogSoftmaxBackward::bind(native::log_softmax_backward_lastdim_kernel,
+                           logSoftmaxBackward);
   return 0;
 } catch (...) {
   return -1;
@@ -140,4 +222,8 @@ extern "C" UDFPROF_EXPORT int udfobserver_start() try {
 extern "C" UDFPROF_EXPORT void udfobserver_stop() {
   at::removeCallback(Operators);
   at::removeCallback(Ranges);
+  Softmax::restore(native::softmax_lastdim_kernel, softmax);
+  LogSoftmax::restore(native::log_softmax_lastdim_kernel, logSoftmax);
+  LogSoftmaxBackward::restore(native::log_softmax_backward_lastdim_kernel,
+                              logSoftmaxBackward);
 }

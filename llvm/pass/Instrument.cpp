@@ -51,8 +51,9 @@ enum CellOffset : unsigned {
   OutLow = 16,
   OutHigh = 24,
   Calls = 32,
-  SampleMask = 40,
-  TimeMask = 48
+  LookMask = 40,
+  TimeMask = 48,
+  SampleMask = 56
 };
 
 // Calls that are timed together: one alone would be timed by its latency,
@@ -88,11 +89,18 @@ private:
                   ArrayRef<Value *> Args);
   void emitArray(Function *Body);
   void emitJoint(Function *Body);
-  Value *isNew(IRBuilder<> &B, Value *X, Value *Cell, unsigned LowAt);
+  Value *isOld(IRBuilder<> &B, Value *X, Value *Cell, unsigned LowAt);
   CallInst *callBody(IRBuilder<> &B, Function *Body, ArrayRef<Value *> Args,
                      Attribute::AttrKind Inlining) const;
   Value *word(IRBuilder<> &B, Value *Cell, unsigned Offset) const {
     return B.CreateInBoundsGEP(B.getInt8Ty(), Cell, B.getInt64(Offset));
+  }
+  /// The number of calls before this one, which is counted already.
+  Value *callsBefore(IRBuilder<> &B, Value *Cell) const {
+    return B.CreateSub(B.CreateAlignedLoad(B.getInt64Ty(),
+                                           word(B, Cell, CellOffset::Calls),
+                                           Align(8)),
+                       B.getInt64(1), "before");
   }
   MDNode *unlikely() const {
     return MDBuilder(Ctx).createBranchWeights(1, (1u << 20) - 1);
@@ -303,10 +311,11 @@ std::string Instrumenter::observer(StringRef What, bool WithLanes) const {
 // Scalar and vector forms
 //===----------------------------------------------------------------------===//
 
-/// Whether a lane of X needs a second look: it is outside the bounds, a NaN,
-/// zero, or subnormal. Infinities are outside, since bounds are finite. Under
-/// DAZ a subnormal compares as zero, and is caught as such.
-Value *Instrumenter::isNew(IRBuilder<> &B, Value *X, Value *Cell,
+/// Whether each lane of X needs no second look: it is inside the bounds, no
+/// NaN, not zero, and not subnormal. Infinities are outside, since bounds are
+/// finite. Under DAZ a subnormal compares as zero, and is caught as such.
+/// Conditions that all hold become one chain of masked comparisons.
+Value *Instrumenter::isOld(IRBuilder<> &B, Value *X, Value *Cell,
                            unsigned LowAt) {
   Type *T = X->getType();
   auto Splat = [&](Value *V) {
@@ -317,26 +326,25 @@ Value *Instrumenter::isNew(IRBuilder<> &B, Value *X, Value *Cell,
   Value *High = Splat(
       B.CreateAlignedLoad(ElemTy, word(B, Cell, LowAt + 8), Align(8), "high"));
   APFloat Smallest = APFloat::getSmallestNormalized(ElemTy->getFltSemantics());
-  Value *Outside =
-      B.CreateOr(B.CreateFCmpULT(X, Low), B.CreateFCmpUGT(X, High));
-  Value *Tiny = B.CreateFCmpULT(B.CreateUnaryIntrinsic(Intrinsic::fabs, X),
-                                Splat(ConstantFP::get(Ctx, Smallest)));
-  return B.CreateOr(Outside, Tiny);
+  Value *Inside =
+      B.CreateAnd(B.CreateFCmpOGE(X, Low), B.CreateFCmpOLE(X, High));
+  return B.CreateAnd(Inside,
+                     B.CreateFCmpOGE(B.CreateUnaryIntrinsic(Intrinsic::fabs, X),
+                                     Splat(ConstantFP::get(Ctx, Smallest))));
 }
 
 /// Measures some calls of the body when the cell asks for it.
 void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
                               Value *Cell, ArrayRef<Value *> Args) {
   Type *I64 = B.getInt64Ty();
-  Value *Count =
-      B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::Calls), Align(8));
+  Value *Before = callsBefore(B, Cell);
   Value *Mask =
       B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::TimeMask), Align(8));
   BasicBlock *Time = BasicBlock::Create(Ctx, "time", Cold);
   BasicBlock *Loop = BasicBlock::Create(Ctx, "repeat", Cold);
   BasicBlock *Timed = BasicBlock::Create(Ctx, "timed", Cold);
   BasicBlock *Run = BasicBlock::Create(Ctx, "run", Cold);
-  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Count, Mask)), Time, Run);
+  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Before, Mask)), Time, Run);
 
   B.SetInsertPoint(Time);
   Value *Start = B.CreateIntrinsic(Intrinsic::readcyclecounter, {}, {});
@@ -419,13 +427,12 @@ Function *Instrumenter::emitCold(Function *Body) {
   emitTiming(B, Cold, Body, Cell, Args);
 
   Value *Y = callBody(B, Body, Args, Attribute::NoInline);
-  Value *Count =
-      B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::Calls), Align(8));
+  Value *Before = callsBefore(B, Cell);
   Value *Mask =
       B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::SampleMask), Align(8));
   BasicBlock *Sample = BasicBlock::Create(Ctx, "sample", Cold);
   BasicBlock *Observe = BasicBlock::Create(Ctx, "observe", Cold);
-  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Count, Mask)), Sample, Observe);
+  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Before, Mask)), Sample, Observe);
   SmallVector<Value *, 4> All{Cell};
   append_range(All, Args);
   All.push_back(Y);
@@ -476,12 +483,11 @@ void Instrumenter::emitLanes(Function *Body) {
 
   B.SetInsertPoint(Known);
   Value *CallsAt = word(B, Cell, CellOffset::Calls);
-  Value *Count = B.CreateAdd(B.CreateAlignedLoad(I64, CallsAt, Align(8)),
-                             B.getInt64(1), "calls");
-  B.CreateAlignedStore(Count, CallsAt, Align(8));
+  Value *Before = B.CreateAlignedLoad(I64, CallsAt, Align(8), "calls");
+  B.CreateAlignedStore(B.CreateAdd(Before, B.getInt64(1)), CallsAt, Align(8));
   Value *Mask =
-      B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::SampleMask), Align(8));
-  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Count, Mask)), ColdCall, Hot,
+      B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::LookMask), Align(8));
+  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Before, Mask)), ColdCall, Hot,
                  unlikely());
 
   B.SetInsertPoint(ColdCall);
@@ -496,12 +502,14 @@ void Instrumenter::emitLanes(Function *Body) {
 
   B.SetInsertPoint(Hot);
   Value *Y = callBody(B, Body, Args, Attribute::AlwaysInline);
-  Value *New = isNew(B, Y, Cell, CellOffset::OutLow);
+  Value *Old = isOld(B, Y, Cell, CellOffset::OutLow);
   for (Value *Arg : Args)
-    New = B.CreateOr(New, isNew(B, Arg, Cell, CellOffset::InLow));
+    Old = B.CreateAnd(Old, isOld(B, Arg, Cell, CellOffset::InLow));
   if (lanes() > 1)
-    New = B.CreateIsNotNull(B.CreateBitCast(New, B.getIntNTy(lanes())));
-  B.CreateCondBr(New, Look, Done, unlikely());
+    Old = B.CreateICmpEQ(B.CreateBitCast(Old, B.getIntNTy(lanes())),
+                         Constant::getAllOnesValue(B.getIntNTy(lanes())));
+  B.CreateCondBr(Old, Done, Look,
+                 MDBuilder(Ctx).createBranchWeights((1u << 20) - 1, 1));
 
   B.SetInsertPoint(Look);
   SmallVector<Value *, 4> All{Cell};

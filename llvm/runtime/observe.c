@@ -132,11 +132,16 @@ static inline uint32_t NAMED(side_)(struct udfprof_cell *C, int Side, Vector X,
     uint32_t Inf = NAMED(lanes_)(WHERE(M == INFINITE)) & Live;
     uint32_t Negative = NAMED(lanes_)(WHERE(B < 0)) & Inf;
     uint32_t Subnormal = Special & ~(Zero | Inf | Nan);
-    S->zero += (unsigned)__builtin_popcount(Zero);
-    S->subnormal += (unsigned)__builtin_popcount(Subnormal);
-    S->neg_inf += (unsigned)__builtin_popcount(Negative);
-    S->pos_inf += (unsigned)__builtin_popcount(Inf ^ Negative);
-    S->nan += (unsigned)__builtin_popcount(Nan);
+    if (Zero)
+      S->zero += (unsigned)__builtin_popcount(Zero);
+    if (Subnormal)
+      S->subnormal += (unsigned)__builtin_popcount(Subnormal);
+    if (Inf) {
+      S->neg_inf += (unsigned)__builtin_popcount(Negative);
+      S->pos_inf += (unsigned)__builtin_popcount(Inf ^ Negative);
+    }
+    if (Nan)
+      S->nan += (unsigned)__builtin_popcount(Nan);
     Flags = (Zero ? UDFPROF_ZERO : 0) | (Inf ? UDFPROF_INF : 0) |
             (Subnormal ? UDFPROF_SUBNORMAL : 0) | (Nan ? UDFPROF_NAN : 0);
   }
@@ -211,28 +216,63 @@ static inline void NAMED(bins_)(uint64_t (*Hist)[UDFPROF_BINS], Vector X,
 
 #define ALL ((1u << LANES) - 1)
 
+/// The lanes of this call that belong to elements.
+static inline uint32_t NAMED(live_)(struct udfprof_cell *C, Vector X) {
+#if LANES > 1
+  if (!C->look_mask) {
+    uint32_t Live = ALL;
+    if (C->zeros_are_padding) {
+      Word B;
+      memcpy(&B, &X, sizeof B);
+      Live = ~NAMED(lanes_)(WHERE(B == 0)) & ALL;
+    } else if (C->row_calls && ++C->row_at == C->row_calls) {
+      C->row_at = 0;
+      Live = (1u << C->row_rest) - 1;
+    }
+    C->padding += LANES - (unsigned)__builtin_popcount(Live);
+    return Live;
+  }
+#else
+  (void)C;
+  (void)X;
+#endif
+  return ALL;
+}
+
 // Of one argument, of two arguments, and of two results (sincos). Each returns
 // the result, so that the generated code ends in a jump to it.
 
+static inline void NAMED(look1_)(struct udfprof_cell *C, Vector X, Vector Y,
+                                 uint32_t Live) {
+  NAMED(note_)(C, NAMED(side_)(C, 0, X, Live), NAMED(side_)(C, 1, Y, Live));
+}
+
+static inline void NAMED(look2_)(struct udfprof_cell *C, Vector X1, Vector X2,
+                                 Vector Y, uint32_t Live) {
+  uint32_t In = NAMED(side_)(C, 0, X1, Live) | NAMED(side_)(C, 0, X2, Live);
+  NAMED(note_)(C, In, NAMED(side_)(C, 1, Y, Live));
+}
+
 HIDDEN Vector NAMED(__udf_observe1_)(struct udfprof_cell *C, Vector X,
                                      Vector Y) {
-  NAMED(note_)(C, NAMED(side_)(C, 0, X, ALL), NAMED(side_)(C, 1, Y, ALL));
+  NAMED(look1_)(C, X, Y, NAMED(live_)(C, X));
   return Y;
 }
 
 HIDDEN Vector NAMED(__udf_observe2_)(struct udfprof_cell *C, Vector X1,
                                      Vector X2, Vector Y) {
-  uint32_t In = NAMED(side_)(C, 0, X1, ALL) | NAMED(side_)(C, 0, X2, ALL);
-  NAMED(note_)(C, In, NAMED(side_)(C, 1, Y, ALL));
+  NAMED(look2_)(C, X1, X2, Y, ALL);
   return Y;
 }
 
 HIDDEN Vector NAMED(__udf_sample1_)(struct udfprof_cell *C, Vector X,
                                     Vector Y) {
-  C->hist_elements += LANES;
-  NAMED(bins_)(C->hist[0], X, ALL);
-  NAMED(bins_)(C->hist[1], Y, ALL);
-  return NAMED(__udf_observe1_)(C, X, Y);
+  const uint32_t Live = NAMED(live_)(C, X);
+  C->hist_elements += (unsigned)__builtin_popcount(Live);
+  NAMED(bins_)(C->hist[0], X, Live);
+  NAMED(bins_)(C->hist[1], Y, Live);
+  NAMED(look1_)(C, X, Y, Live);
+  return Y;
 }
 
 HIDDEN Vector NAMED(__udf_sample2_)(struct udfprof_cell *C, Vector X1,
@@ -241,13 +281,14 @@ HIDDEN Vector NAMED(__udf_sample2_)(struct udfprof_cell *C, Vector X1,
   NAMED(bins_)(C->hist[0], X1, ALL);
   NAMED(bins_)(C->hist[0], X2, ALL);
   NAMED(bins_)(C->hist[1], Y, ALL);
-  return NAMED(__udf_observe2_)(C, X1, X2, Y);
+  NAMED(look2_)(C, X1, X2, Y, ALL);
+  return Y;
 }
 
 #if LANES == 1
 HIDDEN void NAMED(__udf_joint_)(uint32_t Slot, REAL X, REAL Y1, REAL Y2) {
   struct udfprof_cell *C = udfprof_cell(Slot);
-  if (!(++C->calls & C->sample_mask)) {
+  if (!(C->calls++ & C->sample_mask)) {
     ++C->hist_elements;
     NAMED(bins_)(C->hist[0], X, ALL);
     NAMED(bins_)(C->hist[1], Y1, ALL);
@@ -270,6 +311,16 @@ static inline Vector NAMED(load_)(const REAL *From) {
   return X;
 }
 
+/// As the generated code: inside the bounds, and no zero or subnormal.
+static inline Word NAMED(old_)(Vector X, REAL Low, REAL High, REAL Normal) {
+  Word B;
+  memcpy(&B, &X, sizeof B);
+  B &= MAGNITUDE;
+  Vector Size;
+  memcpy(&Size, &B, sizeof Size);
+  return WHERE(X >= Low) & WHERE(X <= High) & WHERE(Size >= Normal);
+}
+
 /// One side of a chunk. \p Sampled: the block that enters the histograms, or
 /// less than 0.
 static uint32_t NAMED(array_side_)(struct udfprof_cell *C, int Side,
@@ -282,22 +333,21 @@ static uint32_t NAMED(array_side_)(struct udfprof_cell *C, int Side,
   const INT Least = SMALLEST_NORMAL;
   memcpy(&Normal, &Least, sizeof Normal);
   int64_t I = 0;
-  for (; I + LANES <= Count; I += LANES) {
-    const Vector X = NAMED(load_)(From + I);
-    Word B;
-    memcpy(&B, &X, sizeof B);
-    B &= MAGNITUDE;
-    Vector Size;
-    memcpy(&Size, &B, sizeof Size);
-    // As the generated code: not (Low <= X <= High), or too small.
-    const Word New =
-        ~(WHERE(X >= Low) & WHERE(X <= High)) | WHERE(Size < Normal);
-    if (__builtin_expect(NAMED(lanes_)(New) != 0, 0)) {
-      Flags |= NAMED(side_)(C, Side, X, ALL);
+  for (; I + 4 * LANES <= Count; I += 4 * LANES) {
+    Word Old = NAMED(old_)(NAMED(load_)(From + I), Low, High, Normal);
+    for (int J = 1; J < 4; ++J)
+      Old &= NAMED(old_)(NAMED(load_)(From + I + J * LANES), Low, High, Normal);
+    if (__builtin_expect(NAMED(lanes_)(Old) != ALL, 0)) {
+      for (int J = 0; J < 4; ++J)
+        Flags |= NAMED(side_)(C, Side, NAMED(load_)(From + I + J * LANES), ALL);
       memcpy(&Low, &C->bound[Side].low, sizeof Low);
       memcpy(&High, &C->bound[Side].high, sizeof High);
     }
   }
+  for (; I + LANES <= Count; I += LANES)
+    if (NAMED(lanes_)(NAMED(old_)(NAMED(load_)(From + I), Low, High, Normal)) !=
+        ALL)
+      Flags |= NAMED(side_)(C, Side, NAMED(load_)(From + I), ALL);
   if (I < Count) {
     REAL Rest[LANES] = {0};
     memcpy(Rest, From + I, (size_t)(Count - I) * sizeof *From);

@@ -96,7 +96,7 @@ static void clearCell(struct udfprof_cell *C, unsigned Slot) {
     clearRange(&C->helped[Side]);
   }
   // One in as many elements, whatever the form: a vector call is a block.
-  C->sample_mask = SampleMask;
+  C->look_mask = C->sample_mask = SampleMask;
   C->time_mask =
       udfprof_depth == UDFPROF_COUNTERS ? UINT64_MAX : 16 * SampleMask + 15;
 }
@@ -163,16 +163,39 @@ static void widen(double *Min, double *Max, double ThatMin, double ThatMax) {
 
 static uint64_t elementsOf(const struct udfprof_cell *C) {
   unsigned Lanes = lanesOf(C->slot);
-  return Lanes ? C->calls * Lanes : C->elements;
+  return Lanes ? C->calls * Lanes - C->padding : C->elements;
 }
 
 void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
                   uint64_t elements) {
+  if (!udfprof_depth) // the first call of a cell is timed at every depth
+    return;
   cell->ticks += ticks;
   cell->timed_elements += elements;
 }
 
-static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot) {
+/// Tells a cell how long the rows are of the kernel that begins, 0 for none.
+static void setRows(struct udfprof_cell *C, int64_t Length) {
+  const unsigned Lanes = lanesOf(C->slot);
+  const unsigned Function = C->slot / (2 * UDFPROF_FORMS);
+  C->row_calls = C->zeros_are_padding = 0;
+  C->look_mask = C->sample_mask;
+  if (Lanes < 2 || !Length)
+    return;
+  if (Function == UDFPROF_LOG)
+    // Of sums of exponentials of which one is 1: a zero is none of them.
+    C->zeros_are_padding = 1;
+  else if (Length % Lanes && Length < INT32_MAX)
+    C->row_calls = (uint32_t)((Length + Lanes - 1) / Lanes);
+  else
+    return;
+  C->row_rest = (uint32_t)(Length % Lanes);
+  C->row_at = 0;
+  C->look_mask = 0;
+}
+
+static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot,
+                                   int64_t RowLength) {
   struct udfprof_cell *C = Row->cells[Slot];
   if (C)
     return C;
@@ -180,6 +203,7 @@ static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot) {
   if (!C)
     return &Discard;
   clearCell(C, Slot);
+  setRows(C, RowLength);
   Row->used[Row->used_count] = (uint16_t)Slot;
   __atomic_store_n(&Row->cells[Slot], C, __ATOMIC_RELEASE);
   __atomic_store_n(&Row->used_count, Row->used_count + 1, __ATOMIC_RELEASE);
@@ -297,6 +321,7 @@ struct udfprof_thread *udfprof_attach(void) {
   T->alive = 1;
   pthread_mutex_unlock(&ThreadsLock);
   T->module = T->optimizer = T->depth = 0;
+  T->row_length = 0;
   T->stage = UDFPROF_FORWARD;
   T->call = NULL;
   T->region = NULL;
@@ -330,6 +355,7 @@ struct udfprof_region {
   const void *Call;
   uint32_t Module;
   uint8_t Stage;
+  int64_t RowLength;
   int Touched;
   struct Help *Helped; // at depth events
 };
@@ -446,13 +472,18 @@ struct udfprof_cell *udfprof_cell(uint32_t slot) {
     Row = rowOf(T);
     if (!Row)
       return &Discard;
+    if (T->row_length || Row->had_rows) {
+      Row->had_rows = T->row_length != 0;
+      for (unsigned I = 0; I < Row->used_count; ++I)
+        setRows(Row->cells[Row->used[I]], T->row_length);
+    }
     // Outside an operator nothing tells when the context changes.
     if (T->call || T->region)
       udfprof_row = Row;
     if (T->call)
       ++Row->calls;
   }
-  return cellIn(Row, slot);
+  return cellIn(Row, slot, T->row_length);
 }
 
 //===----------------------------------------------------------------------===//
@@ -588,8 +619,11 @@ static void runRegion(void *Data) {
   const void *Call = T->call;
   T->region = R;
   T->call = NULL;
+  const int64_t Length = T->row_length;
+  T->row_length = R->RowLength;
   udfprof_row = &udfprof_unknown;
   R->Function(R->Data);
+  T->row_length = Length;
   if (udfprof_row != &udfprof_unknown) {
     __atomic_store_n(&R->Touched, 1, __ATOMIC_RELAXED);
     if (udfprof_depth == UDFPROF_EVENTS) {
@@ -617,7 +651,7 @@ static void takeHelp(struct udfprof_row *Mine, struct Help *H) {
       uint64_t Elements = takeElements(C);
       if (!Elements)
         continue;
-      struct udfprof_cell *To = cellIn(Mine, C->slot);
+      struct udfprof_cell *To = cellIn(Mine, C->slot, 0);
       To->helped_elements += Elements;
       To->helped_flags |= C->flags;
       C->flags = 0;
@@ -636,7 +670,10 @@ void udfprof_parallel(void (*function)(void *), void *data, unsigned threads,
     udfprof_gomp_parallel(function, data, threads, flags);
     return;
   }
-  struct udfprof_region R = {.Function = function, .Data = data, .Master = T};
+  struct udfprof_region R = {.Function = function,
+                             .Data = data,
+                             .Master = T,
+                             .RowLength = T->row_length};
   if (T->call) {
     R.Call = T->call;
     R.Module = T->module;
@@ -682,7 +719,8 @@ void udfprof_start(uint32_t depth, uint32_t stride) {
   udfprof_depth = depth;
   SampleMask = stride - 1;
   clearCell(&Discard, 0);
-  Discard.sample_mask = Discard.time_mask = UINT64_MAX;
+  Discard.look_mask = Discard.sample_mask = UINT64_MAX;
+  Discard.time_mask = UINT64_MAX;
   clearAll();
   pthread_mutex_lock(&EventsLock);
   EventFirst = EventCount = 0;

@@ -32,6 +32,7 @@ enum {
   // function counts from 1 in the order of pytest_udftorch/symbols.py.
   UDFPROF_SLOTS = 264,
   UDFPROF_FORMS = 5, // scalar, v4, v8, v16, array
+  UDFPROF_LOG = 4,   // the number of log
   UDFPROF_BINS = 320,
   UDFPROF_BIN_OFFSET = 160
 };
@@ -68,8 +69,9 @@ struct udfprof_cell {
     uint64_t low, high;
   } bound[2];
   uint64_t calls;
-  uint64_t sample_mask; ///< histograms: every call whose number has none of it
-  uint64_t time_mask;   ///< timing, in the same way; all ones for never
+  uint64_t look_mask;   ///< every call with none of it in `calls` is looked at
+  uint64_t time_mask;   ///< and timed, in the same way; all ones for never
+  uint64_t sample_mask; ///< and enters the histograms
   // From here on only out-of-line code reads and writes.
   struct udfprof_range range[2];  ///< since the last event, or the beginning
   struct udfprof_range before[2]; ///< until the last event
@@ -83,6 +85,10 @@ struct udfprof_cell {
   uint64_t helped_elements;
   uint32_t flags, helped_flags; ///< since the last event
   uint16_t slot;
+  // Kernels that fill up the last vector of a row: see udfprof_thread.
+  uint8_t zeros_are_padding;
+  uint32_t row_calls, row_at, row_rest;
+  uint64_t padding; ///< lanes that belong to no element
   uint64_t hist[2][2][UDFPROF_BINS];
 };
 
@@ -92,7 +98,7 @@ struct udfprof_row {
   struct udfprof_cell *cells[UDFPROF_SLOTS];
   uint64_t calls, ticks; ///< of the operator
   uint32_t operator_id, module_id;
-  uint8_t stage;
+  uint8_t stage, had_rows;
   uint16_t used_count;
   uint16_t used[UDFPROF_SLOTS];
   struct udfprof_row *next;
@@ -124,6 +130,11 @@ struct udfprof_thread {
   const void *call; ///< the RecordFunction that is innermost
   uint32_t depth;
   struct udfprof_region *region;
+  // Elements of a row while a kernel of softmax or log_softmax works along the
+  // last dimension, otherwise 0. Such a kernel fills the last vector of each
+  // row up with zeros, subtracts the row's maximum and exponentiates; without
+  // knowing where rows end, padding could not be told from values.
+  int64_t row_length;
   struct udfprof_made *made; ///< a ring, indexed by the sequence number
   uint64_t torch_id;
   uint32_t id; ///< the kernel's
