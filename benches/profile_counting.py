@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from benches import command
@@ -57,15 +58,16 @@ def watch(task: Task, library: str, epochs: int, seed: int = 0) -> dict[str, Any
 
     ``passes`` is counted by the loop itself, everything else by the profiler.
     """
-    training = Training(task, seed)
+    training, batches = Training(task, seed), task.batches(seed)
+    tests = len(task.samples.test_inputs.split(task.test_batch))
     passes = 0
     with patched(library, profile="counters") as session:
         for _ in range(epochs):
-            for batch in task.batches(seed, 1):
+            for batch in islice(batches, len(task.samples.train_targets) // task.batch):
                 training.step(batch)
                 passes += 1
             training.test()
-            passes += len(task.samples.test_inputs.split(task.test_batch))
+            passes += tests
     profile = session.profile
     counts = {
         "log": operator_calls(profile, ("log",), "forward"),
