@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benches import stored
+from benches import render_profile, stored
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
@@ -230,6 +230,17 @@ def profile_structs(results: Results) -> str:
     return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
 
 
+def _profile(name: str) -> Callable[[Results], str]:
+    """Return what renders one of the profiler's tables."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return _with_source(render_profile.TABLES[name](results[name]), results[name])
+
+    return render
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "profile_structs": profile_structs,
     "demo": demo,
@@ -239,6 +250,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "demo_details": demo_details,
     "speed": speed,
     "compiled_cpu": compiled_cpu,
+    **{name: _profile(name) for name in render_profile.TABLES},
 }
 
 
