@@ -232,3 +232,17 @@ def test_targets_name_libm_sleef_and_intrinsics():
     assert found["Sleef_expf16_u10"] == found["llvm.exp.v16f32"] == "__udf_expf_v16"
     assert "vmsExp" not in found
     assert set(targets("erf", "float32", "baseline")) == {"erff"}
+
+
+def test_compiled_code_counts_under_a_profiled_session():
+    model = torch.nn.Sequential(torch.nn.ELU(), torch.nn.Softmax(-1))
+    x = torch.linspace(-4, 4, 64 * 16).reshape(64, 16)
+    compiled = torch.compile(model)
+    with patched("corem", profile=True) as session, torch.no_grad():
+        compiled(x)  # warm-up compiles, and may try operators
+        before = session.profile.to_pandas().groupby("function").elements.sum()
+        for _ in range(3):
+            compiled(x)
+        after = session.profile.to_pandas().groupby("function").elements.sum()
+    assert (after - before)["exp"] == 3 * x.numel()
+    assert (after - before)["expm1"] == 3 * x.numel()
