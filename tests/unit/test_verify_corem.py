@@ -37,9 +37,9 @@ def corem_plan(library, function, **options):
     return verify.make_plan(library, function, reference=REFERENCE, **options)
 
 
-def through(function, form, *arguments):
+def through(function, form, *arguments, library=COREM):
     """Run the array or the scalar form on arrays, one per argument."""
-    build = build_library(COREM)
+    build = build_library(library)
     columns = [np.ascontiguousarray(x, dtype=np.float32) for x in arguments]
     if form == "array":
         out = np.empty_like(columns[0])
@@ -63,8 +63,8 @@ def listed(function):
     return [np.ascontiguousarray(c).astype(np.uint32).view(np.float32) for c in rows.T]
 
 
-def same_as_mpfr(checker, function, x, got):
-    want = checker.mpfr(function, x)
+def same_as_mpfr(checker, function, arguments, got):
+    want = checker.mpfr(function, *arguments)
     differ = got.view(np.uint32) != want.view(np.uint32)
     return not np.any(differ & ~(np.isnan(got) & np.isnan(want)))
 
@@ -82,15 +82,15 @@ def test_every_listed_hard_case_is_right(function):
 def test_a_million_samples_are_right(checker, function):
     x = sample(function, 1_000_000, seed=2026).view(np.float32)
     got = through(function, "array", x)
-    assert same_as_mpfr(checker, function, x, got)
+    assert same_as_mpfr(checker, function, [x], got)
     got.view(np.uint32)[np.flatnonzero(~np.isnan(got))[123_456]] ^= 1
-    assert not same_as_mpfr(checker, function, x, got)
+    assert not same_as_mpfr(checker, function, [x], got)
 
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_scalar_form_is_right_on_a_sample(checker, function):
     x = sample(function, 20_000, seed=7).view(np.float32)
-    assert same_as_mpfr(checker, function, x, through(function, "scalar", x))
+    assert same_as_mpfr(checker, function, [x], through(function, "scalar", x))
 
 
 @pytest.mark.parametrize("function", BIVARIATE)
@@ -219,11 +219,12 @@ float planted_expf(float x) {{
 def without_rounding_test(folder, function):
     """corem's fast path alone: whatever it is not certain of is taken as it is."""
     described = COREM.functions[function, "float32"]
+    names = "xy"[: FUNCTIONS[function].arity]
     source = f"""
 #include "{described.source}"
-float unchecked(float x) {{
+float unchecked({", ".join(f"float {n}" for n in names)}) {{
   int hard;
-  return {described.fast}(x, &hard);
+  return {described.fast}({", ".join(names)}, &hard);
 }}
 """
     return make_library(folder, "unchecked", source, 'scalar = "unchecked"', function=function)
@@ -258,6 +259,16 @@ def test_the_rounding_test_is_what_makes_corem_right(tmp_path, function):
     assert "results are wrong" in sentence
     # What goes wrong without the test is among what the test would have caught.
     assert 0 < bad.runs[0].tally.wrong < good.runs[0].tally.hard
+
+
+@pytest.mark.parametrize("function", BIVARIATE)
+def test_the_hardest_listed_pairs_need_the_accurate_path(tmp_path, checker, function):
+    path = COREM.functions[function, "float32"].hard_cases
+    columns = np.ascontiguousarray(read_hard_cases(path, 2)[:1000].T).view(np.float32)
+    assert same_as_mpfr(checker, function, columns, through(function, "array", *columns))
+    fast = without_rounding_test(tmp_path / "unchecked", function)
+    got = through(function, "array", *columns, library=find_library(fast))
+    assert not same_as_mpfr(checker, function, columns, got)
 
 
 TAYLOR = """
