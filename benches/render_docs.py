@@ -4,7 +4,8 @@
 
 A page asks for a text between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
 docs/accuracy.md, docs/reach.md and docs/results.md are generated as a whole. ``--check``
-changes nothing and fails when a page differs from what the results give.
+changes nothing and fails when a page differs from what the results give, or a drawing was
+made from other numbers.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import render_profile, stored
+from benches import asked, drawings, render_profile, stored
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
@@ -198,6 +200,64 @@ def compiled_cpu(results: Results) -> str:
     return _with_source(lines, document)
 
 
+def missed(results: Results) -> str:
+    """Return the figures that corem misses, and what is executed there instead."""
+    if not results.has("speed"):
+        return ""
+    speeds = results["speed"]
+    found = [f for f in asked.figures(speeds) if f.measured > f.limit]
+    lines = [
+        f"{len(found)} of {len(asked.figures(speeds))} figures asked for are missed. Time of "
+        "corem's array form (operators: of the operator) over that of the other; VML runs its "
+        "AVX-512 code in the AVX2 rows too.",
+        "",
+        "| what | level | against | asked | measured |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {f.what} | {f.level} | {f.peer} | {f.limit:.3g} | {f.measured:.2f} |"
+        for f in sorted(found, key=lambda f: (f.level, -f.measured / f.limit))
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def analysis(results: Results) -> str:
+    """Return executed instructions per element, by kind, or nothing where none are stored."""
+    if not results.has("speed_analysis"):
+        return ""
+    document = results["speed_analysis"]
+    models = document["models"]
+    sections = []
+    levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
+    for level in levels:
+        lines = [
+            f"{level}, per element:",
+            "",
+            f"| function | form | instructions | {' | '.join(f'cycles, {m}' for m in models)} "
+            "| what they are |",
+            "|---" * (len(models) + 4) + "|",
+        ]
+        for function, entry in document["functions"].items():
+            for name, figures in entry.get(level, {}).items():
+                kinds = sorted(figures["mix"].items(), key=lambda pair: -pair[1])
+                shares = ", ".join(
+                    f"{kind} {count / figures['instructions']:.0%}"
+                    for kind, count in kinds
+                    if count / figures["instructions"] >= 0.05
+                )
+                cycles = " | ".join(f"{figures['cycles'][m]:.2f}" for m in models)
+                lines.append(
+                    f"| {function} | {name} | {figures['instructions']:.2f} | {cycles} | {shares} |"
+                )
+        sections.append("\n".join(lines) + "\n")
+    introduction = (
+        "Instructions that were executed, counted by following calls one by one, fix-ups of hard "
+        "inputs included; and the least cycles that llvm-mca gives for them on processors that "
+        "it has models of, with nothing to wait for.\n\n"
+    )
+    return introduction + "\n".join(sections) + "\n" + _with_source([], document).lstrip("\n")
+
+
 def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
     environment = document["environment"]
     return "\n".join(
@@ -251,6 +311,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "speed": speed,
     "compiled_cpu": compiled_cpu,
     **{name: _profile(name) for name in render_profile.TABLES},
+    "missed": missed,
+    "analysis": analysis,
 }
 
 
@@ -284,7 +346,18 @@ def results_page(results: Results) -> str:
         demo_details(results),
     ]
     if results.has("speed"):
-        parts += ["## Speed of the functions", "", speed(results)]
+        parts += [
+            "## Speed of the functions",
+            "",
+            "![Nanoseconds per element of every contender](speed.svg)",
+            "",
+            speed(results),
+            "### Figures that are missed",
+            "",
+            missed(results),
+        ]
+    if results.has("speed_analysis"):
+        parts += ["### What the code spends its time on", "", analysis(results)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -347,6 +420,7 @@ def _first_run(certificate: Certificate) -> Certificate:
     return replace(certificate, runs=certificate.runs[:1])
 
 
+SPEED_SVG = "docs/speed.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
     "docs/accuracy.md": accuracy_page,
     "docs/reach.md": reach_page,
@@ -390,6 +464,13 @@ def pages(root: Path, results: Results) -> Iterator[tuple[Path, str]]:
             yield path, fill(text, path.name, results)
 
 
+def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable[[], str]]]:
+    """Yield every drawing: its file, the digest of what it shows, and what draws it."""
+    if results.has("speed"):
+        numbers = drawings.speed_numbers(results["speed"])
+        yield root / SPEED_SVG, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages, or with ``--check`` compare them; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benches.render_docs", description=__doc__)
@@ -397,18 +478,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         wanted = list(pages(ROOT, Results()))
+        drawn = list(pictures(ROOT, Results()))
     except UdfError as error:
         print(f"render_docs: {error}", file=sys.stderr)
         return 2
-    stale = [
-        (path, text)
+    stale: list[tuple[Path, Callable[[], str]]] = [
+        (path, partial(str, text))
         for path, text in wanted
         if not path.is_file() or path.read_text(encoding="utf-8") != text
     ]
-    for path, text in stale:
+    # matplotlib's output differs between versions: what counts is what was drawn.
+    stale += [
+        (path, draw)
+        for path, digest, draw in drawn
+        if not path.is_file() or digest not in path.read_text(encoding="utf-8")
+    ]
+    for path, make in stale:
         print(f"{path.relative_to(ROOT)} {'is stale' if options.check else 'written'}")
         if not options.check:
-            path.write_text(text, encoding="utf-8")
+            path.write_text(make(), encoding="utf-8")
     return 1 if options.check and stale else 0
 
 

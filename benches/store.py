@@ -1,6 +1,7 @@
 """Measure again what README and docs show, and store it under benches/results.
 
-    python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [compiled_cpu] [profile]
+    python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
+        [compiled_cpu] [profile]
 
 Without names everything is measured; ``profile`` stands for its parts, ``profile_counting``
 and so on. The benches run in a process of their own each.
@@ -28,6 +29,7 @@ COMMANDS = {
     "demo": ("benches.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.speed", "--store"),
     "compiled_cpu": ("benches.compiled_cpu", "--store"),
+    "speed_analysis": ("benches.speed_analysis", "--store"),
 }
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))

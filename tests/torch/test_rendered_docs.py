@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benches import render_docs, store, stored
+from benches import asked, drawings, render_docs, store, stored
 from benches.render_docs import DocsError, Results, fill
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def tree(tmp_path, monkeypatch):
     """A copy of the pages and results in a folder of their own."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
-    for relative in render_docs.WHOLE:
+    for relative in (*render_docs.WHOLE, render_docs.SPEED_SVG):
         (tmp_path / relative).write_text((ROOT / relative).read_text())
     monkeypatch.setattr(render_docs, "ROOT", tmp_path)
     return tmp_path
@@ -43,6 +43,58 @@ def test_an_edited_number_is_found_and_put_right(tree, capsys):
     assert render_docs.main([]) == 0
     assert page.read_text() == right
     assert render_docs.main(["--check"]) == 0
+
+
+def test_a_drawing_of_other_numbers_is_stale(tree, capsys):
+    drawing = tree / render_docs.SPEED_SVG
+    right = drawing.read_text()
+    digest = drawings.digest(drawings.speed_numbers(Results()["speed"]))
+    assert right.count(digest) == 1
+    drawing.write_text(right.replace(digest, digest[::-1]))
+    assert render_docs.main(["--check"]) == 1
+    assert capsys.readouterr().out.startswith("docs/speed.svg is stale")
+    assert render_docs.main([]) == 0
+    assert drawing.read_text().count(digest) == 1
+    assert render_docs.main(["--check"]) == 0
+
+
+def test_a_drawing_is_the_same_every_time_and_follows_the_numbers():
+    numbers = {"avx512": {"exp": {"corem": 0.2, "vml": 0.6}, "log": {"corem": 0.3}}}
+    drawn = drawings.speed_svg(numbers)
+    assert drawings.speed_svg(numbers) == drawn
+    assert ">exp</text>" in drawn
+    assert ">vml</text>" in drawn
+    numbers["avx512"]["exp"]["corem"] = 0.4
+    assert drawings.speed_svg(numbers) != drawn
+
+
+def test_figures_asked_for():
+    def over(ratio):
+        return {"corem_over": ratio}
+
+    speeds = {
+        "functions": {
+            "exp": {
+                "avx512": {
+                    "vml": over(1.1), "sleef u10": over(1.9), "intel-cr": over(0.9),
+                    "llvm-libc": over(0.3), "intel 1-ulp": over(9),
+                },
+                "avx2": {"llvm-libc": over(0.3)},
+                "scalar": {"glibc": over(1.3), "llvm-libc": over(2)},
+            },
+            "erf": {"avx512": {"vml": over(1.2), "intel 1-ulp": over(1.1)}},
+        },
+        "operators": {"softmax": over(1.3), "elu": over(1.2), "mish": over(9)},
+    }  # fmt: skip
+    figures = asked.figures(speeds)
+    assert [(f.what, f.level, f.peer) for f in figures if f.measured > f.limit] == [
+        ("exp", "avx512", "vml"),
+        ("exp", "avx512", "llvm-libc"),
+        ("exp", "scalar", "glibc"),
+        ("erf", "avx512", "intel 1-ulp"),
+        ("softmax", "operator", "std"),
+    ]
+    assert len(figures) == 9
 
 
 def test_a_missing_page_is_stale(tree):
@@ -81,7 +133,8 @@ def test_wrong_regions(text, message):
 def test_missing_results(tmp_path, monkeypatch, capsys):
     with pytest.raises(DocsError, match=r"entry_exit\.json is missing.*benches\.store"):
         render_docs.costs(Results(tmp_path))
-    assert render_docs.speed(Results(tmp_path)) == ""
+    for region in (render_docs.speed, render_docs.missed, render_docs.analysis):
+        assert region(Results(tmp_path)) == ""
     monkeypatch.setattr(render_docs, "Results", lambda: Results(tmp_path))
     assert render_docs.main(["--check"]) == 2
     assert "Make it with" in capsys.readouterr().err

@@ -1,7 +1,8 @@
 //===- corem.h - Building blocks shared by the corem functions ------------===//
 //
 // Correctly rounded float32 functions, written as plain scalar C that the
-// loop vectoriser can if-convert.  Every function has two parts:
+// loop vectoriser can if-convert.  Every function has two parts, and some have
+// a third, quick, that the vector and array forms try first (see exp_quick.h):
 //
 //   fast      double precision, branch-free, no tables; it also says when the
 //             double result lies too near a rounding boundary to be trusted.
