@@ -45,7 +45,7 @@ static constexpr StringLiteral DoneMark = "udf-instrument";
 namespace {
 
 // The words of struct udfprof_cell that generated code reads.
-// tests/native/test_instrument.py compares them with udfprof.h.
+// tests/torch/test_collect.py compares them with udfprof.h.
 enum CellOffset : unsigned {
   InLow = 0,
   InHigh = 8,
