@@ -497,7 +497,9 @@ class _Modules:
 
     def __enter__(self) -> None:
         import torch
+        from torch.fx import GraphModule
 
+        self._graph = GraphModule
         self._module = torch.nn.Module
         self._stock = torch.nn.Module.__call__
         self._ours = self._wrapper(self._stock, torch.compiler.is_compiling)
@@ -540,7 +542,11 @@ class _Modules:
             if not caller:
                 self._walk(module)
             if id(module) not in self._ids:
-                self._name(module, type(module).__name__, module)
+                if caller and isinstance(module, self._graph):
+                    # Compiled from the module that is being called, and no part of it.
+                    self._remember(module, caller, module)
+                else:
+                    self._name(module, type(module).__name__, module)
             return self._ids[id(module)]
 
     def _walk(self, root: Any) -> None:
@@ -567,11 +573,14 @@ class _Modules:
         self._name(root, own, root)
 
     def _name(self, module: Any, text: str, root: Any) -> None:
+        self._taken.setdefault(text, id(module))
+        self._remember(module, self._cells.intern(text), root)
+
+    def _remember(self, module: Any, number: int, root: Any) -> None:
         key = id(module)
         self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
         self._roots[key] = id(root)
-        self._taken.setdefault(text, key)
-        self._ids[key] = self._cells.intern(text)
+        self._ids[key] = number
 
     def _forget(self, key: int) -> None:
         # The address may be another module's next.

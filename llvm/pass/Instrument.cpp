@@ -567,8 +567,8 @@ void Instrumenter::emitJoint(Function *Body) {
 }
 
 void Instrumenter::emit() {
-  F->addFnAttr(DoneMark, utostr(W.Slot));
   Function *Body = moveBody();
+  F->addFnAttr(DoneMark, utostr(W.Slot));
   if (W.Kind == "array")
     emitArray(Body);
   else if (W.Kind == "sincos")

@@ -353,8 +353,8 @@ static uint32_t NAMED(array_side_)(struct udfprof_cell *C, int Side,
     memcpy(Rest, From + I, (size_t)(Count - I) * sizeof *From);
     Flags |= NAMED(side_)(C, Side, NAMED(load_)(Rest), (1u << (Count - I)) - 1);
   }
-  for (int64_t S = Sampled; S >= 0 && S < Count;
-       S = C->sample_mask ? -1 : S + LANES) {
+  const int64_t Stride = (int64_t)((C->sample_mask + 1) * LANES);
+  for (int64_t S = Sampled; S >= 0 && S < Count; S += Stride) {
     REAL Some[LANES] = {0};
     const int64_t Have = Count - S < LANES ? Count - S : LANES;
     memcpy(Some, From + S, (size_t)Have * sizeof *From);
