@@ -24,7 +24,7 @@ from pytest_udftorch.profile import Profile
 DEFAULT = Path(__file__).parent.parent / "docs" / "report.png"
 
 #: Pixels of the picture: the page's findings and its chart.
-WIDTH, HEIGHT = 1200, 1010
+WIDTH, HEIGHT = 1200, 950
 
 
 def profile(library: str, digits: mnist.Digits) -> Profile:
