@@ -246,8 +246,8 @@ def _headroom_card(profile: Profile, whose: str) -> str:
         "bad" if left < 8 else "",
         title,
         f"{escape(row.key['function'])} in {escape(row.key['module'] or NO_MODULE)}",
-        f"largest finite magnitude {_power(largest(row))}, {left:.1f} binades below the "
-        f"overflow of {row.key['dtype']}",
+        f"up to {_power(largest(row))}, {left:.1f} binades below the overflow of "
+        f"{row.key['dtype']}",
     )
 
 

@@ -6,11 +6,11 @@ import json
 import re
 from html.parser import HTMLParser
 
-import browser
 import numpy as np
 import pytest
 from observed import META, Recorder, net
 
+from benches import browser
 from pytest_udftorch import cli, report
 from pytest_udftorch.errors import NoProfileError
 from pytest_udftorch.profile import Profile, load_all

@@ -88,6 +88,7 @@ class Page:
                 return answer["result"]
 
     def open(self, url: str) -> None:
+        """Load an address and wait until it is there."""
         self.loaded = False
         self.send("Page.navigate", url=url)
         while not self.loaded:
@@ -103,6 +104,7 @@ class Page:
         return result["result"].get("value")
 
     def size(self, width: int, height: int = 900, *, dark: bool = False) -> None:
+        """Set the window's size in pixels, and whether its person prefers dark colors."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=False,
@@ -124,12 +126,13 @@ class Page:
                 type=kind, x=where[0], y=where[1], button="left", clickCount=1,
             )  # fmt: skip
 
-    def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        shot = self.send("Page.captureScreenshot", captureBeyondViewport=whole)
-        if whole:
-            area = self.send("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"x": 0, "y": 0, "width": area["width"], "height": area["height"], "scale": 1}
-            shot = self.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+    def screenshot(self, path: Path, height: int | None = None) -> None:
+        """Write the page as PNG, down to ``height`` pixels or to its end."""
+        area = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {
+            "x": 0, "y": 0, "scale": 1, "width": area["width"], "height": height or area["height"],
+        }  # fmt: skip
+        shot = self.send("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(shot["data"]))
 
 
