@@ -127,7 +127,7 @@ class Collector:
         self._ids = np.zeros(0, np.uint32)  # the runtime's ids of strings -> ours
         self._parts: list[tuple[Records, Records]] = []
         self._events: list[Records] = []
-        self._lost = 0
+        self._lost = self._lost_before = 0
         self._spool: Path | None = None
         self._pid = os.getpid()
         self._reading = threading.RLock()
@@ -208,6 +208,7 @@ class Collector:
             self._final = self.profile()
             if self.writer is not None:
                 self._write(self.writer, *self._new_part(), "")
+                self.writer.mark(wall_ns=self.meta["wall_ns"])
         finally:
             self._undo.close()
 
@@ -251,7 +252,10 @@ class Collector:
         The whole stays in :meth:`profile`. A file gets the part under the name ``scope``.
         """
         with self._reading:
+            self._keep_events()
             part = self._new_part()
+            # From here the runtime counts what is lost from zero, too.
+            self._lost_before = self._lost
             self._cells.start(DEPTHS.index(self.depth), self.stride)
             self._parts.append(part)
             if self.writer is not None:
@@ -319,7 +323,7 @@ class Collector:
             return
         with self._reading:
             events = self.drain_events()
-            lost = self._cells.lost_events()
+            lost = self._lost_before + self._cells.lost_events()
             if self.writer is not None:
                 self.writer.events(events)
                 self.writer.lost_events(lost - self._lost)
@@ -348,7 +352,8 @@ class Collector:
     def _in_child(self) -> None:
         """In the child, after a fork: nothing of the parent's counts here."""
         self._reading = threading.RLock()
-        self._parts, self._events, self._lost = [], [], 0
+        self._parts, self._events = [], []
+        self._lost = self._lost_before = 0
         self._drain = None
         self.writer = None
         self._undo = contextlib.ExitStack()  # the parent undoes; a child ends as it is

@@ -45,7 +45,7 @@ GROUPS: Final = {
 NO_MODULE: Final = "(no module)"
 
 #: How kinds of special values are called.
-KINDS: Final = {"zero": "zero", "subnormal": "subnormal", "inf": "inf", "nan": "NaN"}
+KINDS: Final = {"nan": "NaN", "inf": "inf", "subnormal": "subnormal", "zero": "zero"}
 
 
 # Numbers for people ------------------------------------------------------------------
@@ -214,10 +214,9 @@ class First:
 
 def _grouped(rows: Records, key: Sequence[str]) -> tuple[Records, NDArray[np.intp]]:
     """Return rows in the order of their keys, and where each group starts."""
-    order = np.lexsort([rows[name] for name in reversed(key)])
-    rows = rows[order]
-    if not len(rows):
-        return rows, np.zeros(0, np.intp)
+    if not key or not len(rows):
+        return rows, np.arange(min(1, len(rows)))
+    rows = rows[np.lexsort([rows[name] for name in reversed(key)])]
     keys = np.stack([rows[name].astype(np.int64) for name in key])
     return rows, np.concatenate([[0], np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(0)) + 1])
 
@@ -375,8 +374,12 @@ class Profile:
 
     @property
     def wall_ns(self) -> int:
-        """For how long was profiled, the longest of all processes; 0 if nobody said."""
-        return max(int(p.get("wall_ns", 0)) for p in self.processes)
+        """For how long was profiled: the longest of all processes; 0 if nobody said."""
+        walls: dict[Any, int] = {}
+        for p in self.processes:  # sessions of one process follow each other
+            who = (p.get("host"), p.get("pid"))
+            walls[who] = walls.get(who, 0) + int(p.get("wall_ns", 0))
+        return max(walls.values())
 
     @property
     def time_ns(self) -> float:
@@ -394,8 +397,9 @@ class Profile:
             parts.append(f"torch {meta['torch']}")
         if meta.get("depth"):
             parts.append(f"depth {meta['depth']}")
-        if len(self.processes) > 1:
-            parts.append(f"{len(self.processes)} processes")
+        processes = {(p.get("host"), p.get("pid")) for p in self.processes}
+        if len(processes) > 1:
+            parts.append(f"{len(processes)} processes")
         return ", ".join(parts)
 
     # Views ---------------------------------------------------------------------------
@@ -438,8 +442,11 @@ class Profile:
         return found
 
     def layers(self) -> list[Row]:
-        """Return one row per module, function and dtype; modules in the order of first use."""
-        return self.rows("module", "function", "dtype")
+        """Return one row per module, function and dtype; modules in the order of first use.
+
+        What belongs to no module comes last.
+        """
+        return sorted(self.rows("module", "function", "dtype"), key=lambda r: not r.key["module"])
 
     def table(self, by: str = "function", top: int | None = None) -> str:
         """Return a table for a terminal.
@@ -818,23 +825,36 @@ def merge(profiles: Iterable[Profile]) -> Profile:
 
 def _index(processes: list[Mapping[str, Any]], process: Mapping[str, Any]) -> int:
     """Return the place of a process in the list, which parts of one process share."""
-    if process not in processes:
-        processes.append(process)
-    return processes.index(process)
+    for number, known in enumerate(processes):
+        if {**process, "wall_ns": 0} == {**known, "wall_ns": 0}:
+            if process.get("wall_ns", 0) > known.get("wall_ns", 0):
+                processes[number] = process
+            return number
+    processes.append(process)
+    return len(processes) - 1
+
+
+def by_library(profiles: Iterable[Profile]) -> list[Profile]:
+    """Return one profile for each library, ``std`` first: others are held against it.
+
+    Raises:
+        ProfileMismatchError: two of one library are of different builds or depths.
+    """
+    groups: dict[str, list[Profile]] = {}
+    for profile in profiles:
+        groups.setdefault(profile.label, []).append(profile)
+    return [merge(groups[label]) for label in sorted(groups, key=lambda label: label != "std")]
 
 
 def load_all(paths: Iterable[str | Path]) -> list[Profile]:
-    """Read files and folders; return one profile for each library, in the order found.
+    """Read files and folders; return one profile for each library, ``std`` first.
 
     Raises:
         As :meth:`Profile.load`; files of one library must be of one build and depth.
     """
-    groups: dict[str, list[Profile]] = {}
-    for path in paths:
-        for file, notes in _read_all(Path(path)):
-            profile = _from_file(file, notes)
-            groups.setdefault(profile.label, []).append(profile)
-    return [merge(parts) for parts in groups.values()]
+    return by_library(
+        _from_file(file, notes) for path in paths for file, notes in _read_all(Path(path))
+    )
 
 
 def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:

@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -259,6 +260,33 @@ def new_path(folder: Path) -> Path:
         if not path.exists():
             return path
     raise AssertionError
+
+
+def remove_earlier(folder: Path) -> None:
+    """Make a folder if there is none, and remove the profiles of an earlier run from it.
+
+    Raises:
+        ProfileFileBusyError: one of them is being written.
+        ProfileFileError: the folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob("profiled-*.bin"):
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if file.read(len(MAGIC)) in (b"", MAGIC):
+                    path.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except BlockingIOError:
+        raise ProfileFileBusyError(
+            f"Another session is writing the profile {path}. Give each run a folder of its own."
+        ) from None
+    except OSError as error:
+        raise ProfileFileError(
+            f"Cannot write profiles into {folder}: {error.strerror or error}. Choose another "
+            "folder."
+        ) from error
 
 
 @dataclass

@@ -55,6 +55,7 @@ class Recorder:
         self.rows: dict[tuple[int, ...], np.ndarray] = {}
         self.contexts: dict[tuple[int, int, int], list[float]] = {}
         self.event_rows: list[tuple[Any, ...]] = []
+        self.clocks = record.clocks()
 
     def call(
         self,
@@ -65,14 +66,21 @@ class Recorder:
         stage: str = "forward",
         form: str = "v16",
         timed: bool = False,
+        within: bool = False,
     ) -> np.ndarray:
-        """Run ``function`` and count it as one call of ``operator``; return the results."""
+        """Run ``function`` and count it as one call of ``operator``; return the results.
+
+        ``within``: it is a further function of the same call of the operator.
+        """
         operator = operator or f"aten::{function}"
         start = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         with np.errstate(all="ignore"):
             result = np.asarray(FUNCTIONS[function](*arrays), arrays[0].dtype)
         end = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        self.count(function, arrays, result, start, end, module, operator, stage, form, timed=timed)
+        self.count(
+            function, arrays, result, start, end, module, operator, stage, form,
+            timed=timed, within=within,
+        )  # fmt: skip
         return result
 
     def count(
@@ -88,6 +96,7 @@ class Recorder:
         form: str,
         *,
         timed: bool,
+        within: bool,
     ) -> None:
         ids = self.strings.id
         context = (ids(operator), ids(module), record.STAGES.index(stage))
@@ -133,7 +142,7 @@ class Recorder:
             cell["time_ns"] += end - start
             cell["timed_elements"] += result.size
         totals = self.contexts.setdefault(context, [0, 0.0])
-        totals[0] += 1
+        totals[0] += not within
         totals[1] += end - start if timed else 0
         limits = []
         for values in (given, result):
@@ -157,7 +166,9 @@ class Recorder:
         return np.array(self.event_rows, record.EVENT)
 
     def write(self, path: Any, meta: Mapping[str, Any] | None = None, scope: str = "") -> None:
-        with record.ProfileWriter(path, self.strings, meta or META) as writer:
+        with record.ProfileWriter(
+            path, self.strings, {"clocks": self.clocks, **(meta or META)}
+        ) as writer:
             writer.cells(self.cells, scope)
             writer.operators(self.operators, scope)
             writer.events(self.events)
@@ -212,7 +223,9 @@ def net(recorder: Recorder, *, steps: int = 2, seed: int = 0, scale: float = 1.0
         shifted = z - z.max(axis=1, keepdims=True)
         e = recorder.call("exp", shifted, module="", operator="aten::_log_softmax", timed=True)
         total = e.sum(axis=1)
-        lse = recorder.call("log", total, operator="aten::_log_softmax", form="scalar", timed=True)
+        lse = recorder.call(
+            "log", total, operator="aten::_log_softmax", form="scalar", timed=True, within=True
+        )
         recorder.call(
             "exp", shifted - lse[:, None], operator="aten::_log_softmax_backward_data",
             stage="backward", timed=True,
