@@ -155,13 +155,11 @@ def run(plans: Sequence[Plan], seeds: int, processes: int | None = None) -> dict
     context = multiprocessing.get_context("spawn")
     workers = processes or len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting = {
-            (plan.model, arm, seed): pool.submit(train, plan, arm, seed)
-            for plan in plans
-            for arm in ARMS
-            for seed in range(seeds)
-        }
-        again = {plan.model: pool.submit(train, plan, "std", 0) for plan in plans}
+        waiting, again = {}, {}
+        for plan in plans:
+            again[plan.model] = pool.submit(train, plan, "std", 0)
+            for arm, seed in itertools.product(ARMS, range(seeds)):
+                waiting[plan.model, arm, seed] = pool.submit(train, plan, arm, seed)
         models = {}
         for plan in plans:
             found = {
