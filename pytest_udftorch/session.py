@@ -563,6 +563,8 @@ def patched(
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
         profile: count what the functions do: True or ``"counters"``; ``"timed"``, with
             times; ``"events"``, with a record of each operator call. See ``Session.profile``.
+            One profiled session at a time can be open in a process; sessions without a
+            profile may be opened within it, and what their functions do is not counted.
         profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
             each forked child; by default nothing is written.
         profile_stride: one block in how many enters the histograms, a power of two; 128 by

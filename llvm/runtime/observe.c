@@ -305,20 +305,42 @@ HIDDEN void NAMED(__udf_joint_)(uint32_t Slot, REAL X, REAL Y1, REAL Y2) {
 
 #ifdef ARRAYS
 
+// Elements that are looked at closely when one of them is new.
+#undef PIECE
+#define PIECE (16 * LANES)
+
 static inline Vector NAMED(load_)(const REAL *From) {
   Vector X;
   memcpy(&X, From, sizeof X);
   return X;
 }
 
-/// As the generated code: inside the bounds, and no zero or subnormal.
-static inline Word NAMED(old_)(Vector X, REAL Low, REAL High, REAL Normal) {
-  Word B;
-  memcpy(&B, &X, sizeof B);
-  B &= MAGNITUDE;
-  Vector Size;
-  memcpy(&Size, &B, sizeof Size);
-  return WHERE(X >= Low) & WHERE(X <= High) & WHERE(Size >= Normal);
+static inline INT NAMED(order_)(INT Bits) {
+  return Bits ^ ((Bits >> (BITS - 1)) & MAGNITUDE);
+}
+
+/// Whether \p Count elements, a multiple of LANES, hold nothing new: all are
+/// inside the bounds, and none is zero or subnormal. In integers, of which the
+/// least and the largest need no masks.
+static inline int NAMED(old_)(const struct udfprof_cell *C, int Side,
+                              const REAL *From, int64_t Count) {
+  Word Low, High, Least;
+  for (int64_t I = 0; I < Count; I += LANES) {
+    const Vector X = NAMED(load_)(From + I);
+    Word B;
+    memcpy(&B, &X, sizeof B);
+    const Word M = B & MAGNITUDE;
+    const Word Key = B ^ ((B >> (BITS - 1)) & MAGNITUDE);
+    Low = I ? __builtin_elementwise_min(Low, Key) : Key;
+    High = I ? __builtin_elementwise_max(High, Key) : Key;
+    Least = I ? __builtin_elementwise_min(Least, M) : M;
+  }
+  INT First, Last;
+  memcpy(&First, &C->bound[Side].low, sizeof First);
+  memcpy(&Last, &C->bound[Side].high, sizeof Last);
+  return LOWEST(Low) >= NAMED(order_)(First) &&
+         HIGHEST(High) <= NAMED(order_)(Last) &&
+         LOWEST(Least) >= SMALLEST_NORMAL;
 }
 
 /// One side of a chunk. \p Sampled: the block that enters the histograms, or
@@ -327,27 +349,15 @@ static uint32_t NAMED(array_side_)(struct udfprof_cell *C, int Side,
                                    const REAL *From, int64_t Count,
                                    int64_t Sampled) {
   uint32_t Flags = 0;
-  REAL Low, High, Normal;
-  memcpy(&Low, &C->bound[Side].low, sizeof Low);
-  memcpy(&High, &C->bound[Side].high, sizeof High);
-  const INT Least = SMALLEST_NORMAL;
-  memcpy(&Normal, &Least, sizeof Normal);
   int64_t I = 0;
-  for (; I + 4 * LANES <= Count; I += 4 * LANES) {
-    Word Old = NAMED(old_)(NAMED(load_)(From + I), Low, High, Normal);
-    for (int J = 1; J < 4; ++J)
-      Old &= NAMED(old_)(NAMED(load_)(From + I + J * LANES), Low, High, Normal);
-    if (__builtin_expect(NAMED(lanes_)(Old) != ALL, 0)) {
-      for (int J = 0; J < 4; ++J)
-        Flags |= NAMED(side_)(C, Side, NAMED(load_)(From + I + J * LANES), ALL);
-      memcpy(&Low, &C->bound[Side].low, sizeof Low);
-      memcpy(&High, &C->bound[Side].high, sizeof High);
-    }
+  while (Count - I >= LANES) {
+    const int64_t Piece =
+        Count - I < PIECE ? (Count - I) / LANES * LANES : PIECE;
+    if (!NAMED(old_)(C, Side, From + I, Piece))
+      for (int64_t J = I; J < I + Piece; J += LANES)
+        Flags |= NAMED(side_)(C, Side, NAMED(load_)(From + J), ALL);
+    I += Piece;
   }
-  for (; I + LANES <= Count; I += LANES)
-    if (NAMED(lanes_)(NAMED(old_)(NAMED(load_)(From + I), Low, High, Normal)) !=
-        ALL)
-      Flags |= NAMED(side_)(C, Side, NAMED(load_)(From + I), ALL);
   if (I < Count) {
     REAL Rest[LANES] = {0};
     memcpy(Rest, From + I, (size_t)(Count - I) * sizeof *From);

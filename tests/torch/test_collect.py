@@ -1,6 +1,7 @@
 """What a profiled session counts, against the same counts by NumPy, and what it leaves alone."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -619,6 +620,24 @@ def test_records_have_the_layout_of_the_header(tmp_path):
             )
     lines.append(f'_Static_assert(UDFPROF_SLOTS >= {len(WATCHED) * 10}, "");')
     lines.append(f'_Static_assert(UDFPROF_LOG == {WATCHED.index("log")}, "");')
+    pass_source = Path(__file__).parents[2] / "llvm" / "pass" / "Instrument.cpp"
+    (words,) = re.findall(r"enum CellOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
+    members = {
+        "InLow": "bound[0].low",
+        "InHigh": "bound[0].high",
+        "OutLow": "bound[1].low",
+        "OutHigh": "bound[1].high",
+        "Calls": "calls",
+        "LookMask": "look_mask",
+        "TimeMask": "time_mask",
+        "SampleMask": "sample_mask",
+    }
+    offsets = dict(re.findall(r"(\w+) = (\d+)", words))
+    assert offsets.keys() == members.keys()
+    for word, offset in offsets.items():
+        lines.append(
+            f'_Static_assert(offsetof(struct udfprof_cell, {members[word]}) == {offset}, "");'
+        )
     source = tmp_path / "layout.c"
     source.write_text('#include "udfprof.h"\n' + "\n".join(lines) + "\n")
     include = native_source("udfprof.h").parent
