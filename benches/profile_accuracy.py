@@ -145,7 +145,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
     }
 
 
-def run(plans: Sequence[Plan], seeds: int, processes: int | None = None) -> dict[str, Any]:
+def run(plans: Sequence[Plan], seeds: int) -> dict[str, Any]:
     """Train everything, several trainings at once, and return the figures.
 
     Raises:
@@ -153,15 +153,12 @@ def run(plans: Sequence[Plan], seeds: int, processes: int | None = None) -> dict
     """
     # A fresh process for every worker: no session and no threads are inherited.
     context = multiprocessing.get_context("spawn")
-    workers = processes or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting = {
-            (plan.model, arm, seed): pool.submit(train, plan, arm, seed)
-            for plan in plans
-            for arm in ARMS
-            for seed in range(seeds)
-        }
-        again = {plan.model: pool.submit(train, plan, "std", 0) for plan in plans}
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
+        waiting, again = {}, {}
+        for plan in plans:
+            again[plan.model] = pool.submit(train, plan, "std", 0)
+            for arm, seed in itertools.product(ARMS, range(seeds)):
+                waiting[plan.model, arm, seed] = pool.submit(train, plan, arm, seed)
         models = {}
         for plan in plans:
             found = {
