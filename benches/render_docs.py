@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import asked, drawings, stored
+from benches import asked, drawings, render_profile, stored
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
@@ -183,6 +183,23 @@ def speed(results: Results) -> str:
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
+def compiled_cpu(results: Results) -> str:
+    """Return what the functions cost inside Inductor's C++."""
+    document = results["compiled_cpu"]
+    lines = [
+        "| compiled, one thread | stock, ms | corem, ms | corem / stock | quartiles |",
+        "|---|---|---|---|---|",
+    ]
+    for name, case in document["cases"].items():
+        ratio = case["corem_over_stock"]
+        lines.append(
+            f"| {name} | {milliseconds(case['stock_ns']['median'])} | "
+            f"{milliseconds(case['corem_ns']['median'])} | {ratio['median']:.2f} | "
+            f"{ratio['lower_quartile']:.2f} to {ratio['upper_quartile']:.2f} |"
+        )
+    return _with_source(lines, document)
+
+
 def missed(results: Results) -> str:
     """Return the figures that corem misses, and what is executed there instead."""
     if not results.has("speed"):
@@ -254,13 +271,46 @@ def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
     )
 
 
+def profile_structs(results: Results) -> str:
+    """Return the bytes of the records of a profile; they come from the dtypes themselves."""
+    from pytest_udftorch import record
+
+    kinds = {"u": "unsigned", "f": "float"}
+    parts = []
+    for name in ("CELL", "OPERATOR", "EVENT"):
+        dtype = getattr(record, name)
+        parts += [f"{name}, {dtype.itemsize:,} bytes:", "", "| offset | field | type |"]
+        parts.append("|---|---|---|")
+        for field, (kind, offset, *_) in dtype.fields.items():
+            size = "".join(f"[{n}]" for n in kind.shape)
+            text = f"{kinds[kind.base.kind]} {kind.base.itemsize * 8}{size}"
+            parts.append(f"| {offset} | `{field}` | {text} |")
+        parts.append("")
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(record.EVENT_FLAGS))
+    return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
+
+
+def _profile(name: str) -> Callable[[Results], str]:
+    """Return what renders one of the profiler's tables."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return _with_source(render_profile.TABLES[name](results[name]), results[name])
+
+    return render
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
+    "profile_structs": profile_structs,
     "demo": demo,
     "costs": costs,
     "entry_exit": entry_exit,
     "build": build,
     "demo_details": demo_details,
     "speed": speed,
+    "compiled_cpu": compiled_cpu,
+    **{name: _profile(name) for name in render_profile.TABLES},
     "missed": missed,
     "analysis": analysis,
 }

@@ -78,16 +78,22 @@ class Harness:
             self._lib = ctypes.CDLL(str(path))
 
     def time_ns(
-        self, contender: Contender, inputs: np.ndarray, output: np.ndarray, repeats: int
+        self,
+        contender: Contender,
+        inputs: tuple[np.ndarray, ...],
+        output: np.ndarray,
+        repeats: int,
     ) -> float:
-        """Return nanoseconds per element of one timed call."""
+        """Return nanoseconds per element of one timed call; one array per argument."""
+        second = inputs[1].ctypes.data if len(inputs) == 2 else None
         loop = getattr(self._lib, f"bench_{contender.form}")
         loop.restype = ctypes.c_double
         return float(
             loop(
                 ctypes.c_void_p(contender.address),
-                ctypes.c_int64(inputs.size),
-                ctypes.c_void_p(inputs.ctypes.data),
+                ctypes.c_int64(output.size),
+                ctypes.c_void_p(inputs[0].ctypes.data),
+                ctypes.c_void_p(second),
                 ctypes.c_void_p(output.ctypes.data),
                 ctypes.c_int64(contender.mode),
                 ctypes.c_int64(repeats),
@@ -118,7 +124,7 @@ def contenders(function: str, level: str) -> list[Contender]:
     """Return what competes for one function at one CPU level; corem's forms come first.
 
     Args:
-        function: torch's name of a function of one argument.
+        function: torch's name.
         level: ``avx512``, ``avx2``, or ``scalar`` for the scalar forms.
     """
     import torch
@@ -160,14 +166,16 @@ def contenders(function: str, level: str) -> list[Contender]:
     return [c for c in found if c.address]
 
 
-def sample(function: str, elements: int) -> np.ndarray:
+def sample(function: str, elements: int) -> tuple[np.ndarray, ...]:
     """Return float32 inputs, uniform over the function's canary domain, from a fixed seed."""
     low, high = FUNCTIONS[function].domain
-    return np.random.default_rng(1).uniform(low, high, elements).astype(np.float32)
+    rng = np.random.default_rng(1)
+    arity = FUNCTIONS[function].arity
+    return tuple(rng.uniform(low, high, elements).astype(np.float32) for _ in range(arity))
 
 
 def measure(
-    harness: Harness, field: Sequence[Contender], inputs: np.ndarray, rounds: int
+    harness: Harness, field: Sequence[Contender], inputs: tuple[np.ndarray, ...], rounds: int
 ) -> dict[str, dict[str, float]]:
     """Time the contenders interleaved.
 
@@ -175,11 +183,11 @@ def measure(
         name -> ``ns`` (median per element), ``ns_low`` and ``ns_high`` (quartiles), and
         ``corem_over`` (median over the rounds of corem's time over this one's).
     """
-    output = np.empty_like(inputs)
+    output = np.empty_like(inputs[0])
     repeats = {}
     for contender in field:
         estimate = min(harness.time_ns(contender, inputs, output, 1) for _ in range(3))
-        repeats[contender.name] = max(1, round(SLICE_NS / (estimate * inputs.size)))
+        repeats[contender.name] = max(1, round(SLICE_NS / (estimate * output.size)))
     times: dict[str, list[float]] = {c.name: [] for c in field}
     for turn in range(rounds):
         shift = turn % len(field)
@@ -231,12 +239,6 @@ def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
     return result
 
 
-def univariate() -> list[str]:
-    """Return corem's functions of one argument."""
-    names = pytest_udftorch.find_library("corem").function_names
-    return [n for n in names if FUNCTIONS[n].arity == 1]
-
-
 def levels() -> Iterator[str]:
     """Yield the levels of this CPU, the widest first, and ``scalar``."""
     from pytest_udftorch.native import runtime
@@ -273,11 +275,12 @@ def run(functions: Sequence[str], rounds: int) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line; ``--store`` writes benches/results/speed.json."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("functions", nargs="*", help="default: all of corem's of one argument")
+    parser.add_argument("functions", nargs="*", help="default: all of corem's")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--store", action="store_true", help="write benches/results/speed.json")
     options = parser.parse_args(arguments)
-    document = run(options.functions or univariate(), options.rounds)
+    every = pytest_udftorch.find_library("corem").function_names
+    document = run(options.functions or every, options.rounds)
     print(caption(document["environment"]))
     if options.store:
         RESULTS.mkdir(exist_ok=True)

@@ -1,8 +1,10 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
+        [compiled_cpu] [profile]
 
-Without names everything is measured. The benches run in a process of their own each.
+Without names everything is measured; ``profile`` stands for its parts, ``profile_counting``
+and so on. The benches run in a process of their own each.
 """
 
 from __future__ import annotations
@@ -26,8 +28,12 @@ COMMANDS = {
     "reach": ("pytest_udftorch.reach", "--store", str(stored.RESULTS / "reach.json")),
     "demo": ("benches.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.speed", "--store"),
+    "compiled_cpu": ("benches.compiled_cpu", "--store"),
     "speed_analysis": ("benches.speed_analysis", "--store"),
 }
+#: The profiler's benches, the quick ones first.
+PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
+COMMANDS |= {n: (f"benches.{n}", "--store", str(stored.RESULTS / f"{n}.json")) for n in PROFILE}
 
 
 def condensed(document: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +86,9 @@ def measure(name: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
-    names = [*SUITES, *COMMANDS]
+    groups = {"profile": PROFILE}
+    everything = [*SUITES, *COMMANDS]
+    names = [*everything, *groups]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)
@@ -88,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name not in names:
             parser.error(f"{name!r} is none of {', '.join(names)}.")
     stored.RESULTS.mkdir(exist_ok=True)
-    for name in options.names or names:
+    chosen = [part for name in options.names for part in groups.get(name, (name,))]
+    for name in chosen or everything:
         status = measure(name)
         if status:
             print(f"{name} was not stored: exit status {status}", file=sys.stderr)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.build import Build, build_library
     from pytest_udftorch.errors import UdfError
     from pytest_udftorch.library import UdfLibrary, available_libraries, find_library
+    from pytest_udftorch.python_udf import udf
     from pytest_udftorch.session import Session, patched, trace
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "find_library",
     "patched",
     "trace",
+    "udf",
 ]
 
 _HOMES = {
@@ -39,6 +41,7 @@ _HOMES = {
     "find_library": "library",
     "patched": "session",
     "trace": "session",
+    "udf": "python_udf",
 }
 
 

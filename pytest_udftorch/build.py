@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +36,7 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     nearest,
 )
+from pytest_udftorch.instrument import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.library import DESCRIPTION_FILE, UdfFunction, UdfLibrary, find_library
 from pytest_udftorch.native import pass_plugin, runtime
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
@@ -86,6 +87,7 @@ class Build:
         build_id: first 16 hex digits of the SHA-256 over everything the result depends on.
         path: the shared library.
         seconds: wall-clock time the compilation took when it was made, in seconds.
+        profiled: True if its forms count what goes in and out (``udf-instrument``).
     """
 
     library: UdfLibrary
@@ -93,6 +95,7 @@ class Build:
     build_id: str
     path: Path
     seconds: float
+    profiled: bool = False
     _handles: dict[str, ctypes.CDLL] = field(default_factory=dict, repr=False, compare=False)
 
     def load(self) -> ctypes.CDLL:
@@ -102,6 +105,7 @@ class Build:
             NativeLibraryError: the cached file cannot be loaded.
         """
         if "lib" not in self._handles:
+            runtime()  # a profiled library asks for it by its name, which the loader then knows
             try:
                 self._handles["lib"] = ctypes.CDLL(str(self.path))
             except OSError as error:
@@ -263,7 +267,9 @@ _built: dict[tuple[object, ...], Build] = {}
 _lock = threading.Lock()
 
 
-def build_library(which: str | Path | UdfLibrary, cpu_level: str | None = None) -> Build:
+def build_library(
+    which: str | Path | UdfLibrary, cpu_level: str | None = None, *, profiled: bool = False
+) -> Build:
     """Compile a UDF library, or take it from the cache.
 
     Safe to call from several processes and threads at once: one compiles, the others wait.
@@ -271,6 +277,7 @@ def build_library(which: str | Path | UdfLibrary, cpu_level: str | None = None) 
     Args:
         which: name, folder, or an already read library.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
+        profiled: also run the pass ``udf-instrument``; another build under another id.
 
     Raises:
         UnknownLibraryError, LibraryFormatError: see ``library.find_library``.
@@ -287,10 +294,10 @@ def build_library(which: str | Path | UdfLibrary, cpu_level: str | None = None) 
             "to build."
         )
     level = resolve_cpu_level(cpu_level)
-    state = _state(library, level)
+    state = (profiled, *_state(library, level))
     with _lock:
         if state not in _built:
-            _built[state] = _build(library, level)
+            _built[state] = _build(library, level, profiled)
         return _built[state]
 
 
@@ -307,15 +314,14 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
     return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
 
 
-def _build(library: UdfLibrary, level: str) -> Build:
+def _build(library: UdfLibrary, level: str, profiled: bool) -> Build:
     compiler = find_compiler()
     plugin, _ = pass_plugin()
-    build_id = _build_id(library, level, compiler, plugin)
+    build_id = _build_id(library, level, compiler, plugin, profiled)
     folder = cache_folder() / build_id
-    if not (folder / "build.json").is_file():
-        _compile_into(folder, library, level, compiler, plugin)
+    in_cache(folder, lambda scratch: _compile(scratch, library, level, compiler, plugin, profiled))
     facts = json.loads((folder / "build.json").read_text(encoding="utf-8"))
-    return Build(library, level, build_id, folder / facts["file"], facts["seconds"])
+    return Build(library, level, build_id, folder / facts["file"], facts["seconds"], profiled)
 
 
 @functools.cache
@@ -323,15 +329,20 @@ def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
     return hashlib.sha256(plugin.read_bytes()).hexdigest()
 
 
-def _build_id(library: UdfLibrary, level: str, compiler: Compiler, plugin: Path) -> str:
+def _build_id(
+    library: UdfLibrary, level: str, compiler: Compiler, plugin: Path, profiled: bool
+) -> str:
     digest = hashlib.sha256()
     head = {
         "name": library.name,
         "flags": [*FLAGS, *CPU_LEVELS[level][0], *LINK_FLAGS],
         "compiler": compiler.version,
         "plugin": _plugin_digest(plugin, plugin.stat().st_mtime_ns),
-        "manifest": _manifest(library.functions.values(), level),
+        "manifest": library_manifest(library.functions.values(), level),
     }
+    if profiled:
+        head["instrument"] = instrument_manifest(library.functions.values(), level)
+        head["observe"] = [p.read_text(encoding="utf-8") for p in observe_source()]
     digest.update(json.dumps(head, sort_keys=True).encode())
     for path in library.source_files():
         # Paths relative to the library: two checkouts of the same sources share a build.
@@ -340,7 +351,7 @@ def _build_id(library: UdfLibrary, level: str, compiler: Compiler, plugin: Path)
     return digest.hexdigest()[:16]
 
 
-def _manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
+def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
     """Return what udf-widen shall make; the format is described in docs/passes.md."""
     return {
         "functions": [
@@ -362,9 +373,17 @@ def _manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
     }
 
 
-def _compile_into(
-    folder: Path, library: UdfLibrary, level: str, compiler: Compiler, plugin: Path
-) -> None:
+def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
+    """Fill ``folder`` of the cache by ``make(scratch)``, unless it holds a ``build.json``.
+
+    ``make`` writes ``build.json`` last; the scratch folder then appears by one rename. Of
+    several processes one makes, the others wait.
+
+    Raises:
+        CacheError: the cache folder cannot be written.
+    """
+    if (folder / "build.json").is_file():
+        return
     from filelock import FileLock
 
     cache = folder.parent
@@ -375,7 +394,7 @@ def _compile_into(
                 return
             scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
             try:
-                _compile(scratch, library, level, compiler, plugin)
+                make(scratch)
                 if folder.exists():  # without build.json: left by a crash of the machine
                     shutil.rmtree(folder)
                 scratch.chmod(0o755)
@@ -390,7 +409,12 @@ def _compile_into(
 
 
 def _compile(
-    scratch: Path, library: UdfLibrary, level: str, compiler: Compiler, plugin: Path
+    scratch: Path,
+    library: UdfLibrary,
+    level: str,
+    compiler: Compiler,
+    plugin: Path,
+    profiled: bool,
 ) -> None:
     start = time.perf_counter()
     by_source: dict[Path, list[UdfFunction]] = {}
@@ -400,7 +424,7 @@ def _compile(
     jobs = []
     for index, (source, functions) in enumerate(by_source.items()):
         manifest = scratch / f"{index}.json"
-        manifest.write_text(json.dumps(_manifest(functions, level)), encoding="utf-8")
+        manifest.write_text(json.dumps(library_manifest(functions, level)), encoding="utf-8")
         jobs.append(
             [
                 str(compiler.path), *FLAGS, *CPU_LEVELS[level][0], *includes,
@@ -409,15 +433,23 @@ def _compile(
                 "-c", str(source), "-o", str(scratch / f"{index}.o"),
             ]
         )  # fmt: skip
+        if profiled:
+            watch = scratch / f"{index}-watch.json"
+            watch.write_text(json.dumps(instrument_manifest(functions, level)), encoding="utf-8")
+            jobs[-1] += ["-mllvm", f"-udf-instrument-manifest={watch}"]
+            jobs[-1] += ["-mllvm", f"-udf-report={scratch / 'report.jsonl'}"]
     joint = scratch / "sincos.c"
     joint.write_text("".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d)))
     sources = [*by_source, joint]
-    jobs.append(
-        [
-            str(compiler.path), *FLAGS, *CPU_LEVELS[level][0],
-            "-c", str(joint), "-o", str(scratch / f"{len(jobs)}.o"),
-        ]
-    )  # fmt: skip
+    if profiled:
+        sources.append(observe_source()[0])
+    for source in sources[len(by_source) :]:
+        jobs.append(
+            [
+                str(compiler.path), *FLAGS, *CPU_LEVELS[level][0],
+                "-c", str(source), "-o", str(scratch / f"{len(jobs)}.o"),
+            ]
+        )  # fmt: skip
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         results = list(pool.map(_run, jobs))
     for source, result in zip(sources, results, strict=True):
@@ -425,12 +457,14 @@ def _compile(
             _fail_source(library, source, result.stderr)
     output = scratch / f"lib{_file_name(library.name)}-{level}.so"
     objects = [str(scratch / f"{i}.o") for i in range(len(jobs))]
-    linked = _run([str(compiler.path), *objects, *LINK_FLAGS, "-o", str(output)])
+    libraries = link_inputs() if profiled else []
+    linked = _run([str(compiler.path), *objects, *libraries, *LINK_FLAGS, "-o", str(output)])
     if linked.returncode != 0:
         raise SourceCompileError(
             f"UDF library {library.name!r} does not link:\n{linked.stderr.strip()}\n"
             "A UDF may call its own sources and libm, nothing else."
         )
+    runtime()  # a profiled library asks for it by its name, which the loader then knows
     lib = ctypes.CDLL(str(output))
     for (name, dtype), _ in library.functions.items():
         for form in forms(dtype, level):
@@ -440,6 +474,8 @@ def _compile(
                     f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
                     "run. Reinstall pytest_udftorch, whose plugin is incomplete."
                 )
+    if profiled:
+        _check_instrumented(scratch / "report.jsonl", library, level)
     for leftover in (joint, *scratch.glob("*.o"), *scratch.glob("[0-9]*.json")):
         leftover.unlink()
     facts = {
@@ -452,6 +488,21 @@ def _compile(
         "seconds": round(time.perf_counter() - start, 3),
     }
     (scratch / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _check_instrumented(report: Path, library: UdfLibrary, level: str) -> None:
+    """Refuse a build that would count nothing, which no result would show."""
+    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    done = {line["symbol"] for line in lines if line["pass"] == "udf-instrument"}
+    manifest = instrument_manifest(library.functions.values(), level)
+    missing = sorted({e["symbol"] for e in manifest["watch"]} - done)
+    if missing:
+        raise SignatureError(
+            f"The build of {library.name!r} does not count the calls of {', '.join(missing)}: the "
+            "pass udf-instrument did not run. Reinstall pytest_udftorch, whose plugin is "
+            "incomplete."
+        )
+    report.unlink()
 
 
 def _has_sincos(library: UdfLibrary, dtype: str) -> bool:

@@ -213,7 +213,7 @@ def _udf(
         library_sha256=file_sha256(build.path),
         source_sha256=source_sha256(library, function),
         compiler=facts["compiler"],
-        claim=library.claim,
+        claim=described.claim or library.claim,
         max_ulp=described.max_ulp,
         path=build.path,
         hard_counter=_hard_counter(build, described) if count_hard else None,
@@ -373,7 +373,8 @@ def _operator(library: UdfLibrary, function: str, dtype: str, form: str | None) 
         path, build_id, source = build.path, build.build_id, source_sha256(library, function)
         claim, max_ulp = library.claim, None
         if (function, "float32") in library.functions and dtype == "float32":
-            max_ulp = library.functions[function, "float32"].max_ulp
+            described = library.functions[function, "float32"]
+            claim, max_ulp = described.claim or claim, described.max_ulp
     return Candidate(
         library=library.name,
         version=f"torch {torch.__version__}" if library.stock else library.version,

@@ -297,12 +297,71 @@ def run_table(options: argparse.Namespace) -> int:
     return 0
 
 
+# report ------------------------------------------------------------------------------
+
+
+def add_report(commands: Subparsers) -> None:
+    """Add ``udftorch report``."""
+    parser = commands.add_parser(
+        "report",
+        help="make a page, tables or a trace of profiles",
+        description="Reads the profiles that pytest --udf-profile-out=DIR or a session wrote, "
+        "adds up those of one library, and sets different libraries beside each other.",
+    )
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="DIR", help="folders or files with profiles"
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the HTML page here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write one line per cell")
+    parser.add_argument("--parquet", type=Path, metavar="FILE", help="the same as Parquet")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the events as a trace for Perfetto"
+    )
+    parser.add_argument(
+        "--torch-trace",
+        type=Path,
+        metavar="FILE",
+        help="a trace of torch.profiler from the same run, to be taken into --trace",
+    )
+    parser.add_argument("--title", default="Math functions in PyTorch", help="of the page")
+    parser.set_defaults(run=run_report)
+
+
+def run_report(options: argparse.Namespace) -> int:
+    """Read profiles; print the short form, and write what was asked for."""
+    from pytest_udftorch import report
+    from pytest_udftorch.profile import load_all, write_file
+
+    profiles = load_all(options.paths)
+    print(report.terminal(profiles))
+    if options.out:
+        text = report.html(profiles, title=options.title)
+        write_file(options.out, lambda p: p.write_text(text, encoding="utf-8"))
+
+    def place(path: Path, label: str) -> Path:
+        # One file for each library.
+        return path if len(profiles) == 1 else path.with_name(f"{path.stem}-{label}{path.suffix}")
+
+    for profile in profiles:
+        if options.json:
+            profile.to_json(place(options.json, profile.label))
+        if options.csv:
+            profile.to_csv(place(options.csv, profile.label))
+        if options.parquet:
+            profile.to_parquet(place(options.parquet, profile.label))
+        if options.trace:
+            profile.to_trace(place(options.trace, profile.label), options.torch_trace)
+    return 0
+
+
 # The command -------------------------------------------------------------------------
 
 COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     add_verify,
     add_certificate,
     reach.add_parser,
+    add_report,
 )
 
 

@@ -20,11 +20,15 @@ class Options:
         libraries: names, or absolute paths of folders, in the order given.
         functions: torch's names of the functions to swap, or None for all of a library's.
         cpu_level: ``baseline``, ``avx2``, ``avx512``, or None for the best of this CPU.
+        profile: ``counters``, ``timed``, ``events``, or None for no profile.
+        profile_out: the folder for profiles and their report, as an absolute path, or None.
     """
 
     libraries: tuple[str | Path, ...] = ()
     functions: tuple[str, ...] | None = None
     cpu_level: str | None = None
+    profile: str | None = None
+    profile_out: Path | None = None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -48,9 +52,24 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="LEVEL",
         help="Build for baseline, avx2 or avx512. Default: the best of this CPU.",
     )
+    group.addoption(
+        "--udf-profile",
+        nargs="?",
+        const="counters",
+        metavar="DEPTH",
+        help="Count what the functions do: counters (default), timed, or events. Without "
+        "--udf-lib the stock functions are watched.",
+    )
+    group.addoption(
+        "--udf-profile-out",
+        metavar="DIR",
+        help="Write the profiles and report.html into this folder; those of an earlier run "
+        "in it are replaced.",
+    )
     parser.addini("udf_lib", "UDF libraries, one a line; as --udf-lib", type="linelist")
     parser.addini("udf_functions", "functions to swap; as --udf-functions", type="linelist")
     parser.addini("udf_cpu_level", "CPU level to build for; as --udf-cpu-level", default="")
+    parser.addini("udf_profile", "depth of the profile; as --udf-profile", default="")
 
 
 def freeze(config: pytest.Config) -> Options:
@@ -60,7 +79,8 @@ def freeze(config: pytest.Config) -> Options:
     the ini file to the folder of that file.
 
     Raises:
-        pytest.UsageError: an empty name, or ``--udf-functions`` without any library.
+        pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
+            depth, or ``--udf-profile-out`` without a profile.
     """
     given = config.getoption("udf_lib")
     if given is None:
@@ -74,6 +94,9 @@ def freeze(config: pytest.Config) -> Options:
             "--udf-lib (or udf_lib in the ini file) has an empty value. Give the name of a UDF "
             "library (std, corem, ...) or the path of its folder (./my_udfs)."
         )
+    profile = _depth(config)
+    if profile is not None and not libraries:
+        libraries = ("std",)
     functions = config.getoption("udf_functions")
     if functions is not None and not libraries:
         raise pytest.UsageError(
@@ -89,7 +112,39 @@ def freeze(config: pytest.Config) -> Options:
         libraries=libraries,
         functions=None if functions is None else _names(functions),
         cpu_level=level or None,
+        profile=profile,
+        profile_out=_out(config, profile),
     )
+
+
+def _depth(config: pytest.Config) -> str | None:
+    depth: str | None = config.getoption("udf_profile")
+    if depth is None:
+        depth = config.getini("udf_profile") or None
+    if depth is None:
+        return None
+    from pytest_udftorch.record import DEPTHS
+
+    if depth not in DEPTHS:
+        raise pytest.UsageError(
+            f"--udf-profile (or udf_profile in the ini file) is {depth!r}, which is no depth of "
+            f"profiling. Write --udf-profile={DEPTHS[0]}, ={DEPTHS[1]} or ={DEPTHS[2]}, with the "
+            "sign =, so that what follows is not taken for the depth."
+        )
+    return depth
+
+
+def _out(config: pytest.Config, profile: str | None) -> Path | None:
+    text = config.getoption("udf_profile_out")
+    if text is None:
+        return None
+    if profile is None:
+        raise pytest.UsageError(
+            f"--udf-profile-out={text} says where profiles go, but none is made. Add --udf-profile."
+        )
+    if not text.strip():
+        raise pytest.UsageError("--udf-profile-out is empty. Name a folder: --udf-profile-out=out.")
+    return config.invocation_params.dir / Path(text).expanduser()
 
 
 def as_path_or_name(text: str, folder: Path) -> str | Path:

@@ -79,6 +79,74 @@ class SessionStateError(UdfError):
     """A session was entered twice, or used while it is not open."""
 
 
+class CompiledElsewhereError(UdfError):
+    """A compiled model is called under other functions than it was compiled with."""
+
+
+class CompileRunningError(UdfError):
+    """Another thread is in the middle of torch.compile while the functions shall change."""
+
+
+class LibdeviceError(UdfError):
+    """Functions cannot be put into the libdevice of the installed triton."""
+
+
+class PythonUdfError(UdfError):
+    """A UDF written in Python cannot be compiled."""
+
+
+class ProfileDepthError(UdfError):
+    """A profile was asked for at a depth or with a stride that does not exist."""
+
+
+class ProfileBusyError(UdfError):
+    """A second profiled session was opened while one is open in this process."""
+
+
+class ObserverBuildError(UdfError):
+    """A library that profiled sessions need does not compile against this torch."""
+
+
+class ProfileFileError(UdfError):
+    """A profile cannot be created or read: the folder, the rights or the disk are wrong."""
+
+
+class ProfileFileBusyError(UdfError):
+    """Another session is writing the file that was named for a profile."""
+
+
+class ProfileFileExistsError(UdfError):
+    """The file that was named for a new profile holds an earlier one."""
+
+
+class ProfileFormatError(UdfError):
+    """A file is no profile, or its header is not whole."""
+
+
+class ProfileVersionError(UdfError):
+    """A profile was written by a newer version of this package."""
+
+
+class ProfileDamagedError(UdfError):
+    """The header or a record of a profile does not have the checksum that it states."""
+
+
+class ProfileMismatchError(UdfError):
+    """Profiles that do not belong together were to be put together."""
+
+
+class NoProfileError(UdfError):
+    """There is no profile where one was asked for: none was written, or profiling is off."""
+
+
+class PackageMissingError(UdfError):
+    """An optional package is needed for what was asked."""
+
+
+class ProfileLossWarning(UserWarning):
+    """Records of a profile could not be written; the run went on without them."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a sentence that offers the names nearest to ``name``, or lists all of them."""
     choices = sorted(known)

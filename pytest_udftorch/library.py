@@ -42,6 +42,7 @@ _FUNCTION_KEYS = {
     "fast": str,
     "accurate": str,
     "max_ulp": (int, float),
+    "claim": str,
     "hard_cases": str,
 }
 
@@ -60,6 +61,7 @@ class UdfFunction:
         fast: C name of the branch-free fast path, or None.
         accurate: C name of the accurate path for hard-to-round inputs, or None.
         max_ulp: the author's claim in ULP (0.5: correctly rounded), or None.
+        claim: the author's words, where they differ from the library's; else "".
         hard_cases: file of hard-to-round encodings, or None.
     """
 
@@ -71,6 +73,7 @@ class UdfFunction:
     fast: str | None
     accurate: str | None
     max_ulp: float | None
+    claim: str
     hard_cases: Path | None
 
 
@@ -344,5 +347,6 @@ class _Reader:
             fast=keys.get("fast"),
             accurate=keys.get("accurate"),
             max_ulp=keys.get("max_ulp"),
+            claim=keys.get("claim", ""),
             hard_cases=None if hard is None else self.file(hard, f"[{where}] hard_cases"),
         )

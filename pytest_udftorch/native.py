@@ -14,6 +14,7 @@ from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
+_PROFILER_ABI: Final = 1  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
 
 class _CSlot(ctypes.Structure):
@@ -188,6 +189,106 @@ class Runtime:
     def trampoline(self, index: int) -> int:
         """Return the address of counting trampoline ``index``."""
         return int(self._lib.udfrt_trampoline(index))
+
+    @functools.cached_property
+    def cells(self) -> Cells:
+        """The part of the runtime that instrumented functions count in."""
+        return Cells(self._lib)
+
+
+class Cells:
+    """Typed access to llvm/runtime/udfprof.h; one method per exported function."""
+
+    def __init__(self, lib: ctypes.CDLL) -> None:
+        self._lib = lib
+        abi = lib.udfprof_abi()
+        if abi != _PROFILER_ABI:
+            raise NativeLibraryError(
+                f"libudfrt.so counts in the layout {abi}, this package reads {_PROFILER_ABI}: it "
+                "was left by another version. Reinstall pytest_udftorch."
+            )
+        size, word = ctypes.c_size_t, ctypes.c_uint64
+        for name in ("cells", "operators", "events"):
+            function = getattr(lib, f"udfprof_{name}")
+            function.argtypes, function.restype = (ctypes.c_void_p, size), size
+        lib.udfprof_lost_events.restype = word
+        lib.udfprof_ring.argtypes = (size,)
+        lib.udfprof_start.argtypes = (ctypes.c_uint32, ctypes.c_uint32)
+        lib.udfprof_start.restype = None
+        lib.udfprof_stop.restype = None
+        lib.udfprof_intern.argtypes = (ctypes.c_char_p,)
+        lib.udfprof_intern.restype = ctypes.c_uint32
+        lib.udfprof_string.argtypes = (ctypes.c_uint32,)
+        lib.udfprof_string.restype = ctypes.c_char_p
+        lib.udfprof_string_count.restype = ctypes.c_uint32
+        lib.udfprof_module_word.restype = ctypes.c_void_p
+        lib.udfprof_clocks.argtypes = (ctypes.POINTER(word), ctypes.POINTER(word))
+        lib.udfprof_clocks.restype = None
+
+    def start(self, depth: int, stride: int) -> None:
+        """Zero everything and begin to count."""
+        self._lib.udfprof_start(depth, stride)
+
+    def stop(self) -> None:
+        """Count no more; what was counted stays to be read."""
+        self._lib.udfprof_stop()
+
+    def count(self, what: str) -> int:
+        """Return the number of records there are of ``cells`` or ``operators``."""
+        return int(getattr(self._lib, f"udfprof_{what}")(None, 0))
+
+    def read(self, what: str, address: int, capacity: int) -> int:
+        """Write up to ``capacity`` records of ``cells``, ``operators`` or ``events``.
+
+        Returns:
+            How many there are; of events, which are taken out, how many were written.
+        """
+        return int(getattr(self._lib, f"udfprof_{what}")(address, capacity))
+
+    def lost_events(self) -> int:
+        """Return how many events found the ring full since the start."""
+        return int(self._lib.udfprof_lost_events())
+
+    def ring(self, capacity: int) -> None:
+        """Give the ring room for ``capacity`` events.
+
+        Raises:
+            MemoryError: there is none.
+        """
+        if self._lib.udfprof_ring(capacity):
+            raise MemoryError(f"no room for {capacity} events")
+
+    def intern(self, text: str) -> int:
+        """Return the runtime's id of a string."""
+        return int(self._lib.udfprof_intern(text.encode(errors="backslashreplace")))
+
+    def string(self, number: int) -> str:
+        """Return the string with an id."""
+        return bytes(self._lib.udfprof_string(number)).decode()
+
+    def string_count(self) -> int:
+        """Return how many strings there are; ids are counted from 0."""
+        return int(self._lib.udfprof_string_count())
+
+    def module_word(self) -> memoryview:
+        """Return the calling thread's word for the id of the module being called."""
+        word = ctypes.c_uint32.from_address(self._lib.udfprof_module_word())
+        return memoryview(word).cast("B").cast("I")
+
+    def clocks(self) -> tuple[int, int]:
+        """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""
+        ticks, now = ctypes.c_uint64(), ctypes.c_uint64()
+        self._lib.udfprof_clocks(ctypes.byref(ticks), ctypes.byref(now))
+        return ticks.value, now.value
+
+    @property
+    def parallel(self) -> int:
+        """The address of what stands in for GOMP_parallel."""
+        return ctypes.cast(self._lib.udfprof_parallel, ctypes.c_void_p).value or 0
+
+    def set_gomp_parallel(self, address: int) -> None:
+        """State what it calls."""
+        ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address
 
 
 def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:

@@ -8,7 +8,7 @@ marker or a fixture asks for them.
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import pytest
 
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_udftorch.library import UdfLibrary
+    from pytest_udftorch.profiling import RunProfile
     from pytest_udftorch.session import Session
     from pytest_udftorch.switching import Switcher
 
 _OPTIONS = pytest.StashKey[Options]()
 _SWITCHER = pytest.StashKey["Switcher"]()
+_PROFILE = pytest.StashKey["RunProfile"]()
 
 
 class PatchedLibtorch(Protocol):
@@ -34,6 +36,7 @@ class PatchedLibtorch(Protocol):
         functions: Sequence[str] | None = None,
         *,
         cpu_level: str | None = None,
+        profile: bool | Literal["counters", "timed", "events"] = False,
     ) -> Session:
         """Open a session that lasts until the end of the test."""
 
@@ -52,7 +55,12 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     options = config.stash[_OPTIONS] = freeze(config)
     if options.libraries:
-        _switcher(config)
+        switcher = _switcher(config)
+        if options.profile is not None and not switcher.dry:
+            from pytest_udftorch.profiling import RunProfile
+
+            profile = config.stash[_PROFILE] = RunProfile(config, options, switcher)
+            config.pluginmanager.register(profile, "udftorch-profile")
 
 
 def _switcher(config: pytest.Config) -> Switcher:
@@ -127,6 +135,23 @@ def udf_session(request: pytest.FixtureRequest) -> Session:
 
 
 @pytest.fixture
+def udf_profile(request: pytest.FixtureRequest) -> RunProfile:
+    """What was counted so far: ``udf_profile.test`` in this test, ``udf_profile.run`` in all.
+
+    Both are a :class:`pytest_udftorch.profile.Profile` of the library of the running test.
+    Fails when profiling is off.
+    """
+    profile = request.config.stash.get(_PROFILE, None)
+    if profile is None:
+        pytest.fail(
+            "The fixture udf_profile needs profiling, and it is off. Turn it on for the run with "
+            "--udf-profile (or udf_profile = counters in the ini file).",
+            pytrace=False,
+        )
+    return profile
+
+
+@pytest.fixture
 def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorch]:
     """Factory of sessions that are closed when the test ends, the last one first.
 
@@ -144,10 +169,13 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
             functions: Sequence[str] | None = None,
             *,
             cpu_level: str | None = None,
+            profile: bool | Literal["counters", "timed", "events"] = False,
         ) -> Session:
             from pytest_udftorch.session import patched
 
             level = cpu_level or options.cpu_level
-            return stack.enter_context(patched(library, functions, cpu_level=level))
+            return stack.enter_context(
+                patched(library, functions, cpu_level=level, profile=profile)
+            )
 
         yield open_session

@@ -562,8 +562,8 @@ def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
         "first [7, 37]. Backward means the derivative alone, after a forward pass under the stock "
         "functions.",
         "",
-        "Besides CPU operators: compiled models and CUDA kernels are machine code made elsewhere, "
-        "and not reached by a session.",
+        "Besides CPU operators: what is compiled inside a session has its functions inside, see "
+        "[compiled.md](compiled.md). Eager CUDA kernels are machine code, and not reached.",
         "",
         "## Not reached, and why",
         "",

@@ -12,15 +12,19 @@ closes, in whatever order, the slots are set to what the remaining ones ask for.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_udftorch.build import Build, build_library
+from pytest_udftorch import inductor, triton_kernels
+from pytest_udftorch.bitcode import Part
+from pytest_udftorch.build import Build, build_library, resolve_cpu_level
+from pytest_udftorch.compilers import Follower
 from pytest_udftorch.errors import (
     CpuLevelError,
     RestoreError,
@@ -34,6 +38,10 @@ from pytest_udftorch.library import UdfLibrary, find_library
 from pytest_udftorch.native import Runtime, Slot, runtime
 from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 
+if TYPE_CHECKING:
+    from pytest_udftorch.collect import Collector
+    from pytest_udftorch.profile import Profile
+
 #: The objects whose calls are rebound; torch's bundled third-party libraries are not.
 TORCH_OBJECTS: Final = (
     "libtorch_cpu.so",
@@ -45,6 +53,10 @@ TORCH_OBJECTS: Final = (
 
 # Elements of a canary tensor: two 16-lane blocks, more, and an odd tail.
 _CANARY_ELEMENTS = 67
+
+
+#: Compilers inside this process; they compile with what the open sessions ask for.
+follower: Final = Follower({**inductor.CHANGES, **triton_kernels.CHANGES})
 
 
 def torch_summary() -> tuple[str, str]:
@@ -90,7 +102,8 @@ def _all_symbols() -> dict[str, Symbol]:
 class Binder:
     """The slots of one process and the layers of open sessions over them.
 
-    A value of 0 in a layer stands for the stock function.
+    A layer maps symbols, or ``symbol@version``, to addresses; the latter is taken first. A
+    value of 0 stands for the stock function.
     """
 
     def __init__(self, native: Runtime, objects: Sequence[str] = TORCH_OBJECTS) -> None:
@@ -123,6 +136,10 @@ class Binder:
         """Return how often the trampoline of ``symbol`` was entered since the process began."""
         return int(self.native.hits[symbol.index])
 
+    def owners(self) -> list[object]:
+        """Return the owners of the layers, the lowest first."""
+        return [owner for owner, _ in self._layers]
+
     def push(self, owner: object, layer: Mapping[str, int]) -> None:
         """Add a layer (symbol -> address) on top and rebind."""
         with self.lock:
@@ -138,6 +155,11 @@ class Binder:
         with self.lock:
             self._layers = [(o, layer) for o, layer in self._layers if o is not owner]
             self._apply()
+
+    @functools.cached_property
+    def parallel_slots(self) -> list[Slot]:
+        """The slots through which libtorch opens parallel regions; read once."""
+        return self.native.find(["GOMP_parallel"], self.objects)
 
     @contextlib.contextmanager
     def counting(self, names: Iterator[str] | Sequence[str]) -> Iterator[dict[str, int]]:
@@ -169,24 +191,32 @@ class Binder:
 
     def _wanted(self) -> dict[Slot, int]:
         """Return the value each slot shall hold; slots left out shall be as found."""
-        chosen: dict[str, int] = {}
+        chosen: dict[Slot, int] = {}
         for _, layer in self._layers:
-            chosen.update(layer)
+            for slot in self.slots:
+                found = layer.get(slot_name(slot), layer.get(slot.symbol))
+                if found is not None:
+                    chosen[slot] = found
         counted = frozenset().union(*self._counted)
         wanted: dict[Slot, int] = {}
         for slot in self.slots:
-            target = chosen.get(slot.symbol, 0)
+            target = chosen.get(slot, 0)
             if slot.symbol in counted:
                 index = self.symbols[slot.symbol].index
                 # A trampoline keeps its symbol for the life of the process, so a thread
                 # that is inside one while the target changes still lands in the same ABI.
-                self.native.targets[index] = target or self._stock_address(slot)
+                self.native.targets[index] = target or self.stock_address(slot)
                 wanted[slot] = self.native.trampoline(index)
             elif target:
                 wanted[slot] = target
         return wanted
 
-    def _stock_address(self, slot: Slot) -> int:
+    def stock_address(self, slot: Slot) -> int:
+        """Return what the loader would put into a slot.
+
+        Raises:
+            SymbolsMissingError: it finds no such symbol.
+        """
         # A slot not called yet may hold the loader's lazy stub, which would overwrite the
         # slot behind our back: go to the function itself.
         address = self.native.resolve(slot)
@@ -241,6 +271,11 @@ class Binder:
         return False
 
 
+def slot_name(slot: Slot) -> str:
+    """Return ``symbol@version``, or the symbol where no version is asked for."""
+    return f"{slot.symbol}@{slot.version}" if slot.version else slot.symbol
+
+
 _binder: Binder | None = None
 _binder_lock = threading.Lock()
 
@@ -291,6 +326,7 @@ class Session:
         library: UdfLibrary,
         functions: tuple[str, ...],
         cpu_level: str | None,
+        profiling: Profiling | None = None,
     ) -> None:
         self.library = library
         self.functions = functions
@@ -298,6 +334,9 @@ class Session:
         self.reached: dict[str, dict[str, int]] = {}
         self._cpu_level = cpu_level
         self._state: Literal["new", "open", "closed"] = "new"
+        self._profiling = profiling
+        self._collector: Collector | None = None
+        self._watch_id = ""
 
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
@@ -317,6 +356,9 @@ class Session:
             CpuLevelError: torch calls vector forms wider than the build has.
             SwapReachedNothingError: an operator did not go through the rebound slots.
             SwapMismatchError: it did, but the result is not the UDF's.
+            CompileRunningError: torch.compile is running in another thread.
+            ProfileBusyError: another profiled session is open in this process.
+            ObserverBuildError: what profiled sessions need does not compile.
         """
         if self._state != "new":
             raise SessionStateError(
@@ -325,12 +367,20 @@ class Session:
         bound = binder()
         with bound.lock:
             try:
+                if self._profiling is not None:
+                    from pytest_udftorch.collect import check_free
+
+                    check_free()
                 bound.push(self, self._layer(bound))
                 self._verify(bound)
+                if self._profiling is not None:
+                    self._collect(bound, self._profiling)
                 self._state = "open"
+                _compilers_follow(bound, wait=False)
             except BaseException:
                 self._state = "closed"
                 bound.remove(self)
+                _compilers_follow(bound, wait=True)
                 raise
         return self
 
@@ -347,21 +397,68 @@ class Session:
         """Restore; does nothing when the session is not open."""
         if self._state == "open":
             self._state = "closed"
-            binder().remove(self)
+            bound = binder()
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(bound.lock)
+                stack.callback(_compilers_follow, bound, wait=True)
+                stack.callback(bound.remove, self)
+                if self._collector is not None:
+                    self._collector.stop()
 
-    def _dtypes(self, function: str) -> list[str]:
+    @property
+    def profile(self) -> Profile:
+        """What was counted since the entry: a snapshot, and after the exit the whole.
+
+        Raises:
+            SessionStateError: the session was opened without ``profile=``, or is not open yet.
+        """
+        return self.collector.profile()
+
+    @property
+    def collector(self) -> Collector:
+        """The records as they are; see :mod:`pytest_udftorch.collect`.
+
+        Raises:
+            SessionStateError: as from :attr:`profile`.
+        """
+        if self._collector is None:
+            how = "not entered yet" if self._profiling else "opened without profile=True"
+            raise SessionStateError(f"{self!r} has no profile: it was {how}.")
+        return self._collector
+
+    def _collect(self, bound: Binder, profiling: Profiling) -> None:
+        from pytest_udftorch.collect import Collector
+
+        meta = {
+            "library": self.library.name,
+            "version": self.library.version,
+            "claim": self.library.claim,
+            "build_id": self.build.build_id if self.build else self._watch_id,
+            "cpu_level": self.build.cpu_level if self.build else resolve_cpu_level(self._cpu_level),
+            "torch": torch_summary()[0],
+            "functions": list(self.functions),
+        }
+        collector = Collector(profiling.depth, profiling.stride, meta, profiling.out)
+        collector.start(bound.parallel_slots)
+        self._collector = collector
+
+    def dtypes(self, function: str) -> list[str]:
+        """Return the dtypes of ``function`` that the session decides."""
         if self.library.stock:
             return list(DTYPES)
         return [d for d in DTYPES if (function, d) in self.library.functions]
 
     def _layer(self, bound: Binder) -> dict[str, int]:
         """Return symbol -> address for every symbol of the session's functions."""
+        if self.library.stock and self._profiling is not None:
+            return self._watched(bound)
         if not self.library.stock:
-            self.build = build_library(self.library, self._cpu_level)
+            profiled = self._profiling is not None
+            self.build = build_library(self.library, self._cpu_level, profiled=profiled)
             self._check_width(self.build)
         layer: dict[str, int] = {}
         for function in self.functions:
-            for dtype in self._dtypes(function):
+            for dtype in self.dtypes(function):
                 if not bound.symbols_of(function, dtype):
                     if self.library.stock:
                         continue
@@ -384,6 +481,24 @@ class Session:
                     layer[name] = self.build.sincos(dtype)
         return layer
 
+    def _watched(self, bound: Binder) -> dict[str, int]:
+        """Return symbol@version -> address of what watches the stock function."""
+        from pytest_udftorch.observer import Stock, watch
+
+        chosen = set(self.functions)
+        if chosen & {"sin", "cos"}:
+            chosen.add("sincos")
+        stock: dict[str, Stock] = {}
+        for slot in bound.slots:
+            symbol = bound.symbols[slot.symbol]
+            if symbol.function in chosen:
+                name = slot_name(slot)
+                address = bound.stock_address(slot)
+                stock[name] = Stock(name, symbol.function, symbol.dtype, symbol.form, address)
+        made = watch(list(stock.values()), resolve_cpu_level(self._cpu_level))
+        self._watch_id = made.build_id
+        return made.addresses
+
     def _check_width(self, build: Build) -> None:
         """Refuse a build whose vectors are narrower than those torch dispatches on."""
         _, capability = torch_summary()
@@ -403,7 +518,7 @@ class Session:
         symbols = {
             (function, dtype): bound.symbols_of(function, dtype)
             for function in self.functions
-            for dtype in self._dtypes(function)
+            for dtype in self.dtypes(function)
         }
         names = [s.name for group in symbols.values() for s in group]
         with bound.counting(names), _plain_torch() as torch:
@@ -436,11 +551,40 @@ class Session:
         self.reached.setdefault(function, {}).update(calls)
 
 
+def _compilers_follow(bound: Binder, *, wait: bool) -> None:
+    """Let TorchInductor compile with the functions that the open sessions ask for."""
+    chosen: dict[tuple[str, str], Build | None] = {}
+    for owner in bound.owners():
+        if isinstance(owner, Session) and owner.is_open:
+            for function in owner.functions:
+                for dtype in owner.dtypes(function):
+                    chosen[function, dtype] = owner.build
+    parts: dict[str, tuple[Build, list[tuple[str, str]]]] = {}
+    for key, build in sorted(chosen.items()):
+        if build is not None:
+            parts.setdefault(build.build_id, (build, []))[1].append(key)
+    follower.follow(
+        [Part(build, tuple(keys)) for _, (build, keys) in sorted(parts.items())], wait=wait
+    )
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """How deep to profile, every how many blocks for the histograms, and into which folder."""
+
+    depth: str
+    stride: int
+    out: Path | None
+
+
 def patched(
     library: str | Path | UdfLibrary,
     functions: Sequence[str] | None = None,
     *,
     cpu_level: str | None = None,
+    profile: bool | Literal["counters", "timed", "events"] = False,
+    profile_out: str | Path | None = None,
+    profile_stride: int | None = None,
 ) -> Session:
     """Return a context manager that swaps functions of libtorch for those of a UDF library.
 
@@ -451,17 +595,45 @@ def patched(
         library: name (``corem``), path of a folder with ``udf.toml``, or a ``UdfLibrary``.
         functions: torch's names of the functions to swap; by default all of the library's.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
+        profile: count what the functions do: True or ``"counters"``; ``"timed"``, with
+            times; ``"events"``, with a record of each operator call. See ``Session.profile``.
+            One profiled session at a time can be open in a process; sessions without a
+            profile may be opened within it, and what their functions do is not counted.
+        profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
+            each forked child; by default nothing is written.
+        profile_stride: one block in how many enters the histograms, a power of two; 128 by
+            default, and 1 for all.
 
     Returns:
         A :class:`Session`, to be entered once. The library is compiled on entry unless a
         build of the same content is in the cache.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError, UnknownFunctionError: at once; the errors of
-            building and binding follow on entry.
+        UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError: at
+            once; the errors of building and binding follow on entry.
     """
     found = find_library(library)
-    return Session(found, found.select(functions), cpu_level)
+    return Session(
+        found,
+        found.select(functions),
+        cpu_level,
+        _profiling(profile, profile_out, profile_stride),
+    )
+
+
+def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) -> Profiling | None:
+    if profile is False:
+        if out is None and stride is None:
+            return None
+        from pytest_udftorch.errors import ProfileDepthError
+
+        raise ProfileDepthError(
+            "profile_out and profile_stride are of no use without a profile. Add profile=True."
+        )
+    from pytest_udftorch.collect import STRIDE, check_stride, depth_of
+
+    stride = STRIDE if stride is None else check_stride(stride)
+    return Profiling(depth_of(profile), stride, None if out is None else Path(out))
 
 
 @contextlib.contextmanager

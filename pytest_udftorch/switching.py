@@ -24,7 +24,7 @@ import pytest
 
 from pytest_udftorch.build import Build, build_library, resolve_cpu_level
 from pytest_udftorch.config import MARKER, Options, as_path_or_name
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import ProfileFileError, UdfError
 from pytest_udftorch.library import UdfLibrary, find_library
 from pytest_udftorch.session import Session, patched, torch_summary
 
@@ -49,9 +49,14 @@ class Target:
     functions: tuple[str, ...] | None
     path: Path | None
 
-    def open(self, cpu_level: str | None) -> Session:
+    def open(
+        self, cpu_level: str | None, profile: str | None = None, out: Path | None = None
+    ) -> Session:
         """Return a session of this target, not yet entered."""
-        return patched(self.library, self.functions, cpu_level=cpu_level)
+        depth: Any = profile or False
+        return patched(
+            self.library, self.functions, cpu_level=cpu_level, profile=depth, profile_out=out
+        )
 
 
 _TARGET = pytest.StashKey[Target]()
@@ -66,17 +71,24 @@ class Switcher:
 
     Attributes:
         chosen: id -> target, from the command line or the ini file.
+        profiled: the sessions so far that have a profile.
+        profile_out: the folder that their files go to, or None.
+        notes: about files of profiles that could not be made.
     """
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
         self.config = config
         self.options = options
         self.chosen: dict[str, Target] = {}
+        self.profiled: list[Session] = []
+        self.profile_out = options.profile_out
+        self.notes: list[str] = []
         self._targets: dict[tuple[Path, tuple[str, ...] | None], Target] = {}
         self._builds: dict[Target, Build | None] = {}
         self._torch: tuple[str, str] | None = None
         self._failures: dict[Target, str] = {}
         self._base: Session | None = None
+        self._paused: Target | None = None
         self._active: tuple[Target, Session] | None = None
         self._sessions = contextlib.ExitStack()
         self._live: dict[pytest.FixtureDef[Any], Any] = {}
@@ -103,7 +115,7 @@ class Switcher:
         """
         try:
             self._choose()
-            if not self._dry:
+            if not self.dry:
                 self._start()
         except UdfError as error:
             raise pytest.UsageError(str(error)) from error
@@ -126,10 +138,12 @@ class Switcher:
             if self._base is not None:
                 base, self._base = self._base, None
                 stack.callback(base.close)
+            self._paused = None
             stack.callback(self._leave)
 
     @property
-    def _dry(self) -> bool:
+    def dry(self) -> bool:
+        """Whether this run executes no test."""
         return any(self.config.getoption(name, False) for name in _DRY_RUNS)
 
     def _choose(self) -> None:
@@ -159,21 +173,37 @@ class Switcher:
                 else:
                     # Once for nothing, so that a library that cannot be used ends the run
                     # here, with one message, and not in each of its tests.
-                    with target.open(self.options.cpu_level) as session:
+                    with target.open(self.options.cpu_level, self.options.profile) as session:
                         self._builds[target] = session.build
             elif not target.library.stock:
-                self._builds[target] = build_library(target.library, self.options.cpu_level)
+                self._builds[target] = build_library(
+                    target.library,
+                    self.options.cpu_level,
+                    profiled=self.options.profile is not None,
+                )
         self._torch = torch_summary()
 
     def _open_base(self, target: Target) -> None:
-        session = target.open(self.options.cpu_level)
         try:
-            session.__enter__()
+            session = self._entered(target)
         except UdfError as error:
             self._failures[target] = str(error)
             raise
         self._base = session
         self._builds[target] = session.build
+
+    def _entered(self, target: Target) -> Session:
+        """Return an open session; with its profile, if one is asked for."""
+        level, depth = self.options.cpu_level, self.options.profile
+        try:
+            session = target.open(level, depth, self.profile_out).__enter__()
+        except ProfileFileError as error:
+            # The folder was good at the start: a test is not to fail because it is gone.
+            self.notes.append(str(error))
+            session = target.open(level, depth).__enter__()
+        if depth is not None:
+            self.profiled.append(session)
+        return session
 
     def pytest_report_header(self) -> list[str]:
         """State library, version, claim, build, CPU level, functions and torch."""
@@ -189,7 +219,7 @@ class Switcher:
         library = target.library
         build = self._builds.get(target)
         if library.stock:
-            how = "nothing swapped"
+            how = "nothing swapped" + (", but watched" if self.options.profile else "")
         elif build is not None:
             how = f"build {build.build_id}, CPU level {build.cpu_level}"
         else:
@@ -324,7 +354,7 @@ class Switcher:
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Open the session of a test, after marks that skip it had their say."""
-        if self._dry:
+        if self.dry:
             return
         target = item.stash.get(_TARGET, None)
         if target in self._failures:
@@ -376,13 +406,20 @@ class Switcher:
         self._drop_fixtures()
         try:
             with contextlib.ExitStack() as stack:
-                if self._base is not None:
+                if self._base is not None and self.options.profile:
+                    # There is one set of counters: the run's session makes room.
+                    base, self._base = self._base, None
+                    self._paused = next(iter(self.chosen.values()))
+                    base.close()
+                elif self._base is not None:
                     # A marker replaces what is chosen for the run: functions that it
                     # leaves out are the stock ones.
                     stack.enter_context(patched("std"))
-                session = stack.enter_context(target.open(self.options.cpu_level))
+                session = self._entered(target)
+                stack.callback(session.close)
                 self._sessions = stack.pop_all()
         except UdfError as error:
+            self._resume()
             self._failures[target] = (
                 f"UDF library {target.library.name!r} cannot be used for this test. {error}"
             )
@@ -395,6 +432,12 @@ class Switcher:
         finally:
             self._active = None
             self._sessions.close()
+            self._resume()
+
+    def _resume(self) -> None:
+        if self._paused is not None:
+            target, self._paused = self._paused, None
+            self._open_base(target)
 
     def _drop_fixtures(self) -> None:
         """Tear down, in reverse order, the fixtures that belong to the current library."""

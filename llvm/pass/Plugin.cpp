@@ -3,6 +3,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Compat.h"
+#include "Instrument.h"
 #include "Replace.h"
 #include "Tables.h"
 #include "Widen.h"
@@ -21,6 +22,10 @@ static bool parsePass(StringRef Name, ModulePassManager &MPM) {
     MPM.addPass(udf::TablesPass(Name == "udf-tables"
                                     ? udf::TablesPass::Stage::Early
                                     : udf::TablesPass::Stage::Late));
+    return true;
+  }
+  if (Name == "udf-instrument") {
+    MPM.addPass(udf::InstrumentPass());
     return true;
   }
   for (auto [Spelling, Stage] :
@@ -44,6 +49,7 @@ static void registerPasses(PassBuilder &PB) {
   PB.registerPipelineStartEPCallback(
       [](ModulePassManager &MPM, OptimizationLevel Level) {
         MPM.addPass(udf::WidenPass());
+        MPM.addPass(udf::InstrumentPass());
         MPM.addPass(ReplacePass(ReplacePass::Stage::Early,
                                 Level != OptimizationLevel::O0));
       });

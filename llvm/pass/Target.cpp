@@ -48,6 +48,9 @@ bool udf::hasFeatures(Function &F, StringRef Features,
   Function *Probe = Function::Create(
       FunctionType::get(Type::getVoidTy(F.getContext()), false),
       GlobalValue::ExternalLinkage, "__udf_probe", *F.getParent());
+  // The plainest CPU: the probe would have the one of the command line, whose
+  // features a virtual machine need not have in full.
+  Probe->addFnAttr("target-cpu", "x86-64");
   Probe->addFnAttr("target-features", Features);
   bool Has = FAM.getResult<TargetIRAnalysis>(F).areInlineCompatible(&F, Probe);
   Probe->eraseFromParent();

@@ -18,8 +18,8 @@ using namespace llvm;
 
 static cl::opt<std::string>
     ReportPath("udf-report", cl::value_desc("file"),
-               cl::desc("Append what udf-widen and udf-replace did to this "
-                        "file, as JSON lines"));
+               cl::desc("Append what the passes did to this file, as JSON "
+                        "lines"));
 
 std::string udf::optionOrEnvironment(StringRef Option, const char *Variable) {
   if (!Option.empty())

@@ -407,3 +407,45 @@ def test_missing_fused_multiply_add_is_warned_about(llvm: Llvm, tmp_path: Path) 
         )
         assert done.returncode == 0, done.stderr
         assert ("'__udf_expf' uses fused multiply-adds" in done.stderr) == warned
+
+
+def watched(**changes: object) -> str:
+    """A correct entry of udf-instrument's manifest, and what a test changes in it."""
+    correct = {"symbol": "scalar", "form": "scalar", "type": "float", "arity": 1, "slot": 3}
+    made = {k: v for k, v in {**correct, **changes}.items() if v != "absent"}
+    return json.dumps({"watch": [made]})
+
+
+INSTRUMENT_ERRORS = {
+    "missing": (None, ["input.json' cannot be read: No such file", "give the path"]),
+    "unparsable": ("{", ["is not valid JSON", "correct the file"]),
+    "not an object": ("[]", ["must be an object with an array 'watch'"]),
+    "entry no object": ('{"watch": [1]}', ["watch[0] must be an object"]),
+    "no symbol": (watched(symbol="absent"), ["watch[0]: 'symbol' must be a non-empty string"]),
+    "form": (watched(form="v3"), ["watch[0] (scalar): 'form' must be scalar, array, sincos or"]),
+    "no form": (watched(form="absent"), ["'form' must be scalar, array, sincos or v<lanes>"]),
+    "type": (watched(type="half"), ['\'type\' must be "float" or "double"']),
+    "arity": (watched(arity=3), ["'arity' must be 1 or 2"]),
+    "slot": (watched(slot=-1), ["'slot' must be a number from 0 to 65535"]),
+    "chunk": (watched(chunk=-1), ["'chunk' must be a number of elements, or 0"]),
+    "undefined": (watched(symbol="nobody"), ["names 'nobody'", "has no such function"]),
+    "declared": (watched(symbol="only_declared"), ["only declares it", "let udf-widen make it"]),
+    "another type": (
+        watched(form="v8"),
+        ["'scalar' of form v8 must have the type <8 x float> (<8 x float>)", "correct 'form'"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "parts"), INSTRUMENT_ERRORS.values(), ids=INSTRUMENT_ERRORS)
+def test_instrument_errors(llvm: Llvm, tmp_path: Path, text: str | None, parts: list[str]) -> None:
+    code, stderr = run_opt(llvm, tmp_path, "udf-instrument", "-udf-instrument-manifest", text, UDF)
+    assert_plain_error(code, stderr, *parts)
+
+
+def test_instrument_manifest_without_mistakes_runs(llvm: Llvm, tmp_path: Path) -> None:
+    code, stderr = run_opt(
+        llvm, tmp_path, "udf-instrument,verify", "-udf-instrument-manifest", watched(), UDF
+    )
+    assert (code, stderr) == (0, "")
+    assert "@scalar.body" in (tmp_path / "out.ll").read_text()

@@ -52,10 +52,13 @@ def test_document_has_blocks_of_every_kind() -> None:
     """A document whose blocks are no longer recognised must not pass for one that runs."""
     kinds = [(fence.language, fence.role) for fence in fences()]
     assert kinds.count(("sh", "")) >= 6
-    assert kinds.count(("text", "output")) == 2
+    assert kinds.count(("text", "output")) == 3
     assert {role for _, role in kinds} >= {
         "build",
-        *(f"file={name}" for name in ("rsqrtf.c", "manifest.json", "user.c", "map.json")),
+        *(
+            f"file={name}"
+            for name in ("rsqrtf.c", "manifest.json", "watch.json", "user.c", "map.json")
+        ),
     }
     assert len(PASSES.read_text().split("\n```")) - 1 == 2 * len(kinds)
 
@@ -79,9 +82,14 @@ def test_commands_run_as_written(llvm: Llvm, tmp_path: Path) -> None:
     numbers = (ctypes.c_float * n)(*(1.0 + 0.37 * i for i in range(n)))
     by_array, by_loop = (ctypes.c_float * n)(), (ctypes.c_float * n)()
     library = ctypes.CDLL(str(tmp_path / "librsqrtf.so"))
+    ctypes.CDLL(str(llvm.plugin.parent / "libudfrt.so"))
+    watched = (ctypes.c_float * n)()
+    ctypes.CDLL(str(tmp_path / "libwatched.so")).__udf_rsqrtf_array(
+        ctypes.c_int64(n), numbers, watched, ctypes.c_int64(0)
+    )
     library.__udf_rsqrtf_array(ctypes.c_int64(n), numbers, by_array, ctypes.c_int64(0))
     ctypes.CDLL(str(tmp_path / "libuser.so")).normalise(n, numbers, by_loop)
-    assert bytes(by_array) == bytes(by_loop)
+    assert bytes(by_array) == bytes(by_loop) == bytes(watched)
     for x, y in zip(numbers, by_array, strict=True):
         assert y == ctypes.c_float(x**-0.5).value
 

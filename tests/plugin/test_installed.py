@@ -121,6 +121,13 @@ def test_their_suite_uses_our_fixtures_and_their_library(suite, their_python):
     ]
 
 
+def test_their_profile_has_its_page(suite, their_python):
+    suite.write(test_theirs="def test_it(): import torch; torch.exp(torch.zeros(70))")
+    arguments = ("--udf-lib=shop", "--udf-profile", "--udf-profile-out=out", "-p", "no:benchmark")
+    suite.pytester.run(their_python, "-m", "pytest", *arguments).assert_outcomes(passed=1)
+    assert "sortTable" in (suite.path / "out" / "report.html").read_text()
+
+
 def test_their_script_uses_the_plain_api(suite, their_python):
     (suite.path / "script.py").write_text(
         "import pytest_udftorch\n"

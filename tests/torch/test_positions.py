@@ -38,13 +38,13 @@ def rounded(value: float) -> float:
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
-def hard_cases(function: str) -> list[float]:
+def hard_cases(function: str) -> list[tuple[float, ...]]:
     path = find_library("corem").functions[function, "float32"].hard_cases
     if path is None:
         return []
     words = [line.partition("#")[0].split() for line in path.read_text().splitlines()]
-    found = [int(w[0], 16) for w in words if len(w) == 1]
-    return [struct.unpack("f", struct.pack("I", e))[0] for e in found[:8]]
+    found = [[int(w, 16) for w in row] for row in words if row][:8]
+    return [struct.unpack(f"{len(e)}f", struct.pack(f"{len(e)}I", *e)) for e in found]
 
 
 def arguments(function: str) -> list[tuple[float, ...]]:
@@ -53,8 +53,7 @@ def arguments(function: str) -> list[tuple[float, ...]]:
     ordinary = [rounded(v) for v in spread(8 * f.arity, *f.domain)]
     plain = list(zip(*[iter(ordinary)] * f.arity, strict=True))
     special = [(rounded(v), *((1.5,) * (f.arity - 1))) for v in SPECIAL]
-    hard = [(v,) for v in hard_cases(function)] if f.arity == 1 else []
-    return plain + special + hard
+    return plain + special + hard_cases(function)
 
 
 @pytest.fixture

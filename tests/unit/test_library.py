@@ -11,6 +11,7 @@ from pytest_udftorch.errors import (
     UnknownLibraryError,
 )
 from pytest_udftorch.library import available_libraries, find_library, load_library
+from pytest_udftorch.symbols import FUNCTIONS
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
 EXP = '[functions.exp.float32]\nsource = "e.c"\nscalar = "udf_expf"\n'
@@ -142,3 +143,7 @@ def test_every_function_of_corem_claims_a_bound_and_lists_hard_cases():
     for function in find_library("corem").functions.values():
         assert function.max_ulp == 0.5
         assert function.hard_cases is not None
+        # Nobody can check 2^64 pairs, so that a function of two arguments says what was checked.
+        assert ("not checked on all pairs" in function.claim) == (
+            FUNCTIONS[function.name].arity == 2
+        )

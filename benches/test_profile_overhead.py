@@ -1,0 +1,69 @@
+"""The profiler's cost in its small form; the verdict needs the stored one's many blocks."""
+
+from dataclasses import replace
+
+import pytest
+
+from benches import profile_overhead, render_profile, training
+from benches.blocks import CLOCKS
+from pytest_udftorch.samples import Interval
+
+
+@pytest.fixture(scope="module")
+def task():
+    lenet = training.lenet()
+    return replace(lenet, samples=lenet.samples.thinned(5))
+
+
+@pytest.mark.parametrize("library", profile_overhead.LIBRARIES)
+def test_overhead_on_lenet(benchmark, task, library):
+    profile_overhead.check_results(task, library, steps=2)
+    found = benchmark.pedantic(
+        profile_overhead.overhead, args=(task, library, 6, 3), rounds=1
+    )  # fmt: skip
+    benchmark.extra_info["overhead"] = found
+    assert set(found["ratios"]) == {"off again", *profile_overhead.DEPTHS}
+    for ratios in found["ratios"].values():
+        assert all(ratios[c]["low"] <= ratios[c]["value"] <= ratios[c]["high"] for c in CLOCKS)
+
+
+def test_nothing_is_left_when_off():
+    found = profile_overhead.builds()
+    assert found["same"]
+    assert not found["ordinary_names_profiler"]
+    assert found["instrumented_names_profiler"]
+
+
+def test_a_verdict_needs_the_whole_interval_on_one_side():
+    verdict = profile_overhead.verdict
+    assert verdict(Interval(1.002, 0.999, 1.009), 1.01, 30) == "within"
+    assert verdict(Interval(1.002, 0.99, 1.011), 1.01, 30) == "cannot tell"
+    assert verdict(Interval(1.03, 1.011, 1.05), 1.01, 30) == "above"
+    assert verdict(Interval(1.002, 0.999, 1.009), 1.01, 5) == "too few blocks"
+
+
+def test_the_table_states_bounds_control_and_verdicts():
+    cost, none = (
+        {"value": 1 + x, "low": 1 + x - 0.003, "high": 1 + x + 0.003} for x in (0.004, 0.0)
+    )
+    ratios = {
+        name: {"wall": cost, "cpu": cost, "verdict": "within"} for name in profile_overhead.DEPTHS
+    }
+    ratios["off again"] = {"wall": none, "cpu": none}
+    figures = {
+        "bounds": profile_overhead.BOUNDS,
+        "builds": {
+            "sha256_before": "0" * 64, "sha256_after": "0" * 64, "same": True,
+            "ordinary_names_profiler": False, "instrumented_names_profiler": True,
+        },
+        "models": {
+            "lenet": {
+                "label": "LeNet", "data": "digits",
+                "libraries": {"std": {"step_ns": 4e6, "ratios": ratios}},
+            }
+        },
+    }  # fmt: skip
+    text = "\n".join(render_profile.overhead(figures))
+    assert "events, at most 5 %" in text
+    assert "| +0.40 % (+0.10 to +0.70), within; processor time +0.40 % (+0.10 to +0.70) |" in text
+    assert "| +0.00 % (-0.30 to +0.30); processor time" in text

@@ -1,0 +1,840 @@
+//===- udfprof.c - What instrumented functions count ----------------------===//
+//
+// See udfprof.h. What happens once per operator call is here; what happens per
+// call of a function is generated code and observe.c.
+//
+//===----------------------------------------------------------------------===//
+
+#define _GNU_SOURCE
+#include "udfprof.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#include <x86intrin.h>
+
+struct udfprof_row udfprof_unknown;
+__thread struct udfprof_row *udfprof_row = &udfprof_unknown;
+__thread struct udfprof_thread *udfprof_self;
+uint32_t udfprof_depth;
+void (*udfprof_gomp_parallel)(void (*)(void *), void *, unsigned, unsigned);
+
+static int Active;
+static uint64_t SampleMask;
+static struct udfprof_torch Torch;
+static struct udfprof_thread *Threads;
+static pthread_mutex_t ThreadsLock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_key_t ThreadKey;
+
+// Calls made while no session collects end up here, and nobody reads it.
+static struct udfprof_cell Discard;
+
+int udfprof_abi(void) { return UDFPROF_ABI; }
+
+uint64_t udfprof_now(void) {
+  struct timespec T;
+  clock_gettime(CLOCK_MONOTONIC, &T);
+  return (uint64_t)T.tv_sec * 1000000000u + (uint64_t)T.tv_nsec;
+}
+
+void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns) {
+  // The reading that took least is the one that nothing interrupted.
+  uint64_t Best = UINT64_MAX;
+  for (int I = 0; I < 8; ++I) {
+    uint64_t Before = __rdtsc();
+    uint64_t Now = udfprof_now();
+    uint64_t After = __rdtsc();
+    if (After - Before < Best) {
+      Best = After - Before;
+      *ticks = Before + Best / 2;
+      *monotonic_ns = Now;
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Cells
+//===----------------------------------------------------------------------===//
+
+static int isDouble(unsigned Slot) { return Slot / UDFPROF_FORMS % 2; }
+
+static unsigned lanesOf(unsigned Slot) {
+  static const unsigned char Lanes[] = {1, 4, 8, 16, 0};
+  return Lanes[Slot % UDFPROF_FORMS];
+}
+
+static void clearRange(struct udfprof_range *R) {
+  R->min = INT64_MAX;
+  R->max = INT64_MIN;
+}
+
+/// Every value is outside these bounds.
+static void clearBounds(struct udfprof_cell *C) {
+  uint64_t Low = 0x7f800000, High = 0xff800000; // +inf, -inf
+  if (isDouble(C->slot)) {
+    Low = 0x7ff0000000000000;
+    High = 0xfff0000000000000;
+  }
+  for (int Side = 0; Side < 2; ++Side) {
+    C->bound[Side].low = Low;
+    C->bound[Side].high = High;
+    clearRange(&C->range[Side]);
+  }
+}
+
+static void clearCell(struct udfprof_cell *C, unsigned Slot) {
+  memset(C, 0, sizeof *C);
+  C->slot = (uint16_t)Slot;
+  clearBounds(C);
+  for (int Side = 0; Side < 2; ++Side) {
+    clearRange(&C->before[Side]);
+    clearRange(&C->helped[Side]);
+  }
+  // One in as many elements, whatever the form: a vector call is a block.
+  C->look_mask = C->sample_mask = SampleMask;
+  C->time_mask =
+      udfprof_depth == UDFPROF_COUNTERS ? UINT64_MAX : 16 * SampleMask + 15;
+}
+
+static void mergeRange(struct udfprof_range *To,
+                       const struct udfprof_range *From) {
+  if (From->min < To->min)
+    To->min = From->min;
+  if (From->max > To->max)
+    To->max = From->max;
+}
+
+/// Undoes the ordering of observe.c.
+static double valueOf(int64_t Key, int IsDouble) {
+  if (IsDouble) {
+    int64_t Bits = Key ^ ((Key >> 63) & INT64_MAX);
+    double Value;
+    memcpy(&Value, &Bits, sizeof Value);
+    return Value;
+  }
+  int32_t Bits = (int32_t)Key;
+  Bits ^= (Bits >> 31) & INT32_MAX;
+  // By hand: a conversion instruction under DAZ would flush a subnormal.
+  uint32_t Magnitude = (uint32_t)Bits & 0x7fffffff;
+  uint64_t Wide;
+  if (Magnitude >= 0x7f800000)
+    Wide = 0x7ff0000000000000;
+  else if (Magnitude >= 0x00800000)
+    Wide = ((uint64_t)Magnitude << 29) + ((uint64_t)(1023 - 127) << 52);
+  else if (Magnitude) {
+    unsigned Top = 31u - (unsigned)__builtin_clz(Magnitude); // below bit 23
+    Wide = ((uint64_t)(Top - 149 + 1023) << 52) |
+           (((uint64_t)Magnitude << (52 - Top)) & 0xfffffffffffff);
+  } else
+    Wide = 0;
+  if (Bits < 0)
+    Wide |= 1ull << 63;
+  double Value;
+  memcpy(&Value, &Wide, sizeof Value);
+  return Value;
+}
+
+static double minOf(const struct udfprof_range *R, int IsDouble) {
+  return R->min > R->max ? (double)INFINITY : valueOf(R->min, IsDouble);
+}
+
+static double maxOf(const struct udfprof_range *R, int IsDouble) {
+  return R->min > R->max ? -(double)INFINITY : valueOf(R->max, IsDouble);
+}
+
+static int64_t orderOf(double Value) {
+  int64_t Bits;
+  memcpy(&Bits, &Value, sizeof Bits);
+  return Bits ^ ((Bits >> 63) & INT64_MAX);
+}
+
+/// By encodings: under DAZ a comparison takes subnormals for zeros.
+static void widen(double *Min, double *Max, double ThatMin, double ThatMax) {
+  if (orderOf(ThatMin) < orderOf(*Min))
+    *Min = ThatMin;
+  if (orderOf(ThatMax) > orderOf(*Max))
+    *Max = ThatMax;
+}
+
+static uint64_t elementsOf(const struct udfprof_cell *C) {
+  unsigned Lanes = lanesOf(C->slot);
+  return Lanes ? C->calls * Lanes - C->padding : C->elements;
+}
+
+void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
+                  uint64_t elements) {
+  if (!udfprof_depth) // the first call of a cell is timed at every depth
+    return;
+  cell->ticks += ticks;
+  cell->timed_elements += elements;
+}
+
+/// Tells a cell how long the rows are of the kernel that begins, 0 for none.
+static void setRows(struct udfprof_cell *C, int64_t Length) {
+  const unsigned Lanes = lanesOf(C->slot);
+  const unsigned Function = C->slot / (2 * UDFPROF_FORMS);
+  C->row_calls = C->zeros_are_padding = 0;
+  C->look_mask = C->sample_mask;
+  if (Lanes < 2 || !Length)
+    return;
+  if (Function == UDFPROF_LOG)
+    // Of sums of exponentials of which one is 1: a zero is none of them.
+    C->zeros_are_padding = 1;
+  else if (Length % Lanes && Length < INT32_MAX)
+    C->row_calls = (uint32_t)((Length + Lanes - 1) / Lanes);
+  else
+    return;
+  C->row_rest = (uint32_t)(Length % Lanes);
+  C->row_at = 0;
+  C->look_mask = 0;
+}
+
+static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot,
+                                   int64_t RowLength) {
+  struct udfprof_cell *C = Row->cells[Slot];
+  if (C)
+    return C;
+  C = aligned_alloc(64, (sizeof *C + 63) / 64 * 64);
+  if (!C)
+    return &Discard;
+  clearCell(C, Slot);
+  setRows(C, RowLength);
+  Row->used[Row->used_count] = (uint16_t)Slot;
+  __atomic_store_n(&Row->cells[Slot], C, __ATOMIC_RELEASE);
+  __atomic_store_n(&Row->used_count, Row->used_count + 1, __ATOMIC_RELEASE);
+  return C;
+}
+
+//===----------------------------------------------------------------------===//
+// Strings
+//===----------------------------------------------------------------------===//
+
+static pthread_mutex_t StringsLock = PTHREAD_MUTEX_INITIALIZER;
+static char **Strings;
+static uint32_t StringCount, StringRoom;
+static uint32_t *StringTable; // id + 1, 0 when free
+static uint32_t StringTableSize;
+
+static uint32_t hashText(const char *Text) {
+  uint32_t H = 2166136261u; // FNV-1a
+  for (; *Text; ++Text)
+    H = (H ^ (unsigned char)*Text) * 16777619u;
+  return H;
+}
+
+static void addToTable(uint32_t Id) {
+  uint32_t B = hashText(Strings[Id]) & (StringTableSize - 1);
+  while (StringTable[B])
+    B = (B + 1) & (StringTableSize - 1);
+  StringTable[B] = Id + 1;
+}
+
+static int growStrings(void) {
+  uint32_t Room = StringRoom ? 2 * StringRoom : 256;
+  char **More = realloc(Strings, Room * sizeof *More);
+  if (More)
+    Strings = More;
+  uint32_t *Table = calloc(4 * (size_t)Room, sizeof *Table);
+  if (!More || !Table) {
+    free(Table);
+    return -1;
+  }
+  free(StringTable);
+  StringTable = Table;
+  StringTableSize = 4 * Room;
+  StringRoom = Room;
+  for (uint32_t Id = 0; Id < StringCount; ++Id)
+    addToTable(Id);
+  return 0;
+}
+
+static uint32_t internLocked(const char *Text) {
+  if (StringTableSize)
+    for (uint32_t B = hashText(Text) & (StringTableSize - 1); StringTable[B];
+         B = (B + 1) & (StringTableSize - 1))
+      if (!strcmp(Strings[StringTable[B] - 1], Text))
+        return StringTable[B] - 1;
+  if (StringCount == StringRoom && growStrings())
+    return 0;
+  char *Copy = strdup(Text);
+  if (!Copy)
+    return 0;
+  Strings[StringCount] = Copy;
+  addToTable(StringCount);
+  return StringCount++;
+}
+
+uint32_t udfprof_intern(const char *text) {
+  pthread_mutex_lock(&StringsLock);
+  if (!StringCount)
+    internLocked(""); // id 0
+  uint32_t Id = internLocked(text);
+  pthread_mutex_unlock(&StringsLock);
+  return Id;
+}
+
+const char *udfprof_string(uint32_t id) {
+  pthread_mutex_lock(&StringsLock);
+  const char *Text = id < StringCount ? Strings[id] : "";
+  pthread_mutex_unlock(&StringsLock);
+  return Text;
+}
+
+uint32_t udfprof_string_count(void) {
+  pthread_mutex_lock(&StringsLock);
+  uint32_t Count = StringCount;
+  pthread_mutex_unlock(&StringsLock);
+  return Count;
+}
+
+//===----------------------------------------------------------------------===//
+// Threads
+//===----------------------------------------------------------------------===//
+
+static void detach(void *Self) {
+  // Whoever comes next goes on with the same cells.
+  struct udfprof_thread *T = Self;
+  udfprof_self = NULL;
+  udfprof_row = &udfprof_unknown;
+  __atomic_store_n(&T->alive, 0, __ATOMIC_RELEASE);
+}
+
+struct udfprof_thread *udfprof_attach(void) {
+  struct udfprof_thread *T = udfprof_self;
+  if (T)
+    return T;
+  pthread_mutex_lock(&ThreadsLock);
+  for (T = Threads; T && T->alive; T = T->next)
+    ;
+  if (!T) {
+    T = calloc(1, sizeof *T);
+    if (!T)
+      abort(); // as any allocation of the C++ around us would
+    T->next = Threads;
+    __atomic_store_n(&Threads, T, __ATOMIC_RELEASE);
+  }
+  T->alive = 1;
+  pthread_mutex_unlock(&ThreadsLock);
+  T->module = T->optimizer = T->depth = 0;
+  T->row_length = 0;
+  T->stage = UDFPROF_FORWARD;
+  T->call = NULL;
+  T->region = NULL;
+  T->id = (uint32_t)syscall(SYS_gettid);
+  T->torch_id = Torch.thread ? Torch.thread() : 0;
+  pthread_setspecific(ThreadKey, T);
+  udfprof_self = T;
+  return T;
+}
+
+uint32_t *udfprof_module_word(void) { return &udfprof_attach()->module; }
+
+void udfprof_make_ring(struct udfprof_thread *self) {
+  if (!self->made)
+    self->made = calloc(UDFPROF_MADE, sizeof *self->made);
+  if (Torch.thread)
+    self->torch_id = Torch.thread();
+}
+
+void udfprof_set_torch(const struct udfprof_torch *torch) { Torch = *torch; }
+
+//===----------------------------------------------------------------------===//
+// Contexts
+//===----------------------------------------------------------------------===//
+
+/// A parallel region: what its workers take over from the caller.
+struct udfprof_region {
+  void (*Function)(void *);
+  void *Data;
+  struct udfprof_thread *Master;
+  const void *Call;
+  uint32_t Module;
+  uint8_t Stage;
+  int64_t RowLength;
+  int Touched;
+  struct Help *Helped; // at depth events
+};
+
+/// The row of a worker that used functions within a region.
+struct Help {
+  struct udfprof_row *Row;
+  struct Help *Next;
+};
+
+/// The module that was being called when the node was made that autograd runs
+/// on this thread.
+static uint32_t moduleOfNode(void) {
+  uint64_t Sequence, Thread;
+  if (!Torch.node || !Torch.node(&Sequence, &Thread))
+    return 0;
+  for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
+       T; T = T->next) {
+    if (T->torch_id != Thread || !T->made)
+      continue;
+    const struct udfprof_made *M = &T->made[Sequence & UDFPROF_MADE_MASK];
+    return M->sequence == (uint32_t)Sequence ? M->module : 0;
+  }
+  return 0;
+}
+
+static uint32_t operatorId(struct udfprof_thread *T, const void *Call) {
+  const char *Name = Call && Torch.name ? Torch.name(Call) : "";
+  static const char Node[] = "autograd::engine::evaluate_function: ";
+  if (!strncmp(Name, Node, sizeof Node - 1))
+    Name += sizeof Node - 1;
+  uintptr_t Key = (uintptr_t)Name;
+  unsigned Bucket = (unsigned)((Key >> 4) ^ (Key >> 12)) & 255;
+  // An address may come back with another text.
+  if (!T->names[Bucket].text || strcmp(T->names[Bucket].text, Name)) {
+    T->names[Bucket].id = udfprof_intern(Name);
+    T->names[Bucket].text = udfprof_string(T->names[Bucket].id);
+  }
+  return T->names[Bucket].id;
+}
+
+static uint32_t hashContext(uint32_t Operator, uint32_t Module, uint8_t Stage) {
+  uint32_t H = Operator * 2654435761u ^ Module * 2246822519u ^ Stage * 97u;
+  return H ^ (H >> 15);
+}
+
+static void putRow(struct udfprof_row **Table, uint32_t Size,
+                   struct udfprof_row *Row) {
+  uint32_t B =
+      hashContext(Row->operator_id, Row->module_id, Row->stage) & (Size - 1);
+  while (Table[B])
+    B = (B + 1) & (Size - 1);
+  Table[B] = Row;
+}
+
+static struct udfprof_row *findRow(struct udfprof_thread *T, uint32_t Operator,
+                                   uint32_t Module, uint8_t Stage) {
+  if (T->table_size)
+    for (uint32_t B =
+             hashContext(Operator, Module, Stage) & (T->table_size - 1);
+         T->table[B]; B = (B + 1) & (T->table_size - 1)) {
+      struct udfprof_row *R = T->table[B];
+      if (R->operator_id == Operator && R->module_id == Module &&
+          R->stage == Stage)
+        return R;
+    }
+  if (2 * T->table_used >= T->table_size) {
+    uint32_t Size = T->table_size ? 2 * T->table_size : 256;
+    struct udfprof_row **Table = calloc(Size, sizeof *Table);
+    if (!Table)
+      return NULL;
+    for (struct udfprof_row *R = T->rows; R; R = R->next)
+      putRow(Table, Size, R);
+    free(T->table);
+    T->table = Table;
+    T->table_size = Size;
+  }
+  struct udfprof_row *R = calloc(1, sizeof *R);
+  if (!R)
+    return NULL;
+  R->operator_id = Operator;
+  R->module_id = Module;
+  R->stage = Stage;
+  R->next = T->rows;
+  putRow(T->table, T->table_size, R);
+  ++T->table_used;
+  __atomic_store_n(&T->rows, R, __ATOMIC_RELEASE);
+  return R;
+}
+
+static struct udfprof_row *rowOf(struct udfprof_thread *T) {
+  const struct udfprof_region *Region = T->region;
+  const void *Call = T->call;
+  uint32_t Module = T->module;
+  uint8_t Stage = T->optimizer ? UDFPROF_OPTIMIZER : T->stage;
+  if (Region && !T->call) {
+    Call = Region->Call;
+    Module = Region->Module;
+    Stage = Region->Stage;
+  } else if (Stage == UDFPROF_BACKWARD && !Module) {
+    Module = moduleOfNode();
+  }
+  if (!Call)
+    Stage = UDFPROF_OTHER;
+  return findRow(T, operatorId(T, Call), Module, Stage);
+}
+
+struct udfprof_cell *udfprof_cell(uint32_t slot) {
+  if (!Active)
+    return &Discard;
+  struct udfprof_thread *T = udfprof_attach();
+  struct udfprof_row *Row = udfprof_row;
+  if (Row == &udfprof_unknown) {
+    Row = rowOf(T);
+    if (!Row)
+      return &Discard;
+    if (T->row_length || Row->had_rows) {
+      Row->had_rows = T->row_length != 0;
+      for (unsigned I = 0; I < Row->used_count; ++I)
+        setRows(Row->cells[Row->used[I]], T->row_length);
+    }
+    // Outside an operator nothing tells when the context changes.
+    if (T->call || T->region)
+      udfprof_row = Row;
+    if (T->call)
+      ++Row->calls;
+  }
+  return cellIn(Row, slot, T->row_length);
+}
+
+//===----------------------------------------------------------------------===//
+// Events
+//===----------------------------------------------------------------------===//
+
+static pthread_mutex_t EventsLock = PTHREAD_MUTEX_INITIALIZER;
+static struct udfprof_event *Events;
+static size_t EventRoom, EventFirst, EventCount;
+static uint64_t LostEvents;
+
+int udfprof_ring(size_t capacity) {
+  struct udfprof_event *New = calloc(capacity ? capacity : 1, sizeof *New);
+  if (!New)
+    return ENOMEM;
+  pthread_mutex_lock(&EventsLock);
+  free(Events);
+  Events = New;
+  EventRoom = capacity;
+  EventFirst = EventCount = 0;
+  LostEvents = 0;
+  pthread_mutex_unlock(&EventsLock);
+  return 0;
+}
+
+size_t udfprof_events(struct udfprof_event *out, size_t capacity) {
+  pthread_mutex_lock(&EventsLock);
+  size_t Count = EventCount < capacity ? EventCount : capacity;
+  for (size_t I = 0; I < Count; ++I)
+    out[I] = Events[(EventFirst + I) % EventRoom];
+  if (Count) {
+    EventFirst = (EventFirst + Count) % EventRoom;
+    EventCount -= Count;
+  }
+  pthread_mutex_unlock(&EventsLock);
+  return Count;
+}
+
+uint64_t udfprof_lost_events(void) {
+  pthread_mutex_lock(&EventsLock);
+  uint64_t Lost = LostEvents;
+  pthread_mutex_unlock(&EventsLock);
+  return Lost;
+}
+
+/// Elements since the last event; nothing is left for the next one.
+static uint64_t takeElements(struct udfprof_cell *C) {
+  uint64_t All = elementsOf(C), New = All - C->in_events;
+  C->in_events = All;
+  return New;
+}
+
+static void takeRange(struct udfprof_cell *C, struct udfprof_range *To) {
+  for (int Side = 0; Side < 2; ++Side) {
+    mergeRange(&To[Side], &C->range[Side]);
+    mergeRange(&C->before[Side], &C->range[Side]);
+  }
+  clearBounds(C);
+}
+
+static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
+                        uint64_t Start, uint64_t End) {
+  for (unsigned I = 0; I < Row->used_count; ++I) {
+    struct udfprof_cell *C = Row->cells[Row->used[I]];
+    uint64_t Elements = takeElements(C) + C->helped_elements;
+    if (!Elements)
+      continue;
+    int IsDouble = isDouble(C->slot);
+    struct udfprof_range Both[2] = {C->helped[0], C->helped[1]};
+    takeRange(C, Both);
+    struct udfprof_event E = {.start = Start,
+                              .end = End,
+                              .thread = T->id,
+                              .function =
+                                  (uint16_t)(C->slot / (2 * UDFPROF_FORMS)),
+                              .dtype = (uint8_t)IsDouble,
+                              .stage = Row->stage,
+                              .operator_id = Row->operator_id,
+                              .module_id = Row->module_id,
+                              .elements = Elements,
+                              .in_min = minOf(&Both[0], IsDouble),
+                              .in_max = maxOf(&Both[0], IsDouble),
+                              .out_min = minOf(&Both[1], IsDouble),
+                              .out_max = maxOf(&Both[1], IsDouble),
+                              .flags = C->flags | C->helped_flags};
+    C->flags = C->helped_flags = 0;
+    C->helped_elements = 0;
+    clearRange(&C->helped[0]);
+    clearRange(&C->helped[1]);
+    // One function may have been used in several forms (vectors and a tail).
+    pthread_mutex_lock(&EventsLock);
+    struct udfprof_event *Last =
+        EventCount ? &Events[(EventFirst + EventCount - 1) % EventRoom] : NULL;
+    if (Last && Last->start == Start && Last->thread == E.thread &&
+        Last->function == E.function && Last->dtype == E.dtype) {
+      Last->elements += E.elements;
+      widen(&Last->in_min, &Last->in_max, E.in_min, E.in_max);
+      widen(&Last->out_min, &Last->out_max, E.out_min, E.out_max);
+      Last->flags |= E.flags;
+    } else if (EventCount < EventRoom) {
+      Events[(EventFirst + EventCount++) % EventRoom] = E;
+    } else {
+      ++LostEvents;
+    }
+    pthread_mutex_unlock(&EventsLock);
+  }
+}
+
+void udfprof_operator_end(struct udfprof_thread *self,
+                          const struct udfprof_frame *frame) {
+  if (!Active)
+    return;
+  uint64_t Now = __rdtsc();
+  struct udfprof_row *Row = udfprof_row;
+  Row->ticks += Now - frame->start;
+  if (udfprof_depth == UDFPROF_EVENTS)
+    writeEvents(self, Row, frame->start, Now);
+}
+
+//===----------------------------------------------------------------------===//
+// Parallel regions
+//===----------------------------------------------------------------------===//
+
+static void runRegion(void *Data) {
+  struct udfprof_region *R = Data;
+  struct udfprof_thread *T = udfprof_attach();
+  if (T == R->Master) {
+    R->Function(R->Data);
+    return;
+  }
+  struct udfprof_region *Outer = T->region;
+  struct udfprof_row *Row = udfprof_row;
+  const void *Call = T->call;
+  T->region = R;
+  T->call = NULL;
+  const int64_t Length = T->row_length;
+  T->row_length = R->RowLength;
+  udfprof_row = &udfprof_unknown;
+  R->Function(R->Data);
+  T->row_length = Length;
+  if (udfprof_row != &udfprof_unknown) {
+    __atomic_store_n(&R->Touched, 1, __ATOMIC_RELAXED);
+    if (udfprof_depth == UDFPROF_EVENTS) {
+      struct Help *H = malloc(sizeof *H);
+      if (H) {
+        H->Row = udfprof_row;
+        H->Next = __atomic_load_n(&R->Helped, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(&R->Helped, &H->Next, H, 0,
+                                            __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+          ;
+      }
+    }
+  }
+  udfprof_row = Row;
+  T->call = Call;
+  T->region = Outer;
+}
+
+/// Adds what the workers did to the event of the operator they worked for.
+/// They have left the region: nobody else touches their rows.
+static void takeHelp(struct udfprof_row *Mine, struct Help *H) {
+  while (H) {
+    for (unsigned I = 0; I < H->Row->used_count; ++I) {
+      struct udfprof_cell *C = H->Row->cells[H->Row->used[I]];
+      uint64_t Elements = takeElements(C);
+      if (!Elements)
+        continue;
+      struct udfprof_cell *To = cellIn(Mine, C->slot, 0);
+      To->helped_elements += Elements;
+      To->helped_flags |= C->flags;
+      C->flags = 0;
+      takeRange(C, To->helped);
+    }
+    struct Help *Next = H->Next;
+    free(H);
+    H = Next;
+  }
+}
+
+void udfprof_parallel(void (*function)(void *), void *data, unsigned threads,
+                      unsigned flags) {
+  struct udfprof_thread *T = udfprof_attach();
+  if (!Active || !(T->call || T->region)) {
+    udfprof_gomp_parallel(function, data, threads, flags);
+    return;
+  }
+  struct udfprof_region R = {.Function = function,
+                             .Data = data,
+                             .Master = T,
+                             .RowLength = T->row_length};
+  if (T->call) {
+    R.Call = T->call;
+    R.Module = T->module;
+    R.Stage = T->optimizer ? UDFPROF_OPTIMIZER : T->stage;
+    if (R.Stage == UDFPROF_BACKWARD && !R.Module)
+      R.Module = moduleOfNode(); // the node is known on this thread only
+  } else {
+    R.Call = T->region->Call;
+    R.Module = T->region->Module;
+    R.Stage = T->region->Stage;
+  }
+  udfprof_gomp_parallel(runRegion, &R, threads, flags);
+  if (!R.Touched)
+    return;
+  if (udfprof_row == &udfprof_unknown) {
+    struct udfprof_row *Row = rowOf(T);
+    if (!Row)
+      return;
+    udfprof_row = Row;
+    if (T->call)
+      ++Row->calls;
+  }
+  takeHelp(udfprof_row, R.Helped);
+}
+
+//===----------------------------------------------------------------------===//
+// Sessions
+//===----------------------------------------------------------------------===//
+
+static void clearAll(void) {
+  for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
+       T; T = T->next)
+    for (struct udfprof_row *R = __atomic_load_n(&T->rows, __ATOMIC_ACQUIRE); R;
+         R = R->next) {
+      R->calls = R->ticks = 0;
+      unsigned Count = __atomic_load_n(&R->used_count, __ATOMIC_ACQUIRE);
+      for (unsigned I = 0; I < Count; ++I)
+        clearCell(R->cells[R->used[I]], R->used[I]);
+    }
+}
+
+void udfprof_start(uint32_t depth, uint32_t stride) {
+  udfprof_depth = depth;
+  SampleMask = stride - 1;
+  clearCell(&Discard, 0);
+  Discard.look_mask = Discard.sample_mask = UINT64_MAX;
+  Discard.time_mask = UINT64_MAX;
+  clearAll();
+  pthread_mutex_lock(&EventsLock);
+  EventFirst = EventCount = 0;
+  LostEvents = 0;
+  pthread_mutex_unlock(&EventsLock);
+  __atomic_store_n(&Active, 1, __ATOMIC_RELEASE);
+}
+
+void udfprof_stop(void) { __atomic_store_n(&Active, 0, __ATOMIC_RELEASE); }
+
+static void readCell(const struct udfprof_row *Row,
+                     const struct udfprof_cell *C,
+                     struct udfprof_cell_record *Out) {
+  int IsDouble = isDouble(C->slot);
+  struct udfprof_range R[2] = {C->range[0], C->range[1]};
+  mergeRange(&R[0], &C->before[0]);
+  mergeRange(&R[1], &C->before[1]);
+  memset(Out, 0, sizeof *Out);
+  Out->function = (uint16_t)(C->slot / (2 * UDFPROF_FORMS));
+  Out->dtype = (uint8_t)IsDouble;
+  Out->form = (uint8_t)(C->slot % UDFPROF_FORMS);
+  Out->stage = Row->stage;
+  Out->operator_id = Row->operator_id;
+  Out->module_id = Row->module_id;
+  Out->calls = C->calls;
+  Out->elements = elementsOf(C);
+  Out->in_min = minOf(&R[0], IsDouble);
+  Out->in_max = maxOf(&R[0], IsDouble);
+  Out->out_min = minOf(&R[1], IsDouble);
+  Out->out_max = maxOf(&R[1], IsDouble);
+  Out->in = C->specials[0];
+  Out->out = C->specials[1];
+  Out->made_nan_ns = C->made_nan_ns;
+  Out->made_inf_ns = C->made_inf_ns;
+  Out->made_subnormal_ns = C->made_subnormal_ns;
+  Out->timed_elements = C->timed_elements;
+  if (C->timed_elements)
+    Out->time =
+        (double)C->ticks / (double)C->timed_elements * (double)Out->elements;
+  Out->hist_elements = C->hist_elements;
+  memcpy(Out->hist_in, C->hist[0], sizeof Out->hist_in);
+  memcpy(Out->hist_out, C->hist[1], sizeof Out->hist_out);
+}
+
+size_t udfprof_cells(struct udfprof_cell_record *out, size_t capacity) {
+  size_t Count = 0;
+  for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
+       T; T = T->next)
+    for (struct udfprof_row *R = __atomic_load_n(&T->rows, __ATOMIC_ACQUIRE); R;
+         R = R->next) {
+      unsigned Used = __atomic_load_n(&R->used_count, __ATOMIC_ACQUIRE);
+      for (unsigned I = 0; I < Used; ++I) {
+        const struct udfprof_cell *C = R->cells[R->used[I]];
+        if (!C->calls)
+          continue;
+        if (Count < capacity)
+          readCell(R, C, &out[Count]);
+        ++Count;
+      }
+    }
+  return Count;
+}
+
+size_t udfprof_operators(struct udfprof_operator_record *out, size_t capacity) {
+  size_t Count = 0;
+  for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
+       T; T = T->next)
+    for (struct udfprof_row *R = __atomic_load_n(&T->rows, __ATOMIC_ACQUIRE); R;
+         R = R->next) {
+      if (!R->calls)
+        continue;
+      if (Count < capacity) {
+        memset(&out[Count], 0, sizeof *out);
+        out[Count].operator_id = R->operator_id;
+        out[Count].module_id = R->module_id;
+        out[Count].stage = R->stage;
+        out[Count].calls = R->calls;
+        out[Count].time = (double)R->ticks;
+      }
+      ++Count;
+    }
+  return Count;
+}
+
+//===----------------------------------------------------------------------===//
+// The process
+//===----------------------------------------------------------------------===//
+
+static void lockAll(void) {
+  pthread_mutex_lock(&ThreadsLock);
+  pthread_mutex_lock(&StringsLock);
+  pthread_mutex_lock(&EventsLock);
+}
+
+static void unlockAll(void) {
+  pthread_mutex_unlock(&EventsLock);
+  pthread_mutex_unlock(&StringsLock);
+  pthread_mutex_unlock(&ThreadsLock);
+}
+
+/// The child has this thread only, and counts from zero.
+static void inChild(void) {
+  unlockAll();
+  for (struct udfprof_thread *T = Threads; T; T = T->next)
+    if (T != udfprof_self)
+      T->alive = 0;
+  if (udfprof_self)
+    udfprof_self->id = (uint32_t)syscall(SYS_gettid);
+  clearAll();
+  EventFirst = EventCount = 0;
+  LostEvents = 0;
+}
+
+__attribute__((constructor)) static void load(void) {
+  pthread_key_create(&ThreadKey, detach);
+  pthread_atfork(lockAll, unlockAll, inChild);
+}

@@ -1,0 +1,268 @@
+//===- udfprof.h - What instrumented functions count ----------------------===//
+//
+// Cells, one per function, form and context, of each thread. The pass
+// udf-instrument makes functions fill them (llvm/pass/Instrument.cpp,
+// observe.c), the observer of libtorch says what the context is
+// (llvm/observer/observer.cpp), pytest_udftorch/collect.py reads them.
+//
+// A thread writes its own cells only: no lock and no atomic operation is on
+// the way of a call. Cells, contexts and threads are kept for the life of the
+// process and zeroed when a session begins, so no pointer to one is ever
+// stale.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_UDFPROF_H
+#define UDFTORCH_UDFPROF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define UDFPROF_EXPORT __attribute__((visibility("default")))
+
+/// Read by pytest_udftorch/native.py, which checks it.
+#define UDFPROF_ABI 1
+
+enum {
+  // One slot per function, dtype and form: (function * 2 + dtype) * 5 + form.
+  // function counts from 1 in the order of pytest_udftorch/symbols.py.
+  UDFPROF_SLOTS = 264,
+  UDFPROF_FORMS = 5, // scalar, v4, v8, v16, array
+  UDFPROF_LOG = 4,   // the number of log
+  UDFPROF_BINS = 320,
+  UDFPROF_BIN_OFFSET = 160
+};
+
+enum { UDFPROF_COUNTERS, UDFPROF_TIMED, UDFPROF_EVENTS };
+enum { UDFPROF_OTHER, UDFPROF_FORWARD, UDFPROF_BACKWARD, UDFPROF_OPTIMIZER };
+
+// Bits of an event's flags: the inputs', and shifted by 4 the outputs'.
+enum {
+  UDFPROF_NAN = 1,
+  UDFPROF_INF = 2,
+  UDFPROF_SUBNORMAL = 4,
+  UDFPROF_ZERO = 8
+};
+
+/// Counts of special values of one side, inputs or outputs.
+struct udfprof_specials {
+  uint64_t zero, subnormal, pos_inf, neg_inf, nan;
+};
+
+/// Extremes of one side in the function's own type, as encodings that compare
+/// like the values when taken as signed integers (see udfprof_order).
+struct udfprof_range {
+  int64_t min, max;
+};
+
+/// What a thread knows about one function and form in one context.
+///
+/// The first words are read by generated code, at the offsets that
+/// Instrument.cpp states. low and high bound what needs no second look: they
+/// are the extremes so far, but finite, as a float or double.
+struct udfprof_cell {
+  struct {
+    uint64_t low, high;
+  } bound[2];
+  uint64_t calls;
+  uint64_t look_mask;   ///< every call with none of it in `calls` is looked at
+  uint64_t time_mask;   ///< and timed, in the same way; all ones for never
+  uint64_t sample_mask; ///< and enters the histograms
+  // From here on only out-of-line code reads and writes.
+  struct udfprof_range range[2];  ///< since the last event, or the beginning
+  struct udfprof_range before[2]; ///< until the last event
+  struct udfprof_specials specials[2];
+  uint64_t elements;  ///< of the array form; the others have calls * lanes
+  uint64_t in_events; ///< elements that events have been written for
+  uint64_t made_nan_ns, made_inf_ns, made_subnormal_ns;
+  uint64_t ticks, timed_elements, hist_elements;
+  // What other threads did within the operator call that is going on.
+  struct udfprof_range helped[2];
+  uint64_t helped_elements;
+  uint32_t flags, helped_flags; ///< since the last event
+  uint16_t slot;
+  // Kernels that fill up the last vector of a row: see udfprof_thread.
+  uint8_t zeros_are_padding;
+  uint32_t row_calls, row_at, row_rest;
+  uint64_t padding; ///< lanes that belong to no element
+  uint64_t hist[2][2][UDFPROF_BINS];
+};
+
+/// One context of one thread. Its cells come first: generated code indexes
+/// the row itself.
+struct udfprof_row {
+  struct udfprof_cell *cells[UDFPROF_SLOTS];
+  uint64_t calls, ticks; ///< of the operator
+  uint32_t operator_id, module_id;
+  uint8_t stage, had_rows;
+  uint16_t used_count;
+  uint16_t used[UDFPROF_SLOTS];
+  struct udfprof_row *next;
+};
+
+/// What is restored when an operator ends.
+struct udfprof_frame {
+  const void *call;
+  struct udfprof_row *row;
+  uint64_t start; ///< time stamp counter
+  uint32_t module;
+  uint8_t stage;
+};
+
+enum { UDFPROF_FRAMES = 1024 };
+
+enum { UDFPROF_MADE = 1 << 17, UDFPROF_MADE_MASK = UDFPROF_MADE - 1 };
+
+struct udfprof_made { // which module was called when a node was made
+  uint32_t sequence, module;
+};
+
+struct udfprof_region;
+
+struct udfprof_thread {
+  uint32_t module; ///< written by Python, through udfprof_module_word
+  uint32_t optimizer;
+  uint8_t stage;    ///< of what runs outside an optimizer
+  const void *call; ///< the RecordFunction that is innermost
+  uint32_t depth;
+  struct udfprof_region *region;
+  // Elements of a row while a kernel of softmax or log_softmax works along the
+  // last dimension, otherwise 0. Such a kernel fills the last vector of each
+  // row up with zeros, subtracts the row's maximum and exponentiates; without
+  // knowing where rows end, padding could not be told from values.
+  int64_t row_length;
+  struct udfprof_made *made; ///< a ring, indexed by the sequence number
+  uint64_t torch_id;
+  uint32_t id; ///< the kernel's
+  uint32_t alive;
+  struct udfprof_row *rows;
+  struct udfprof_row **table; ///< open addressing over operator, module, stage
+  uint32_t table_size, table_used;
+  struct {
+    const char *text;
+    uint32_t id;
+  } names[256]; ///< the last operators met, by the address of their name
+  struct udfprof_thread *next;
+  struct udfprof_frame frames[UDFPROF_FRAMES];
+};
+
+/// One function within one call of an operator. As EVENT in
+/// pytest_udftorch/record.py, but for start and end, which are time stamp
+/// counts, and for the ids of strings, which are this file's.
+struct udfprof_event {
+  uint64_t start, end;
+  uint32_t thread;
+  uint16_t function;
+  uint8_t dtype, stage;
+  uint32_t operator_id, module_id;
+  uint64_t elements;
+  double in_min, in_max, out_min, out_max;
+  uint32_t flags, pad;
+};
+
+/// As CELL in pytest_udftorch/record.py, with the same reservation.
+struct udfprof_cell_record {
+  uint16_t function;
+  uint8_t dtype, form, stage, pad[3];
+  uint32_t operator_id, module_id;
+  uint64_t calls, elements;
+  double in_min, in_max, out_min, out_max;
+  struct udfprof_specials in, out;
+  uint64_t made_nan_ns, made_inf_ns, made_subnormal_ns;
+  double time; ///< in time stamp counts
+  uint64_t timed_elements, hist_elements;
+  uint64_t hist_in[2][UDFPROF_BINS], hist_out[2][UDFPROF_BINS];
+} __attribute__((packed));
+
+/// As OPERATOR there.
+struct udfprof_operator_record {
+  uint32_t operator_id, module_id;
+  uint8_t stage, pad[7];
+  uint64_t calls;
+  double time; ///< in time stamp counts
+};
+
+/// What the runtime asks the observer, which alone knows torch's types.
+struct udfprof_torch {
+  const char *(*name)(const void *call);
+  /// The node that autograd runs on this thread: 1, or 0 if there is none.
+  int (*node)(uint64_t *sequence, uint64_t *thread);
+  uint64_t (*thread)(void);
+};
+
+// The models are stated so that a library which is loaded late reaches these
+// words with two instructions; they fit into the room that the C library keeps.
+extern UDFPROF_EXPORT __thread struct udfprof_row *udfprof_row
+    __attribute__((tls_model("initial-exec")));
+extern UDFPROF_EXPORT __thread struct udfprof_thread *udfprof_self
+    __attribute__((tls_model("initial-exec")));
+
+/// The row of a context that is not looked up yet: all its cells are null.
+UDFPROF_EXPORT extern struct udfprof_row udfprof_unknown;
+UDFPROF_EXPORT extern uint32_t udfprof_depth;
+
+UDFPROF_EXPORT int udfprof_abi(void);
+
+/// Slow path of an instrumented function: the cell of \p slot in the context
+/// that this thread is in. Never null.
+UDFPROF_EXPORT struct udfprof_cell *udfprof_cell(uint32_t slot);
+
+/// Adds the time of \p elements to the cell.
+UDFPROF_EXPORT void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
+                                 uint64_t elements);
+
+/// CLOCK_MONOTONIC in nanoseconds.
+UDFPROF_EXPORT uint64_t udfprof_now(void);
+
+UDFPROF_EXPORT struct udfprof_thread *udfprof_attach(void);
+UDFPROF_EXPORT void udfprof_set_torch(const struct udfprof_torch *torch);
+
+/// End of an operator that used a function, at the depths timed and events.
+UDFPROF_EXPORT void udfprof_operator_end(struct udfprof_thread *self,
+                                         const struct udfprof_frame *frame);
+
+UDFPROF_EXPORT void udfprof_make_ring(struct udfprof_thread *self);
+
+/// Zeroes everything and begins to count. \p stride: every how many calls of a
+/// vector form enter the histograms (a power of two; 1 for all).
+UDFPROF_EXPORT void udfprof_start(uint32_t depth, uint32_t stride);
+UDFPROF_EXPORT void udfprof_stop(void);
+
+/// Number of records; writes at most \p capacity. Threads may go on counting.
+UDFPROF_EXPORT size_t udfprof_cells(struct udfprof_cell_record *out,
+                                    size_t capacity);
+UDFPROF_EXPORT size_t udfprof_operators(struct udfprof_operator_record *out,
+                                        size_t capacity);
+/// Takes up to \p capacity events out of the ring.
+UDFPROF_EXPORT size_t udfprof_events(struct udfprof_event *out,
+                                     size_t capacity);
+UDFPROF_EXPORT uint64_t udfprof_lost_events(void);
+/// Gives the ring room for \p capacity events; 0, or ENOMEM.
+UDFPROF_EXPORT int udfprof_ring(size_t capacity);
+
+UDFPROF_EXPORT uint32_t udfprof_intern(const char *text);
+UDFPROF_EXPORT const char *udfprof_string(uint32_t id);
+UDFPROF_EXPORT uint32_t udfprof_string_count(void);
+
+/// The address of this thread's word for the id of the module being called.
+UDFPROF_EXPORT uint32_t *udfprof_module_word(void);
+
+/// One reading of both clocks: time stamp counter, CLOCK_MONOTONIC.
+UDFPROF_EXPORT void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns);
+
+/// Stands in for GOMP_parallel: hands the caller's context to the workers.
+UDFPROF_EXPORT void udfprof_parallel(void (*function)(void *), void *data,
+                                     unsigned threads, unsigned flags);
+/// The function that it stands in for.
+UDFPROF_EXPORT extern void (*udfprof_gomp_parallel)(void (*)(void *), void *,
+                                                    unsigned, unsigned);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,396 @@
+"""The swapped functions as LLVM bitcode, for compilers that can take them inside.
+
+A *selection* says which functions come from which build. Its folder in the cache holds the
+linked bitcode of their scalar and vector forms, the map for the pass ``udf-replace``, and a
+C++ compiler: a script that calls clang with the pass. The name of the folder is a hash of the
+contents, so whoever keys a cache by the compiler's path keeps different functions apart.
+The bitcode is made when the script first compiles something.
+
+For CUDA the scalar forms are compiled once more, for NVPTX, and put into a copy of the bitcode
+library ``libdevice`` that triton ships, in place of the bodies of ``__nv_expf`` and its kin.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.build import (
+    FLAGS,
+    Build,
+    Compiler,
+    build_library,
+    cache_folder,
+    find_compiler,
+    library_manifest,
+)
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerNotFoundError,
+    LibdeviceError,
+    SourceCompileError,
+)
+from pytest_udftorch.instrument import instrument_manifest, link_inputs, observe_source
+from pytest_udftorch.library import UdfFunction
+from pytest_udftorch.native import pass_plugin
+from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
+
+# Part of the key: raise it when the script or the map below changes.
+_VERSION: Final = 9
+
+#: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
+#: libm into them.
+_INTRINSICS: Final = {
+    **dict.fromkeys(("exp", "exp2", "log", "log2", "log10", "sin", "cos", "pow"), 16),
+    **dict.fromkeys(("tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"), 19),
+    "atan2": 20,
+}
+_LETTERS: Final = {"float32": "f32", "float64": "f64"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Functions taken from one build.
+
+    Attributes:
+        build: the compiled library.
+        functions: (torch's name, dtype) of each.
+    """
+
+    build: Build
+    functions: tuple[tuple[str, str], ...]
+
+
+def targets(function: str, dtype: str, cpu_level: str) -> dict[str, str]:
+    """Return symbol or intrinsic -> form, for the map of ``udf-replace``."""
+    known = FUNCTIONS[function]
+    found: dict[str, str] = {}
+    available = forms(dtype, cpu_level)
+    for form, names in known.symbols(dtype).items():
+        if form in available and form != "array":
+            found.update(dict.fromkeys(names, known.export(dtype, form)))
+    _, llvm = pass_plugin()
+    if _INTRINSICS.get(function, llvm + 1) <= llvm:
+        letters = _LETTERS[dtype]
+        found[f"llvm.{function}.{letters}"] = known.export(dtype, "scalar")
+        for form in available:
+            if form.startswith("v"):
+                found[f"llvm.{function}.{form}{letters}"] = known.export(dtype, form)
+    return found
+
+
+def selection_id(parts: Iterable[Part]) -> str:
+    """Return 16 hex digits that name a selection by its content."""
+    facts = [_VERSION, *((p.build.build_id, p.functions) for p in parts)]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def compiler_for(parts: tuple[Part, ...]) -> Path:
+    """Return the C++ compiler whose code calls the functions of a selection.
+
+    Raises:
+        CacheError: the cache folder cannot be written.
+        CompilerNotFoundError, CompilerTooOldError: see ``build.find_compiler``.
+    """
+    folder = cache_folder() / f"compiler-{selection_id(parts)}"
+    script = folder / "udf-clang++"
+    if script.is_file():
+        return script
+    compiler = find_compiler()
+    plugin, _ = pass_plugin()
+    description = [
+        {
+            "library": str(part.build.library.folder),
+            "build_id": part.build.build_id,
+            "profiled": part.build.profiled,
+            "cpu_level": part.build.cpu_level,
+            "functions": part.functions,
+        }
+        for part in parts
+    ]
+    # Code that counts asks the runtime for its cells. This process has it loaded; others, into
+    # which Inductor loads code for trial, have to find it.
+    counting = []
+    if any(part.build.profiled for part in parts):
+        for path in link_inputs():
+            counting += [path, f"-Wl,-rpath,{Path(path).parent}"]
+    inputs = " ".join(map(shlex.quote, counting))
+    maker = " ".join(map(shlex.quote, (sys.executable, "-m", __name__, str(folder))))
+    text = (
+        "#!/bin/sh\n"
+        "# clang++ with the functions of a UDF library in place of the C library's.\n"
+        f"here={shlex.quote(str(folder))}\n"
+        'case "$*" in --version|-v|-dumpversion|-print-*) ;; *)\n'
+        f'[ -e "$here/udf.bc" ] || {maker} || exit 1\n'
+        'export UDFTORCH_REPLACE_MAP="$here/map.json";;\n'
+        "esac\n"
+        'case " $* " in *" -c "*|*" -E "*|*" c++-header "*) ;; '
+        f'*) set -- "$@" {inputs};; esac\n'
+        f"exec {shlex.quote(str(compiler.path))} --driver-mode=g++ "
+        f'-fpass-plugin={shlex.quote(str(plugin))} "$@"\n'
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / "selection.json", json.dumps(description, indent=1))
+        _write(script, text, mode=0o755)
+    except OSError as error:
+        raise CacheError(
+            f"The build cache {folder.parent} cannot be written: {error}. Set "
+            "UDFTORCH_CACHE_DIR to a folder that can."
+        ) from error
+    return script
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file that other processes see whole or not at all."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(name, mode)
+    os.replace(name, path)
+
+
+def make_bitcode(folder: Path) -> None:
+    """Make ``udf.bc`` and ``map.json`` in the folder of a selection, unless they are there.
+
+    Raises:
+        SourceCompileError: a source does not compile, or was changed since.
+        CompilerNotFoundError: llvm-link is not beside the compiler.
+        CacheError: the folder is not a selection's.
+    """
+    from filelock import FileLock
+
+    try:
+        description = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CacheError(f"{folder} holds no selection: {error}. Delete it.") from error
+    with FileLock(folder / "lock"):
+        if (folder / "udf.bc").is_file():
+            return
+        compiler = find_compiler()
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            pieces, replaced = _compile(Path(scratch), description, compiler)
+            linked = Path(scratch) / "udf.bc"
+            _run([str(tool(compiler, "llvm-link")), *map(str, pieces), "-o", str(linked)])
+            _write(
+                folder / "map.json",
+                json.dumps({"bitcode": str(folder / "udf.bc"), "targets": replaced}, indent=1),
+            )
+            linked.replace(folder / "udf.bc")
+
+
+def _compile(
+    scratch: Path, description: list[dict[str, Any]], compiler: Compiler
+) -> tuple[list[Path], dict[str, str]]:
+    """Return one bitcode file for each source, and the targets of the map."""
+    jobs: list[list[str]] = []
+    replaced: dict[str, str] = {}
+    observed = False
+    for part in description:
+        level = part["cpu_level"]
+        build = build_library(Path(part["library"]), level, profiled=part["profiled"])
+        if build.build_id != part["build_id"]:
+            raise SourceCompileError(
+                f"UDF library {build.library.name!r} was changed while a session has it open. "
+                "Open a new session: compiled models and eager operators would differ."
+            )
+        keys = [(name, dtype) for name, dtype in part["functions"]]
+        for name, dtype in keys:
+            replaced |= targets(name, dtype, level)
+        flags = (*FLAGS, *CPU_LEVELS[level][0])
+        jobs += _jobs(scratch, len(jobs), build, keys, compiler, flags)
+        if build.profiled and not observed:
+            observed = True
+            jobs.append(
+                [
+                    str(compiler.path), *flags, "-emit-llvm", "-c", str(observe_source()[0]),
+                    "-o", str(scratch / "observe.bc"),
+                ]
+            )  # fmt: skip
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(_run, jobs))
+    return [Path(job[-1]) for job in jobs], replaced
+
+
+def _jobs(
+    scratch: Path,
+    first: int,
+    build: Build,
+    keys: Iterable[tuple[str, str]],
+    compiler: Compiler,
+    flags: Iterable[str],
+    *,
+    scalar_only: bool = False,
+) -> list[list[str]]:
+    """Return the clang commands that make bitcode of a build's sources; the last word is it.
+
+    The array form is called from libtorch only. With ``scalar_only`` there are no vector
+    forms either, and nothing is counted.
+    """
+    plugin, _ = pass_plugin()
+    library = build.library
+    by_source: dict[Path, list[UdfFunction]] = {}
+    for key in keys:
+        function = library.functions[key]
+        by_source.setdefault(function.source, []).append(function)
+    jobs = []
+    for number, (source, functions) in enumerate(by_source.items(), start=first):
+        piece = scratch / f"{number}.bc"
+        manifest, watch = scratch / f"{number}.json", scratch / f"{number}-watch.json"
+        document = library_manifest(functions, build.cpu_level)
+        for entry in document["functions"]:
+            entry["forms"] = {
+                form: symbol
+                for form, symbol in entry["forms"].items()
+                if form == "scalar" or (form != "array" and not scalar_only)
+            }
+        manifest.write_text(json.dumps(document), encoding="utf-8")
+        options = ["-mllvm", f"-udf-widen-manifest={manifest}"]
+        if build.profiled and not scalar_only:
+            counted = instrument_manifest(functions, build.cpu_level)
+            counted["watch"] = [e for e in counted["watch"] if e["form"] != "array"]
+            watch.write_text(json.dumps(counted), encoding="utf-8")
+            options += ["-mllvm", f"-udf-instrument-manifest={watch}"]
+        jobs.append(
+            [
+                str(compiler.path), *flags,
+                *(f"-I{d}" for d in (library.folder, *library.include_dirs)),
+                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin), *options,
+                "-emit-llvm", "-c", str(source), "-o", str(piece),
+            ]
+        )  # fmt: skip
+    return jobs
+
+
+# CUDA --------------------------------------------------------------------------------
+
+#: NVPTX has a fused multiply-add; sources ask for it by the macro that x86 compilers set.
+_CUDA_FLAGS: Final = (
+    "--target=nvptx64-nvidia-cuda", "-march=sm_80", "-nogpulib", "-ffreestanding",
+    "-Wno-unknown-cuda-version", "-D__FMA__=1",
+)  # fmt: skip
+_NOT_CUDA: Final = frozenset(("-fPIC",))
+
+
+def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
+    """Return a copy of CUDA's libdevice whose functions are those of a selection.
+
+    Args:
+        parts: the selection.
+        stock: the ``libdevice.10.bc`` that triton ships.
+
+    Raises:
+        LibdeviceError: LLVM cannot read ``stock``, or it lacks a function, or a UDF calls
+            something that a GPU does not have.
+        SourceCompileError: a source does not compile for NVPTX.
+        CacheError: the cache folder cannot be written.
+    """
+    digest = hashlib.sha256(stock.read_bytes()).hexdigest()
+    key = hashlib.sha256(f"{selection_id(parts)} {digest}".encode()).hexdigest()[:16]
+    folder = cache_folder() / f"libdevice-{key}"
+    made = folder / "libdevice.10.bc"
+    if made.is_file():
+        return made
+    from filelock import FileLock
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / "lock"):
+            if not made.is_file():
+                with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                    _make_libdevice(Path(scratch), parts, stock).replace(made)
+    except OSError as error:
+        raise CacheError(
+            f"The build cache {folder.parent} cannot be written: {error}. Set "
+            "UDFTORCH_CACHE_DIR to a folder that can."
+        ) from error
+    return made
+
+
+def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path:
+    compiler = find_compiler()
+    flags = (*(f for f in FLAGS if f not in _NOT_CUDA), *_CUDA_FLAGS)
+    jobs: list[list[str]] = []
+    replaced: dict[str, str] = {}
+    for part in parts:
+        keys = [key for key in part.functions if key[1] == "float32"]
+        jobs += _jobs(scratch, len(jobs), part.build, keys, compiler, flags, scalar_only=True)
+        for name, dtype in keys:
+            known = FUNCTIONS[name]
+            replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(_run, jobs))
+    bitcode, out = scratch / "udf.bc", scratch / "libdevice.10.bc"
+    _run([str(tool(compiler, "llvm-link")), *(job[-1] for job in jobs), "-o", str(bitcode)])
+    mapping = scratch / "map.json"
+    mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
+    plugin, _ = pass_plugin()
+    report = scratch / "report.jsonl"
+    try:
+        _run(
+            [
+                str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
+                "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
+                f"-udf-report={report}", str(stock), "-o", str(out),
+            ]
+        )  # fmt: skip
+    except SourceCompileError as error:
+        raise LibdeviceError(
+            f"The functions cannot be put into {stock}, which comes with triton: {error}\n"
+            f"It needs an LLVM that reads it; {compiler.version} is used here."
+        ) from error
+    lines = map(json.loads, report.read_text(encoding="utf-8").splitlines())
+    bodies = {line["target"] for line in lines if line["bodies"]}
+    if missing := sorted(set(replaced) - bodies):
+        raise LibdeviceError(
+            f"{stock}, which comes with triton, does not define {', '.join(missing)}: Triton "
+            "kernels would go on calling something else. Choose other functions."
+        )
+    _refuse_calls_into_nowhere(compiler, bitcode)
+    return out
+
+
+def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
+    listing = _run([str(tool(compiler, "llvm-nm")), "--undefined-only", str(bitcode)])
+    names = [line.split()[-1] for line in listing.splitlines() if line.strip()]
+    if names := sorted(n for n in names if not n.startswith("llvm.")):
+        raise LibdeviceError(
+            f"A UDF calls {', '.join(names)}, which a GPU does not have. Write it without the C "
+            "library, or leave the function out of sessions that use Triton."
+        )
+
+
+def tool(compiler: Compiler, name: str) -> Path:
+    """Return a tool of the compiler's own LLVM.
+
+    Raises:
+        CompilerNotFoundError: it is not beside the compiler.
+    """
+    beside = compiler.path.resolve().parent / name
+    if not beside.is_file():
+        raise CompilerNotFoundError(
+            f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
+            "version (the package llvm-<version>)."
+        )
+    return beside
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SourceCompileError(f"{shlex.join(command)}\nfailed:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    make_bitcode(Path(sys.argv[1]))

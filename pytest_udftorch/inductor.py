@@ -1,0 +1,114 @@
+"""TorchInductor's C++ under a session: compiled with the UDFs inside, cached apart.
+
+While sessions are open, Inductor's C++ compiler is the one of ``bitcode.compiler_for``: clang
+with the pass ``udf-replace``, which puts the functions into the fused loops. The compiler's
+path holds a hash of the functions, and Inductor's caches of graphs and of kernels are keyed by
+it. What torch.compile holds in memory is dropped whenever the functions change, so a model
+compiled before is compiled again, or taken from its own cache.
+
+A package of AOTInductor keeps the functions it was compiled with. It carries their hash in its
+metadata, and in a process that has opened a session it can be called only while the same
+functions are active.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from pytest_udftorch.bitcode import compiler_for
+from pytest_udftorch.compilers import STOCK, Active, Change
+from pytest_udftorch.errors import CompiledElsewhereError
+
+#: Key of a package's metadata; its value is the id of the active functions.
+METADATA: Final = "UDFTORCH_FUNCTIONS"
+
+# What Inductor's vector code does not call by name, and what it is given instead. It spells
+# asinh and atanh out with log, though at::vec has them; and at::vec's erf for AVX-512 is a
+# polynomial around exp. {lanes} are those of one register of floats.
+_REWRITTEN: Final = {
+    "asinh": "{x}.asinh()",
+    "atanh": "{x}.atanh()",
+    "erf": (
+        "[](const auto& v) {{ using V = std::decay_t<decltype(v)>; "
+        "using One = at::vec::Vectorized<float>; "
+        "if constexpr (std::is_same_v<V, One>) return One(Sleef_erff{lanes}_u10(v)); "
+        "else if constexpr (std::is_same_v<typename V::value_type, float>) {{ V r; "
+        "for (int i = 0; i < V::size() / One::size(); ++i) "
+        "r[i] = One(Sleef_erff{lanes}_u10(v[i])); return r; }} "
+        "else return v.erf(); }}({x})"
+    ),
+}
+
+
+def _set_config(config: Any, active: Active) -> Callable[[], None]:
+    cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
+    threads = config.compile_threads
+    config.cpp.cxx = (None, str(compiler_for(active.parts)))
+    config.aot_inductor.metadata = {**metadata, METADATA: active.id}
+    # Triton's functions are changed in this process; a pool of workers would not see it.
+    config.compile_threads = 1
+
+    def restore() -> None:
+        config.cpp.cxx = cxx
+        config.aot_inductor.metadata = metadata
+        config.compile_threads = threads
+
+    return restore
+
+
+def _set_overrides(codegen: Any, active: Active) -> Callable[[], None]:
+    kind = codegen.CppVecOverrides
+    own = {name: kind.__dict__[name] for name in active.functions.intersection(_REWRITTEN)}
+    for name in own:
+        setattr(kind, name, staticmethod(functools.partial(_rewritten, _REWRITTEN[name])))
+
+    def restore() -> None:
+        for name, value in own.items():
+            setattr(kind, name, value)
+
+    return restore
+
+
+def _rewritten(template: str, x: object) -> str:
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    return template.format(x=x, lanes=pick_vec_isa().bit_width() // 32)
+
+
+def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
+    """Make a package of AOTInductor refuse to run under other functions than its own.
+
+    It stays so: the package may outlive the session.
+    """
+    from pytest_udftorch.session import follower
+
+    kind = package.AOTICompiledModel
+    call = kind.__call__
+    if not hasattr(call, "__wrapped__"):
+
+        @functools.wraps(call)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made_with = self.__dict__.get(METADATA)
+            if made_with is None:
+                made_with = self.get_metadata().get(METADATA, STOCK)
+                self.__dict__[METADATA] = made_with
+            if made_with != follower.active.id:
+                raise CompiledElsewhereError(
+                    f"This package was compiled with the functions {made_with!r}, and "
+                    f"{follower.active.id!r} are active: its results would not be theirs. Call "
+                    "it inside a session of the library it was compiled under (or outside of "
+                    "any, if it was compiled outside), or compile it again here."
+                )
+            return call(self, *args, **kwargs)
+
+        kind.__call__ = checked
+    return lambda: None
+
+
+CHANGES: Final[dict[str, Change]] = {
+    "torch._inductor.config": _set_config,
+    "torch._inductor.codegen.cpp": _set_overrides,
+    "torch.export.pt2_archive._package": _guard_packages,
+}

@@ -1,0 +1,206 @@
+"""Triton kernels under a session, compiled for a GPU that need not be there: PTX is looked at."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.session import follower, patched
+
+triton = pytest.importorskip("triton")
+
+# What libdevice and Triton's builtins approximate exp with, and what corem's is made of.
+APPROXIMATION = "ex2.approx"
+DOUBLE = "fma.rn.f64"
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """Kernels live in a file: Triton reads their source."""
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "udf_kernels.py").write_text(
+        """
+import triton
+import triton.language as tl
+from triton.language import exp as imported_exp
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def by_library(p, o, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(o + i, libdevice.exp(tl.load(p + i)))
+
+
+@triton.jit
+def by_name(p, o, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(o + i, tl.exp(tl.load(p + i)))
+
+
+@triton.jit
+def by_import(p, o, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(o + i, imported_exp(tl.load(p + i)))
+
+
+@triton.jit
+def by_method(p, o, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(o + i, tl.load(p + i).exp())
+
+
+@triton.jit
+def by_softmax(p, o, n: tl.constexpr):
+    i = tl.arange(0, n)
+    x = tl.load(p + i)
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(o + i, e / tl.sum(e, 0))
+
+
+@triton.jit
+def sine(p, o, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(o + i, tl.sin(tl.load(p + i)))
+
+
+@triton.jit
+def in_double(p, o, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(o + i, tl.exp(tl.load(p + i)))
+"""
+    )
+    import sys
+
+    sys.path.insert(0, str(folder))
+    try:
+        import udf_kernels
+
+        yield udf_kernels
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+def ptx(kernel, dtype: str = "fp32") -> str:
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    source = ASTSource(
+        kernel, {"p": f"*{dtype}", "o": f"*{dtype}", "n": "constexpr"}, constexprs={"n": 128}
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+
+
+EXP = ("by_library", "by_name", "by_import", "by_method", "by_softmax")
+
+
+@pytest.mark.parametrize("name", EXP)
+def test_every_way_to_exp_gets_the_udf_and_is_stock_again(kernels, name):
+    kernel = getattr(kernels, name)
+    before = ptx(kernel)
+    assert APPROXIMATION in before
+    assert DOUBLE not in before
+    with patched("corem"):
+        inside = ptx(kernel)
+    assert APPROXIMATION not in inside
+    assert DOUBLE in inside
+    assert ptx(kernel) == before
+
+
+def test_only_the_chosen_functions_are_in(kernels):
+    stock = ptx(kernels.sine)
+    with patched("corem", functions=("exp",)):
+        assert ptx(kernels.sine) == stock
+        assert DOUBLE in ptx(kernels.by_name)
+    with patched("corem", functions=("sin",)):
+        assert ptx(kernels.sine) != stock
+        assert APPROXIMATION in ptx(kernels.by_name)
+
+
+def test_two_libraries_do_not_share_kernels(kernels):
+    with patched("corem"):
+        right = ptx(kernels.by_library)
+    with patched("canary"):
+        wrong = ptx(kernels.by_library)
+    assert right != wrong
+    with patched("corem"):
+        assert ptx(kernels.by_library) == right
+
+
+def test_double_precision_stays_stock(kernels):
+    stock = ptx(kernels.in_double, "fp64")
+    with patched("corem"):
+        assert ptx(kernels.in_double, "fp64") == stock
+
+
+def test_knobs_environment_and_builtins_are_put_back():
+    import triton.language.math as tl_math
+    from triton import knobs
+
+    def state():
+        return (
+            knobs.nvidia.libdevice_path,
+            knobs.runtime.add_stages_inspection_hook,
+            os.environ.get("TRITON_LIBDEVICE_PATH"),
+            tl_math.exp,
+            {k for k in vars(tl_math) if k.startswith("_udf")},
+        )
+
+    before = state()
+    with patched("corem"):
+        assert state() != before
+    assert state() == before
+
+
+def test_a_hook_of_the_users_own_is_kept(kernels, monkeypatch):
+    from triton import knobs
+
+    seen = []
+
+    def own(*args, **kwargs):
+        seen.append(bool(args))
+        return ("own", "own")
+
+    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", own)
+    with patched("corem"):
+        key, digest = knobs.runtime.add_stages_inspection_hook()
+        assert key.startswith("own-")
+        assert follower.active.id in digest
+    assert knobs.runtime.add_stages_inspection_hook is own
+    assert seen == [False]
+
+
+def test_a_udf_that_calls_libm_is_an_error_of_the_kernel_and_not_of_the_session(kernels, tmp_path):
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "mine"\nversion = "1"\n'
+        '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
+    )
+    (tmp_path / "e.c").write_text(
+        "double cbrt(double);\nfloat my_expf(float x) { return (float)cbrt(x); }\n"
+    )
+    stock = ptx(kernels.by_name)
+    with patched(tmp_path):
+        assert float(torch.exp(torch.tensor(8.0))) == 2.0
+        with pytest.raises(LibdeviceError, match="calls cbrt, which a GPU does not have"):
+            ptx(kernels.by_name)
+    assert ptx(kernels.by_name) == stock
+
+
+def test_a_libdevice_that_llvm_cannot_read_is_named(tmp_path):
+    import pytest_udftorch
+    from pytest_udftorch.bitcode import Part, libdevice_for
+
+    broken = tmp_path / "libdevice.10.bc"
+    broken.write_bytes(b"BC\xc0\xde" + b"no bitcode")
+    build = pytest_udftorch.build_library("corem")
+    with pytest.raises(LibdeviceError, match=r"cannot be put into .*libdevice"):
+        libdevice_for((Part(build, (("exp", "float32"),)),), broken)

@@ -1,0 +1,401 @@
+"""Profiles: what NumPy counted comes out of merging, tables and exports unchanged."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from observed import META, Recorder, net
+
+from pytest_udftorch import profile, record
+from pytest_udftorch.errors import (
+    NoProfileError,
+    PackageMissingError,
+    ProfileFileError,
+    ProfileFileExistsError,
+    ProfileFormatError,
+    ProfileMismatchError,
+)
+from pytest_udftorch.profile import Profile, load_all, merge
+
+
+def from_recorder(recorder, **meta):
+    return Profile.from_arrays(
+        recorder.strings,
+        {"clocks": recorder.clocks, **META, **meta},
+        cells=recorder.cells,
+        operators=recorder.operators,
+        events=recorder.events,
+    )
+
+
+@pytest.fixture(scope="module")
+def recorder():
+    """A net whose gate overflows: exp of up to 279."""
+    recorder = Recorder()
+    net(recorder, scale=40)
+    return recorder
+
+
+@pytest.fixture(scope="module")
+def one(recorder):
+    return from_recorder(recorder)
+
+
+def test_rows_are_what_numpy_counts_over_all_values():
+    recorder = Recorder()
+    x = np.array([1e-40, 1, 800, -3, 0, np.nan, np.inf], np.float32)
+    y = np.array([2.0, -800.0], np.float64)
+    recorder.call("exp", x, module="a")
+    recorder.call("exp", x, module="b", form="scalar")
+    recorder.call("exp", y, module="b")
+    rows = from_recorder(recorder).rows("function", "dtype")
+    assert [r.name for r in rows] == ["exp", "exp float64"]
+    single, double = rows
+    assert (single.calls, single.elements, single.operator_calls) == (2, 14, 3)
+    assert single.limits("in") == (-3, np.inf)
+    assert single.limits("out") == (np.exp(np.float32(-3)), np.inf)
+    special = {k: (single.special("in", k), single.special("out", k)) for k in profile.KINDS}
+    assert special == {"zero": (2, 0), "subnormal": (2, 0), "inf": (2, 4), "nan": (2, 2)}
+    assert not single.made("inf")  # the block had an infinity already
+    assert double.elements == 2
+    assert double.limits("out") == (0.0, np.exp(2.0))
+    # 1e-40, 1 and -3 in; 800 is 2^9.6.
+    histogram = single.cell["hist_in"]
+    found = {(int(s), int(b) - 160): int(histogram[s, b]) for s, b in np.argwhere(histogram)}
+    assert found == {(0, -133): 2, (0, 0): 2, (0, 9): 2, (1, 1): 2}
+
+
+def test_operator_calls_are_counted_once_per_call_of_the_operator():
+    recorder = Recorder()
+    x = np.ones(5, np.float32)
+    for _ in range(3):
+        recorder.call("exp", x, operator="aten::_log_softmax")
+        recorder.call("log", x, operator="aten::_log_softmax", within=True)
+        recorder.call("log", x, operator="aten::_log_softmax", within=True, form="scalar")
+    recorder.call("log", x)
+    p = from_recorder(recorder)
+    assert {r.name: r.operator_calls for r in p.rows("function", "dtype")} == {"exp": 3, "log": 4}
+    assert {r.name: r.calls for r in p.rows("function", "dtype")} == {"exp": 3, "log": 7}
+    assert {r.name: r.operator_calls for r in p.rows("operator")} == {
+        "aten::_log_softmax": 3,
+        "aten::log": 1,
+    }
+    assert p.rows()[0].operator_calls == 4
+
+
+def test_a_run_in_parts_is_the_run(tmp_path):
+    """Two processes and two scopes add up to what one process would have counted."""
+    whole, parts = Recorder(), [Recorder(), Recorder(), Recorder()]
+    for number, part in enumerate(parts):
+        # Other modules first, so that the same names have other ids.
+        part.strings.id(f"only in part {number}")
+        net(part, seed=number)
+        net(whole, seed=number)
+    parts[0].write(tmp_path / "profiled-a.bin")
+    with record.ProfileWriter(tmp_path / "profiled-b.bin", parts[1].strings, META) as writer:
+        writer.cells(parts[1].cells)
+        writer.operators(parts[1].operators)
+        writer.events(parts[1].events)
+    parts[2].write(tmp_path / "profiled-c.bin", scope="test_c")
+    found, want = Profile.load(tmp_path), from_recorder(whole)
+    assert len(found.processes) == 3
+    assert len(found.events) == len(want.events)
+
+    def comparable(p):
+        cells = [
+            {k: v for k, v in c.items() if "time" not in k and not k.endswith("_ns")}
+            for c in p.to_dict()["cells"]
+        ]
+        return sorted(cells, key=lambda c: [c[k] for k in record.CELL_KEY])
+
+    assert comparable(found) == comparable(want)
+    lines = [line.split()[:3] for line in found.table("function").split("\n")]
+    assert ["exp", "24", "24"] in lines
+    part = Profile.load(tmp_path / "profiled-c.bin", scope="test_c")
+    assert comparable(part) == comparable(from_recorder(parts[2]))
+    assert not len(part.events)
+    with pytest.raises(NoProfileError, match=r"no scope 'test_d'\. Did you mean 'test_c'"):
+        Profile.load(tmp_path, scope="test_d")
+
+
+def test_merging_changes_nothing_of_the_parts(one):
+    before = one.to_dict()
+    merged = merge([one, one])
+    assert one.to_dict() == before
+    assert merged.rows()[0].elements == 2 * one.rows()[0].elements
+    assert merged.first("inf") == one.first("inf")
+    assert len(merged.processes) == 1  # parts of one process
+    assert merge([one]) is one
+
+
+def test_merge_refuses_what_does_not_belong_together(one, recorder):
+    for key in profile.IDENTITY:
+        other = from_recorder(recorder, **{key: "other"})
+        with pytest.raises(ProfileMismatchError, match=rf"differ in {key} \("):
+            merge([one, other])
+    with pytest.raises(NoProfileError):
+        merge([])
+
+
+def test_first_names_the_place(one, recorder):
+    first = one.first("inf")
+    assert (first.function, first.operator, first.module, first.stage, first.dtype) == (
+        "exp", "aten::sigmoid", "gate", "forward", "float32",
+    )  # fmt: skip
+    assert 0 < first.after_s < 60
+    assert str(first).startswith("exp (float32) in aten::sigmoid, layer gate, forward, after ")
+    assert one.first("nan") is None
+    with pytest.raises(ValueError, match="none of nan, inf, subnormal"):
+        one.first("zero")
+
+
+def test_first_is_the_earliest_of_all_processes(tmp_path):
+    x = np.full(16, -1, np.float32)
+    early, late = Recorder(), Recorder()
+    early.call("log", x, module="early")
+    late.call("log", x, module="late")
+    # The clocks of two machines: CLOCK_MONOTONIC starts anywhere.
+    late.clocks = {k: v for k, v in late.clocks.items()}
+    late.clocks["monotonic_ns"] += 10**15
+    for row in late.rows.values():
+        row["made_nan_ns"] += np.uint64(10**15)
+    for order in ((early, late), (late, early)):
+        merged = merge(from_recorder(r) for r in order)
+        assert merged.first("nan").module == "early"
+
+
+def test_what_came_in_was_not_made_here():
+    recorder = Recorder()
+    recorder.call("exp", np.array([np.nan, 1], np.float32))
+    recorder.call("log", np.array([-1, 1], np.float32), module="m")
+    assert from_recorder(recorder).first("nan").module == "m"
+
+
+def test_layers_come_in_the_order_of_use_and_code_without_a_layer_last(one):
+    assert list(dict.fromkeys(r.key["module"] for r in one.layers())) == [
+        "features.1", "features.3", "gate", "",
+    ]  # fmt: skip
+
+
+def test_tables(one):
+    for by in ("function", "operator", "layer", "stage"):
+        text = one.table(by)
+        header, rule, *lines = text.split("\n")
+        assert header.split()[0] == by
+        assert set(rule) == {"-"}
+        assert all(len(line) <= len(rule) for line in lines)
+    table = {line.split()[0]: line for line in one.table().split("\n")[2:]}
+    assert "-238.7" in table["exp"]
+    assert "inf 0→269" in table["exp"]
+    assert "share" in one.table()
+    assert one.table(top=1).endswith("... and 3 more")
+    assert "more" not in one.table(top=4)
+    with pytest.raises(ValueError, match="none of function, operator, layer, stage"):
+        one.table("module")
+
+
+def test_a_table_without_times_has_no_columns_for_them():
+    recorder = Recorder()
+    recorder.call("exp", np.ones(3, np.float32))
+    text = from_recorder(recorder).table()
+    assert "time" not in text
+    assert "share" not in text
+
+
+def test_nothing_was_called():
+    p = from_recorder(Recorder())
+    assert p.table() == "no watched function was called"
+    assert p.layers() == []
+    assert p.first("nan") is None
+    assert p.to_dict()["cells"] == []
+    assert len(p.to_pandas()) == 0
+
+
+def test_a_row_of_nothing_but_nans_has_no_range():
+    recorder = Recorder()
+    recorder.call("exp", np.array([np.nan], np.float32))
+    p = from_recorder(recorder)
+    assert p.rows()[0].limits("in") is None
+    assert p.to_dict()["cells"][0]["in_min"] is None
+    assert np.isnan(p.to_pandas()["in_min"][0])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (-25.234, "-25.23"), (1e-9, "1e-9"), (1.23456e10, "1.235e10"), (1e100, "1e100"),
+     (float("inf"), "inf"), (None, "-")],
+)  # fmt: skip
+def test_values_as_text(value, text):
+    assert profile.value_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "text"),
+    [(0, "0 ns"), (12.34, "12.3 ns"), (999.6, "1 µs"), (1.5e6, "1.5 ms"), (999.9e6, "1 s"),
+     (4.2e12, "4,200 s"), (999.9e3, "1 ms")],
+)  # fmt: skip
+def test_times_as_text(time_ns, text):
+    assert profile.time_text(time_ns) == text
+
+
+def test_shares_as_text():
+    assert profile.share_text(1, 3) == "33.3 %"
+    assert profile.share_text(1, 10_000) == "< 0.1 %"
+    assert profile.share_text(0, 3) == "0.0 %"
+    assert profile.share_text(1, 0) == "-"
+
+
+# Files -------------------------------------------------------------------------------
+
+
+def test_save_and_load(one, tmp_path):
+    one.save(tmp_path / "p.bin")
+    back = Profile.load(tmp_path / "p.bin")
+    assert back.to_dict() == one.to_dict()
+    assert back.to_pandas("events").equals(one.to_pandas("events"))
+    with pytest.raises(ProfileFileExistsError):
+        one.save(tmp_path / "p.bin")
+
+
+def test_saved_events_keep_their_process(one, recorder, tmp_path):
+    both = merge([one, from_recorder(recorder, pid=77, rank=1)])
+    both.save(tmp_path / "p.bin")
+    back = Profile.load(tmp_path / "p.bin")
+    assert [p.get("rank") for p in back.processes] == [None, 1]
+    assert np.bincount(back.events["process"]).tolist() == [len(one.events)] * 2
+    assert set(back.to_pandas("events")["pid"]) == {0, 77}
+
+
+def test_a_cut_file_and_lost_events_are_noted(recorder, tmp_path):
+    recorder.write(tmp_path / "profiled-a.bin")
+    data = (tmp_path / "profiled-a.bin").read_bytes()
+    (tmp_path / "profiled-a.bin").write_bytes(data[:-10])
+    (tmp_path / "profiled-b.bin").touch()
+    with pytest.warns(record.ProfileLossWarning):  # noqa: SIM117
+        with record.ProfileWriter(tmp_path / "profiled-c.bin", recorder.strings, META) as writer:
+            writer.lost_events(1234)
+    (tmp_path / "profiled-d.bin").write_bytes(data[:-16])
+    (tmp_path / "notes.txt").write_text("something else")
+    assert Profile.load(tmp_path).notes == (
+        "profiled-a.bin is cut off; it was read up to the last whole record.",
+        "profiled-b.bin is empty: nothing could be written to it.",
+        "profiled-c.bin lacks 1,234 events that were dropped.",
+        "profiled-d.bin was not closed: its process died, or still runs.",
+    )
+
+
+def test_no_profile(tmp_path):
+    with pytest.raises(NoProfileError, match=r"There is no file or folder .*none"):
+        Profile.load(tmp_path / "none")
+    with pytest.raises(NoProfileError, match=r"holds no profile .*--udf-profile-out=DIR"):
+        Profile.load(tmp_path)
+    (tmp_path / "profiled-x.bin").touch()
+    with pytest.raises(NoProfileError, match="holds no profile"):
+        Profile.load(tmp_path)
+
+
+def test_a_header_of_someone_else(tmp_path):
+    (tmp_path / "p.bin").write_bytes(record._header({"library": "x"}))
+    with pytest.raises(ProfileFormatError, match="lacks the clocks"):
+        Profile.load(tmp_path / "p.bin")
+
+
+def test_load_all_keeps_libraries_apart(recorder, tmp_path):
+    recorder.write(tmp_path / "a" / "profiled-1.bin")
+    recorder.write(tmp_path / "a" / "profiled-2.bin", META | {"library": "std"})
+    recorder.write(tmp_path / "b" / "profiled-1.bin")
+    std, corem = load_all([tmp_path / "a", tmp_path / "b"])
+    assert (std.label, corem.label) == ("std", "corem")
+    assert corem.rows()[0].elements == 2 * std.rows()[0].elements
+    with pytest.raises(ProfileMismatchError, match=r"library \('corem' and 'std'\)"):
+        Profile.load(tmp_path / "a")
+    recorder.write(tmp_path / "c" / "profiled-1.bin", META | {"build_id": "other"})
+    with pytest.raises(ProfileMismatchError, match="differ in build_id"):
+        load_all([tmp_path / "a", tmp_path / "c"])
+
+
+def test_the_time_that_was_profiled(recorder, tmp_path):
+    with record.ProfileWriter(tmp_path / "p.bin", recorder.strings, META) as writer:
+        writer.mark(wall_ns=5)
+        writer.mark(wall_ns=70)
+    assert Profile.load(tmp_path / "p.bin").wall_ns == 70
+
+
+# Exports -----------------------------------------------------------------------------
+
+
+def test_json(one, tmp_path):
+    one.to_json(tmp_path / "deep" / "p.json")
+    data = json.loads((tmp_path / "deep" / "p.json").read_text())
+    assert data == one.to_dict()
+    (gate,) = (c for c in data["cells"] if c["module"] == "gate")
+    assert gate["out_max"] == "inf"
+    assert sum(gate["hist_in"]["+"].values()) + sum(gate["hist_in"]["-"].values()) == 3072
+    assert data["first"]["inf"].startswith("exp (float32) in aten::sigmoid")
+    json.dumps(one.summary(), allow_nan=False)
+
+
+@pytest.mark.parametrize("what", ["cells", "operators", "events"])
+def test_csv_and_parquet_hold_the_frame(one, tmp_path, what):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    frame = one.to_pandas(what)
+    assert len(frame) == len(getattr(one, what))
+    one.to_csv(tmp_path / "p.csv", what)
+    one.to_parquet(tmp_path / "p.parquet", what)
+    pandas.testing.assert_frame_equal(pandas.read_parquet(tmp_path / "p.parquet"), frame)
+    csv = pandas.read_csv(tmp_path / "p.csv", keep_default_na=False)
+    assert list(csv.columns) == list(frame.columns)
+    assert len(csv) == len(frame)
+    if what == "cells":
+        assert frame["elements"].sum() == one.rows()[0].elements
+        assert set(frame["stage"]) == {"forward", "backward"}
+    if what == "events":
+        assert frame["out_inf"].sum() == 2
+        assert frame["elements"].sum() == one.rows()[0].elements
+
+
+@pytest.mark.parametrize("package", ["pandas", "pyarrow"])
+def test_a_package_that_is_missing(one, tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(PackageMissingError, match=rf"needs the package {package}, .*pip install"):
+        one.to_parquet(tmp_path / "p.parquet")
+
+
+def test_a_place_that_cannot_be_written(one, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ProfileFileError, match="Choose another place"):
+        one.to_json(tmp_path / "file" / "p.json")
+
+
+def test_trace(one, tmp_path):
+    one.to_trace(tmp_path / "t.json")
+    trace = json.loads((tmp_path / "t.json").read_text())
+    spans = trace["traceEvents"]
+    assert len(spans) == len(one.events)
+    for span, event in zip(spans, one.events, strict=True):
+        start = trace["baseTimeNanoseconds"] + span["ts"] * 1000
+        assert start == pytest.approx(int(event["start_ns"]), abs=2, rel=0)
+        assert span["dur"] * 1000 == pytest.approx(int(event["end_ns"] - event["start_ns"]))
+    gate = next(s for s in spans if s["args"]["module"] == "gate")
+    assert gate["name"] == "exp"
+    assert gate["args"]["out max"] == "inf"
+    assert "out inf" in gate["args"]["special values"]
+
+
+def test_a_trace_needs_events(recorder, tmp_path):
+    p = Profile.from_arrays(recorder.strings, META, cells=recorder.cells)
+    with pytest.raises(NoProfileError, match="--udf-profile=events"):
+        p.to_trace(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"traceEvents": []}'])
+def test_something_else_as_torchs_trace(one, tmp_path, content):
+    (tmp_path / "torch.json").write_text(content)
+    with pytest.raises(ProfileFormatError, match="is no trace of torch"):
+        one.to_trace(tmp_path / "t.json", tmp_path / "torch.json")
+    with pytest.raises(ProfileFileError, match="Cannot read"):
+        one.to_trace(tmp_path / "t.json", tmp_path / "none.json")

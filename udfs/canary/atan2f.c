@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "atan2/atan2f.c"
+
+UDF_CANARY_2(atan2f)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "hypot/hypotf.c"
+
+UDF_CANARY_2(hypotf)

@@ -1,0 +1,5 @@
+#include "canary.h"
+
+#include "pow/powf.c"
+
+UDF_CANARY_2(powf)
