@@ -254,6 +254,8 @@ def _jobs(
                 for form, symbol in entry["forms"].items()
                 if form == "scalar" or (form != "array" and not scalar_only)
             }
+            if scalar_only:
+                entry["quick"] = None  # for vectors, and for CPUs with FMA, alone
         manifest.write_text(json.dumps(document), encoding="utf-8")
         options = ["-mllvm", f"-udf-widen-manifest={manifest}"]
         if build.profiled and not scalar_only:
