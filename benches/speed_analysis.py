@@ -27,9 +27,11 @@ from typing import Any, Final
 import numpy as np
 
 from benches import stored
-from benches.speed import Contender, contenders, levels, sample, univariate
+from benches.speed import Contender, contenders, levels, sample
 from pytest_udftorch.build import find_compiler
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.library import find_library
+from pytest_udftorch.symbols import FUNCTIONS
 
 STEPS: Final = Path(__file__).parent / "native" / "steps.c"
 #: Elements of a followed run; the array form runs this many and twice as many.
@@ -231,12 +233,17 @@ def analyse(tracer: Tracer, contender: Contender, inputs: np.ndarray) -> dict[st
     }
 
 
+def univariate() -> list[str]:
+    """Return corem's functions of one argument."""
+    return [n for n in find_library("corem").function_names if FUNCTIONS[n].arity == 1]
+
+
 def run(functions: Sequence[str]) -> dict[str, Any]:
     """Analyse everything and return function -> level -> contender -> figures."""
     tracer = Tracer()
     result: dict[str, Any] = {}
     for function in functions:
-        inputs = sample(function, 2 * ELEMENTS)
+        (inputs,) = sample(function, 2 * ELEMENTS)
         result[function] = {
             level: {
                 c.name: analyse(tracer, c, inputs)
