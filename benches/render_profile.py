@@ -127,7 +127,7 @@ def accuracy(document: Document) -> list[str]:
     for model in document["models"].values():
         for arm, values in model["accuracy"].items():
             row = [
-                f"{model['label']}, {model['epochs']} epochs; {model['data']}" if not rows
+                f"{model['label']}, epochs: {model['epochs']}; {model['data']}" if not rows
                 or rows[-1][1] == "corem" else "",
                 arm,
                 f"{100 * statistics.fmean(values):.2f} ± {100 * statistics.stdev(values):.2f}",
