@@ -486,7 +486,7 @@ def test_a_compiled_model_is_attributed_as_a_whole(library):
     assert {"features.1", "features.3", "classifier.1"} < set(layers)
 
 
-def test_a_model_compiled_before_is_not_compiled_again(library):
+def test_watching_the_stock_functions_compiles_nothing_again():
     from torch._dynamo.testing import CompileCounter
 
     counter = CompileCounter()
@@ -494,7 +494,7 @@ def test_a_model_compiled_before_is_not_compiled_again(library):
     x = torch.ones(4, 8)
     with torch.no_grad():
         before = bits(model(x))
-        with patched(library, ("expm1",), profile=True):
+        with patched("std", ("expm1",), profile=True):
             model(x)
         assert bits(model(x)) == before
     assert counter.frame_count == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import struct
@@ -284,27 +285,32 @@ def test_a_folder_that_cannot_be_made(tmp_path):
         ProfileWriter(tmp_path / "file" / "p.bin", StringTable(), META)
 
 
-@pytest.fixture
-def full_disk():
-    """Files of this process may not grow beyond 20,000 bytes, as on a disk that is full."""
+@contextlib.contextmanager
+def full_disk(size: int):
+    """Files of this process may not grow beyond ``size`` bytes, as on a disk that is full.
+
+    For a few calls at a time: pytest's own output may be a file, and longer.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_loses_records_and_says_so(recorder, tmp_path, full_disk):
+def test_a_full_disk_loses_records_and_says_so(recorder, tmp_path):
     path = tmp_path / "p.bin"
     many = np.resize(recorder.events, 200)  # 16,000 bytes
-    writer = ProfileWriter(path, recorder.strings, META)
-    writer.events(many)
-    writer.events(many)
-    writer.strings.id("named in a lost record")
-    writer.cells(np.resize(recorder.cells, 100))  # lost too, most likely, or small enough
+    with full_disk(20_000):
+        writer = ProfileWriter(path, recorder.strings, META)
+        writer.events(many)
+        writer.events(many)
+        writer.strings.id("named in a lost record")
+        writer.cells(np.resize(recorder.cells, 100))  # lost too, most likely, or small enough
     assert writer.loss.records >= 1
     assert path.stat().st_size == writer._end <= 20_000
-    full_disk()  # space again: later records are there, with all strings they need
-    writer.events(many[:7])
+    writer.events(many[:7])  # space again: later records are there, with all strings they need
     with pytest.warns(ProfileLossWarning, match=r"File too large; lost: [12] of \d+ records, 200"):
         writer.close()
     file = read(path)
@@ -313,13 +319,12 @@ def test_a_full_disk_loses_records_and_says_so(recorder, tmp_path, full_disk):
     assert "named in a lost record" in file.strings.values()
 
 
-def test_a_disk_that_is_full_from_the_start(recorder, tmp_path, full_disk):
-    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
-    writer = ProfileWriter(tmp_path / "p.bin", recorder.strings, META)
-    writer.events(recorder.events)
-    with pytest.warns(ProfileLossWarning, match="lost: 2 of 2 records"):
-        writer.close()
+def test_a_disk_that_is_full_from_the_start(recorder, tmp_path):
+    with full_disk(10):
+        writer = ProfileWriter(tmp_path / "p.bin", recorder.strings, META)
+        writer.events(recorder.events)
+        with pytest.warns(ProfileLossWarning, match="lost: 2 of 2 records"):
+            writer.close()
     assert (tmp_path / "p.bin").read_bytes() == b""
 
 
