@@ -2,8 +2,9 @@
 
 A *selection* says which functions come from which build. Its folder in the cache holds the
 linked bitcode of their scalar and vector forms, the map for the pass ``udf-replace``, and a
-C++ compiler: a script that calls clang with the pass. The name of the folder is a hash of the
-contents, so whoever keys a cache by the compiler's path keeps different functions apart.
+C++ compiler: a script that calls clang with the pass. The name of the folder is a hash of all
+that it depends on, so whoever keys a cache by the compiler's path keeps different functions
+apart.
 The bitcode is made when the script first compiles something.
 
 For CUDA the scalar forms are compiled once more, for NVPTX, and put into a copy of the bitcode
@@ -102,10 +103,6 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         CacheError: the cache folder cannot be written.
         CompilerNotFoundError, CompilerTooOldError: see ``build.find_compiler``.
     """
-    folder = cache_folder() / f"compiler-{selection_id(parts)}"
-    script = folder / "udf-clang++"
-    if script.is_file():
-        return script
     compiler = find_compiler()
     plugin, _ = pass_plugin()
     description = [
@@ -125,13 +122,13 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         for path in link_inputs():
             counting += [path, f"-Wl,-rpath,{Path(path).parent}"]
     inputs = " ".join(map(shlex.quote, counting))
-    maker = " ".join(map(shlex.quote, (sys.executable, "-m", __name__, str(folder))))
+    maker = " ".join(map(shlex.quote, (sys.executable, "-m", __name__)))
     text = (
         "#!/bin/sh\n"
         "# clang++ with the functions of a UDF library in place of the C library's.\n"
-        f"here={shlex.quote(str(folder))}\n"
+        "here=${0%/*}\n"
         'case "$*" in --version|-v|-dumpversion|-print-*) ;; *)\n'
-        f'[ -e "$here/udf.bc" ] || {maker} || exit 1\n'
+        f'[ -e "$here/udf.bc" ] || {maker} "$here" || exit 1\n'
         'export UDFTORCH_REPLACE_MAP="$here/map.json";;\n'
         "esac\n"
         'case " $* " in *" -c "*|*" -E "*|*" c++-header "*) ;; '
@@ -139,6 +136,12 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         f"exec {shlex.quote(str(compiler.path))} --driver-mode=g++ "
         f'-fpass-plugin={shlex.quote(str(plugin))} "$@"\n'
     )
+    # The files that are named here lie elsewhere, and another installation has its own.
+    facts = json.dumps([selection_id(parts), description, text])
+    folder = cache_folder() / f"compiler-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
+    script = folder / "udf-clang++"
+    if script.is_file():
+        return script
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "selection.json", json.dumps(description, indent=1))

@@ -7,8 +7,11 @@ operator's result tell which library it went through.
 
 from pathlib import Path
 
+# Here: pytester forgets what is imported during its tests, which these do not survive.
+import pandas  # noqa: F401
+import pyarrow.parquet  # noqa: F401
 import pytest
-import torch  # here: pytester forgets what is imported during its tests, which torch forbids
+import torch
 
 from pytest_udftorch.native import runtime
 

@@ -226,6 +226,25 @@ def test_a_library_changed_under_an_open_session_is_an_error_of_the_compiler(tmp
         make_bitcode(compiler.parent)
 
 
+def test_a_library_of_the_same_content_elsewhere_has_a_compiler_of_its_own(tmp_path):
+    from pytest_udftorch.bitcode import Part, compiler_for, selection_id
+
+    parts = []
+    for name in ("here", "there"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "udf.toml").write_text(
+            '[library]\nname = "mine"\nversion = "1"\n'
+            '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
+        )
+        (folder / "e.c").write_text("float my_expf(float x) { return 1 + x; }\n")
+        build = pytest_udftorch.build_library(folder)
+        parts.append((Part(build, (("exp", "float32"),)),))
+    assert selection_id(parts[0]) == selection_id(parts[1])
+    assert compiler_for(parts[0]) != compiler_for(parts[1])
+    assert compiler_for(parts[0]) == compiler_for(parts[0])
+
+
 def test_targets_name_libm_sleef_and_intrinsics():
     found = targets("exp", "float32", "avx512")
     assert found["expf"] == found["llvm.exp.f32"] == "__udf_expf"
