@@ -33,6 +33,7 @@ from pytest_udftorch.build import (
     build_library,
     cache_folder,
     find_compiler,
+    in_cache,
     library_manifest,
 )
 from pytest_udftorch.errors import (
@@ -303,23 +304,14 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     digest = hashlib.sha256(stock.read_bytes()).hexdigest()
     key = hashlib.sha256(f"{selection_id(parts)} {digest}".encode()).hexdigest()[:16]
     folder = cache_folder() / f"libdevice-{key}"
-    made = folder / "libdevice.10.bc"
-    if made.is_file():
-        return made
-    from filelock import FileLock
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / "lock"):
-            if not made.is_file():
-                with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                    _make_libdevice(Path(scratch), parts, stock).replace(made)
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {folder.parent} cannot be written: {error}. Set "
-            "UDFTORCH_CACHE_DIR to a folder that can."
-        ) from error
-    return made
+    def make(scratch: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=scratch) as pieces:
+            _make_libdevice(Path(pieces), parts, stock).replace(scratch / "libdevice.10.bc")
+        (scratch / "build.json").write_text(json.dumps({"stock_sha256": digest}))
+
+    in_cache(folder, make)
+    return folder / "libdevice.10.bc"
 
 
 def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path:
