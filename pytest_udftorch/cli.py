@@ -113,7 +113,7 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
         raise verify.PlanError("--pairs must be positive, --workers must not be negative.")
     failures: list[str] = []
-    for function in options.functions or _all_functions(options.library):
+    for function in options.functions or _all_functions(options.library, options.dtype):
         for level in _levels(options.cpu_level):
             for form in _forms(options, level):
                 failures += _verify_one(options, function, form, level)
@@ -122,12 +122,16 @@ def run_verify(options: argparse.Namespace) -> int:
     return FAILED if failures else 0
 
 
-def _all_functions(library: str) -> tuple[str, ...]:
-    from pytest_udftorch.candidate import STOCK, find_candidate
+def _all_functions(library: str, dtype: str) -> tuple[str, ...]:
+    from pytest_udftorch.candidate import SIXTEEN_BITS, STOCK, find_candidate
     from pytest_udftorch.errors import UnknownFunctionError
     from pytest_udftorch.library import find_library
     from pytest_udftorch.symbols import FUNCTIONS
 
+    if dtype in SIXTEEN_BITS:
+        # A function of two arguments has 2**32 pairs there.
+        names = find_library(library).function_names
+        return tuple(name for name in names if FUNCTIONS[name].arity == 1)
     if library not in STOCK:
         return find_library(library).function_names
     found = []
