@@ -39,7 +39,7 @@ from pytest_udftorch.pairs import ModelPair, _limits, accuracy, model_pair, refe
 from pytest_udftorch.plans import Choice, PlanMismatchError, StoredPlan
 from pytest_udftorch.samples import FEWEST_RUNS, median
 from pytest_udftorch.segments import Units
-from pytest_udftorch.timers import Comparison, SyncTimer, cuda_event, untyped
+from pytest_udftorch.timers import Comparison, SyncTimer, cuda_event, require_device, untyped
 
 __all__ = ["OracleOptionError", "Plan", "PlanMismatchError", "oracle"]
 
@@ -342,6 +342,7 @@ def oracle(
     inputs: Sequence[Any] | torch.Tensor,
     *,
     executors: Sequence[str] | None = None,
+    device: str | torch.device | None = None,
     max_units: int = 8,
     budget: float = 2.0,
     max_ulp: int | None = None,
@@ -361,6 +362,7 @@ def oracle(
         inputs: a tensor, or the positional arguments, on the device to plan for.
         executors: of segments; by default those of :data:`EXECUTORS`. On CUDA everything runs
             in a CUDA graph, and ``+cudagraph`` is not to be named.
+        device: if given, a copy of the model and the inputs are moved there first.
         max_units: at most this many units.
         budget: an executor whose uniform result is farther from the float64 reference than
             this many times the eager one's is not used, and neither is such a plan.
@@ -383,9 +385,14 @@ def oracle(
 
     Raises:
         OracleOptionError: too few runs for a verdict, no unit, or executors with cudagraph.
-        PairInputError, MemberFailedError, UnknownExecutorError: as from ``model_pair``.
+        DeviceMissingError, PairInputError, MemberFailedError, UnknownExecutorError: as from
+            ``model_pair``.
     """
     arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    if device is not None:
+        target = require_device(device)
+        model = copy.deepcopy(model).to(target)
+        arguments = registry.convert(arguments, lambda t: t.to(target))
     home = _home(arguments)
     names = list(executors or EXECUTORS[home.type])
     if runs < FEWEST_RUNS or max_units < 1 or any("cudagraph" in name for name in names):
