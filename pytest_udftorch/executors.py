@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.metadata
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -231,6 +232,72 @@ def _lazy(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     return run
 
 
+def _optional(distribution: str, error: Exception) -> ExecutorUnavailableError:
+    """Return the error for a package that is not there, or does not load beside this torch."""
+    try:
+        found = f"{distribution} {importlib.metadata.version(distribution)}"
+    except importlib.metadata.PackageNotFoundError:
+        return ExecutorUnavailableError(
+            f"{distribution} is not installed. Try: pip install {distribution}."
+        )
+    return ExecutorUnavailableError(
+        f"{found} does not load beside torch {torch.__version__} ({type(error).__name__}: "
+        f"{str(error)[:200]}). Install versions that go together, or leave the executor out."
+    )
+
+
+def _thunder_profile(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    """Make lightning-thunder's choice: each graph by the fastest of thunder, Inductor, eager."""
+    with _quiet():
+        try:
+            from thunder.dynamo import thunder_optimize, thunder_profile
+        except Exception as error:
+            raise _optional("lightning-thunder", error) from error
+        # It starts with a reset of dynamo, which would throw away what others have compiled.
+        reset = torch.compiler.reset
+        torch.compiler.reset = lambda: None
+        try:
+            profiled = untyped(thunder_profile)(model)
+        finally:
+            torch.compiler.reset = reset
+        profiled(*inputs)
+        chosen: Run = untyped(thunder_optimize)(profiled)
+    return chosen
+
+
+def _jax(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    """Make a function jitted by XLA, from torchax's translation of the operators."""
+    with _quiet():
+        try:
+            import jax
+        except Exception as error:
+            raise _optional("jax", error) from error
+        try:
+            import torchax
+        except Exception as error:
+            raise _optional("torchax", error) from error
+        home = inputs[0].device
+        kind = "gpu" if home.type == "cuda" else "cpu"
+        try:
+            device = jax.devices(kind)[home.index or 0]
+        except RuntimeError as error:
+            raise ExecutorUnavailableError(
+                f"jax {jax.__version__} has no {kind} here ({str(error)[:200]}). Install its build "
+                "for this device."
+            ) from error
+        weights, function = torchax.extract_jax(model.cpu())
+        weights = jax.device_put(weights, device)
+        jitted = jax.jit(function)
+
+    def run(*arguments: Any) -> Any:
+        given = convert(arguments, lambda t: jax.dlpack.from_dlpack(t.contiguous()))
+        # JAX has streams of its own, which no CUDA event of torch's waits for.
+        output = untyped(jax.block_until_ready)(jitted(weights, given))
+        return pytree.tree_map_only(jax.Array, torch.utils.dlpack.from_dlpack, output)
+
+    return run
+
+
 _BASES: dict[str, Executor] = {
     executor.name: executor
     for executor in (
@@ -244,6 +311,8 @@ _BASES: dict[str, Executor] = {
         Executor("fx", _fx),
         Executor("aotinductor", _aot_inductor),
         Executor("lazy", _lazy, frozenset({"cpu"})),
+        Executor("thunder-profile", _thunder_profile),
+        Executor("jax", _jax),
     )
 }
 

@@ -1,4 +1,7 @@
+import importlib.metadata
 import math
+import re
+import sys
 
 import pytest
 import torch
@@ -250,8 +253,32 @@ def test_cuda_asked_for_and_absent_gives_a_skip_reason(tiny, images):
         pairs.model_pair(tiny, images, device="cuda")
 
 
+@pytest.mark.parametrize(
+    ("name", "package"), [("thunder-profile", "lightning-thunder"), ("jax", "jax|torchax")]
+)
+def test_executor_of_another_package_agrees_or_says_what_is_missing(tiny, images, name, package):
+    pair = pairs.model_pair(tiny, images, ["fx", name])
+    pair.check()
+    assert "fx" in pair.working
+    if name not in pair.working:
+        reason = pair.failures[name]
+        assert re.match(rf"({package}) (is not installed|\S+ does not load beside torch)", reason)
+
+
+@pytest.mark.parametrize("name", ["thunder-profile", "jax"])
+def test_absent_package_is_named_with_what_to_install(tiny, images, name, monkeypatch):
+    def absent(distribution):
+        raise importlib.metadata.PackageNotFoundError(distribution)
+
+    for module in ("thunder", "thunder.dynamo", "jax"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    pair = pairs.model_pair(tiny, images, [name])
+    assert "is not installed. Try: pip install " in pair.failures[name]
+
+
 @pytest.mark.slow
 def test_every_base_executor_agrees_or_says_why(tiny, images):
     pair = pairs.model_pair(tiny, images, executors.registered())
     pair.check()
-    assert set(pair.failures) <= {"lazy"}
+    assert set(pair.failures) <= {"lazy", "thunder-profile", "jax"}
