@@ -356,7 +356,8 @@ class SyncTimer:
         self._flush: torch.Tensor | None = None
         if flush_l2:
             size = torch.cuda.get_device_properties(self.device).L2_cache_size
-            self._flush = torch.empty(2 * size, dtype=torch.uint8, device=self.device)
+            # Filling it shall also last longer than a slow launch, or the launch is not hidden.
+            self._flush = torch.empty(4 * size, dtype=torch.uint8, device=self.device)
 
     @property
     def _on_cuda(self) -> bool:
