@@ -143,7 +143,18 @@ def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path):
     assert any("takes about as long" in text for _, _, text in said)
     report = plan.report
     assert set(report["uniform"]) == set(INTERPRETED)
-    assert {"best of two runs", "greedy", "thesis programme"} <= set(report["plans"])
+    assert set(report["plans"]) >= {
+        "layer-timed oracle",
+        "profiler-timed oracle",
+        "best of two runs",
+        "greedy",
+        "thesis programme",
+    }
+    assert set(report["unit_profiled_ns"]) == set(INTERPRETED)
+    assert all(ns > 0 for row in report["unit_profiled_ns"].values() for ns in row)
+    assert 0 < report["unit_bound_profiled_ns"]
+    assert report["roofline_ns"] > 0
+    assert set(report["regret_over_roofline"]) == set(report["regret"])
     assert report["unit_bound_ns"] <= min(map(sum, report["unit_ns"].values()))
     assert set(report["regret"]) >= {"best uniform", "greedy"}
     plan.save(tmp_path / "plan.json")
@@ -180,6 +191,27 @@ def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
     plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
     assert slow_executor in plan.report["not_tried_on_units"]
     assert slow_executor not in plan.report["unit_ns"]
+
+
+def test_profiler_finds_the_unit_that_takes_long(model, x, slow_executor):
+    units = Units(model, (x,), 3)
+    bench = oracle._Bench(units, (x,), model)
+    plain = [(u, u + 1, "eager") for u in range(len(units))]
+    slowed = [*plain[:-1], (len(units) - 1, len(units), slow_executor)]
+    before, after = bench.profile_in_place(plain), bench.profile_in_place(slowed)
+    assert len(before) == len(after) == len(units)
+    assert after[-1] > 5 * before[-1]
+    assert after[0] < 5 * before[0]
+
+
+def test_opponents_are_measured_and_never_chosen(model, x):
+    plan = oracle.oracle(
+        model, x, executors=["eager"], opponents=["fx", "thunder-profile"], **QUICK
+    )
+    assert "fx" in plan.report["plan_measurement"]["timings"]
+    assert {name for *_, name in plan.stored.segments} == {"eager"}
+    assert "fx" not in plan.report["unit_ns"]
+    assert "thunder-profile" in plan.report["members"]
 
 
 def test_plan_for_something_else_is_refused(model, x):
