@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors, oracle, pairs
+from pytest_udftorch import executors, oracle, pairs, roofline
 from pytest_udftorch.fusion import fuse, on_streams, trace
+from pytest_udftorch.segments import Units
+from pytest_udftorch.timers import SyncTimer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -97,3 +99,32 @@ def test_plan_is_found_and_applied(model, x, tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x), rtol=2e-3, atol=2e-3)
     assert trace(model) is not None
+
+
+def test_profiler_attributes_kernels_to_their_unit():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4096), nn.Linear(4096, 4096)).cuda()
+    x = torch.randn(4096, 64, device="cuda")
+    bench = oracle._Bench(Units(model.eval(), (x,), 3), (x,), model)
+    small, wide, big = bench.profile_in_place([(u, u + 1, "eager") for u in range(3)])
+    assert 0 < small < wide < big
+    timed = bench.time_in_place([(u, u + 1, "eager") for u in range(3)], 10)
+    assert big == pytest.approx(timed[2], rel=0.3)
+
+
+def test_nothing_is_faster_than_the_roofline(model, x):
+    rates = roofline.ceilings("cuda")
+    a = torch.randn(4096, 4096, device="cuda")
+    product = nn.Linear(4096, 4096, bias=False).cuda().eval()
+    for layer, given in ((product, a), (model, x)):
+        least = roofline.bound_ns(roofline.work(layer, (given,)), rates)
+        with torch.no_grad():
+            timing = SyncTimer("cuda", runs=6, rounds=3).time(lambda f=layer, g=given: f(g))
+        assert 0 < least < timing.median_ns
+
+
+def test_executors_of_other_packages_agree_or_say_what_is_missing(model, x):
+    pair = pairs.model_pair(model, x, ["thunder-profile", "jax"])
+    pair.check()
+    for name, reason in pair.failures.items():
+        print(name, reason)
+        assert "is not installed" in reason or "does not load" in reason or "has no gpu" in reason

@@ -152,7 +152,7 @@ def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path):
     }
     assert set(report["unit_profiled_ns"]) == set(INTERPRETED)
     assert all(ns > 0 for row in report["unit_profiled_ns"].values() for ns in row)
-    assert 0 < report["unit_bound_profiled_ns"]
+    assert report["unit_bound_profiled_ns"] > 0
     assert report["roofline_ns"] > 0
     assert set(report["regret_over_roofline"]) == set(report["regret"])
     assert report["unit_bound_ns"] <= min(map(sum, report["unit_ns"].values()))
