@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import multiprocessing
 import os
@@ -20,6 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
+from pytest_udftorch.executors import capture
 from pytest_udftorch.samples import median
 from pytest_udftorch.timers import SyncTimer, describe_device
 
@@ -32,6 +34,9 @@ IN_REGISTERS = 32768
 #: Longer ones are spread over at most this many programs, which must run at the same time. Of
 #: rows too long for that, one program reads the rest twice, the second time from the L2.
 MOST_PARTS = 64
+
+#: Too many registers, or more programs than can run at the same time.
+FAILURES = (triton.runtime.errors.OutOfResources, RuntimeError)
 
 
 @triton.jit
@@ -108,6 +113,7 @@ def _softmax_parts(
     x,
     y,
     words,
+    rows,
     n,
     STEP: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -115,55 +121,64 @@ def _softmax_parts(
     SPREAD: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    # One row over several programs, each of which keeps its part in registers, so that the row
-    # is read once. Programs number themselves in the order they start: those of a row that are
-    # waited for then run already or are next, and nothing can wait for ever.
-    ticket = tl.atomic_add(words, 1)
-    row = ticket // PARTS
-    part = ticket % PARTS
-    begin = row * n
+    # A row is shared by a group of programs, each of which keeps its part in registers, so that
+    # the row is read once. All programs run at the same time (a cooperative launch), so those
+    # that are waited for do come. While one waits, its part of the group's next row is loaded.
+    part = tl.program_id(0) % PARTS
+    first = tl.program_id(0) // PARTS
+    groups = tl.num_programs(0) // PARTS
+    lane = tl.arange(0, BLOCK)
+    at = part * STEP + lane
+    four = at // 4 * 4
+    mine = lane // 4 * 4 < STEP
+    who = tl.arange(0, SPREAD)
+    corner = tl.arange(0, 8)
     # Whole groups of four are moved at once also where a row starts between two of them; what
     # belongs to the neighbours is read and dropped.
-    skew = (begin % 4).to(tl.int32)
-    x += begin // 4 * 4
-    y += begin // 4 * 4
-    end = skew + n
-    lane = tl.arange(0, BLOCK)
-    at = part.to(tl.int32) * STEP + lane
-    group = at // 4 * 4
-    mine = lane // 4 * 4 < STEP
-    value = tl.load(x + at, mine & (group < end), other=-float("inf"))
-    value = tl.where(mine & (at >= skew) & (at < end), value, -float("inf"))
-    peak = tl.max(value, 0)
-    power = tl.exp(value - tl.where(peak == -float("inf"), 0.0, peak))
-    total = tl.sum(power, 0)
-    # Peak and sum travel in one word, which is written at once and is never 0: the sum is at
-    # least 1, or the peak is -inf.
-    high = peak.to(tl.int32, bitcast=True).to(tl.int64) << 32
-    low = total.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
-    board = words + 1 + row * PARTS
-    tl.store(board + part, high | low)
-    who = tl.arange(0, SPREAD)
-    # Absent parts have peak -inf and sum 0.
-    found = tl.load(board + who, who < PARTS, other=-(2**55), volatile=True)
-    while tl.sum((found == 0).to(tl.int32), 0) > 0:
+    # 64 bits for the place of a row, 32 within it.
+    stride = n.to(tl.int64)
+    begin = stride * first
+    near = mine & (four < (begin % 4).to(tl.int32) + n)
+    value = tl.load(x + begin // 4 * 4 + at, near, other=-float("inf"))
+    for row in range(first, rows, groups):
+        begin = stride * row
+        skew = (begin % 4).to(tl.int32)
+        end = skew + n
+        value = tl.where(mine & (at >= skew) & (at < end), value, -float("inf"))
+        peak = tl.max(value, 0)
+        power = tl.exp(value - tl.where(peak == -float("inf"), 0.0, peak))
+        total = tl.sum(power, 0)
+        # Peak and sum travel in one word, which is written at once and is never 0: the sum is at
+        # least 1, or the peak is -inf.
+        high = peak.to(tl.int32, bitcast=True).to(tl.int64) << 32
+        low = total.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+        board = words + row * PARTS
+        tl.store(board + part, high | low)
+        later = row + groups
+        ahead = stride * later
+        near = mine & (four < tl.where(later < rows, (ahead % 4).to(tl.int32) + n, 0))
+        following = tl.load(x + ahead // 4 * 4 + at, near, other=-float("inf"))
+        # Absent parts have peak -inf and sum 0.
         found = tl.load(board + who, who < PARTS, other=-(2**55), volatile=True)
-    peaks = (found >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    totals = found.to(tl.int32).to(tl.float32, bitcast=True)
-    top = tl.max(peaks, 0)
-    scale = 1.0 / tl.sum(totals * tl.exp(peaks - top), 0)
-    # A part of -inf alone has no peak to rescale by; a row of -inf alone is NaN.
-    nothing = (peak == -float("inf")) & (top > -float("inf"))
-    rescale = tl.where(nothing, 0.0, tl.exp(peak - top) * scale)
-    tl.store(y + at, power * rescale, mine & (group >= skew) & (group + 4 <= end))
-    if not EVEN:
-        corner = tl.arange(0, 8)
-        place = tl.where(corner < 4, corner, end // 4 * 4 + corner - 4)
-        # Of the first group if the row starts within it, of the last one in any case.
-        owner = tl.where(corner < 4, tl.where(skew > 0, 0, -1), PARTS - 1)
-        inside = (owner == part.to(tl.int32)) & (place >= skew) & (place < end)
-        value = tl.load(x + place, inside, other=-float("inf"))
-        tl.store(y + place, tl.exp(value - top) * scale, inside)
+        while tl.sum((found == 0).to(tl.int32), 0) > 0:
+            found = tl.load(board + who, who < PARTS, other=-(2**55), volatile=True)
+        peaks = (found >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+        totals = found.to(tl.int32).to(tl.float32, bitcast=True)
+        top = tl.max(peaks, 0)
+        scale = 1.0 / tl.sum(totals * tl.exp(peaks - top), 0)
+        # A part of -inf alone has no peak to rescale by; a row of -inf alone is NaN.
+        nothing = (peak == -float("inf")) & (top > -float("inf"))
+        rescale = tl.where(nothing, 0.0, tl.exp(peak - top) * scale)
+        inside = mine & (four >= skew) & (four + 4 <= end)
+        tl.store(y + begin // 4 * 4 + at, power * rescale, inside)
+        if not EVEN:
+            # The first group if the row starts within it, and the last one.
+            place = tl.where(corner < 4, corner, end // 4 * 4 + corner - 4)
+            owner = tl.where(corner < 4, tl.where(skew > 0, 0, -1), PARTS - 1)
+            inside = (owner == part) & (place >= skew) & (place < end)
+            edge = tl.load(x + begin // 4 * 4 + place, inside, other=-float("inf"))
+            tl.store(y + begin // 4 * 4 + place, tl.exp(edge - top) * scale, inside)
+        value = following
 
 
 def add(a, b, block=2048, warps=4):
@@ -186,8 +201,8 @@ def settings(n):
     The kernel's name, then its block sizes and warps.
     """
     block = triton.next_power_of_2(n)
-    if n > MOST_PARTS * 16384:
-        return [
+    if n > IN_REGISTERS:
+        tried = [
             ("long", head, chunk, warps, store, stages)
             for head in (16384, 32768)
             for chunk in (4096, 8192)
@@ -195,14 +210,20 @@ def settings(n):
             for store in ("", ".cs")
             for stages in (1, 3)
         ]
-    if n > IN_REGISTERS:
-        tried = []
         for block in (4096, 8192, 16384):
             # Equal parts, each a whole number of 16 floats.
-            parts = triton.cdiv(n + 3, block) if n % 4 else triton.cdiv(n, block)
-            step = 16 * triton.cdiv(triton.cdiv(n + 3 if n % 4 else n, parts), 16)
-            for warps in (block // 1024, block // 512):
-                tried.append(("parts", step, block, parts, warps))
+            widest = n if n % 4 == 0 else n + 3
+            parts = triton.cdiv(widest, block)
+            step = 16 * triton.cdiv(triton.cdiv(widest, parts), 16)
+            if parts > MOST_PARTS:
+                continue
+            # 32 and 16 floats in a thread's registers, and as many of the next row.
+            tried += [
+                ("parts", step, block, parts, block // 1024, 16384 // block),
+                ("parts", step, block, parts, block // 512, 16384 // block),
+            ]
+            if block < 16384:
+                tried.append(("parts", step, block, parts, block // 512, 8192 // block))
         return tried
     tried = []
     for rows in (1, 2, 4, 8, 16, 32):
@@ -220,13 +241,15 @@ def _launch(x, y, setting):
     count, n = x.shape
     kernel, *sizes = setting
     if kernel == "parts":
-        step, block, parts, warps = sizes
-        # The counter of programs, then one word for each part of each row.
-        words = torch.zeros(1 + count * parts, dtype=torch.int64, device=x.device)
-        _softmax_parts[(count * parts,)](
+        step, block, parts, warps, resident = sizes
+        # One word for each part of each row.
+        words = torch.zeros(count * parts, dtype=torch.int64, device=x.device)
+        places = torch.cuda.get_device_properties(x.device).multi_processor_count * resident
+        _softmax_parts[(min(count, places // parts) * parts,)](
             x,
             y,
             words,
+            count,
             n,
             STEP=step,
             BLOCK=block,
@@ -234,6 +257,10 @@ def _launch(x, y, setting):
             SPREAD=triton.next_power_of_2(parts),
             EVEN=n % 4 == 0,
             num_warps=warps,
+            num_stages=1,
+            # A multiprocessor has 65,536.
+            maxnreg=min(255, 65536 // (32 * warps * resident)),
+            launch_cooperative_grid=True,
         )
     elif kernel == "long":
         head, chunk, warps, store, stages = sizes
@@ -260,14 +287,15 @@ def softmax(x):
         def cost(setting, milliseconds):
             try:
                 _launch(x, y, setting)
-            except triton.runtime.errors.OutOfResources:
+                # Ten replays of so many milliseconds of calls.
+                return triton.testing.do_bench_cudagraph(
+                    lambda: _launch(x, y, setting), rep=milliseconds, return_mode="median"
+                )
+            except FAILURES:
                 return float("inf")
-            return triton.testing.do_bench(
-                lambda: _launch(x, y, setting), warmup=3, rep=milliseconds, return_mode="median"
-            )
 
-        best = sorted(settings(n), key=lambda s: cost(s, 15))[:4]
-        _chosen[n] = min(best, key=lambda s: cost(s, 100))
+        best = sorted(settings(n), key=lambda s: cost(s, 2))[:4]
+        _chosen[n] = min(best, key=lambda s: cost(s, 10))
     return _launch(x, torch.empty_like(x), _chosen[n])
 
 
@@ -287,11 +315,16 @@ def _distance(result, reference):
 def _both(contenders, runs, rounds):
     """Return the time on the device, and the time of a call with its launch.
 
-    A flush of the L2 before each round hides the launch, which is kept
-    apart.
+    For the first each contender is captured in a CUDA graph, and a flush of the L2 before each
+    round hides the launch of the graph. (What is moved here is far larger than the L2.)
     """
+    marker = torch.zeros(1, device="cuda")
+    replays = {}
+    for name, call in contenders.items():
+        replay = capture(lambda _, call=call: call(), (marker,))
+        replays[name] = functools.partial(replay, *replay.inputs)
     timer = SyncTimer("cuda", runs=runs, rounds=rounds, warmup=3, flush_l2=True)
-    device = timer.compare(contenders)
+    device = timer.compare(replays)
     return device, SyncTimer("cuda", runs=runs, rounds=rounds, warmup=3).compare(contenders)
 
 
@@ -386,7 +419,7 @@ def _compile_settings(n, elements):
     y = torch.empty_like(x)
     for setting in settings(n):
         # Tried again, and left out, when its time is asked for.
-        with contextlib.suppress(triton.runtime.errors.OutOfResources):
+        with contextlib.suppress(*FAILURES):
             _launch(x, y, setting)
     torch.cuda.synchronize()
 

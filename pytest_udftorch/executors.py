@@ -39,6 +39,7 @@ from pytest_udftorch.timers import untyped
 
 __all__ = [
     "VARIATIONS",
+    "CapturedShapeError",
     "Executor",
     "ExecutorUnavailableError",
     "UnknownExecutorError",
@@ -62,6 +63,10 @@ _CAPTURE_WARMUP: Final = 3
 
 class UnknownExecutorError(UdfError):
     """No executor, or no variation, has the given name."""
+
+
+class CapturedShapeError(UdfError):
+    """A captured graph was given inputs of other shapes or dtypes than it was captured with."""
 
 
 class ExecutorUnavailableError(UdfError):
@@ -123,7 +128,8 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
 
     The callable copies its arguments into the graph's own inputs, except those that are the
     graph's own inputs (``.inputs`` of the callable), and returns the graph's own outputs,
-    which the next replay overwrites.
+    which the next replay overwrites. It raises :class:`CapturedShapeError` for arguments of
+    other shapes or dtypes.
 
     Raises:
         ExecutorUnavailableError: the inputs are not on a CUDA device.
@@ -144,15 +150,33 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        output = run(*static)
+    stream = torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[leaves[0].device.index]
+    unused = generator.clone_state()
+    try:
+        with torch.no_grad(), torch.cuda.graph(graph):
+            output = run(*static)
+    except BaseException:
+        # A failed capture leaves its stream current, and the generator believing that it is
+        # being captured, so that no random number could be drawn any more.
+        torch.cuda.set_stream(stream)
+        generator.graphsafe_set_state(unused)
+        raise
 
     def replay(*arguments: Any) -> Any:
         given = pytree.tree_leaves(list(arguments))
         fresh = [t for t in given if isinstance(t, torch.Tensor)]
         for mine, theirs in zip(leaves, fresh, strict=True):
-            if mine is not theirs:
-                mine.copy_(theirs)
+            if mine is theirs:
+                continue
+            # A copy would broadcast and convert without a word.
+            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+                raise CapturedShapeError(
+                    f"The graph was captured for {mine.dtype}{list(mine.shape)} and is given "
+                    f"{theirs.dtype}{list(theirs.shape)}. Capture one for these inputs too, or "
+                    "use an executor without cudagraph."
+                )
+            mine.copy_(theirs)
         graph.replay()
         return output
 
@@ -195,7 +219,9 @@ def _script(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
 
 
 def _fx(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-    return torch.fx.symbolic_trace(model)
+    from pytest_udftorch import fusion
+
+    return fusion.trace(model)
 
 
 def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:

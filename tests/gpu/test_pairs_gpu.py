@@ -63,6 +63,13 @@ def test_replay_follows_its_inputs(model, x):
             torch.testing.assert_close(run(fresh), model(fresh))
 
 
+def test_replay_refuses_other_shapes_and_dtypes(model, x):
+    run = executors.make(executors.resolve("eager+cudagraph"), model, (x,))
+    for other in (x[:1], torch.cat([x, x]), x.double()):
+        with pytest.raises(executors.CapturedShapeError, match=r"captured for torch.float32\[4, 3"):
+            run(other)
+
+
 def test_branches_on_streams_are_ordered(model):
     """Many replays on fresh inputs: a missing wait would show as a changing result."""
     big = torch.randn(64, 3, 64, 64, device="cuda")
@@ -80,9 +87,14 @@ def test_work_that_cannot_be_captured_is_recorded(x):
         def forward(self, x):
             return x * float(x.sum().item() > 0)
 
+    stream = torch.cuda.current_stream()
     pair = pairs.model_pair(Waits().eval(), x, ["eager+cudagraph", "eager+channels_last"])
     assert "eager+cudagraph" in pair.failures
     assert "eager+channels_last" in pair.working
+    assert torch.cuda.current_stream() == stream
+    assert torch.randn(3, device="cuda").isfinite().all()
+    run = executors.make(executors.resolve("eager+cudagraph"), nn.Tanh(), (x,))
+    assert torch.equal(run(x), x.tanh())
 
 
 def test_inputs_on_the_cpu_cannot_be_captured():

@@ -23,7 +23,7 @@ torch.manual_seed(6)
 
 
 def board(x, step, parts):
-    words = torch.zeros(1 + len(x) * parts, dtype=torch.int64)
+    words = torch.zeros(len(x) * parts, dtype=torch.int64)
     n = x.shape[1]
     for row, values in enumerate(x):
         skew = row * n % 4
@@ -33,7 +33,7 @@ def board(x, step, parts):
             peak = mine.max() if mine.numel() else torch.tensor(-float("inf"))
             sum_ = torch.exp(mine - peak).sum() if torch.isfinite(peak) else torch.tensor(0.0)
             pair = torch.stack([sum_, peak]).float().view(torch.int32).to(torch.int64)
-            words[1 + row * parts + part] = (pair[1] << 32) | (pair[0] & 0xFFFFFFFF)
+            words[row * parts + part] = (pair[1] << 32) | (pair[0] & 0xFFFFFFFF)
     return words
 
 
@@ -42,12 +42,11 @@ def softmax(x, step, block, parts):
     words = board(x, step, parts)
     before = words.clone()
     n = x.shape[1]
-    _softmax_parts[(len(x) * parts,)](
-        x, y, words, n, STEP=step, BLOCK=block, PARTS=parts,
+    _softmax_parts[(2 * parts,)](
+        x, y, words, len(x), n, STEP=step, BLOCK=block, PARTS=parts,
         SPREAD=triton.next_power_of_2(parts), EVEN=n % 4 == 0,
     )
-    own = before[1:] >> 32
-    assert torch.equal(words[1:] >> 32, own), "a program found another peak"
+    assert torch.equal(words >> 32, before >> 32), "a program found another peak"
     return y
 
 

@@ -259,6 +259,29 @@ def test_model_that_cannot_be_traced_gets_the_best_uniform_executor(x):
     assert torch.equal(plan.apply(model, (x,))(x)["y"], model(x)["y"])
 
 
+def test_hooks_of_the_model_are_never_dropped(model, x):
+    seen = []
+    model.relu.register_forward_hook(lambda *_: seen.append("relu"))
+    model.register_forward_hook(lambda _module, _inputs, output: output + 1)
+    wanted = model(x)
+    with pytest.raises(UntraceableModelError, match=r"hooks of its own \(the model itself, relu\)"):
+        trace(model)
+    plan = oracle.oracle(model, x, executors=["eager", "fx"], **QUICK)
+    assert "hooks of its own" in plan.report["members"]["fx"]["error"]
+    assert plan.uniform == "eager"
+    run = plan.apply(model, (x,))
+    seen.clear()
+    assert torch.equal(run(x), wanted)
+    assert seen == ["relu"] * 3
+
+
+def test_plan_on_the_cpu_takes_other_shapes(model, x):
+    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    run = plan.apply(model, (x,))
+    more = torch.cat([x, x + 1, x])
+    torch.testing.assert_close(run(more), model(more), rtol=1e-5, atol=1e-5)
+
+
 def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path):
     journal = tmp_path / "journal.json"
 
