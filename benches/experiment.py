@@ -8,7 +8,7 @@ a command that stores a row per case:
 
 A case is not begun when the budget would probably end before it; what was left out is printed
 and stored. An existing file of the same experiment, scale, device and versions is continued;
-Ctrl-C keeps what is done.
+Ctrl-C keeps what is done; ``--again`` starts afresh.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import json
 import os
 import sys
@@ -165,6 +166,37 @@ def speedup(timed: Comparison, name: str, over: str) -> dict[str, Any]:
     }
 
 
+def bench(
+    benchmark: Any, experiment: Experiment, case: Case, device: str, scale: str
+) -> dict[str, Any]:
+    """Run one case as a bench of pytest-benchmark and return its row.
+
+    The bench's own time is that of the first contender, the baseline; the interleaved
+    comparison is in ``extra_info``.
+    """
+    _warm_compiler(device)
+    torch._dynamo.reset()
+    prepared = experiment.prepare(case, device)
+    baseline = next(iter(prepared.calls.values()))
+
+    def call() -> None:
+        baseline()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    with torch.no_grad():
+        benchmark.pedantic(call, rounds=5, warmup_rounds=1)
+    row = {
+        "case": case,
+        **prepared.info,
+        **timings_json(compare(prepared.calls, device, CASE_SECONDS[scale])),
+    }
+    benchmark.extra_info.update(
+        {"experiment": experiment.name, "run": describe_run(experiment, device, scale), "row": row}
+    )
+    return row
+
+
 def measure(experiment: Experiment, case: Case, device: str, scale: str) -> dict[str, Any]:
     """Return what one case showed: what preparing told, and the times.
 
@@ -175,14 +207,12 @@ def measure(experiment: Experiment, case: Case, device: str, scale: str) -> dict
     try:
         prepared = experiment.prepare(case, device)
         row = dict(prepared.info)
-        if prepared.calls:
-            timed = compare(prepared.calls, device, CASE_SECONDS[scale])
-            row |= timings_json(timed)
-            if experiment.keep_runs:
-                row["runs_ns"] = {
-                    name: [round(v) for v in timing.runs_ns]
-                    for name, timing in timed.timings.items()
-                }
+        timed = compare(prepared.calls, device, CASE_SECONDS[scale])
+        row |= timings_json(timed)
+        if experiment.keep_runs:
+            row["runs_ns"] = {
+                name: [round(v) for v in timing.runs_ns] for name, timing in timed.timings.items()
+            }
     except Exception as error:
         text = str(error).strip().splitlines()
         return {"error": f"{type(error).__name__}: {text[0] if text else ''}"[:500]}
@@ -308,6 +338,7 @@ def run(
     return document
 
 
+@functools.cache
 def _warm_compiler(device: str) -> None:
     """Compile something: a process's first compilation loads the compiler, which is no case."""
     with torch.no_grad():
@@ -341,7 +372,10 @@ def main(
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help=f"by default {experiment.budget_s}"
     )
+    parser.add_argument("--again", action="store_true", help="overwrite OUT.json if it exists")
     options = parser.parse_args(arguments)
+    if options.again:
+        options.output.unlink(missing_ok=True)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         document = run(
