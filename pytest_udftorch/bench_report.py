@@ -191,6 +191,7 @@ def _figure(
     header: Sequence[str],
     rows: Sequence[Sequence[Cell]],
 ) -> str:
+    name = escape(name)
     return (
         f'<figure id="{name}"><figcaption>{escape(title)}<span class="hint">{escape(hint)}</span>'
         f'</figcaption><div class="scroll drawing">{drawing}</div>{key}'
@@ -201,6 +202,16 @@ def _figure(
 
 def _number(value: float | None, digits: int = 3) -> Cell:
     return ("-", "") if value is None else (f"{value:.{digits}g}", value)
+
+
+def _whole(value: Any) -> Cell:
+    # What a file says is a number may be anything, and text would have to be escaped.
+    number = int(value)
+    return f"{number:,}", number
+
+
+def _ratio(value: float | None) -> Cell:
+    return ("-", "") if value is None else (f"{value:.2f}", value)
 
 
 def _time(value: float) -> Cell:
@@ -243,9 +254,15 @@ class _Colors:
         number = self.names.setdefault(name, len(self.names))
         return number % charts.COLORS, (number + number // charts.COLORS) % 4
 
-    def legend(self, *, markers: bool = True, published: bool = False) -> str:
+    def legend(
+        self,
+        *,
+        markers: bool = True,
+        joined: bool = True,
+        published: bool = False,
+    ) -> str:
         entries = [(n, self(n)[0], self(n)[1] if markers else None) for n in self.names]
-        return charts.legend(entries, published=published)
+        return charts.legend(entries, joined=joined, published=published)
 
 
 _TIMES_FASTER: Final = Axis("times faster", guide=1.0)
@@ -255,7 +272,7 @@ _TIMES_FASTER: Final = Axis("times faster", guide=1.0)
 
 
 def _matmul(benches: Sequence[Bench]) -> list[str]:
-    colors, ratio_colors = _Colors(), _Colors()
+    colors = _Colors()
     times: dict[str, list[tuple[float, float]]] = {}
     ratios: dict[str, list[tuple[float, float]]] = {}
     compiling: list[tuple[str, list[Bar]]] = []
@@ -280,7 +297,7 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
                         (f"{n:,.0f}", n),
                         _time(taken),
                         _number(2 * n**3 / taken),
-                        _number(faster),
+                        _ratio(faster),
                         _time(first) if first is not None else ("-", ""),
                     ]
                 )
@@ -315,11 +332,11 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
                 "Products of square matrices: speed-up against size",
                 "Over the interpreted form on the same device.",
                 charts.plot(
-                    [Series(k, v, True, *ratio_colors(k)) for k, v in ratios.items()],
+                    [Series(k, v, True, *colors(k)) for k, v in ratios.items()],
                     Axis("rows and columns", log=True),
                     Axis("times faster", log=True, guide=1.0),
                 ),
-                ratio_colors.legend(),
+                charts.legend([(k, *colors(k)) for k in ratios]),
                 header,
                 cells,
             )
@@ -362,10 +379,10 @@ def _convolutions(benches: Sequence[Bench]) -> list[str]:
                 groups.setdefault(name, []).append((float(case["kernel"]), faster))
                 cells.append(
                     [
-                        *((str(case[k]), case[k]) for k in ("kernel", "stride", "padding")),
+                        *(_whole(case[k]) for k in ("kernel", "stride", "padding")),
                         _time(_median(row, f"eager{suffix}")),
                         _time(_median(row, f"compile{suffix}")),
-                        _number(faster),
+                        _ratio(faster),
                     ]
                 )
             if not groups:
@@ -411,13 +428,13 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
                 [
                     text_cell(case["name"]),
                     text_cell(case["layer"], wrap=True),
-                    (str(case["calls"]), case["calls"]),
+                    _whole(case["calls"]),
                     _time(_median(row, "eager")),
                     _time(_median(row, "compile")),
                     _time(inside["eager"]),
                     _time(inside["compile"]),
-                    _number(on_its_own),
-                    _number(in_model),
+                    _ratio(on_its_own),
+                    _ratio(in_model),
                 ]
             )
         if not alone:
@@ -438,7 +455,7 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
                     Axis("times faster alone", log=True, guide=1.0),
                     diagonal=True,
                 ),
-                charts.legend([(s.name, s.color, s.marker) for s in series]),
+                charts.legend([(s.name, s.color, s.marker) for s in series], joined=False),
                 [
                     "layer", "convolution", "calls", "alone, interpreted", "alone, compiled",
                     "in the model, interpreted", "in the model, compiled", "faster alone",
@@ -530,7 +547,7 @@ def _chains(benches: Sequence[Bench]) -> list[str]:
                         text_cell(name),
                         text_cell(bench.device),
                         _time(_median(row, name)),
-                        _number(ratio),
+                        _ratio(ratio),
                         _time(row["first_call_ns"][name]),
                     ]
                 )
@@ -629,8 +646,8 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
                             text_cell(model),
                             text_cell(executor),
                             _time(times[executor]),
-                            _number(times["eager"] / times[executor]),
-                            _number(published),
+                            _ratio(times["eager"] / times[executor]),
+                            _ratio(published),
                         ]
                     )
                 if bars:
@@ -666,7 +683,7 @@ def _validation(benches: Sequence[Bench]) -> list[str]:
                         text_cell(row["model"]),
                         text_cell(name),
                         _time(one["wall_ns"]),
-                        _number(over),
+                        _ratio(over),
                         _number(row.get("layer_timing_share"), 4),
                         _number(row.get("layer_subtraction_share"), 4),
                     ]
@@ -711,9 +728,9 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
                         text_cell(row["case"]["layer"], wrap=True),
                         text_cell(name),
                         text_cell(bench.device),
-                        (str(len(row["case"]["places"])), len(row["case"]["places"])),
+                        _whole(len(row["case"]["places"])),
                         _time(_median(row, name)),
-                        _number(ratio),
+                        _ratio(ratio),
                     ]
                 )
                 for model, place, label in row["case"]["places"]:
@@ -761,7 +778,7 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
                 f"Layer times of {model}",
                 f"{where}. Each layer alone, by its place in the forward pass.",
                 charts.plot(drawn, Axis("place of the layer"), Axis("microseconds", log=True)),
-                colors.legend(),
+                colors.legend(joined=False),
                 ["layer", "executor", "time"],
                 lines,
             )
@@ -782,8 +799,10 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
             cell = f"{row['model']}, batch {row['batch']}"
             timings = row.get("plan_measurement", {}).get("timings", {})
             for name, value in row.get("regret", {}).items():
-                plans.setdefault(name, []).append((float(number), 100 * float(value)))
-                tips.setdefault(name, []).append(f"{cell}: {100 * value:+.1f} %")
+                # It would squeeze the others together; the next figure shows it.
+                if name != "torch.compile":
+                    plans.setdefault(name, []).append((float(number), 100 * float(value)))
+                    tips.setdefault(name, []).append(f"{cell}: {100 * value:+.1f} %")
                 taken = timings.get(name, {}).get("median_ns")
                 cells.append(
                     [
@@ -809,12 +828,13 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
                 over_groups.append((f"{row['model']}, {row['batch']}", bars))
         if plans:
             names = [f"{r['model']}, {r['batch']}" for r in bench.rows]
+            cells_text = "; ".join(f"{n}: {name}" for n, name in enumerate(names, 1))
             found.append(
                 _figure(
                     f"oracles-{bench.device}",
                     "Oracles: regret of every plan",
                     f"{bench.where}. Time of a plan over the sum of the units' least times, less "
-                    f"one. Cells from 1: {'; '.join(names)}. Fusion across units can go below 0.",
+                    f"one; fusion across units can go below 0. Cells: {cells_text}.",
                     charts.plot(
                         [
                             Series(k, v, False, *colors(k), tips[k])
@@ -823,7 +843,7 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
                         Axis("cell", ticks=range(1, len(names) + 1)),
                         Axis("regret, percent", guide=0.0),
                     ),
-                    colors.legend(),
+                    colors.legend(joined=False),
                     ["model and batch", "plan", "time", "regret"],
                     cells,
                 )
@@ -838,7 +858,7 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
                     over_colors.legend(markers=False),
                     ["model and batch", "over", "times faster"],
                     [
-                        [text_cell(cell), text_cell(b.name), _number(b.value)]
+                        [text_cell(cell), text_cell(b.name), _ratio(b.value)]
                         for cell, bars in over_groups
                         for b in bars
                     ],
@@ -863,7 +883,7 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
                 series.setdefault(name, []).append((float(row[size]), moved / taken))
                 cells.append(
                     [
-                        (f"{row[size]:,}", row[size]),
+                        _whole(row[size]),
                         text_cell(name),
                         _time(taken),
                         _number(moved / taken, 4),
@@ -955,10 +975,10 @@ def _published(benches: Sequence[Bench]) -> str:
                 [
                     text_cell(row["model"]),
                     text_cell(bench.where),
-                    (str(row["batch"]), row["batch"]),
-                    _number(published),
-                    _number(times["eager"] / times["compile"]),
-                    _number(plan),
+                    _whole(row["batch"]),
+                    _ratio(published),
+                    _ratio(times["eager"] / times["compile"]),
+                    _ratio(plan),
                 ]
             )
     if not found:

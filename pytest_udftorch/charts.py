@@ -283,11 +283,12 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) -> str:
         for bar in found:
             end = scale(bar.value)
             start, width = min(base, end), abs(end - base)
+            shown = max(end, base, scale(bar.mark) if bar.mark is not None else 0) + 4
             parts.append(
                 f'<rect class="c{bar.color % COLORS}" x="{start:.1f}" y="{y}" '
                 f'width="{max(width, 0.5):.1f}" height="{thick - 2}">'
                 f"<title>{escape(name)}, {escape(bar.name)}: {escape(bar.text)}</title></rect>"
-                f'<text class="value" x="{max(end, base) + 4:.1f}" y="{y + thick - 3}">'
+                f'<text class="value" x="{shown:.1f}" y="{y + thick - 3}">'
                 f"{escape(bar.text)}</text>"
             )
             if bar.mark is not None:
@@ -366,11 +367,17 @@ def density(samples: Sequence[tuple[str, Sequence[float]]], x: Axis) -> str:
     return _svg(_HEIGHT, parts, f"Density of {x.label}")
 
 
-def legend(entries: Sequence[tuple[str, int, int | None]], *, published: bool = False) -> str:
+def legend(
+    entries: Sequence[tuple[str, int, int | None]],
+    *,
+    joined: bool = True,
+    published: bool = False,
+) -> str:
     """Return a list of names with their colors and markers.
 
     Args:
         entries: name, color, and marker, or None for a bar.
+        joined: whether lines go through the markers.
         published: whether the mark of published values is explained too.
     """
     items = []
@@ -378,8 +385,8 @@ def legend(entries: Sequence[tuple[str, int, int | None]], *, published: bool = 
         shape = (
             f'<rect class="c{color % COLORS}" x="2" y="1" width="30" height="10"/>'
             if marker is None
-            else f'<polyline class="c{color % COLORS}" points="2,6 32,6"/>'
-            f'{_marker(marker, 17, 6)} class="c{color % COLORS}"/>'
+            else f'<polyline class="c{color % COLORS}" points="2,6 32,6"/>' * joined
+            + f'{_marker(marker, 17, 6)} class="c{color % COLORS}"/>'
         )
         items.append(f'<li><svg aria-hidden="true">{shape}</svg>{escape(name)}</li>')
     if published:
