@@ -33,7 +33,7 @@ from pytest_udftorch.samples import median
 EXECUTORS = ["eager", "compile"]
 
 #: Convolutions drawn; a budget may end before them.
-COUNTS = {"small": 15, "full": 600}
+COUNTS = {"small": 15, "full": 300}
 #: Multiply-adds of a convolution: between what a launch hides and what a round takes too long for.
 WORK: Final = {"cpu": (1e4, 3e8), "cuda": (1e5, 2e10)}
 #: Elements of input and output together.

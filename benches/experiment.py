@@ -47,6 +47,9 @@ SCALES: Final = ("small", "full")
 RUNS: Final = 20
 ROUNDS: Final = 10
 
+#: Cases left out that are named; a longer list is counted.
+SAID: Final = 12
+
 #: Seconds that the rounds of one case may take.
 CASE_SECONDS: Final = {"small": 0.5, "full": 3.0}
 
@@ -305,11 +308,12 @@ def run(
         "command": f"python -m benches.{experiment.name} OUT.json --scale {scale} "
         f"--device {device} --budget {budget:g}",
         "interrupted": False,
-        "left_out": [],
+        "left_out": 0,
         "rows": rows,
     }
     start = time.monotonic()
     spent: list[float] = []
+    left_out: list[Case] = []
     try:
         _warm_compiler(device)
         for number, (case, key) in enumerate(zip(cases, keys, strict=True), 1):
@@ -317,7 +321,7 @@ def run(
                 continue
             begun = time.monotonic()
             if spent and begun - start + median(spent) > budget:
-                document["left_out"].append(case)
+                left_out.append(case)
                 continue
             row = {"case": case, **measure(experiment, case, device, scale)}
             spent.append(time.monotonic() - begun)
@@ -328,10 +332,13 @@ def run(
             say(f"{number}/{len(cases)}, {total:.0f} s of {budget:g} s: {summary(case, row)}")
     except KeyboardInterrupt:
         document["interrupted"] = True
-        document["left_out"] = [c for c, k in zip(cases, keys, strict=True) if k not in done]
+        left_out = [c for c, k in zip(cases, keys, strict=True) if k not in done]
         say(f"Interrupted after {len(rows)} of {len(cases)} cases; the same command goes on.")
-    for case in document["left_out"]:
+    document["left_out"] = len(left_out)
+    for case in left_out[:SAID]:
         say(f"left out: {_text(case)}")
+    if len(left_out) > SAID:
+        say(f"left out: {len(left_out) - SAID} more")
     if experiment.finish is not None:
         document |= experiment.finish([r for r in rows if "error" not in r])
     _save(output, document)

@@ -175,7 +175,7 @@ def _bench(kind: str, run: Row, rows: list[Row], path: Path, derived: Row | None
         [row for row in rows if "error" not in row],
         {k: derived[k] for k in ("predictor",) if k in (derived or {})} if derived else {},
         path,
-        len(run.get("left_out", [])),
+        int(run.get("left_out", 0)),
     )
 
 
