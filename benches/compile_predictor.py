@@ -35,7 +35,7 @@ EXECUTORS = ["eager", "compile"]
 #: Convolutions drawn; a budget may end before them.
 COUNTS = {"small": 15, "full": 300}
 #: Multiply-adds of a convolution: between what a launch hides and what a round takes too long for.
-WORK: Final = {"cpu": (1e4, 3e8), "cuda": (1e5, 2e10)}
+WORK: Final = {"cpu": (1e4, 3e8), "cuda": (1e5, 5e9)}
 #: Elements of input and output together.
 ELEMENTS: Final = {"cpu": 4e6, "cuda": 2e8}
 

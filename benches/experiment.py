@@ -6,9 +6,9 @@ a command that stores a row per case:
 
     python -m benches.compile_convolutions OUT.json --scale full --device cuda --budget 80
 
-A case is not begun when the budget would probably end before it; what was left out is printed
-and stored. An existing file of the same experiment, scale, device and versions is continued;
-Ctrl-C keeps what is done; ``--again`` starts afresh.
+A case is not begun when, going by the last three, the budget would end before it; what was left
+out is printed and counted in the file. An existing file of the same experiment, scale, device and
+versions is continued; Ctrl-C keeps what is done; ``--again`` starts afresh.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ ROUNDS: Final = 10
 SAID: Final = 12
 
 #: Seconds that the rounds of one case may take.
-CASE_SECONDS: Final = {"small": 0.5, "full": 3.0}
+CASE_SECONDS: Final = {"small": 0.5, "full": 1.5}
+
+#: Seconds of one round of all contenders above which one pilot round is enough.
+LONG_ROUND: Final = 0.02
 
 
 class ResumeError(UdfError):
@@ -127,13 +130,19 @@ def compare(calls: dict[str, Call], device: str, seconds: float) -> Comparison:
     At least six runs of one round, however long they take: fewer give no verdict.
     """
     with torch.no_grad():
-        pilot = SyncTimer(device, runs=3, rounds=1, warmup=1, gpu_state=False).compare(calls)
-        each = sum(median(t.wall_ns) for t in pilot.timings.values()) / 1e9
+        each = _seconds(SyncTimer(device, runs=1, rounds=1, warmup=0, gpu_state=False), calls)
+        if each < LONG_ROUND:
+            each = _seconds(SyncTimer(device, runs=3, rounds=3, warmup=1, gpu_state=False), calls)
         # A run has one call more than it has rounds.
         calls_each = seconds / max(each, 1e-9)
         runs = max(FEWEST_RUNS, min(RUNS, int(calls_each / 2)))
         rounds = max(1, min(ROUNDS, int(calls_each / runs) - 1))
-        return SyncTimer(device, runs=runs, rounds=rounds, warmup=1, gpu_state=False).compare(calls)
+        return SyncTimer(device, runs=runs, rounds=rounds, warmup=0, gpu_state=False).compare(calls)
+
+
+def _seconds(timer: SyncTimer, calls: dict[str, Call]) -> float:
+    """Return what one round of all contenders takes."""
+    return sum(median(t.wall_ns) for t in timer.compare(calls).timings.values()) / 1e9
 
 
 def timings_json(timed: Comparison) -> dict[str, Any]:
@@ -320,7 +329,7 @@ def run(
             if key in done:
                 continue
             begun = time.monotonic()
-            if spent and begun - start + median(spent) > budget:
+            if spent and begun - start + median(spent[-3:]) > budget:
                 left_out.append(case)
                 continue
             row = {"case": case, **measure(experiment, case, device, scale)}

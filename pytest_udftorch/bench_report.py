@@ -23,7 +23,7 @@ from pytest_udftorch.errors import BenchFormatError, NoProfileError
 from pytest_udftorch.profile import time_text
 from pytest_udftorch.report import Cell, table, text_cell
 
-__all__ = ["PUBLISHED", "Bench", "load_all", "sections", "terminal"]
+__all__ = ["PUBLISHED", "Bench", "load_all", "medians", "sections", "terminal"]
 
 #: End-to-end speed-ups of torch.compile over interpreted, as the thesis has them.
 PUBLISHED: Final = {"resnet50": 1.61, "googlenet": 1.43, "mobilenet_v2": 1.63}
@@ -586,7 +586,7 @@ def _chains(benches: Sequence[Bench]) -> list[str]:
     ]
 
 
-def _models_of(row: Row) -> dict[str, float]:
+def medians(row: Row) -> dict[str, float]:
     """Return the medians of a row of compile_models, compile_oracle or compile_transformers."""
     timings = row.get("timings")
     if timings is None:
@@ -623,7 +623,7 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
         by_batch: dict[int, list[tuple[str, dict[str, float]]]] = {}
         for row in bench.rows:
             case = row.get("case", row)
-            times = _models_of(row)
+            times = medians(row)
             if "eager" in times:
                 by_batch.setdefault(int(case["batch"]), []).append((case["model"], times))
         for batch, rows in sorted(by_batch.items()):
@@ -738,7 +738,7 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
                         (float(place), _median(row, name) / 1e3, f"{label}: {row['case']['layer']}")
                     )
     header = ["layer", "executor", "device", "calls", "time", "times faster"]
-    more = f" {left_out} layers, drawn at random, were left out." if left_out else ""
+    more = f" {left_out} layers were left out." if left_out else ""
     where = "; ".join(dict.fromkeys(b.where for b in benches))
     found = [
         _figure(
@@ -966,7 +966,7 @@ def _published(benches: Sequence[Bench]) -> str:
         if bench.kind not in ("end_to_end", "cells"):
             continue
         for row in bench.rows:
-            times = _models_of(row)
+            times = medians(row)
             published = PUBLISHED.get(row["model"])
             if published is None or not {"eager", "compile"} <= set(times):
                 continue
