@@ -358,7 +358,7 @@ def run(
 def _warm_compiler(device: str) -> None:
     """Compile something: a process's first compilation loads the compiler, which is no case."""
     with torch.no_grad():
-        torch.compile(lambda x: x + 1, dynamic=False)(torch.ones(8, device=device))
+        torch.compile(lambda x: x @ x + 1, dynamic=False)(torch.ones(8, 8, device=device))
 
 
 def _text(case: Case) -> str:

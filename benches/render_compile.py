@@ -175,7 +175,26 @@ def models(bench: Bench) -> Lines:
 def validation(bench: Bench) -> Lines:
     """Return what the instruments cost, and how the layers' sums meet the whole."""
     names = list(dict.fromkeys(n for row in bench.rows for n in row["instruments"]))
-    return _table(
+
+    def cost(name: str) -> str:
+        found = [
+            r["instruments"][name]["over_pure"] for r in bench.rows if name in r["instruments"]
+        ]
+        return f"{statistics.median(found):.2f}" if found else "?"
+
+    def span(key: str) -> str:
+        shares = [row[key] for row in bench.rows]
+        return f"{min(shares):.3f} to {max(shares):.3f}"
+
+    finding = (
+        f"Median over the models, times as long as without instruments: {cost('timed')} with hooks "
+        f"that read the clock, {cost('sync')} with hooks that wait for the device, "
+        f"{cost('timed_sync')} with both, {cost('pure, profiled')} under the profiler alone, "
+        f"{cost('timed_sync, profiled')} with everything. The layers' times add up to "
+        f"{span('layer_timing_share')} of the whole when taken by hooks, and to "
+        f"{span('layer_subtraction_share')} by subtraction."
+    )
+    lines = _table(
         ["model", *names, "sum by hooks", "sum by subtraction"],
         (
             [
@@ -190,6 +209,7 @@ def validation(bench: Bench) -> Lines:
             for row in bench.rows
         ),
     )
+    return [finding, "", *lines]
 
 
 def layers(bench: Bench) -> Lines:

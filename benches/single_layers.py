@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from benches.compile_models import build, images
+
+#: Layers that compute nothing in evaluation mode: there is nothing to compare.
+IDLE: Final = (nn.Dropout, nn.Identity, nn.Flatten)
 
 
 @dataclass(frozen=True)
@@ -39,13 +42,16 @@ class Single:
 
 @functools.cache
 def singles(model: str, batch: int, size: int) -> tuple[Single, ...]:
-    """Return the calls of layers with one tensor as input, in the order of a forward pass."""
+    """Return the calls of layers with one tensor as input, in the order of a forward pass.
+
+    Layers that compute nothing in evaluation mode are left out.
+    """
     found: list[Single] = []
     counts: dict[str, int] = {}
     network = build(model)
     handles = []
     for name, module in network.named_modules():
-        if next(module.children(), None) is not None:
+        if next(module.children(), None) is not None or isinstance(module, IDLE):
             continue
 
         def hook(module: nn.Module, inputs: tuple[Any, ...], name: str = name) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +44,7 @@ class Bench:
         derived: what the bench derived from all rows.
         path: of the file.
         left_out: how many cases were not measured.
+        tag: what tells the machine from others on the page; set by :func:`sections`.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Bench:
     derived: dict[str, Any]
     path: Path
     left_out: int = 0
+    tag: str = ""
 
 
 # Reading -----------------------------------------------------------------------------
@@ -140,17 +142,33 @@ def _of_suites(benchmarks: list[Row], path: Path) -> Iterable[Bench]:
             add(info["experiment"], run, run["rows"], run)
         elif "experiment" in info:
             add(info["experiment"], info["run"], [info["row"]])
+        elif "table" in info:
+            # The suite of compile_triton, which runs on CUDA alone.
+            kind = "softmax" if "columns" in info["table"][0] else "add"
+            add(kind, info.get("run", {"device": "cuda"}), info["table"])
         else:
             for key, kind in _SUITES.items():
                 if key in info:
-                    row = info[key]
-                    run = row if isinstance(row.get("versions"), dict) else {"device": "unknown"}
-                    add(kind, {**run, "device": _device(row)}, [row])
-    yield from found.values()
+                    add(kind, _run_of(info[key]), [info[key]])
+    # One file is of one machine, which not every older row names.
+    named = {b.device: b for b in found.values() if b.where != b.device}
+    for bench in found.values():
+        known = named.get(bench.device, bench)
+        yield replace(bench, where=known.where, about=known.about)
+
+
+def _run_of(row: Row) -> Row:
+    """Return where a row of an older suite was measured, which it says in its own way."""
+    device = _device(row)
+    if isinstance(row.get("versions"), dict):
+        return {**row, "device": device}
+    named = row.get("device", device)
+    versions = {"torch": row["torch"]} if "torch" in row else {}
+    return {"device": device, "machine": {"cpu": named, "gpu": named}, "versions": versions}
 
 
 def _device(row: Row) -> str:
-    """Return the device of a row of a suite; the older ones name it in different places."""
+    """Return cpu or cuda."""
     named = str(row.get("device", ""))
     if named in ("cpu", "cuda"):
         return named
@@ -224,7 +242,7 @@ def _median(row: Row, name: str) -> float:
 
 def _whose(bench: Bench, benches: Sequence[Bench]) -> str:
     """Return what tells the bench's series from those of other devices."""
-    return f", {bench.device}" if len({b.device for b in benches}) > 1 else ""
+    return f", {bench.tag}" if len({b.tag for b in benches}) > 1 else ""
 
 
 def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
@@ -293,7 +311,7 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
                 cells.append(
                     [
                         text_cell(name),
-                        text_cell(bench.device),
+                        text_cell(bench.tag),
                         (f"{n:,.0f}", n),
                         _time(taken),
                         _number(2 * n**3 / taken),
@@ -390,7 +408,7 @@ def _convolutions(benches: Sequence[Bench]) -> list[str]:
             shape = bench.rows[0]["case"]
             found.append(
                 _figure(
-                    f"convolutions-{bench.device}{suffix.replace('+', '-')}",
+                    f"convolutions-{bench.tag}{suffix.replace('+', '-')}",
                     f"Single convolutions: speed-up against the kernel's size{text}",
                     f"{bench.where}; batch {shape['batch']}, {shape['channels']} channels, "
                     f"{shape['size']} x {shape['size']}. torch.compile over interpreted.",
@@ -444,7 +462,7 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
             series.append(Series("alone, both in a CUDA graph", graphs, False, 1, 1, tips))
         found.append(
             _figure(
-                f"resnet-convolutions-{bench.device}",
+                f"resnet-convolutions-{bench.tag}",
                 "Convolutions of ResNet-50: alone against in the model",
                 f"{bench.where}. Speed-up of each convolution by compiling: alone, end to end, "
                 "against the profiler's times of the same convolutions inside the whole model. On "
@@ -495,7 +513,7 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
         )
         found += [
             _figure(
-                f"predictor-{bench.device}",
+                f"predictor-{bench.tag}",
                 "Predicting the speed-up of a convolution",
                 f"{bench.where}; {result['convolutions']} random convolutions, each held out once. "
                 "Share of predictions within 5 % of the measurement; asked for were 95 %.",
@@ -505,7 +523,7 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
                 cells,
             ),
             _figure(
-                f"predicted-{bench.device}",
+                f"predicted-{bench.tag}",
                 "Predicted and measured speed-ups",
                 "By a perceptron that was given the shape and the interpreted time. On the line "
                 "both agree.",
@@ -545,7 +563,7 @@ def _chains(benches: Sequence[Bench]) -> list[str]:
                     [
                         (f"{blocks:.0f}", blocks),
                         text_cell(name),
-                        text_cell(bench.device),
+                        text_cell(bench.tag),
                         _time(_median(row, name)),
                         _ratio(ratio),
                         _time(row["first_call_ns"][name]),
@@ -656,7 +674,7 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
                 marked = any(b.mark is not None for _, found_ in groups for b in found_)
                 found.append(
                     _figure(
-                        f"{name}-{bench.device}-{batch}",
+                        f"{name}-{bench.tag}-{batch}",
                         f"{title}, batch {batch}",
                         f"{bench.where}. {hint}",
                         charts.bars(groups, Axis("times faster", guide=1.0)),
@@ -691,7 +709,7 @@ def _validation(benches: Sequence[Bench]) -> list[str]:
             groups.append((row["model"], bars))
         found.append(
             _figure(
-                f"validation-{bench.device}",
+                f"validation-{bench.tag}",
                 "What the timers cost",
                 f"{bench.where}. The whole model's time under each instrument, over its time "
                 "without any. In the table: the sum over layers by hooks and by subtraction, as "
@@ -727,7 +745,7 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
                     [
                         text_cell(row["case"]["layer"], wrap=True),
                         text_cell(name),
-                        text_cell(bench.device),
+                        text_cell(bench.tag),
                         _whole(len(row["case"]["places"])),
                         _time(_median(row, name)),
                         _ratio(ratio),
@@ -831,7 +849,7 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
             cells_text = "; ".join(f"{n}: {name}" for n, name in enumerate(names, 1))
             found.append(
                 _figure(
-                    f"oracles-{bench.device}",
+                    f"oracles-{bench.tag}",
                     "Oracles: regret of every plan",
                     f"{bench.where}. Time of a plan over the sum of the units' least times, less "
                     f"one; fusion across units can go below 0. Cells: {cells_text}.",
@@ -851,7 +869,7 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
         if over_groups:
             found.append(
                 _figure(
-                    f"plans-{bench.device}",
+                    f"plans-{bench.tag}",
                     "The plan that is used, against whole-model executors",
                     f"{bench.where}. One fresh, interleaved measurement of each cell.",
                     charts.bars(over_groups, _TIMES_FASTER),
@@ -893,7 +911,7 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
         what = "Element-wise addition" if adding else "Softmax over rows"
         found.append(
             _figure(
-                f"triton-{bench.kind}-{bench.device}",
+                f"triton-{bench.kind}-{bench.tag}",
                 f"{what}: achieved bandwidth",
                 f"{bench.where}. Bytes that must be read and written, over the time; copy is the "
                 "device's own copy of as many elements.",
@@ -935,6 +953,7 @@ def sections(benches: Sequence[Bench]) -> list[str]:
         BenchFormatError: rows are not as this version's benches write them.
     """
     parts = [_about(benches), _published(benches)]
+    benches = _by_machine(benches)
     for title, kinds, draw in _SECTIONS:
         chosen = [b for b in benches if b.kind in kinds and b.rows]
         if not chosen:
@@ -947,6 +966,32 @@ def sections(benches: Sequence[Bench]) -> list[str]:
         if figures:
             parts += [f"<h2>{escape(title)}</h2>", f'<div class="figures">{"".join(figures)}</div>']
     return parts
+
+
+def _by_machine(benches: Sequence[Bench]) -> list[Bench]:
+    """Return one bench for each kind and machine, with a tag for each machine.
+
+    Rows of one case from several files: the last file's counts.
+    """
+    machines: dict[str, list[str]] = {}
+    merged: dict[tuple[str, str, str], Bench] = {}
+    for bench in benches:
+        same = machines.setdefault(bench.device, [])
+        if bench.where not in same:
+            same.append(bench.where)
+        number = same.index(bench.where)
+        tag = bench.device if number == 0 else f"{bench.device}-{number + 1}"
+        key = (bench.kind, bench.device, bench.where)
+        before = merged.get(key)
+        rows = {_identity(row): row for row in (before.rows if before else [])}
+        rows |= {_identity(row): row for row in bench.rows}
+        merged[key] = replace(bench, rows=list(rows.values()), tag=tag)
+    return list(merged.values())
+
+
+def _identity(row: Row) -> str:
+    names = ("case", "model", "batch", "elements", "columns", "rows")
+    return json.dumps([row.get(name) for name in names], sort_keys=True)
 
 
 def _about(benches: Sequence[Bench]) -> str:

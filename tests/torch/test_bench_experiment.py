@@ -182,6 +182,7 @@ def test_layers_of_a_model_are_found_with_their_shapes():
     found = single_layers.singles("squeezenet1_1", 1, 64)
     assert found[0].kind == "Conv2d"
     assert found[0].shape == (1, 3, 64, 64)
+    assert "Dropout" not in {single.kind for single in found}
     sorts = single_layers.distinct("squeezenet1_1", 1, 64)
     assert sum(map(len, sorts.values())) == len(found)
     assert len(sorts) < len(found)

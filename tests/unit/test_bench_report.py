@@ -122,6 +122,106 @@ def test_a_file_of_pytest_benchmark(tmp_path):
     )
 
 
+def test_files_of_one_machine_are_drawn_together(tmp_path):
+    other = {**CONVOLUTION, "case": {**CONVOLUTION["case"], "kernel": 5}}
+    newer = {**CONVOLUTION, "timings": timings(eager=8000, compile=2000)}
+    text = page(
+        write(tmp_path, document("compile_convolutions", [CONVOLUTION, other]), "a.json"),
+        write(tmp_path, document("compile_convolutions", [newer]), "b.json"),
+        write(
+            tmp_path,
+            document("compile_convolutions", [CONVOLUTION], machine={"cpu": "another CPU"}),
+            "c.json",
+        ),
+    )
+    first, second = text.split("<figure ")[1:]
+    assert first.startswith('id="convolutions-cpu"')
+    assert second.startswith('id="convolutions-cpu-2"')
+    assert ">4.00<" in first
+    assert first.count(">1.50<") == 1
+    assert second.count(">1.50<") == 1
+
+
+def test_older_suites_in_a_file_of_pytest_benchmark(tmp_path):
+    add = {
+        "elements": 4096,
+        "median_ns": {"copy": 8.0, "triton": 16.0},
+        "share_of_copy": {"copy": 1.0, "triton": 0.75},
+    }
+    softmax = {"columns": 256, "rows": 16, **{k: v for k, v in add.items() if k != "elements"}}
+    oracle = {
+        "model": "net",
+        "batch": 1,
+        "device": "a GPU",
+        "torch": "2",
+        "cuda_graph": True,
+        "regret": {"ours": -0.05, "torch.compile": 1.5},
+        "plan_over": {"torch_compile": {"times_faster": 2.5}},
+        "uniform_measurement": {"timings": timings(eager=3000, compile=2000)},
+    }
+    validation = {
+        "model": "net",
+        "batch": 1,
+        "instruments": {"pure": {"wall_ns": 5, "over_pure": 1}},
+    }
+    pair = {
+        "model": "net",
+        "batch": 1,
+        **{k: v for k, v in document("", []).items() if k in ("device", "machine", "versions")},
+        "measurement": {"timings": timings(eager=3000, compile=1000)},
+    }
+    infos = [
+        {"table": [add]},
+        {"table": [softmax]},
+        {"oracle": oracle},
+        {"validation": validation},
+        {"pair": pair},
+    ]
+    path = write(tmp_path, {"benchmarks": [{"extra_info": info} for info in infos]})
+    benches = {b.kind: b for b in bench_report.load_all([path])}
+    assert {k: (b.device, b.where) for k, b in benches.items()} == {
+        "add": ("cuda", "a GPU"),
+        "softmax": ("cuda", "a GPU"),
+        "cells": ("cuda", "a GPU"),
+        "validation": ("cpu", "a CPU"),
+        "end_to_end": ("cpu", "a CPU"),
+    }
+    text = page(path)
+    # An addition moves 12 bytes an element, the copy and a softmax 8.
+    assert f'data-sort="{12 * 4096 / 16}"' in text
+    assert f'data-sort="{8 * 256 * 16 / 16}"' in text
+    for name in ("end-to-end-cpu-1", "end-to-end-cuda-1", "oracles-cuda", "plans-cuda"):
+        assert f'<figure id="{name}">' in text
+    # The oracles' chart leaves out what would squeeze the rest; its table does not.
+    assert "net, batch 1: +150.0 %" not in text
+    assert ">+150.0 %<" in text
+
+
+def test_replayed_forms_have_figures_of_their_own(tmp_path):
+    four = {"eager": 3000, "compile": 2000, "eager_cudagraph": 1500, "compile_cudagraph": 500}
+    row = {**CONVOLUTION, "timings": timings(**four)}
+    chain = {
+        "case": {"blocks": 2},
+        "timings": timings(**four),
+        "first_call_ns": dict.fromkeys(timings(**four), 5e9),
+    }
+    inside = {
+        "case": {"layer": "Conv2d(1, 1)", "name": "conv1", "calls": 1},
+        "timings": timings(**four),
+        "in_model_ns": {"eager": 2000.0, "compile": 1000.0},
+    }
+    machine = {"device": "cuda", "machine": {"gpu": "a GPU"}}
+    text = page(
+        write(tmp_path, document("compile_convolutions", [row], **machine), "a.json"),
+        write(tmp_path, document("compile_chains", [chain], **machine), "b.json"),
+        write(tmp_path, document("compile_resnet_convolutions", [inside], **machine), "c.json"),
+    )
+    graphs = text.split('<figure id="convolutions-cuda-cudagraph">')[1].split("</figure>")[0]
+    assert '<td data-sort="3.0">3.00</td>' in graphs
+    assert "compile over eager, both in a CUDA graph</li>" in text
+    assert "alone, both in a CUDA graph</li>" in text
+
+
 def test_failed_rows_are_left_out(tmp_path):
     rows = [CONVOLUTION, {"case": CONVOLUTION["case"], "error": "it failed"}]
     (bench,) = bench_report.load_all([write(tmp_path, document("compile_convolutions", rows))])
