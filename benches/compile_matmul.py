@@ -26,7 +26,6 @@ from torch import Tensor, nn
 from benches import experiment
 from benches.experiment import Case, Experiment, Prepared
 from pytest_udftorch import executors
-from pytest_udftorch.build import find_compiler
 from pytest_udftorch.pairs import accuracy
 
 MODES = (
@@ -69,6 +68,8 @@ def _library() -> ctypes.CDLL:
     Raises:
         CompilerNotFoundError: no clang here.
     """
+    from pytest_udftorch.build import find_compiler
+
     source = Path(__file__).parent / "native" / "matmul.cpp"
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "matmul.so"

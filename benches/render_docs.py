@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import asked, drawings, render_compile, render_profile, stored
+from benches import asked, drawings, render_experiments, render_profile, stored
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
@@ -424,7 +424,7 @@ def _first_run(certificate: Certificate) -> Certificate:
 SPEED_SVG = "docs/speed.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
     "docs/accuracy.md": accuracy_page,
-    "docs/compile_results.md": lambda results: render_compile.page(results.folder),
+    "docs/compile_results.md": lambda results: render_experiments.page(results.folder),
     "docs/reach.md": reach_page,
     "docs/results.md": results_page,
 }

@@ -46,11 +46,14 @@ COMPILE = tuple(
     )
 )  # fmt: skip
 COMMANDS |= {
-    n: (f"benches.{n}", str(stored.RESULTS / f"{n}_cpu.json"), "--device", "cpu", "--again")
+    n: (
+        f"benches.{n}", str(stored.RESULTS / f"{n}_cpu.json"),
+        "--device", "cpu", "--budget", "600", "--again",
+    )
     for n in COMPILE
-}
-#: Enough convolutions for a perceptron to learn from take longer.
-COMMANDS["compile_predictor"] += ("--scale", "full", "--budget", "600")
+}  # fmt: skip
+#: A perceptron needs many convolutions to learn from.
+COMMANDS["compile_predictor"] += ("--scale", "full")
 
 
 def condensed(document: dict[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,8 @@ def _benches(document: Any, path: Path) -> Iterable[Bench]:
     elif "experiment" in document:
         yield _bench(document["experiment"], document, document["rows"], path, document)
     else:
+        if "ceilings" in document:
+            yield _bench("bounds", document, document["rows"], path)
         for part in _PARTS:
             rows = document.get(part)
             if isinstance(rows, list) and rows and "device" in document:
@@ -806,7 +808,13 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
 
 def _oracles(benches: Sequence[Bench]) -> list[str]:
     found = []
-    for bench in benches:
+    least = {
+        (b.where, row["model"], row["batch"]): float(row["roofline_ns"])
+        for b in benches
+        if b.kind == "bounds"
+        for row in b.rows
+    }
+    for bench in (b for b in benches if b.kind == "cells"):
         colors = _Colors()
         plans: dict[str, list[tuple[float, float]]] = {}
         tips: dict[str, list[str]] = {}
@@ -816,6 +824,8 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
         for number, row in enumerate(bench.rows, 1):
             cell = f"{row['model']}, batch {row['batch']}"
             timings = row.get("plan_measurement", {}).get("timings", {})
+            key = (bench.where, row["model"], row["batch"])
+            bound = row.get("roofline_ns", least.get(key))
             for name, value in row.get("regret", {}).items():
                 # It would squeeze the others together; the next figure shows it.
                 if name != "torch.compile":
@@ -828,20 +838,19 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
                         text_cell(name),
                         _time(taken) if taken else ("-", ""),
                         (f"{100 * value:+.1f} %", value),
+                        _ratio(taken / bound - 1 if taken and bound else None),
                     ]
                 )
             over = row.get("plan_over", {})
-            bars = [
-                Bar(
-                    o["times_faster"], f"{o['times_faster']:.2f}", over_colors(label)[0], label
-                )
-                for key, label in (
-                    ("best_uniform", "over the best uniform executor"),
-                    ("torch_compile", "over torch.compile"),
-                    ("eager", "over interpreted"),
-                )
-                if (o := over.get(key))
-            ]  # fmt: skip
+            bars = []
+            for other, label in (
+                ("best_uniform", "over the best uniform executor"),
+                ("torch_compile", "over torch.compile"),
+                ("eager", "over interpreted"),
+            ):
+                if other in over:
+                    value = float(over[other]["times_faster"])
+                    bars.append(Bar(value, f"{value:.2f}", over_colors(label)[0], label))
             if bars:
                 over_groups.append((f"{row['model']}, {row['batch']}", bars))
         if plans:
@@ -855,17 +864,24 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
                     f"one; fusion across units can go below 0. Cells: {cells_text}.",
                     charts.plot(
                         [
-                            Series(k, v, False, *colors(k), tips[k])
-                            for k, v in plans.items()
+                            # Beside each other: they are often equal.
+                            Series(
+                                name,
+                                [(x + 0.09 * (n - len(plans) / 2), y) for x, y in points],
+                                False,
+                                *colors(name),
+                                tips[name],
+                            )
+                            for n, (name, points) in enumerate(plans.items())
                         ],
                         Axis("cell", ticks=range(1, len(names) + 1)),
                         Axis("regret, percent", guide=0.0),
                     ),
                     colors.legend(joined=False),
-                    ["model and batch", "plan", "time", "regret"],
+                    ["model and batch", "plan", "time", "regret", "regret over the roofline"],
                     cells,
                 )
-            )  # fmt: skip
+            )
         if over_groups:
             found.append(
                 _figure(
@@ -916,7 +932,7 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
                 f"{bench.where}. Bytes that must be read and written, over the time; copy is the "
                 "device's own copy of as many elements.",
                 charts.plot(
-                    [Series(k, v, True, *colors(k)) for k, v in series.items()],
+                    [Series(k, sorted(v), True, *colors(k)) for k, v in series.items()],
                     Axis(size if adding else "columns of a row", log=True),
                     Axis("GB/s"),
                 ),
@@ -940,7 +956,7 @@ _SECTIONS: Final[
     ("Models", ("end_to_end", "cells"), _end_to_end),
     ("Timers", ("validation",), _validation),
     ("Layers", ("compile_layers",), _layers),
-    ("Oracles", ("cells",), _oracles),
+    ("Oracles", ("cells", "bounds"), _oracles),
     ("Triton", ("add", "softmax"), _triton),
     ("Beyond the six", ("compile_transformers",), _transformers),
 )
@@ -971,7 +987,7 @@ def sections(benches: Sequence[Bench]) -> list[str]:
 def _by_machine(benches: Sequence[Bench]) -> list[Bench]:
     """Return one bench for each kind and machine, with a tag for each machine.
 
-    Rows of one case from several files: the last file's counts.
+    Rows of one case from several files: the first file's counts.
     """
     machines: dict[str, list[str]] = {}
     merged: dict[tuple[str, str, str], Bench] = {}
@@ -983,8 +999,8 @@ def _by_machine(benches: Sequence[Bench]) -> list[Bench]:
         tag = bench.device if number == 0 else f"{bench.device}-{number + 1}"
         key = (bench.kind, bench.device, bench.where)
         before = merged.get(key)
-        rows = {_identity(row): row for row in (before.rows if before else [])}
-        rows |= {_identity(row): row for row in bench.rows}
+        rows = {_identity(row): row for row in bench.rows}
+        rows |= {_identity(row): row for row in (before.rows if before else [])}
         merged[key] = replace(bench, rows=list(rows.values()), tag=tag)
     return list(merged.values())
 

@@ -126,8 +126,8 @@ def test_files_of_one_machine_are_drawn_together(tmp_path):
     other = {**CONVOLUTION, "case": {**CONVOLUTION["case"], "kernel": 5}}
     newer = {**CONVOLUTION, "timings": timings(eager=8000, compile=2000)}
     text = page(
-        write(tmp_path, document("compile_convolutions", [CONVOLUTION, other]), "a.json"),
         write(tmp_path, document("compile_convolutions", [newer]), "b.json"),
+        write(tmp_path, document("compile_convolutions", [CONVOLUTION, other]), "a.json"),
         write(
             tmp_path,
             document("compile_convolutions", [CONVOLUTION], machine={"cpu": "another CPU"}),
@@ -195,6 +195,23 @@ def test_older_suites_in_a_file_of_pytest_benchmark(tmp_path):
     # The oracles' chart leaves out what would squeeze the rest; its table does not.
     assert "net, batch 1: +150.0 %" not in text
     assert ">+150.0 %<" in text
+
+
+def test_bounds_of_a_file_of_their_own(tmp_path):
+    cells = document("", [])
+    cells["cells"] = [
+        {
+            "model": "net",
+            "batch": 1,
+            "regret": {"ours": 0.25},
+            "plan_measurement": {"timings": timings(ours=5000)},
+        }
+    ]
+    bounds = document("", [{"model": "net", "batch": 1, "roofline_ns": 2000.0}], ceilings={})
+    for one in (cells, bounds):
+        del one["experiment"]
+    text = page(write(tmp_path, cells, "a.json"), write(tmp_path, bounds, "b.json"))
+    assert '<td data-sort="0.25">+25.0 %</td><td data-sort="1.5">1.50</td>' in text
 
 
 def test_replayed_forms_have_figures_of_their_own(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/compile_results.md: what the benches of torch.compile measured, as tables."""
+"""docs/compile_results.md: what the experiments on torch.compile measured, as tables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benches import stored
 from pytest_udftorch import bench_report
-from pytest_udftorch.bench_report import PUBLISHED, Bench
+from pytest_udftorch.bench_report import Bench
 from pytest_udftorch.profile import time_text
 
 Lines = list[str]
@@ -151,65 +150,27 @@ def chains(bench: Bench) -> Lines:
 
 
 def models(bench: Bench) -> Lines:
-    """Return speed-ups over interpreted of every executor, and the published ones."""
-    found = []
-    executors: list[str] = []
-    for row in bench.rows:
-        case = row.get("case", row)
-        times = bench_report.medians(row)
-        if "eager" in times:
-            executors += [n for n in times if n != "eager" and n not in executors]
-            found.append((case["model"], case["batch"], times))
-    published = any(model in PUBLISHED for model, *_ in found)
-    header = ["model", "batch", "interpreted", *executors]
-    rows = []
-    for model, batch, times in found:
-        cells = [model, str(batch), time_text(times["eager"])]
-        cells += [f"{times['eager'] / times[e]:.2f}" if e in times else "" for e in executors]
-        if published:
-            cells.append(f"{PUBLISHED[model]:.2f}" if model in PUBLISHED else "")
-        rows.append(cells)
-    return _table([*header, *(["compile, published"] if published else [])], rows)
-
-
-def validation(bench: Bench) -> Lines:
-    """Return what the instruments cost, and how the layers' sums meet the whole."""
-    names = list(dict.fromkeys(n for row in bench.rows for n in row["instruments"]))
-
-    def cost(name: str) -> str:
-        found = [
-            r["instruments"][name]["over_pure"] for r in bench.rows if name in r["instruments"]
-        ]
-        return f"{statistics.median(found):.2f}" if found else "?"
-
-    def span(key: str) -> str:
-        shares = [row[key] for row in bench.rows]
-        return f"{min(shares):.3f} to {max(shares):.3f}"
-
-    finding = (
-        f"Median over the models, times as long as without instruments: {cost('timed')} with hooks "
-        f"that read the clock, {cost('sync')} with hooks that wait for the device, "
-        f"{cost('timed_sync')} with both, {cost('pure, profiled')} under the profiler alone, "
-        f"{cost('timed_sync, profiled')} with everything. The layers' times add up to "
-        f"{span('layer_timing_share')} of the whole when taken by hooks, and to "
-        f"{span('layer_subtraction_share')} by subtraction."
-    )
-    lines = _table(
-        ["model", *names, "sum by hooks", "sum by subtraction"],
+    """Return speed-ups over interpreted of every executor."""
+    executors = [n for n in _names(bench) if n != "eager"]
+    return _table(
+        [
+            "model",
+            "batch",
+            "size",
+            "interpreted",
+            *(f"{e}, times faster (95 %)" for e in executors),
+        ],
         (
             [
-                row["model"],
-                *(
-                    f"{row['instruments'][n]['over_pure']:.2f}" if n in row["instruments"] else ""
-                    for n in names
-                ),
-                f"{row['layer_timing_share']:.3f}",
-                f"{row['layer_subtraction_share']:.3f}",
+                row["case"]["model"],
+                str(row["case"]["batch"]),
+                row["case"]["size"],
+                time_text(_median(row, "eager")),
+                *(_faster(row, e) for e in executors),
             ]
             for row in bench.rows
         ),
     )
-    return [finding, "", *lines]
 
 
 def layers(bench: Bench) -> Lines:
@@ -238,58 +199,6 @@ def layers(bench: Bench) -> Lines:
     return ["Quantiles of the layers' speed-ups over interpreted:", "", *_table(header, rows)]
 
 
-def oracles(bench: Bench) -> Lines:
-    """Return every cell's plan against whole-model executors, and all regrets."""
-    rows, regrets = [], []
-    names = list(dict.fromkeys(n for row in bench.rows for n in row.get("regret", {})))
-    for row in bench.rows:
-        over = row.get("plan_over", {})
-        cell = [row["model"], str(row["batch"])]
-        if over:
-            rows.append(
-                [
-                    *cell,
-                    time_text(row["plan_ns"]),
-                    *(
-                        f"{over[k]['times_faster']:.2f}" if k in over else ""
-                        for k in ("best_uniform", "best_stock_uniform", "torch_compile", "eager")
-                    ),
-                    row.get("replaced_by") or "",
-                ]
-            )
-        found = row.get("regret", {})
-        regrets.append([*cell, *(f"{100 * found[n]:+.1f} %" if n in found else "" for n in names)])
-    header = ["model", "batch", "plan", "over the best uniform", "over the best stock uniform"]
-    lines = _table([*header, "over torch.compile", "over interpreted", "replaced by"], rows)
-    if names:
-        lines += ["", "Regret against the sum of the units' least times:", ""]
-        lines += _table(["model", "batch", *names], regrets)
-    return lines
-
-
-def triton(bench: Bench) -> Lines:
-    """Return shares of the device's copy bandwidth."""
-    size = "elements" if bench.kind == "add" else "columns"
-    names = list(dict.fromkeys(n for row in bench.rows for n in row["share_of_copy"]))
-    return [
-        "Share of copy bandwidth:",
-        "",
-        *_table(
-            [size, *names],
-            (
-                [
-                    f"{row[size]:,}",
-                    *(
-                        f"{row['share_of_copy'][n]:.3f}" if n in row["share_of_copy"] else ""
-                        for n in names
-                    ),
-                ]
-                for row in bench.rows
-            ),
-        ),
-    ]
-
-
 #: Title, kind of rows, and what makes the table of one machine.
 SECTIONS: tuple[tuple[str, str, Callable[[Bench], Lines]], ...] = (
     ("Products of square matrices", "compile_matmul", matmul),
@@ -297,30 +206,27 @@ SECTIONS: tuple[tuple[str, str, Callable[[Bench], Lines]], ...] = (
     ("Convolutions of ResNet-50", "compile_resnet_convolutions", resnet),
     ("Predicting the speed-up of a convolution", "compile_predictor", predictor),
     ("Blocks of convolution, norm and ReLU in series", "compile_chains", chains),
-    ("The six models end to end", "end_to_end", models),
-    ("What the timers cost", "validation", validation),
     ("Layers on their own", "compile_layers", layers),
-    ("Plans", "cells", oracles),
-    ("Triton: element-wise addition", "add", triton),
-    ("Triton: softmax over rows", "softmax", triton),
     ("A vision transformer and a small GPT", "compile_transformers", models),
 )
 
 
 def page(folder: Path) -> str:
-    """Return docs/compile_results.md from the files ``compile_*.json`` of a folder.
+    """Return docs/compile_results.md from the experiments' files in a folder.
 
     Raises:
         BenchFormatError: a file is not as the benches write it.
     """
-    benches = bench_report.load_all(sorted(folder.glob("compile_*.json")))
+    names = [f"{kind}_{device}.json" for _, kind, _ in SECTIONS for device in ("cuda", "cpu")]
+    benches = bench_report.load_all(folder / n for n in names if (folder / n).is_file())
     parts = [
-        "# Results on torch.compile",
+        "# Results of the experiments on torch.compile",
         "",
-        "This page is generated from benches/results/compile_*.json; do not edit it. "
-        "[compile.md](compile.md) tells what is measured and how to measure it again; "
+        "This page is generated from benches/results; do not edit it. [compile.md](compile.md) "
+        "has the models, the timers, the plans and Triton, and tells how to measure again. "
         "`udftorch report benches/results/compile_*.json -o report.html` draws the figures. "
-        "Intervals are 95 % bootstrap intervals of the median over interleaved runs.",
+        "Intervals are 95 % bootstrap intervals of the median over interleaved runs. What the "
+        "thesis has published of these experiments is not known to us as numbers.",
     ]
     for title, kind, make in SECTIONS:
         chosen = [b for b in benches if b.kind == kind and b.rows]
@@ -330,6 +236,5 @@ def page(folder: Path) -> str:
             parts += ["", f"## {title}"]
         for bench in chosen:
             more = f" {bench.left_out} cases left out by the budget." if bench.left_out else ""
-            source = f"`{stored.RESULTS.name}/{bench.path.name}`: {bench.about}.{more}"
-            parts += ["", *make(bench), "", source]
+            parts += ["", *make(bench), "", f"`{bench.path.name}`: {bench.about}.{more}"]
     return "\n".join(parts).rstrip() + "\n"
