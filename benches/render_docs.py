@@ -3,7 +3,8 @@
     python -m benches.render_docs [--check]
 
 A page asks for a text between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
-docs/accuracy.md, docs/reach.md and docs/results.md are generated as a whole. ``--check``
+docs/accuracy.md, docs/compile_results.md, docs/reach.md and docs/results.md are generated as
+a whole. ``--check``
 changes nothing and fails when a page differs from what the results give, or a drawing was
 made from other numbers.
 """
@@ -19,7 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import asked, drawings, render_compile, render_profile, stored
+from benches import (
+    asked,
+    drawings,
+    render_compile,
+    render_experiments,
+    render_profile,
+    stored,
+)
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
@@ -439,6 +447,7 @@ def _first_run(certificate: Certificate) -> Certificate:
 SPEED_SVG = "docs/speed.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
     "docs/accuracy.md": accuracy_page,
+    "docs/compile_results.md": lambda results: render_experiments.page(results.folder),
     "docs/reach.md": reach_page,
     "docs/results.md": results_page,
 }
