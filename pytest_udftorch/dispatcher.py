@@ -16,6 +16,7 @@ import contextlib
 import functools
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -130,9 +131,9 @@ def schema(name: str) -> Any:
     """
     import torch
 
-    base, _, overload = name.partition(".")
+    base, _, last = name.partition(".")
     if has_overload(name):
-        return torch._C._get_schema(base, overload)
+        return torch._C._get_schema(base, last)
     known = overloads(base)
     if known:
         raise UnknownOperatorError(
@@ -152,13 +153,13 @@ def _near(name: str, known: set[str]) -> str:
     return sentence
 
 
-def overload_packet(name: str) -> Any:
+def overload(name: str) -> Any:
     """Return the callable of an overload: ``torch.ops.aten.log.out``."""
     import torch
 
     space, _, rest = name.partition("::")
-    base, _, overload = rest.partition(".")
-    return getattr(getattr(getattr(torch.ops, space), base), overload or "default")
+    base, _, last = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, space), base), last or "default")
 
 
 def check_key(name: str, key: str) -> bool:
@@ -189,7 +190,7 @@ def check_key(name: str, key: str) -> bool:
         )
     if key == "CPU":
         return True
-    backend = getattr(torch, BACKENDS[key] if key != "MPS" else "mps", None)
+    backend = getattr(torch, BACKENDS[key], None)
     return backend is not None and bool(backend.is_available())
 
 
@@ -234,7 +235,8 @@ def mode(wanted: Mode) -> Iterator[None]:
     try:
         yield
     finally:
-        for set_one, old in zip(setters, before, strict=True):
+        # The last first: a library that was loaded twice has two setters of one mode.
+        for set_one, old in reversed(list(zip(setters, before, strict=True))):
             set_one(old)
 
 
@@ -407,8 +409,8 @@ class PythonOverride:
                 f"{list(like.shape)}"
             )
         if like.dtype == to.dtype:
-            if resize and to.shape != like.shape:
-                to.resize_(like.shape)
+            if resize:
+                _resize(to, like)
             self._run(*args, **{self._out: to})
             return
         if not torch.can_cast(like.dtype, to.dtype):
@@ -417,8 +419,8 @@ class PythonOverride:
             )
         wide = _empty(like, to.device)
         self._run(*args, **{self._out: wide})
-        if resize and to.shape != like.shape:
-            to.resize_(like.shape)
+        if resize:
+            _resize(to, like)
         to.copy_(wide)
 
 
@@ -466,6 +468,20 @@ def _empty(like: Any, device: Any) -> Any:
     import torch
 
     return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+
+
+def _resize(to: Any, like: Any) -> None:
+    """As torch's own kernels do: strides are the result's where the size changed."""
+    if to.shape != like.shape:
+        if to.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized: it had shape "
+                f"{list(to.shape)}, which does not match the required output shape "
+                f"{list(like.shape)}.",
+                stacklevel=2,
+            )
+        to.resize_(like.shape)
+        to.as_strided_(like.shape, like.stride())
 
 
 # Layers ------------------------------------------------------------------------------

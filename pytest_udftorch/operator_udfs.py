@@ -603,7 +603,7 @@ def _probe(override: Override) -> int:
     arguments = _Arguments(spec)
     with dispatcher.mode(Mode.PROBE):
         try:
-            dispatcher.overload_packet(spec.operator)(*arguments.positional, **arguments.keywords)
+            dispatcher.overload(spec.operator)(*arguments.positional, **arguments.keywords)
         except (Exception, dispatcher._Reached) as error:
             said = f" It said: {error}."
     calls = override.hits() - before
@@ -628,7 +628,7 @@ def _try(override: Override) -> None:
     import torch
 
     spec = override.spec
-    call = dispatcher.overload_packet(spec.operator)
+    call = dispatcher.overload(spec.operator)
     if torch.Tag.nondeterministic_seeded in call.tags:
         return  # a call would advance the generator
     stock = _Arguments(spec)

@@ -598,7 +598,9 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
         if build is not None:
             parts.setdefault(build.build_id, (build, []))[1].append(key)
     follower.follow(
-        [Part(build, tuple(keys)) for _, (build, keys) in sorted(parts.items())], wait=wait
+        [Part(build, tuple(keys)) for _, (build, keys) in sorted(parts.items())],
+        [o.spec.operator for o in dispatcher.overrides.registered()],
+        wait=wait,
     )
 
 

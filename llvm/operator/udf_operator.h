@@ -237,6 +237,12 @@ inline Tensor allocate(const Tensor &Like, at::Device Device) {
                            Like.options().device(Device));
 }
 
+/// As torch's own kernels do: strides are the result's where the size changed.
+inline void resize(Tensor &To, const Tensor &Like) {
+  if (at::native::resize_output(To, Like.sizes()))
+    To.as_strided_(Like.sizes(), Like.strides());
+}
+
 template <auto Function, class Inputs> struct Three;
 
 template <class... A, auto Function> struct Three<Function, std::tuple<A...>> {
@@ -255,9 +261,9 @@ template <class... A, auto Function> struct Three<Function, std::tuple<A...>> {
   /// Into a tensor that may have another dtype or size than the result.
   static void into(const Override &O, const Tensor &Like, bool Resize,
                    Tensor &To, A... Inputs) {
-    if (Like.scalar_type() == To.scalar_type() && Resize)
-      at::native::resize_output(To, Like.sizes());
     if (Like.scalar_type() == To.scalar_type()) {
+      if (Resize)
+        resize(To, Like);
       Scope Inside(O, elementsOf(Inputs...));
       Function(std::forward<A>(Inputs)..., To);
       return;
@@ -269,7 +275,7 @@ template <class... A, auto Function> struct Three<Function, std::tuple<A...>> {
       Function(std::forward<A>(Inputs)..., Wide);
     }
     if (Resize)
-      at::native::resize_output(To, Like.sizes());
+      resize(To, Like);
     To.copy_(Wide);
   }
 
