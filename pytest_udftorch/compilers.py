@@ -23,7 +23,7 @@ _DYNAMO: Final = "torch._dynamo"
 _FRAMES: Final = "torch._dynamo.convert_frame"
 
 # Of how Inductor is made to call operators: its caches outlive this package.
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 #: What ``Active.id`` is while nothing is swapped.
 STOCK: Final = "stock"

@@ -116,6 +116,17 @@ def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None
     return restore
 
 
+def _set_shims(shims: Any, active: Active) -> Callable[[], None]:
+    """Let code that is all C++ call overridden operators through the dispatcher.
+
+    It calls kernels of its list past it.
+    """
+    table = shims.inductor_fallback_ops
+    names = [str(overload(name)) for name in active.operators]
+    own = {n: table.pop(n) for n in names if n in table}
+    return lambda: table.update(own)
+
+
 def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
     """Make a package of AOTInductor refuse to run under other functions than its own.
 
@@ -151,5 +162,6 @@ CHANGES: Final[dict[str, Change]] = {
     "torch._inductor.codegen.cpp": _set_overrides,
     "torch._inductor.lowering": _set_lowerings,
     "torch._inductor.decomposition": _set_decompositions,
+    "torchgen.aoti.fallback_ops": _set_shims,
     "torch.export.pt2_archive._package": _guard_packages,
 }

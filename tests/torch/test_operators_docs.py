@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 BLOCK = re.compile(
@@ -35,24 +34,3 @@ def test_the_scripts(shown, capsys):
     assert "{'aten::log': {'aten::log CPU': 1, 'aten::log_ CPU': 1, " in out
     assert re.search(r"^aten::log +1 +1 +1,000 ", out, re.M)
     assert re.search(r"^aten::log_ +1 +1 +1,000 ", out, re.M)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_the_triton_kernel(shown):
-    from pytest_udftorch import patched
-
-    text = Path("logs/udf.toml").read_text()
-    Path("logs/udf.toml").write_text(
-        text.replace("source", "python").replace("log_out.cpp", "ops.py")
-        + 'dispatch_keys = ["CUDA"]\ndtypes = ["float32"]\n'
-    )
-    x = torch.rand(100_003, device="cuda").add_(1e-3)
-    with patched("./logs", profile="timed") as session:
-        assert list(session.reached["aten::log"]) == [
-            f"{name} CUDA" for name in ("aten::log", "aten::log_", "aten::log.out")
-        ]
-        y = torch.log(x)
-        assert torch.equal(x.clone().log_(), y)
-    assert torch.equal(y, x.double().log().float())
-    assert session.profile.rows("function")[0].calls == 1
