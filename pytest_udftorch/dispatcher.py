@@ -28,6 +28,7 @@ from pytest_udftorch.errors import (
     OperatorRecursionError,
     OperatorStateError,
     RestoreError,
+    SwapReachedNothingError,
     UnknownOperatorError,
     nearest,
 )
@@ -557,7 +558,13 @@ class Overrides:
                 del self._registered[at]
         for at, override in wanted.items():
             if at not in self._registered:
-                override.register()
+                try:
+                    override.register()
+                except RuntimeError as error:
+                    raise SwapReachedNothingError(
+                        f"torch does not take a kernel for {at[0]} at {at[1]}: {error}. Another "
+                        "tool may have one there, or the operator has no stock kernel."
+                    ) from error
                 self._registered[at] = override
 
 

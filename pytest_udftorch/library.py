@@ -22,7 +22,7 @@ from pytest_udftorch.errors import (
     UnknownLibraryError,
     nearest,
 )
-from pytest_udftorch.symbols import DTYPES, FUNCTIONS, OPERATOR_UDFS
+from pytest_udftorch.symbols import DTYPES, FUNCTIONS
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"
@@ -443,8 +443,6 @@ class _Reader:
     def operators(self, table: Mapping[str, Any]) -> Iterator[tuple[str, tuple[UdfOperator, ...]]]:
         if not table:
             raise self.fail("[operators] is empty.")
-        if len(table) > OPERATOR_UDFS:
-            raise self.fail(f"[operators] has {len(table)}; the most is {OPERATOR_UDFS}.")
         seen: set[str] = set()
         for written, value in table.items():
             where = f'operators."{written}"'

@@ -35,6 +35,7 @@ from pytest_udftorch.errors import (
     NativeLibraryError,
     OperatorRecursionError,
     OperatorResultError,
+    ProfileDepthError,
     PythonUdfError,
     SignatureError,
     SourceCompileError,
@@ -44,7 +45,7 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.instrument import link_inputs, native_source
 from pytest_udftorch.library import UdfLibrary, UdfOperator, described_operator
 from pytest_udftorch.native import runtime
-from pytest_udftorch.symbols import CPU_LEVELS
+from pytest_udftorch.symbols import CPU_LEVELS, OPERATOR_UDFS
 
 #: As UDFs in C are compiled: no flag allows a value to change.
 FLAGS: Final = (
@@ -432,6 +433,7 @@ def prepare(
         SourceCompileError, CompilerNotFoundError, CompilerTooOldError: it cannot be compiled.
         PythonUdfError: a Python file cannot be imported.
         CacheError: the cache folder cannot be written.
+        ProfileDepthError: a profile has no room for so many overloads.
     """
     if not names:
         return Prepared()
@@ -476,6 +478,11 @@ def prepare(
             )
     made = Prepared(tuple(found), hashlib.sha256("".join(parts).encode()).hexdigest()[:16])
     if profiled:
+        if len(made.operators) > OPERATOR_UDFS:
+            raise ProfileDepthError(
+                f"A profile has room for {OPERATOR_UDFS} overloads of operators, and "
+                f"{library.name!r} overrides {len(made.operators)}. Choose some with functions=."
+            )
         for override in found:
             override.counter = made.operators.index(override.spec.operator)
     return made
@@ -538,6 +545,9 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
 
 def _out_overloads(name: str) -> list[str]:
     """Return the ``out=`` overload of a functional one, if there is exactly one."""
+    first = [str(a.type) for a in dispatcher.schema(name).arguments][:1]
+    if first != ["Tensor"]:  # nothing would tell the device
+        return []
     found = [
         o
         for o in dispatcher.overloads(name)

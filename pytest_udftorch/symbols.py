@@ -59,8 +59,7 @@ class TorchFunction:
 _U10 = ("u10",)
 _U10_U35 = ("u10", "u35")
 
-#: UDFs at operator level that a library can have, as many as the profiler has room for
-#: (UDFPROF_OPERATOR_UDFS in udfprof.h).
+#: Overloads with a UDF that one profile has room for (UDFPROF_OPERATOR_UDFS in udfprof.h).
 OPERATOR_UDFS: Final = 128
 
 #: Every function that libtorch reaches through symbols, by torch's name.

@@ -16,6 +16,7 @@
 
 #include "udfprof.h"
 
+#include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/op_registration/infer_schema.h>
@@ -90,6 +91,10 @@ inline std::string nameOf(const OperatorHandle &Op) {
   return c10::toString(Op.operator_name());
 }
 
+template <class T>
+constexpr bool IsTensorList =
+    std::is_same_v<T, at::TensorList> || std::is_same_v<T, at::ITensorListRef>;
+
 template <class T> bool takes(const Override &O, const T &Argument) {
   if constexpr (std::is_same_v<T, Tensor>) {
     if (!Argument.defined())
@@ -100,7 +105,7 @@ template <class T> bool takes(const Override &O, const T &Argument) {
     return false;
   } else if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
     return !Argument || takes(O, *Argument);
-  } else if constexpr (std::is_same_v<T, at::TensorList>) {
+  } else if constexpr (IsTensorList<T>) {
     for (const Tensor &Each : Argument)
       if (!takes(O, Each))
         return false;
@@ -115,8 +120,8 @@ template <class T> const Tensor *tensorIn(const T &Argument) {
     return Argument.defined() ? &Argument : nullptr;
   } else if constexpr (std::is_same_v<T, std::optional<Tensor>>) {
     return Argument ? tensorIn(*Argument) : nullptr;
-  } else if constexpr (std::is_same_v<T, at::TensorList>) {
-    return Argument.empty() ? nullptr : tensorIn(Argument[0]);
+  } else if constexpr (IsTensorList<T>) {
+    return Argument.empty() ? nullptr : tensorIn(*Argument.begin());
   } else {
     return nullptr;
   }
@@ -339,13 +344,15 @@ template <auto Function> struct OutVariant {
 };
 template <class... A, Tensor &(*Function)(A...)> struct OutVariant<Function> {
   using All = std::tuple<A...>;
+  // Lists of tensors have no meta form here.
   static constexpr bool Is = [] {
     if constexpr (sizeof...(A) < 2)
       return false;
     else
       return std::is_same_v<std::tuple_element_t<sizeof...(A) - 1, All>,
                             Tensor &> &&
-             std::is_same_v<std::tuple_element_t<0, All>, const Tensor &>;
+             std::is_same_v<std::tuple_element_t<0, All>, const Tensor &> &&
+             !(IsTensorList<std::decay_t<A>> || ...);
   }();
   using Inputs =
       typename ButLast<All, std::make_index_sequence<sizeof...(A) - 1>>::Types;
@@ -386,7 +393,7 @@ template <auto Function> void fitsAs(Role How, const OperatorHandle &Op) {
   TORCH_CHECK(How == AsIs || (How == Out && OutVariant<Function>::Is),
               "its type is not that of an out= overload: a reference to a "
               "Tensor is returned, the first parameter is const Tensor&, the "
-              "last one Tensor&");
+              "last one Tensor&, none a list of tensors");
   fits<typename AsIsKernel<Function>::Type>(Op);
 }
 

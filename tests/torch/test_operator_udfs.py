@@ -19,6 +19,7 @@ from pytest_udftorch.errors import (
     OperatorRecursionError,
     OperatorResultError,
     OperatorStateError,
+    ProfileDepthError,
     PythonUdfError,
     SignatureError,
     SourceCompileError,
@@ -391,6 +392,14 @@ def test_depths(cpp):
         assert not len(s.profile.events)
 
 
+def test_a_profile_has_room_for_so_many_overloads(monkeypatch):
+    monkeypatch.setattr(operator_udfs, "OPERATOR_UDFS", 2)
+    with pytest.raises(ProfileDepthError, match=r"room for 2 overloads.*overrides 3"):
+        enter(python_log, profile=True)
+    with patched(python_log):
+        pass
+
+
 def test_threads_and_stock_calls_are_counted_right(cpp):
     narrow = operator_udf("aten::exp", dtypes=("float64",))(lambda self: self + 1)
     with patched(narrow, profile=True) as s:
@@ -568,6 +577,17 @@ def test_a_session_that_reached_nothing_is_an_error(monkeypatch):
 def test_unknown_selections(cpp):
     with pytest.raises(UnknownFunctionError, match="no operator 'aten::log_'"):
         patched(cpp, functions=("aten::log_",))
+
+
+def test_what_torch_does_not_take(monkeypatch):
+    """An operator without a stock kernel at the key has nothing to fall back to."""
+
+    def refuse(self, *_):
+        raise RuntimeError("not this one")
+
+    monkeypatch.setattr(torch.library.Library, "impl", refuse)
+    with pytest.raises(SwapReachedNothingError, match=r"aten::log at CPU: not this one"):
+        enter(python_log)
 
 
 def test_no_random_numbers_are_used_up_by_the_canary():
