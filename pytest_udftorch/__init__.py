@@ -13,8 +13,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pytest_udftorch.build import Build, build_library
+    from pytest_udftorch.dispatcher import stock
     from pytest_udftorch.errors import UdfError
     from pytest_udftorch.library import UdfLibrary, available_libraries, find_library
+    from pytest_udftorch.operator_udfs import operator_udf
     from pytest_udftorch.python_udf import udf
     from pytest_udftorch.session import Session, patched, trace
 
@@ -26,7 +28,9 @@ __all__ = [
     "available_libraries",
     "build_library",
     "find_library",
+    "operator_udf",
     "patched",
+    "stock",
     "trace",
     "udf",
 ]
@@ -39,7 +43,9 @@ _HOMES = {
     "available_libraries": "library",
     "build_library": "build",
     "find_library": "library",
+    "operator_udf": "operator_udfs",
     "patched": "session",
+    "stock": "dispatcher",
     "trace": "session",
     "udf": "python_udf",
 }

@@ -301,6 +301,43 @@ def run_table(options: argparse.Namespace) -> int:
     return 0
 
 
+# libraries ---------------------------------------------------------------------------
+
+
+def add_libraries(commands: Subparsers) -> None:
+    """Add ``udftorch libraries``."""
+    parser = commands.add_parser(
+        "libraries",
+        help="list UDF libraries, their functions and operators",
+        description="Lists what libraries have, as their udf.toml says; nothing is compiled.",
+    )
+    parser.add_argument(
+        "libraries", nargs="*", metavar="library", help="names or paths; by default all known"
+    )
+    parser.set_defaults(run=run_libraries)
+
+
+def run_libraries(options: argparse.Namespace) -> int:
+    """Print each library's functions with their dtypes, and operators with dispatch keys."""
+    from pytest_udftorch.library import available_libraries, find_library
+
+    for which in options.libraries or sorted(available_libraries()):
+        library = find_library(which)
+        claim = f" ({library.claim})" if library.claim else ""
+        print(f"{library.name} {library.version}{claim}: {library.description}".rstrip(": "))
+        if library.stock:
+            print("  the stock functions and operators")
+        for name in () if library.stock else library.function_names:
+            dtypes = ", ".join(d for n, d in library.functions if n == name)
+            print(f"  {name}: {dtypes}")
+        for name, udfs in library.operators.items():
+            for udf in udfs:
+                keys = ", ".join(udf.dispatch_keys)
+                only = f"; {', '.join(udf.dtypes)} only" if udf.dtypes else ""
+                print(f"  {name}: {keys}{only}")
+    return 0
+
+
 # report ------------------------------------------------------------------------------
 
 
@@ -380,6 +417,7 @@ def run_report(options: argparse.Namespace) -> int:
 COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     add_verify,
     add_certificate,
+    add_libraries,
     reach.add_parser,
     add_report,
 )

@@ -7,6 +7,7 @@ in a module is done when it is there, and an import hook does it when it comes l
 
 from __future__ import annotations
 
+import hashlib
 import importlib.abc
 import importlib.machinery
 import sys
@@ -21,27 +22,43 @@ from pytest_udftorch.errors import CompileRunningError
 _DYNAMO: Final = "torch._dynamo"
 _FRAMES: Final = "torch._dynamo.convert_frame"
 
+# Of how Inductor is made to call operators: its caches outlive this package.
+_VERSION: Final = 2
+
 #: What ``Active.id`` is while nothing is swapped.
 STOCK: Final = "stock"
 
 
 @dataclass(frozen=True)
 class Active:
-    """The functions of the open sessions.
+    """The functions and operators of the open sessions.
 
     Attributes:
-        id: names them by content; ``stock`` if there are none.
-        parts: the builds they come from.
+        id: names the functions by content, and which operators are overridden; ``stock`` if
+            there are none.
+        parts: the builds the functions come from.
+        operators: overridden overloads (``aten::log.out``), sorted. Compiled code calls them
+            through the dispatcher, so whose UDF is there makes no difference to it.
     """
 
     id: str = STOCK
     parts: tuple[Part, ...] = ()
+    operators: tuple[str, ...] = ()
 
     @property
     def functions(self) -> frozenset[str]:
         """Torch's names of the float32 functions."""
         keys = (key for part in self.parts for key in part.functions)
         return frozenset(name for name, dtype in keys if dtype == "float32")
+
+
+def _active(parts: Sequence[Part], operators: Sequence[str]) -> Active:
+    name = selection_id(parts) if parts else STOCK
+    names = tuple(sorted(set(operators)))
+    if names:
+        facts = f"{_VERSION} {' '.join(names)}"
+        name += "+" + hashlib.sha256(facts.encode()).hexdigest()[:16]
+    return Active(name, tuple(parts), names)
 
 
 #: Changes an imported module and returns what puts it back.
@@ -57,18 +74,19 @@ class Follower:
         self._restore: list[Callable[[], None]] = []
         self._hooked = False
 
-    def follow(self, parts: Sequence[Part], *, wait: bool) -> None:
+    def follow(self, parts: Sequence[Part], operators: Sequence[str], *, wait: bool) -> None:
         """Make the compilers use these functions; with none, put back everything.
 
         Args:
             parts: the functions that are active from now on.
+            operators: the overloads that are overridden from now on.
             wait: let a compilation that runs in another thread finish first.
 
         Raises:
             CompileRunningError: one is running, and ``wait`` is false.
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
-        active = Active(selection_id(parts), tuple(parts)) if parts else Active()
+        active = _active(parts, operators)
         if active.id == self.active.id:
             return
         frames = sys.modules.get(_FRAMES)
@@ -100,7 +118,7 @@ class Follower:
         while self._restore:
             self._restore.pop()()
         self.active = active
-        if not active.parts:
+        if active.id == STOCK:
             return
         if not self._hooked:
             self._hooked = True
@@ -110,7 +128,7 @@ class Follower:
                 self._imported(sys.modules[name])
 
     def _imported(self, module: ModuleType) -> None:
-        if self.active.parts:
+        if self.active.id != STOCK:
             self._restore.append(self._changes[module.__name__](module, self.active))
 
 

@@ -92,7 +92,31 @@ class LibdeviceError(UdfError):
 
 
 class PythonUdfError(UdfError):
-    """A UDF written in Python cannot be compiled."""
+    """A UDF written in Python cannot be compiled, or its file not be imported."""
+
+
+class UnknownOperatorError(UdfError):
+    """torch's dispatcher has no operator or overload of the name of a UDF."""
+
+
+class DispatchKeyError(UdfError):
+    """A dispatch key does not exist, is no backend, or this machine has no device of it."""
+
+
+class CompositeOperatorError(UdfError):
+    """torch computes an operator, and its gradient, by other operators."""
+
+
+class OperatorRecursionError(UdfError):
+    """A UDF at operator level calls the operator that it stands in for."""
+
+
+class OperatorResultError(UdfError):
+    """A UDF at operator level fails or gives another kind of result than the stock kernel."""
+
+
+class OperatorStateError(UdfError):
+    """The stock kernel was asked for where no UDF at operator level runs."""
 
 
 class ProfileDepthError(UdfError):

@@ -6,6 +6,9 @@ path holds a hash of the functions, and Inductor's caches of graphs and of kerne
 it. What torch.compile holds in memory is dropped whenever the functions change, so a model
 compiled before is compiled again, or taken from its own cache.
 
+Operators that a session overrides are not Inductor's to compute: they are called through the
+dispatcher.
+
 A package of AOTInductor keeps the functions it was compiled with. It carries their hash in its
 metadata, and in a process that has opened a session it can be called only while the same
 functions are active.
@@ -19,6 +22,7 @@ from typing import Any, Final
 
 from pytest_udftorch.bitcode import compiler_for
 from pytest_udftorch.compilers import STOCK, Active, Change
+from pytest_udftorch.dispatcher import overload
 from pytest_udftorch.errors import CompiledElsewhereError
 
 #: Key of a package's metadata; its value is the id of the active functions.
@@ -45,7 +49,8 @@ _REWRITTEN: Final = {
 def _set_config(config: Any, active: Active) -> Callable[[], None]:
     cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
     threads = config.compile_threads
-    config.cpp.cxx = (None, str(compiler_for(active.parts)))
+    if active.parts:
+        config.cpp.cxx = (None, str(compiler_for(active.parts)))
     config.aot_inductor.metadata = {**metadata, METADATA: active.id}
     # Triton's functions are changed in this process; a pool of workers would not see it.
     config.compile_threads = 1
@@ -75,6 +80,51 @@ def _rewritten(template: str, x: object) -> str:
     from torch._inductor.cpu_vec_isa import pick_vec_isa
 
     return template.format(x=x, lanes=pick_vec_isa().bit_width() // 32)
+
+
+def _set_lowerings(lowering: Any, active: Active) -> Callable[[], None]:
+    """Let overridden operators be called, instead of computed by Inductor's own code."""
+    own = {}
+    for name in active.operators:
+        operator = overload(name)
+        own[operator] = lowering.lowerings.get(operator)
+        lowering.lowerings[operator] = lowering.fallback_handler(
+            operator, add_to_fallback_set=False
+        )
+
+    def restore() -> None:
+        for operator, value in own.items():
+            if value is None:
+                del lowering.lowerings[operator]
+            else:
+                lowering.lowerings[operator] = value
+
+    return restore
+
+
+def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None]:
+    """Let overridden operators get as far as the lowerings."""
+    table = decomposition.decompositions
+    own = {o: table.pop(o) for o in map(overload, active.operators) if o in table}
+    forget = decomposition.fast_random_decomps.cache_clear  # holds a copy of the table
+    forget()
+
+    def restore() -> None:
+        table.update(own)
+        forget()
+
+    return restore
+
+
+def _set_shims(shims: Any, active: Active) -> Callable[[], None]:
+    """Let code that is all C++ call overridden operators through the dispatcher.
+
+    It calls kernels of its list past it.
+    """
+    table = shims.inductor_fallback_ops
+    names = [str(overload(name)) for name in active.operators]
+    own = {n: table.pop(n) for n in names if n in table}
+    return lambda: table.update(own)
 
 
 def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
@@ -110,5 +160,8 @@ def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
 CHANGES: Final[dict[str, Change]] = {
     "torch._inductor.config": _set_config,
     "torch._inductor.codegen.cpp": _set_overrides,
+    "torch._inductor.lowering": _set_lowerings,
+    "torch._inductor.decomposition": _set_decompositions,
+    "torchgen.aoti.fallback_ops": _set_shims,
     "torch.export.pt2_archive._package": _guard_packages,
 }

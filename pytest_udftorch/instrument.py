@@ -15,7 +15,7 @@ from pytest_udftorch.library import UdfFunction
 from pytest_udftorch.native import native_files
 from pytest_udftorch.symbols import DTYPES, FUNCTIONS, forms
 
-#: Forms in the order of their numbers, as ``FORMS`` of record.py and in udfprof.h.
+#: Forms in the order of their numbers, as in udfprof.h; ``FORMS`` of record.py has one more.
 FORMS: Final = ("scalar", "v4", "v8", "v16", "array")
 
 #: Functions by their numbers; 0 is none. As the first strings of ``record.StringTable``.

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +27,13 @@ from pytest_udftorch.symbols import DTYPES, FUNCTIONS
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"
 
-_TOP_KEYS = {"library", "functions"}
+#: Dtypes that a UDF at operator level can be limited to.
+OPERATOR_DTYPES: Final = (
+    "float32", "float64", "bfloat16", "float16", "complex64", "complex128",
+    "uint8", "int8", "int16", "int32", "int64", "bool",
+)  # fmt: skip
+
+_TOP_KEYS = {"library", "functions", "operators"}
 _LIBRARY_KEYS = {
     "name": str,
     "version": str,
@@ -45,6 +52,14 @@ _FUNCTION_KEYS = {
     "claim": str,
     "hard_cases": str,
 }
+_OPERATOR_KEYS = {
+    "source": str,
+    "python": str,
+    "function": str,
+    "dispatch_keys": list,
+    "dtypes": list,
+}
+_OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -78,12 +93,38 @@ class UdfFunction:
 
 
 @dataclass(frozen=True)
+class UdfOperator:
+    """A UDF at operator level: a whole ATen operator at some dispatch keys.
+
+    Attributes:
+        name: the operator and its overload (``aten::log.out``); without an overload
+            ``aten::log``, or with a function of out='s type also ``log_`` and ``log.out``.
+        function: the author's, as the source calls it (C++ may say ``space::function``).
+        source: absolute path of the C++ source, or None.
+        python: absolute path of the Python source, or None.
+        dispatch_keys: torch's names of the backends (``CPU``).
+        dtypes: torch's names; calls with a tensor of another go to the stock kernel. Empty
+            for all.
+        call: the function itself where it was given as an object; then there is no path.
+    """
+
+    name: str
+    function: str
+    source: Path | None = None
+    python: Path | None = None
+    dispatch_keys: tuple[str, ...] = ("CPU",)
+    dtypes: tuple[str, ...] = ()
+    call: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True)
 class UdfLibrary:
     """A UDF library as its ``udf.toml`` describes it; nothing is compiled yet.
 
     Attributes:
         stock: True for a library that swaps nothing (the baseline ``std``); its functions
             are all that libtorch has.
+        operators: name -> UDFs at operator level, one for each set of dispatch keys.
     """
 
     name: str
@@ -94,6 +135,7 @@ class UdfLibrary:
     stock: bool = False
     include_dirs: tuple[Path, ...] = ()
     functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
+    operators: Mapping[str, tuple[UdfOperator, ...]] = field(default_factory=dict)
 
     @property
     def function_names(self) -> tuple[str, ...]:
@@ -102,14 +144,21 @@ class UdfLibrary:
             return tuple(FUNCTIONS)
         return tuple(dict.fromkeys(name for name, _ in self.functions))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the functions, then of the operators."""
+        return (*self.function_names, *self.operators)
+
     def select(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Check that the library has ``names``; None selects every function.
+        """Check that the library has ``names``; None selects every function and operator.
+
+        The stock library has every operator.
 
         Raises:
             UnknownFunctionError: a name the library does not have, or no name at all.
         """
         if names is None:
-            return self.function_names
+            return self.names
         if isinstance(names, str):
             raise UnknownFunctionError(
                 f"functions={names!r} is a string. Give a sequence: functions=({names!r},)."
@@ -120,10 +169,10 @@ class UdfLibrary:
                 "all of them, or use the library 'std' for the stock functions."
             )
         for name in names:
-            if name not in self.function_names:
+            if name not in self.names and not (self.stock and is_operator(name)):
+                kind = "operator" if is_operator(name) else "function"
                 raise UnknownFunctionError(
-                    f"UDF library {self.name!r} has no function {name!r}. "
-                    f"{nearest(name, self.function_names)}"
+                    f"UDF library {self.name!r} has no {kind} {name!r}. {nearest(name, self.names)}"
                 )
         return tuple(dict.fromkeys(names))
 
@@ -134,6 +183,42 @@ class UdfLibrary:
             for root, _, names in os.walk(folder):
                 found.update(f"{root}/{n}" for n in names if n.endswith((".c", ".h")))
         return sorted(found)
+
+
+def is_operator(name: str) -> bool:
+    """Tell whether a name is that of an operator (``aten::log``) and not of a function."""
+    return "::" in name
+
+
+def described_operator(udf: UdfOperator) -> UdfOperator:
+    """Check a UDF at operator level as far as it can be without torch.
+
+    Returns:
+        It, with the name that torch's dispatcher gives the operator.
+
+    Raises:
+        LibraryFormatError: the operator cannot be called so, there is no such dtype, or the
+            dispatch keys are no names, or one is there twice.
+    """
+    where = f'operators."{udf.name}"'
+    if not _OPERATOR_NAME.fullmatch(udf.name):
+        raise LibraryFormatError(
+            f"[{where}] is no name of an operator. Write namespace, name and overload in quotes, "
+            'as torch does: [operators."aten::log.out"].'
+        )
+    keys = udf.dispatch_keys
+    if not keys or len(set(keys)) < len(keys) or not all(isinstance(k, str) and k for k in keys):
+        raise LibraryFormatError(
+            f"dispatch_keys of [{where}] must be names, each once: {list(keys)!r}."
+        )
+    for dtype in udf.dtypes:
+        if dtype not in OPERATOR_DTYPES:
+            raise LibraryFormatError(
+                f"dtypes of [{where}]: there is no dtype {dtype!r}. "
+                f"{nearest(str(dtype), OPERATOR_DTYPES)}"
+            )
+    # torch.ops calls the overload without a name "default".
+    return replace(udf, name=udf.name.removesuffix(".default"))
 
 
 @functools.cache
@@ -281,10 +366,13 @@ class _Reader:
                 raise self.fail(f"[library] needs a {key}.")
         stock = head.get("stock", False)
         if stock:
-            if "functions" in data:
-                raise self.fail("a library with stock = true swaps nothing: remove [functions].")
-            functions = {}
-        else:
+            for key in ("functions", "operators"):
+                if key in data:
+                    raise self.fail(f"a library with stock = true swaps nothing: remove [{key}].")
+        functions, operators = {}, {}
+        if "operators" in data:
+            operators = dict(self.operators(self.table(data, "operators", "operators")))
+        if "functions" in data or not (stock or operators):
             functions = dict(self.functions(self.table(data, "functions", "functions")))
             if not functions:
                 raise self.fail("[functions] is empty.")
@@ -297,6 +385,7 @@ class _Reader:
             stock=stock,
             include_dirs=tuple(self.file(d, "include_dirs") for d in head.get("include_dirs", ())),
             functions=functions,
+            operators=operators,
         )
 
     def file(self, relative: object, where: str) -> Path:
@@ -350,3 +439,47 @@ class _Reader:
             claim=keys.get("claim", ""),
             hard_cases=None if hard is None else self.file(hard, f"[{where}] hard_cases"),
         )
+
+    def operators(self, table: Mapping[str, Any]) -> Iterator[tuple[str, tuple[UdfOperator, ...]]]:
+        if not table:
+            raise self.fail("[operators] is empty.")
+        seen: set[str] = set()
+        for written, value in table.items():
+            where = f'operators."{written}"'
+            # Several for one operator, at different dispatch keys, are an array of tables.
+            tables = value if isinstance(value, list) else [value]
+            if not tables or not all(isinstance(keys, dict) for keys in tables):
+                raise self.fail(f"[{where}] is no table.")
+            found = tuple(self.operator(written, where, keys) for keys in tables)
+            every = [key for udf in found for key in udf.dispatch_keys]
+            if len(set(every)) < len(every):
+                raise self.fail(f"[{where}] has a dispatch key twice.")
+            name = found[0].name
+            if name in seen:
+                raise self.fail(f"[{where}] is there twice: as {name} and as {name}.default.")
+            seen.add(name)
+            yield name, found
+
+    def operator(self, name: str, where: str, keys: Mapping[str, Any]) -> UdfOperator:
+        # An unquoted name is a chain of tables; the name is what to complain about then.
+        if is_operator(name):
+            self.check(keys, _OPERATOR_KEYS, where)
+        try:
+            udf = described_operator(
+                UdfOperator(
+                    name,
+                    keys.get("function", ""),
+                    dispatch_keys=tuple(keys.get("dispatch_keys", ("CPU",))),
+                    dtypes=tuple(keys.get("dtypes", ())),
+                )
+            )
+        except LibraryFormatError as error:
+            raise self.fail(str(error)) from None
+        if ("source" in keys) == ("python" in keys):
+            raise self.fail(f"[{where}] needs either a source in C++ or a file python.")
+        parts = udf.function.split("::") if "source" in keys else [udf.function]
+        if not all(part.isidentifier() and part.isascii() for part in parts):
+            raise self.fail(f"[{where}] needs a function, by its name in the source.")
+        if "source" in keys:
+            return replace(udf, source=self.file(keys["source"], f"[{where}] source"))
+        return replace(udf, python=self.file(keys["python"], f"[{where}] python"))

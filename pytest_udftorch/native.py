@@ -14,7 +14,7 @@ from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
-_PROFILER_ABI: Final = 1  # UDFPROF_ABI in llvm/runtime/udfprof.h
+_PROFILER_ABI: Final = 2  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
 
 class _CSlot(ctypes.Structure):
@@ -222,6 +222,9 @@ class Cells:
         lib.udfprof_string.restype = ctypes.c_char_p
         lib.udfprof_string_count.restype = ctypes.c_uint32
         lib.udfprof_module_word.restype = ctypes.c_void_p
+        lib.udfprof_ticks.restype = word
+        lib.udfprof_operator_udf.argtypes = (ctypes.c_uint32, word, word)
+        lib.udfprof_operator_udf.restype = None
         lib.udfprof_clocks.argtypes = (ctypes.POINTER(word), ctypes.POINTER(word))
         lib.udfprof_clocks.restype = None
 
@@ -274,6 +277,14 @@ class Cells:
         """Return the calling thread's word for the id of the module being called."""
         word = ctypes.c_uint32.from_address(self._lib.udfprof_module_word())
         return memoryview(word).cast("B").cast("I")
+
+    def ticks(self) -> int:
+        """Return the time stamp counter."""
+        return int(self._lib.udfprof_ticks())
+
+    def operator_udf(self, number: int, elements: int, start: int) -> None:
+        """Count a call, begun at ``start`` ticks, of the UDF at operator level of a number."""
+        self._lib.udfprof_operator_udf(number, elements, start)
 
     def clocks(self) -> tuple[int, int]:
         """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""

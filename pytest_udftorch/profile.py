@@ -103,7 +103,7 @@ class Row:
         for name, text in self.key.items():
             if name == "module":
                 parts.append(text or NO_MODULE)
-            elif name != "dtype" or text != "float32":
+            elif name != "dtype" or text not in ("float32", "any"):
                 parts.append(text or "(none)")
         return " ".join(parts)
 

@@ -42,8 +42,12 @@ from pytest_udftorch.symbols import FUNCTIONS
 
 Records = NDArray[np.void]
 
-DTYPES: Final = ("float32", "float64")
-FORMS: Final = ("scalar", "v4", "v8", "v16", "array")
+#: The last of each is that of UDFs at operator level.
+DTYPES: Final = ("float32", "float64", "any")
+FORMS: Final = ("scalar", "v4", "v8", "v16", "array", "operator")
+
+#: What the runtime calls them is this plus a number (udfprof.h).
+FIRST_OPERATOR_UDF: Final = 1000
 STAGES: Final = ("other", "forward", "backward", "optimizer")
 DEPTHS: Final = ("counters", "timed", "events")
 

@@ -39,7 +39,8 @@ _FORMATS: Final = {
     "bfloat16": (-133, -126, 128),
     "half": (-24, -14, 16),
 }
-_OVERFLOW: Final = {"float32": 128.0, "float64": 1024.0}
+# Of a UDF at operator level no values are known, and no dtype.
+_OVERFLOW: Final = {"float32": 128.0, "float64": 1024.0, "any": math.inf}
 
 _KIND_TITLES: Final[dict[Kind, str]] = {
     "nan": "First NaN made",
@@ -335,6 +336,8 @@ def _ranges(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     groups: dict[tuple[str, ...], list[Row | None]] = {}
     for number, profile in enumerate(profiles):
         for row in profile.layers():
+            if row.key["dtype"] == "any":
+                continue  # of a whole operator only calls and time are known
             same = groups.setdefault(tuple(row.key.values()), [None] * len(profiles))
             same[number] = row
     if not groups:
@@ -711,7 +714,7 @@ def _layers(profiles: Sequence[Profile], names: Sequence[str]) -> str:
 
 def _function(row: Row) -> str:
     function, dtype = row.key["function"], row.key["dtype"]
-    return function if dtype == "float32" else f"{function} {dtype}"
+    return function if dtype in ("float32", "any") else f"{function} {dtype}"
 
 
 def _time_cells(row: Row, profile: Profile) -> list[Cell]:
@@ -863,7 +866,8 @@ def _cells(profiles: Sequence[Profile], names: Sequence[str]) -> str:
         [
             "<h2>Everything</h2>",
             '<p class="hint">One line for each function, form, stage, operator and layer. Forms: '
-            "scalar; v4, v8 and v16 take so many elements at once; array takes any number.</p>",
+            "scalar; v4, v8 and v16 take so many elements at once; array takes any number; "
+            "operator is a UDF at operator level.</p>",
             table("cells", header, rows),
         ]
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_udftorch import inductor, triton_kernels
+from pytest_udftorch import dispatcher, inductor, operator_udfs, triton_kernels
 from pytest_udftorch.bitcode import Part
 from pytest_udftorch.build import Build, build_library, resolve_cpu_level
 from pytest_udftorch.compilers import Follower
@@ -34,7 +34,7 @@ from pytest_udftorch.errors import (
     SymbolsMissingError,
     TorchNotFoundError,
 )
-from pytest_udftorch.library import UdfLibrary, find_library
+from pytest_udftorch.library import UdfLibrary, find_library, is_operator
 from pytest_udftorch.native import Runtime, Slot, runtime
 from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 
@@ -317,19 +317,26 @@ class Session:
     Attributes:
         library: the UDF library.
         functions: torch's names of the swapped functions.
-        build: the compiled library, or None for the stock baseline; set on entry.
-        reached: function -> symbol -> calls, as counted by the canary operators on entry.
+        operators: names of the overridden operators, as the library declares them. The stock
+            baseline names those that it was asked for; with no selection it holds for all.
+        build: the compiled library, or None where no function is swapped; set on entry.
+        reached: function -> symbol -> calls, as counted by the canary operators on entry; and
+            operator -> overload and dispatch key -> calls.
     """
 
     def __init__(
         self,
         library: UdfLibrary,
-        functions: tuple[str, ...],
+        names: Sequence[str] | None,
         cpu_level: str | None,
         profiling: Profiling | None = None,
     ) -> None:
         self.library = library
-        self.functions = functions
+        chosen = library.select(names)
+        self.functions = tuple(n for n in chosen if not is_operator(n))
+        self.operators = tuple(n for n in chosen if is_operator(n))
+        self._every_operator = names is None
+        self._prepared = operator_udfs.Prepared()
         self.build: Build | None = None
         self.reached: dict[str, dict[str, int]] = {}
         self._cpu_level = cpu_level
@@ -340,7 +347,8 @@ class Session:
 
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
-        return f"<Session {self.library.name}{build} {','.join(self.functions)} {self._state}>"
+        names = ",".join((*self.functions, *self.operators))
+        return f"<Session {self.library.name}{build} {names} {self._state}>"
 
     @property
     def is_open(self) -> bool:
@@ -359,6 +367,9 @@ class Session:
             CompileRunningError: torch.compile is running in another thread.
             ProfileBusyError: another profiled session is open in this process.
             ObserverBuildError: what profiled sessions need does not compile.
+            UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SignatureError,
+            OperatorRecursionError, OperatorResultError: a UDF at operator level cannot stand in
+            for its operator; see ``operator_udfs``.
         """
         if self._state != "new":
             raise SessionStateError(
@@ -371,14 +382,18 @@ class Session:
                     from pytest_udftorch.collect import check_free
 
                     check_free()
-                bound.push(self, self._layer(bound))
+                layer, operators = self._layer(bound), self._operator_layer()
+                bound.push(self, layer)
                 self._verify(bound)
+                dispatcher.overrides.push(self, operators)
+                self.reached |= operator_udfs.verify(self._prepared.overrides)
                 if self._profiling is not None:
                     self._collect(bound, self._profiling)
                 self._state = "open"
                 _compilers_follow(bound, wait=False)
             except BaseException:
                 self._state = "closed"
+                dispatcher.overrides.remove(self)
                 bound.remove(self)
                 _compilers_follow(bound, wait=True)
                 raise
@@ -402,6 +417,7 @@ class Session:
                 stack.enter_context(bound.lock)
                 stack.callback(_compilers_follow, bound, wait=True)
                 stack.callback(bound.remove, self)
+                stack.callback(dispatcher.overrides.remove, self)
                 if self._collector is not None:
                     self._collector.stop()
 
@@ -429,16 +445,19 @@ class Session:
     def _collect(self, bound: Binder, profiling: Profiling) -> None:
         from pytest_udftorch.collect import Collector
 
+        ids = (self.build.build_id if self.build else "", self._prepared.build_id)
         meta = {
             "library": self.library.name,
             "version": self.library.version,
             "claim": self.library.claim,
-            "build_id": self.build.build_id if self.build else self._watch_id,
+            "build_id": "+".join(i for i in ids if i) or self._watch_id,
             "cpu_level": self.build.cpu_level if self.build else resolve_cpu_level(self._cpu_level),
             "torch": torch_summary()[0],
-            "functions": list(self.functions),
+            "functions": [*self.functions, *self.operators],
         }
-        collector = Collector(profiling.depth, profiling.stride, meta, profiling.out)
+        collector = Collector(
+            profiling.depth, profiling.stride, meta, profiling.out, self._prepared.operators
+        )
         collector.start(bound.parallel_slots)
         self._collector = collector
 
@@ -452,7 +471,7 @@ class Session:
         """Return symbol -> address for every symbol of the session's functions."""
         if self.library.stock and self._profiling is not None:
             return self._watched(bound)
-        if not self.library.stock:
+        if self.functions and not self.library.stock:
             profiled = self._profiling is not None
             self.build = build_library(self.library, self._cpu_level, profiled=profiled)
             self._check_width(self.build)
@@ -480,6 +499,21 @@ class Session:
                 elif self.build.sincos(dtype):
                     layer[name] = self.build.sincos(dtype)
         return layer
+
+    def _operator_layer(self) -> dispatcher.Layer:
+        """Return the overrides of the session's operators, compiled and checked."""
+        if self.library.stock:
+            names = None if self._every_operator else frozenset(self.operators)
+            for name in self.operators:
+                dispatcher.schema(name)
+            return dispatcher.StockOperators(names)
+        self._prepared = operator_udfs.prepare(
+            self.library,
+            self.operators,
+            self._cpu_level,
+            profiled=self._profiling is not None,
+        )
+        return self._prepared.overrides
 
     def _watched(self, bound: Binder) -> dict[str, int]:
         """Return symbol@version -> address of what watches the stock function."""
@@ -521,7 +555,7 @@ class Session:
             for dtype in self.dtypes(function)
         }
         names = [s.name for group in symbols.values() for s in group]
-        with bound.counting(names), _plain_torch() as torch:
+        with bound.counting(names), dispatcher.bypass(), _plain_torch() as torch:
             for (function, dtype), group in symbols.items():
                 before = [bound.hits(s) for s in group]
                 mismatch = _canary_mismatch(torch, self.build, function, dtype)
@@ -564,7 +598,9 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
         if build is not None:
             parts.setdefault(build.build_id, (build, []))[1].append(key)
     follower.follow(
-        [Part(build, tuple(keys)) for _, (build, keys) in sorted(parts.items())], wait=wait
+        [Part(build, tuple(keys)) for _, (build, keys) in sorted(parts.items())],
+        [o.spec.operator for o in dispatcher.overrides.registered()],
+        wait=wait,
     )
 
 
@@ -593,7 +629,8 @@ def patched(
 
     Args:
         library: name (``corem``), path of a folder with ``udf.toml``, or a ``UdfLibrary``.
-        functions: torch's names of the functions to swap; by default all of the library's.
+        functions: torch's names of the functions to swap, and names of the operators to
+            override as the library gives them (``aten::log.out``); by default all of its.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
         profile: count what the functions do: True or ``"counters"``; ``"timed"``, with
             times; ``"events"``, with a record of each operator call. See ``Session.profile``.
@@ -613,12 +650,7 @@ def patched(
             once; the errors of building and binding follow on entry.
     """
     found = find_library(library)
-    return Session(
-        found,
-        found.select(functions),
-        cpu_level,
-        _profiling(profile, profile_out, profile_stride),
-    )
+    return Session(found, functions, cpu_level, _profiling(profile, profile_out, profile_stride))
 
 
 def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) -> Profiling | None:

@@ -25,7 +25,8 @@ import pytest
 from pytest_udftorch.build import Build, build_library, resolve_cpu_level
 from pytest_udftorch.config import MARKER, Options, as_path_or_name
 from pytest_udftorch.errors import ProfileFileError, UdfError
-from pytest_udftorch.library import UdfLibrary, find_library
+from pytest_udftorch.library import UdfLibrary, find_library, is_operator
+from pytest_udftorch.operator_udfs import prepare
 from pytest_udftorch.session import Session, patched, torch_summary
 
 # pytest's option names of runs that execute no test and hence open no session.
@@ -176,12 +177,16 @@ class Switcher:
                     with target.open(self.options.cpu_level, self.options.profile) as session:
                         self._builds[target] = session.build
             elif not target.library.stock:
-                self._builds[target] = build_library(
-                    target.library,
-                    self.options.cpu_level,
-                    profiled=self.options.profile is not None,
-                )
+                self._prebuild(target)
         self._torch = torch_summary()
+
+    def _prebuild(self, target: Target) -> None:
+        """Compile for the workers of xdist, which then find it in the cache."""
+        names = target.library.select(target.functions)
+        level, profiled = self.options.cpu_level, self.options.profile is not None
+        if not all(map(is_operator, names)):
+            self._builds[target] = build_library(target.library, level, profiled=profiled)
+        prepare(target.library, [n for n in names if is_operator(n)], level)
 
     def _open_base(self, target: Target) -> None:
         try:
@@ -222,12 +227,14 @@ class Switcher:
             how = "nothing swapped" + (", but watched" if self.options.profile else "")
         elif build is not None:
             how = f"build {build.build_id}, CPU level {build.cpu_level}"
+        elif all(map(is_operator, target.functions or library.names)):
+            how = "operators only"
         else:
             how = "not built, as no test is run"
         if target.functions is None and library.stock:
             functions = "all"
         else:
-            functions = ", ".join(target.functions or library.function_names)
+            functions = ", ".join(target.functions or library.names)
         text = f"{library.name} {library.version}"
         text += f" ({library.claim})" if library.claim else ""
         text += f" from {target.path}" if target.path is not None else ""

@@ -59,6 +59,9 @@ class TorchFunction:
 _U10 = ("u10",)
 _U10_U35 = ("u10", "u35")
 
+#: Overloads with a UDF that one profile has room for (UDFPROF_OPERATOR_UDFS in udfprof.h).
+OPERATOR_UDFS: Final = 128
+
 #: Every function that libtorch reaches through symbols, by torch's name.
 FUNCTIONS: Final[dict[str, TorchFunction]] = {
     f.name: f

@@ -61,11 +61,33 @@ void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns) {
 // Cells
 //===----------------------------------------------------------------------===//
 
-static int isDouble(unsigned Slot) { return Slot / UDFPROF_FORMS % 2; }
+static int isOperatorUdf(unsigned Slot) {
+  return Slot >= UDFPROF_FUNCTION_SLOTS;
+}
 
+static int isDouble(unsigned Slot) {
+  return !isOperatorUdf(Slot) && Slot / UDFPROF_FORMS % 2;
+}
+
+/// 0 where a cell counts elements itself.
 static unsigned lanesOf(unsigned Slot) {
   static const unsigned char Lanes[] = {1, 4, 8, 16, 0};
-  return Lanes[Slot % UDFPROF_FORMS];
+  return isOperatorUdf(Slot) ? 0 : Lanes[Slot % UDFPROF_FORMS];
+}
+
+static uint16_t functionOf(unsigned Slot) {
+  return (uint16_t)(isOperatorUdf(Slot) ? Slot - UDFPROF_FUNCTION_SLOTS +
+                                              UDFPROF_FIRST_OPERATOR_UDF
+                                        : Slot / (2 * UDFPROF_FORMS));
+}
+
+static uint8_t dtypeOf(unsigned Slot) {
+  return isOperatorUdf(Slot) ? UDFPROF_ANY_DTYPE : (uint8_t)isDouble(Slot);
+}
+
+static uint8_t formOf(unsigned Slot) {
+  return isOperatorUdf(Slot) ? UDFPROF_WHOLE_OPERATOR
+                             : (uint8_t)(Slot % UDFPROF_FORMS);
 }
 
 static void clearRange(struct udfprof_range *R) {
@@ -166,6 +188,8 @@ static uint64_t elementsOf(const struct udfprof_cell *C) {
   return Lanes ? C->calls * Lanes - C->padding : C->elements;
 }
 
+uint64_t udfprof_ticks(void) { return __rdtsc(); }
+
 void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
                   uint64_t elements) {
   if (!udfprof_depth) // the first call of a cell is timed at every depth
@@ -177,12 +201,11 @@ void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
 /// Tells a cell how long the rows are of the kernel that begins, 0 for none.
 static void setRows(struct udfprof_cell *C, int64_t Length) {
   const unsigned Lanes = lanesOf(C->slot);
-  const unsigned Function = C->slot / (2 * UDFPROF_FORMS);
   C->row_calls = C->zeros_are_padding = 0;
   C->look_mask = C->sample_mask;
   if (Lanes < 2 || !Length)
     return;
-  if (Function == UDFPROF_LOG)
+  if (functionOf(C->slot) == UDFPROF_LOG)
     // Of sums of exponentials of which one is 1: a zero is none of them.
     C->zeros_are_padding = 1;
   else if (Length % Lanes && Length < INT32_MAX)
@@ -544,6 +567,25 @@ static void takeRange(struct udfprof_cell *C, struct udfprof_range *To) {
   clearBounds(C);
 }
 
+static void putEvent(const struct udfprof_event *E) {
+  // One function may have been used in several forms (vectors and a tail).
+  pthread_mutex_lock(&EventsLock);
+  struct udfprof_event *Last =
+      EventCount ? &Events[(EventFirst + EventCount - 1) % EventRoom] : NULL;
+  if (Last && Last->start == E->start && Last->thread == E->thread &&
+      Last->function == E->function && Last->dtype == E->dtype) {
+    Last->elements += E->elements;
+    widen(&Last->in_min, &Last->in_max, E->in_min, E->in_max);
+    widen(&Last->out_min, &Last->out_max, E->out_min, E->out_max);
+    Last->flags |= E->flags;
+  } else if (EventCount < EventRoom) {
+    Events[(EventFirst + EventCount++) % EventRoom] = *E;
+  } else {
+    ++LostEvents;
+  }
+  pthread_mutex_unlock(&EventsLock);
+}
+
 static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
                         uint64_t Start, uint64_t End) {
   for (unsigned I = 0; I < Row->used_count; ++I) {
@@ -557,9 +599,8 @@ static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
     struct udfprof_event E = {.start = Start,
                               .end = End,
                               .thread = T->id,
-                              .function =
-                                  (uint16_t)(C->slot / (2 * UDFPROF_FORMS)),
-                              .dtype = (uint8_t)IsDouble,
+                              .function = functionOf(C->slot),
+                              .dtype = dtypeOf(C->slot),
                               .stage = Row->stage,
                               .operator_id = Row->operator_id,
                               .module_id = Row->module_id,
@@ -573,23 +614,42 @@ static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
     C->helped_elements = 0;
     clearRange(&C->helped[0]);
     clearRange(&C->helped[1]);
-    // One function may have been used in several forms (vectors and a tail).
-    pthread_mutex_lock(&EventsLock);
-    struct udfprof_event *Last =
-        EventCount ? &Events[(EventFirst + EventCount - 1) % EventRoom] : NULL;
-    if (Last && Last->start == Start && Last->thread == E.thread &&
-        Last->function == E.function && Last->dtype == E.dtype) {
-      Last->elements += E.elements;
-      widen(&Last->in_min, &Last->in_max, E.in_min, E.in_max);
-      widen(&Last->out_min, &Last->out_max, E.out_min, E.out_max);
-      Last->flags |= E.flags;
-    } else if (EventCount < EventRoom) {
-      Events[(EventFirst + EventCount++) % EventRoom] = E;
-    } else {
-      ++LostEvents;
-    }
-    pthread_mutex_unlock(&EventsLock);
+    putEvent(&E);
   }
+}
+
+void udfprof_operator_udf(uint32_t number, uint64_t elements, uint64_t start) {
+  if (!Active || number >= UDFPROF_OPERATOR_UDFS)
+    return;
+  uint64_t Now = __rdtsc();
+  struct udfprof_cell *C = udfprof_cell(UDFPROF_FUNCTION_SLOTS + number);
+  if (C == &Discard)
+    return;
+  ++C->calls;
+  C->elements += elements;
+  if (!udfprof_depth)
+    return;
+  udfprof_time(C, Now - start, elements);
+  if (udfprof_depth != UDFPROF_EVENTS)
+    return;
+  // Its own times instead of the operator's, and also when it had no elements.
+  C->in_events = C->elements;
+  struct udfprof_thread *T = udfprof_attach();
+  const struct udfprof_row *Row = udfprof_row;
+  struct udfprof_event E = {.start = start,
+                            .end = Now,
+                            .thread = T->id,
+                            .function = functionOf(C->slot),
+                            .dtype = UDFPROF_ANY_DTYPE,
+                            .stage = Row->stage,
+                            .operator_id = Row->operator_id,
+                            .module_id = Row->module_id,
+                            .elements = elements,
+                            .in_min = (double)INFINITY,
+                            .in_max = -(double)INFINITY,
+                            .out_min = (double)INFINITY,
+                            .out_max = -(double)INFINITY};
+  putEvent(&E);
 }
 
 void udfprof_operator_end(struct udfprof_thread *self,
@@ -739,9 +799,9 @@ static void readCell(const struct udfprof_row *Row,
   mergeRange(&R[0], &C->before[0]);
   mergeRange(&R[1], &C->before[1]);
   memset(Out, 0, sizeof *Out);
-  Out->function = (uint16_t)(C->slot / (2 * UDFPROF_FORMS));
-  Out->dtype = (uint8_t)IsDouble;
-  Out->form = (uint8_t)(C->slot % UDFPROF_FORMS);
+  Out->function = functionOf(C->slot);
+  Out->dtype = dtypeOf(C->slot);
+  Out->form = formOf(C->slot);
   Out->stage = Row->stage;
   Out->operator_id = Row->operator_id;
   Out->module_id = Row->module_id;

@@ -25,16 +25,27 @@ extern "C" {
 #define UDFPROF_EXPORT __attribute__((visibility("default")))
 
 /// Read by pytest_udftorch/native.py, which checks it.
-#define UDFPROF_ABI 1
+#define UDFPROF_ABI 2
 
 enum {
   // One slot per function, dtype and form: (function * 2 + dtype) * 5 + form.
   // function counts from 1 in the order of pytest_udftorch/symbols.py.
-  UDFPROF_SLOTS = 264,
+  UDFPROF_FUNCTION_SLOTS = 264,
+  // One more for each UDF at operator level.
+  UDFPROF_OPERATOR_UDFS = 128,
+  UDFPROF_SLOTS = UDFPROF_FUNCTION_SLOTS + UDFPROF_OPERATOR_UDFS,
   UDFPROF_FORMS = 5, // scalar, v4, v8, v16, array
   UDFPROF_LOG = 4,   // the number of log
   UDFPROF_BINS = 320,
   UDFPROF_BIN_OFFSET = 160
+};
+
+// What a record of a UDF at operator level has as function (plus its number),
+// dtype and form: DTYPES and FORMS of pytest_udftorch/record.py.
+enum {
+  UDFPROF_FIRST_OPERATOR_UDF = 1000,
+  UDFPROF_ANY_DTYPE = 2,
+  UDFPROF_WHOLE_OPERATOR = 5
 };
 
 enum { UDFPROF_COUNTERS, UDFPROF_TIMED, UDFPROF_EVENTS };
@@ -214,6 +225,14 @@ UDFPROF_EXPORT struct udfprof_cell *udfprof_cell(uint32_t slot);
 /// Adds the time of \p elements to the cell.
 UDFPROF_EXPORT void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
                                  uint64_t elements);
+
+/// The time stamp counter.
+UDFPROF_EXPORT uint64_t udfprof_ticks(void);
+
+/// Counts a call, which began at \p start and ends now, of the UDF at operator
+/// level with this \p number, below UDFPROF_OPERATOR_UDFS.
+UDFPROF_EXPORT void udfprof_operator_udf(uint32_t number, uint64_t elements,
+                                         uint64_t start);
 
 /// CLOCK_MONOTONIC in nanoseconds.
 UDFPROF_EXPORT uint64_t udfprof_now(void);
