@@ -14,7 +14,7 @@ from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
-_PROFILER_ABI: Final = 1  # UDFPROF_ABI in llvm/runtime/udfprof.h
+_PROFILER_ABI: Final = 2  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
 
 class _CSlot(ctypes.Structure):
@@ -221,7 +221,7 @@ class Cells:
         lib.udfprof_string.argtypes = (ctypes.c_uint32,)
         lib.udfprof_string.restype = ctypes.c_char_p
         lib.udfprof_string_count.restype = ctypes.c_uint32
-        lib.udfprof_module_word.restype = ctypes.c_void_p
+        lib.udfprof_memory.restype = word
         lib.udfprof_clocks.argtypes = (ctypes.POINTER(word), ctypes.POINTER(word))
         lib.udfprof_clocks.restype = None
 
@@ -270,10 +270,9 @@ class Cells:
         """Return how many strings there are; ids are counted from 0."""
         return int(self._lib.udfprof_string_count())
 
-    def module_word(self) -> memoryview:
-        """Return the calling thread's word for the id of the module being called."""
-        word = ctypes.c_uint32.from_address(self._lib.udfprof_module_word())
-        return memoryview(word).cast("B").cast("I")
+    def memory(self) -> int:
+        """Return how many bytes the cells, their contexts and the events' ring take."""
+        return int(self._lib.udfprof_memory())
 
     def clocks(self) -> tuple[int, int]:
         """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""

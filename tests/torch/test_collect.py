@@ -621,23 +621,31 @@ def test_records_have_the_layout_of_the_header(tmp_path):
     lines.append(f'_Static_assert(UDFPROF_SLOTS >= {len(WATCHED) * 10}, "");')
     lines.append(f'_Static_assert(UDFPROF_LOG == {WATCHED.index("log")}, "");')
     pass_source = Path(__file__).parents[2] / "llvm" / "pass" / "Instrument.cpp"
-    (words,) = re.findall(r"enum CellOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
+    (words,) = re.findall(r"enum HotOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
     members = {
+        "Left": "left",
+        "Zeros": "zeros",
+        "MinusInfinities": "minus_infinities",
         "InLow": "bound[0].low",
         "InHigh": "bound[0].high",
         "OutLow": "bound[1].low",
         "OutHigh": "bound[1].high",
-        "Calls": "calls",
-        "LookMask": "look_mask",
-        "TimeMask": "time_mask",
-        "SampleMask": "sample_mask",
+        "Cell": "cell",
     }
     offsets = dict(re.findall(r"(\w+) = (\d+)", words))
+    size = offsets.pop("HotSize")
     assert offsets.keys() == members.keys()
+    lines.append(f'_Static_assert(sizeof(struct udfprof_hot) == {size}, "");')
+    lines.append('_Static_assert(offsetof(struct udfprof_row, hot) == 0, "");')
     for word, offset in offsets.items():
         lines.append(
-            f'_Static_assert(offsetof(struct udfprof_cell, {members[word]}) == {offset}, "");'
+            f'_Static_assert(offsetof(struct udfprof_hot, {members[word]}) == {offset}, "");'
         )
+    due = dict(re.findall(r"Due(\w+) = (\d+)", pass_source.read_text()))
+    assert due.keys() == {"Sample", "Time"}
+    lines.append('_Static_assert(offsetof(struct udfprof_cell, due) == 0, "");')
+    for name, bit in due.items():
+        lines.append(f'_Static_assert(UDFPROF_{name.upper()} == {bit}, "");')
     source = tmp_path / "layout.c"
     source.write_text('#include "udfprof.h"\n' + "\n".join(lines) + "\n")
     include = native_source("udfprof.h").parent
