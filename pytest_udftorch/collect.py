@@ -40,7 +40,7 @@ from pytest_udftorch.profile import Profile, add_cells, add_operators, merge
 from pytest_udftorch.record import DEPTHS, ProfileWriter, Records, StringTable
 
 #: Every how many blocks enter the histograms unless stated otherwise.
-STRIDE: Final = 128
+STRIDE: Final = 512
 
 #: Events that fit into the ring between two readings; 10 MB.
 RING: Final = 1 << 17

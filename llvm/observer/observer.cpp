@@ -86,8 +86,8 @@ struct InRows {
   InRows(udfprof_thread *T, const Tensor &Last) : Self(T) {
     // The kernels of narrower types convert to float and leave the rest of a
     // row to the scalar function.
-    if (Last.dim() && (Last.scalar_type() == at::kFloat ||
-                       Last.scalar_type() == at::kDouble))
+    if (Last.dim() &&
+        (Last.scalar_type() == at::kFloat || Last.scalar_type() == at::kDouble))
       Self->row_length = Last.size(-1);
   }
   ~InRows() { Self->row_length = 0; }
@@ -109,7 +109,8 @@ struct Kernel<Stub, Rows, Result (*)(Args...)> {
   static Result run(Args... Given) {
     InKernel Here(Name);
     if constexpr (Rows) {
-      InRows There(Here.Self, std::get<sizeof...(Args) - 1>(std::tie(Given...)));
+      InRows There(Here.Self,
+                   std::get<sizeof...(Args) - 1>(std::tie(Given...)));
       return Stock(std::forward<Args>(Given)...);
     } else {
       return Stock(std::forward<Args>(Given)...);
@@ -123,8 +124,8 @@ struct Kernel<Stub, Rows, Result (*)(Args...)> {
                        reinterpret_cast<void *>(Type::AVX2)};
     // The only member of a stub. torch chooses its kernel at the first call.
     auto *Impl = reinterpret_cast<native::DispatchStubImpl *>(Stub);
-    auto Chosen = Impl->try_get_call_ptr(c10::kCPU, Kernels[0], Kernels[1],
-                                         Kernels[2]);
+    auto Chosen =
+        Impl->try_get_call_ptr(c10::kCPU, Kernels[0], Kernels[1], Kernels[2]);
     if (!std::holds_alternative<void *>(Chosen))
       return;
     std::atomic<void *> *Pointer = &Impl->cpu_dispatch_ptr;
@@ -339,7 +340,8 @@ void nameOfCaller(char *Text, size_t Size) {
         strncmp(Info.dli_sname, Prefix, sizeof Prefix - 1))
       continue;
     char *Name = nullptr;
-    const size_t Length = strtoul(Info.dli_sname + sizeof Prefix - 1, &Name, 10);
+    const size_t Length =
+        strtoul(Info.dli_sname + sizeof Prefix - 1, &Name, 10);
     if (!Length || strnlen(Name, Length) < Length)
       continue;
     snprintf(Text, Size, "%s", operatorOf({Name, Length}).c_str());
@@ -414,9 +416,9 @@ void setCall(PyFunctionObject *Function, vectorcallfunc Call) {
 extern "C" UDFPROF_EXPORT int udfobserver_start() try {
   udfprof_set_torch(&Torch);
   std::lock_guard<std::mutex> Guard(Lock);
-  Ranges = at::addGlobalCallback(
-      at::RecordFunctionCallback(startRange, endRange)
-          .scopes({at::RecordScope::USER_SCOPE}));
+  Ranges =
+      at::addGlobalCallback(at::RecordFunctionCallback(startRange, endRange)
+                                .scopes({at::RecordScope::USER_SCOPE}));
   followKernels();
   IsObserving = true;
   return 0;

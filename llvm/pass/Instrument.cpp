@@ -54,16 +54,23 @@ namespace {
 enum HotOffset : unsigned {
   Left = 0,
   Zeros = 8,
-  MinusInfinities = 16,
+  Infinities = 16,
   InLow = 24,
   InHigh = 32,
   OutLow = 40,
   OutHigh = 48,
   Cell = 56,
-  HotSize = 64
+  Passed = 64,
+  HotSize = 128
 };
 
-// udfprof_cell::due, at the beginning of struct udfprof_cell, and its bits.
+// In udfprof_hot::passed of one lane: a zero, a negative infinity.
+constexpr unsigned OneZero = 1, OneInfinity = 1 << 16;
+
+// The same of struct udfprof_cell.
+enum CellOffset : unsigned { Due = 0, Live = 4, HotOf = 8 };
+
+// Bits of udfprof_cell::due.
 constexpr unsigned DueSample = 1, DueTime = 2;
 
 // Calls that are timed together: one alone would be timed by its latency,
@@ -100,15 +107,18 @@ private:
   void emitLanes(Function *Body);
   Function *emitCold(Function *Body);
   Function *emitLook(Function *Body);
-  void emitTiming(IRBuilder<> &B, Function *Cold, Function *Body, Value *Due,
-                  ArrayRef<Value *> Args);
+  void emitTiming(IRBuilder<> &B, Function *Cold, Function *Body, Value *Cell,
+                  Value *Due, ArrayRef<Value *> Args);
+  void emitRowEnd(IRBuilder<> &B, Function *Cold, Function *Body, Value *Cell,
+                  Value *Due, Value *X);
   Function *newCold(StringRef Suffix, ArrayRef<Type *> Params);
   CallInst *callObserver(IRBuilder<> &B, StringRef What,
                          ArrayRef<Value *> Values);
   Value *hot(IRBuilder<> &B);
   Value *callerOf(IRBuilder<> &B) const;
   Value *allLanes(IRBuilder<> &B, Value *Truth) const;
-  void emitPassed(IRBuilder<> &B, Value *Hot, unsigned Offset, Value *Lanes);
+  Value *through(IRBuilder<> &B, Value *X, bool HasSideEffects) const;
+  void emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero, Value *Infinity);
   Value *passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
                 Value *&Infinity);
   uint64_t encoding(double X) const;
@@ -387,6 +397,19 @@ Value *Instrumenter::callerOf(IRBuilder<> &B) const {
   return B.CreateIntrinsic(Intrinsic::returnaddress, {}, {B.getInt32(0)});
 }
 
+/// X, of which LLVM knows nothing any more: it went through an empty
+/// instruction.
+Value *Instrumenter::through(IRBuilder<> &B, Value *X,
+                             bool HasSideEffects) const {
+  Type *T = X->getType();
+  const char *Place = T->isIntegerTy()                     ? "=r,0"
+                      : T->getPrimitiveSizeInBits() == 512 ? "=v,0"
+                                                           : "=x,0";
+  return B.CreateCall(InlineAsm::get(FunctionType::get(T, {T}, false), "",
+                                     Place, HasSideEffects),
+                      {X});
+}
+
 Value *Instrumenter::allLanes(IRBuilder<> &B, Value *Truth) const {
   if (lanes() == 1)
     return Truth;
@@ -396,7 +419,10 @@ Value *Instrumenter::allLanes(IRBuilder<> &B, Value *Truth) const {
 
 /// Whether each lane of X needs no second look: it is inside the bounds, no
 /// NaN, not zero, and not subnormal. Infinities are outside, since bounds are
-/// finite. The last is told by the encoding, whatever DAZ is.
+/// finite. A minimum and a maximum leave what is inside as it is; with vectors
+/// that takes less time than two comparisons. Bounds of nothing are +inf and 0,
+/// which leave only zeros. Subnormals are told by the encoding, whatever DAZ
+/// is.
 Value *Instrumenter::isOld(IRBuilder<> &B, Value *X, Value *Hot,
                            unsigned LowAt) {
   Type *T = X->getType();
@@ -407,12 +433,14 @@ Value *Instrumenter::isOld(IRBuilder<> &B, Value *X, Value *Hot,
       Splat(B.CreateAlignedLoad(ElemTy, word(B, Hot, LowAt), Align(8), "low"));
   Value *High = Splat(
       B.CreateAlignedLoad(ElemTy, word(B, Hot, LowAt + 8), Align(8), "high"));
-  Value *Inside =
-      B.CreateAnd(B.CreateFCmpOGE(X, Low), B.CreateFCmpOLE(X, High));
   unsigned Bits = W.IsDouble ? 64 : 32;
   Type *Int = T->getWithNewType(B.getIntNTy(Bits));
+  Value *Encoding = B.CreateBitCast(X, Int);
+  Value *Clamped = B.CreateSelect(B.CreateFCmpOGT(X, Low), X, Low);
+  Clamped = B.CreateSelect(B.CreateFCmpOLT(Clamped, High), Clamped, High);
+  Value *Inside = B.CreateICmpEQ(B.CreateBitCast(Clamped, Int), Encoding);
   Value *Exponent = B.CreateAnd(
-      B.CreateBitCast(X, Int),
+      Encoding,
       ConstantInt::get(Int, W.IsDouble ? 0x7ff0000000000000 : 0x7f800000));
   return B.CreateAnd(Inside,
                      B.CreateICmpNE(Exponent, Constant::getNullValue(Int)));
@@ -426,7 +454,9 @@ Value *Instrumenter::passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
   if (W.IsExponential) {
     unsigned Bits = W.IsDouble ? 64 : 32;
     Type *Int = X->getType()->getWithNewType(B.getIntNTy(Bits));
-    Value *Encoding = B.CreateBitCast(X, Int);
+    // Otherwise LLVM would compare with 0.0, which under DAZ subnormals equal.
+    Value *Encoding = through(B, B.CreateBitCast(X, Int),
+                              /*HasSideEffects=*/false);
     Value *Magnitude = B.CreateAnd(
         Encoding, ConstantInt::get(Int, APInt::getSignedMaxValue(Bits)));
     Zero = B.CreateICmpEQ(Magnitude, Constant::getNullValue(Int), "zero");
@@ -441,30 +471,39 @@ Value *Instrumenter::passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
   return Old;
 }
 
-void Instrumenter::emitPassed(IRBuilder<> &B, Value *Hot, unsigned Offset,
-                              Value *Lanes) {
-  Type *I64 = B.getInt64Ty();
-  Value *Count = Lanes;
-  if (lanes() > 1)
-    Count = B.CreateUnaryIntrinsic(
-        Intrinsic::ctpop,
-        B.CreateZExt(B.CreateBitCast(Lanes, B.getIntNTy(lanes())),
-                     B.getInt32Ty()));
-  Value *At = word(B, Hot, Offset);
-  B.CreateAlignedStore(B.CreateAdd(B.CreateAlignedLoad(I64, At, Align(8)),
-                                   B.CreateZExt(Count, I64)),
-                       At, Align(8));
+/// Counts in vectors, which needs no way from masks to numbers.
+void Instrumenter::emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero,
+                              Value *Infinity) {
+  if (lanes() == 1) {
+    for (auto [Offset, Is] :
+         {std::pair<unsigned, Value *>{HotOffset::Zeros, Zero},
+          {HotOffset::Infinities, Infinity}}) {
+      Value *At = word(B, Hot, Offset);
+      Type *I64 = B.getInt64Ty();
+      B.CreateAlignedStore(B.CreateAdd(B.CreateAlignedLoad(I64, At, Align(8)),
+                                       B.CreateZExt(Is, I64)),
+                           At, Align(8));
+    }
+    return;
+  }
+  auto *Ty = FixedVectorType::get(B.getInt32Ty(), lanes());
+  Value *At = word(B, Hot, HotOffset::Passed);
+  Value *Sum = B.CreateAlignedLoad(Ty, At, Align(64), "passed");
+  Sum = B.CreateSelect(Zero, B.CreateAdd(Sum, ConstantInt::get(Ty, OneZero)),
+                       Sum);
+  Sum = B.CreateSelect(
+      Infinity, B.CreateAdd(Sum, ConstantInt::get(Ty, OneInfinity)), Sum);
+  B.CreateAlignedStore(Sum, At, Align(64));
 }
 
 /// Measures some calls of the body when the call is due for it.
 void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
-                              Value *Due, ArrayRef<Value *> Args) {
+                              Value *Cell, Value *Due, ArrayRef<Value *> Args) {
   Type *I64 = B.getInt64Ty();
   BasicBlock *Time = BasicBlock::Create(Ctx, "time", Cold);
   BasicBlock *Loop = BasicBlock::Create(Ctx, "repeat", Cold);
   BasicBlock *Timed = BasicBlock::Create(Ctx, "timed", Cold);
   BasicBlock *Run = BasicBlock::Create(Ctx, "run", Cold);
-  Value *Cell = cast<LoadInst>(Due)->getPointerOperand();
   B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Due, DueTime)), Run, Time);
 
   B.SetInsertPoint(Time);
@@ -476,14 +515,7 @@ void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
   // An argument that went through an empty instruction is another one, so no
   // call of the loop can be taken for the result of the one before.
   for (Value *Arg : Args)
-    Fresh.push_back(B.CreateCall(
-        InlineAsm::get(
-            FunctionType::get(Arg->getType(), {Arg->getType()}, false), "",
-            lanes() > 1 && Arg->getType()->getPrimitiveSizeInBits() == 512
-                ? "=v,0"
-                : "=x,0",
-            /*hasSideEffects=*/true),
-        {Arg}));
+    Fresh.push_back(through(B, Arg, /*HasSideEffects=*/true));
   Value *Y = callBody(B, Body, Fresh, Attribute::NoInline);
   B.CreateCall(InlineAsm::get(
                    FunctionType::get(B.getVoidTy(), {Y->getType()}, false), "",
@@ -507,9 +539,9 @@ void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
 
 /// A function beside F that is hardly ever called.
 Function *Instrumenter::newCold(StringRef Suffix, ArrayRef<Type *> Params) {
-  Function *Cold = Function::Create(
-      FunctionType::get(F->getReturnType(), Params, false),
-      GlobalValue::InternalLinkage, F->getName() + Suffix, M);
+  Function *Cold =
+      Function::Create(FunctionType::get(F->getReturnType(), Params, false),
+                       GlobalValue::InternalLinkage, F->getName() + Suffix, M);
   for (Attribute A : F->getAttributes().getFnAttrs())
     if (A.isStringAttribute() && A.getKindAsString() != DoneMark)
       Cold->addFnAttr(A);
@@ -533,6 +565,38 @@ CallInst *Instrumenter::callObserver(IRBuilder<> &B, StringRef What,
   return Z;
 }
 
+/// A call that is due for nothing, such as the one that ends a row of softmax:
+/// the lanes that belong to elements are looked at as others are.
+void Instrumenter::emitRowEnd(IRBuilder<> &B, Function *Cold, Function *Body,
+                              Value *Cell, Value *Due, Value *X) {
+  BasicBlock *Quick = BasicBlock::Create(Ctx, "quick", Cold);
+  BasicBlock *Pass = BasicBlock::Create(Ctx, "pass", Cold);
+  BasicBlock *Full = BasicBlock::Create(Ctx, "full", Cold);
+  B.CreateCondBr(B.CreateIsNull(Due), Quick, Full);
+
+  B.SetInsertPoint(Quick);
+  Value *LiveAt = word(B, Cell, CellOffset::Live);
+  Value *Live = B.CreateTrunc(
+      B.CreateAlignedLoad(B.getInt32Ty(), LiveAt, Align(4), "live"),
+      B.getIntNTy(lanes()));
+  if (lanes() > 1)
+    Live = B.CreateBitCast(Live, FixedVectorType::get(B.getInt1Ty(), lanes()));
+  Value *Hot = B.CreateAlignedLoad(
+      B.getPtrTy(), word(B, Cell, CellOffset::HotOf), Align(8), "hot");
+  Value *Zero = nullptr, *Infinity = nullptr;
+  Value *Old = passes(B, X, Hot, Zero, Infinity);
+  B.CreateCondBr(allLanes(B, B.CreateOr(Old, B.CreateNot(Live))), Pass, Full);
+
+  B.SetInsertPoint(Pass);
+  B.CreateAlignedStore(B.getInt32(~0u), LiveAt, Align(4));
+  if (Zero)
+    emitPassed(B, Hot, B.CreateAnd(Zero, Live), B.CreateAnd(Infinity, Live));
+  CallInst *Y = callBody(B, Body, {X}, Attribute::NoInline);
+  Y->setTailCall();
+  B.CreateRet(Y);
+  B.SetInsertPoint(Full);
+}
+
 /// T F.turn(ptr caller, T x[, T x2]): the whole call of one that is sampled or
 /// timed, or whose cell is not known.
 Function *Instrumenter::emitCold(Function *Body) {
@@ -545,16 +609,19 @@ Function *Instrumenter::emitCold(Function *Body) {
   SmallVector<Value *, 2> Args;
   for (Argument &A : drop_begin(Cold->args()))
     Args.push_back(&A);
-  FunctionCallee Turn = M.getOrInsertFunction("udfprof_turn", Pointer,
-                                              B.getInt32Ty(), Pointer, I64, I64);
+  FunctionCallee Turn = M.getOrInsertFunction(
+      "udfprof_turn", Pointer, B.getInt32Ty(), Pointer, I64, I64);
   uint64_t Low = W.IsOrdinary ? encoding(W.Low) : 0;
   uint64_t High = W.IsOrdinary ? encoding(W.High) : 0;
-  Value *Cell = B.CreateCall(Turn,
-                             {B.getInt32(W.Slot), Cold->getArg(0),
-                              B.getInt64(Low), B.getInt64(High)},
-                             "cell");
-  Value *Due = B.CreateAlignedLoad(B.getInt32Ty(), Cell, Align(8), "due");
-  emitTiming(B, Cold, Body, Due, Args);
+  Value *Cell = B.CreateCall(
+      Turn,
+      {B.getInt32(W.Slot), Cold->getArg(0), B.getInt64(Low), B.getInt64(High)},
+      "cell");
+  Value *Due = B.CreateAlignedLoad(
+      B.getInt32Ty(), word(B, Cell, CellOffset::Due), Align(8), "due");
+  if (W.IsOrdinary)
+    emitRowEnd(B, Cold, Body, Cell, Due, Args[0]);
+  emitTiming(B, Cold, Body, Cell, Due, Args);
 
   Value *Y = callBody(B, Body, Args, Attribute::NoInline);
   BasicBlock *Sample = BasicBlock::Create(Ctx, "sample", Cold);
@@ -602,8 +669,8 @@ void Instrumenter::emitLanes(Function *Body) {
 
   Value *Hot = hot(B);
   Value *LeftAt = word(B, Hot, HotOffset::Left);
-  Value *Left = B.CreateSub(
-      B.CreateAlignedLoad(I64, LeftAt, Align(8), "left"), B.getInt64(1));
+  Value *Left = B.CreateSub(B.CreateAlignedLoad(I64, LeftAt, Align(8), "left"),
+                            B.getInt64(1));
   B.CreateAlignedStore(Left, LeftAt, Align(8));
   B.CreateCondBr(B.CreateICmpSLT(Left, B.getInt64(0)), Turn, Known, unlikely());
 
@@ -627,10 +694,8 @@ void Instrumenter::emitLanes(Function *Body) {
   B.CreateRet(Z);
 
   B.SetInsertPoint(Old);
-  if (Zero) {
-    emitPassed(B, Hot, HotOffset::Zeros, Zero);
-    emitPassed(B, Hot, HotOffset::MinusInfinities, Infinity);
-  }
+  if (Zero)
+    emitPassed(B, Hot, Zero, Infinity);
   CallInst *Y = callBody(B, Body, Args, Attribute::AlwaysInline);
   Y->setTailCall();
   if (W.IsOrdinary) {
@@ -644,8 +709,8 @@ void Instrumenter::emitLanes(Function *Body) {
   B.CreateCondBr(allLanes(B, isOld(B, Y, Hot, HotOffset::OutLow)), Done, Result,
                  likely());
   B.SetInsertPoint(Result);
-  Value *Cell = B.CreateAlignedLoad(
-      B.getPtrTy(), word(B, Hot, HotOffset::Cell), Align(8), "cell");
+  Value *Cell = B.CreateAlignedLoad(B.getPtrTy(), word(B, Hot, HotOffset::Cell),
+                                    Align(8), "cell");
   callObserver(B, "result", {Cell, Y});
   B.SetInsertPoint(Done);
   B.CreateRet(Y);
@@ -661,11 +726,10 @@ void Instrumenter::emitArray(Function *Body) {
   Type *I64 = B.getInt64Ty();
   FunctionCallee Watch = M.getOrInsertFunction(
       observer("watch_array", /*WithLanes=*/false),
-      FunctionType::get(
-          B.getVoidTy(),
-          {B.getInt32Ty(), Pointer, I64, Pointer, I64, Pointer, Pointer,
-           Pointer, I64},
-          false));
+      FunctionType::get(B.getVoidTy(),
+                        {B.getInt32Ty(), Pointer, I64, Pointer, I64, Pointer,
+                         Pointer, Pointer, I64},
+                        false));
   Value *Second = ConstantPointerNull::get(PointerType::getUnqual(Ctx));
   if (W.Arity == 2)
     Second = F->getArg(2);

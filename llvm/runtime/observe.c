@@ -170,21 +170,23 @@ static inline uint32_t NAMED(side_)(struct udfprof_cell *C, int Side, Vector X,
       R->max = HIGHEST(High);
     // The bounds for generated code: the same, but finite, and of arguments
     // those within which it may let a call pass.
-    const int Clip = !Side;
-    INT Bound = (INT)R->min;
-    if (Clip && R->min < C->within.min)
-      Bound = (INT)C->within.min;
-    Bound ^= (Bound >> (BITS - 1)) & MAGNITUDE;
-    if ((Bound & MAGNITUDE) == INFINITE)
-      Bound -= Bound < 0; // the largest negative number; +inf stays
-    memcpy(&C->hot->bound[Side].low, &Bound, sizeof Bound);
-    Bound = (INT)R->max;
-    if (Clip && R->max > C->within.max)
-      Bound = (INT)C->within.max;
-    Bound ^= (Bound >> (BITS - 1)) & MAGNITUDE;
-    if (Bound == INFINITE)
-      --Bound;
-    memcpy(&C->hot->bound[Side].high, &Bound, sizeof Bound);
+    INT First = (INT)R->min, Last = (INT)R->max;
+    const INT Infinity = INFINITE;
+    First = First < -Infinity ? -Infinity
+                              : First; // key of the lowest finite number
+    Last = Last >= Infinity ? Infinity - 1 : Last;
+    if (!Side) {
+      First = R->min < C->within.min ? (INT)C->within.min : First;
+      Last = R->max > C->within.max ? (INT)C->within.max : Last;
+    }
+    if (First > Last) {
+      First = Infinity;
+      Last = 0;
+    }
+    First ^= (First >> (BITS - 1)) & MAGNITUDE;
+    Last ^= (Last >> (BITS - 1)) & MAGNITUDE;
+    memcpy(&C->hot->bound[Side].low, &First, sizeof First);
+    memcpy(&C->hot->bound[Side].high, &Last, sizeof Last);
   }
   return Flags;
 }
@@ -243,19 +245,16 @@ static inline void NAMED(bins_)(uint64_t (*Hist)[UDFPROF_BINS], Vector X,
 /// The lanes of this call that belong to elements.
 static inline uint32_t NAMED(live_)(struct udfprof_cell *C, Vector X) {
 #if LANES > 1
-  if (C->at_row_end || C->zeros_are_padding) {
-    uint32_t Live = ALL;
-    if (C->zeros_are_padding) {
-      Word B;
-      memcpy(&B, &X, sizeof B);
-      Live = ~NAMED(lanes_)(WHERE(B == 0)) & ALL;
-    } else {
-      Live = (1u << C->row_rest) - 1;
-      C->at_row_end = 0;
-    }
+  if (C->zeros_are_padding) {
+    Word B;
+    memcpy(&B, &X, sizeof B);
+    const uint32_t Live = ~NAMED(lanes_)(WHERE(B == 0)) & ALL;
     C->padding += LANES - (unsigned)__builtin_popcount(Live);
     return Live;
   }
+  const uint32_t Live = C->live & ALL;
+  C->live = UINT32_MAX;
+  return Live;
 #else
   (void)C;
   (void)X;
@@ -415,10 +414,10 @@ typedef void ArrayFunction2(int64_t, const REAL *, const REAL *, REAL *,
 /// Calls \p Function on chunks of \p Chunk elements (0: on all at once), and
 /// looks at the inputs before, as the output may take their place. \p B is
 /// null for functions of one argument.
-HIDDEN void NAME3(__udf_watch_array_, SUFFIX,
-                  )(uint32_t Slot, const void *Caller, int64_t Chunk,
-                    void *Function, int64_t Count, const REAL *A, const REAL *B,
-                    REAL *Out, int64_t Mode) {
+HIDDEN void NAME3(__udf_watch_array_,
+                  SUFFIX, )(uint32_t Slot, const void *Caller, int64_t Chunk,
+                            void *Function, int64_t Count, const REAL *A,
+                            const REAL *B, REAL *Out, int64_t Mode) {
   struct udfprof_cell *C = udfprof_cell(Slot, Caller);
   if (Count > 0)
     ++C->granted;

@@ -101,16 +101,12 @@ static void clearRange(struct udfprof_range *R) {
   R->max = INT64_MIN;
 }
 
-/// Every value is outside these bounds.
+/// Every value but zeros, which are looked at anyway, is outside these bounds.
 static void clearBounds(struct udfprof_cell *C) {
-  uint64_t Low = 0x7f800000, High = 0xff800000; // +inf, -inf
-  if (isDouble(C->slot)) {
-    Low = 0x7ff0000000000000;
-    High = 0xfff0000000000000;
-  }
+  const uint64_t Low = isDouble(C->slot) ? 0x7ff0000000000000 : 0x7f800000;
   for (int Side = 0; Side < 2; ++Side) {
     C->hot->bound[Side].low = Low;
-    C->hot->bound[Side].high = High;
+    C->hot->bound[Side].high = 0;
     clearRange(&C->range[Side]);
   }
 }
@@ -122,8 +118,10 @@ static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
   C->slot = (uint16_t)Slot;
   C->hot = Hot;
   C->within = Within;
+  C->live = UINT32_MAX;
   Hot->left = 0;
-  Hot->zeros = Hot->minus_infinities = 0;
+  Hot->zeros = Hot->infinities = 0;
+  memset(Hot->passed, 0, sizeof Hot->passed);
   clearBounds(C);
   for (int Side = 0; Side < 2; ++Side) {
     clearRange(&C->before[Side]);
@@ -133,6 +131,27 @@ static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
   C->sample_mask = SampleMask;
   const uint64_t TimeMask = SampleMask > 2047 ? SampleMask : 2047;
   C->time_mask = udfprof_depth == UDFPROF_COUNTERS ? UINT64_MAX : TimeMask;
+}
+
+/// Zeros and negative infinities that generated code let pass.
+struct passed {
+  uint64_t Zeros, Infinities;
+};
+
+static struct passed passedOf(const struct udfprof_hot *Hot) {
+  struct passed P = {Hot->zeros, Hot->infinities};
+  for (int I = 0; I < 16; ++I) {
+    P.Zeros += Hot->passed[I] & 0xffff;
+    P.Infinities += Hot->passed[I] >> 16;
+  }
+  return P;
+}
+
+static void collectPassed(struct udfprof_hot *Hot) {
+  const struct passed P = passedOf(Hot);
+  Hot->zeros = P.Zeros;
+  Hot->infinities = P.Infinities;
+  memset(Hot->passed, 0, sizeof Hot->passed);
 }
 
 static uint64_t callsOf(const struct udfprof_cell *C) {
@@ -158,7 +177,7 @@ static int64_t keyOf(uint64_t Bits, int IsDouble) {
 /// Takes in what generated code let pass: zeros and negative infinities, of
 /// which a function with an `ordinary` range makes 1 and 0.
 static void mergePassed(struct udfprof_range *R, const struct udfprof_cell *C,
-                        uint64_t Zeros, uint64_t Infinities) {
+                        struct passed P) {
   const int IsDouble = isDouble(C->slot);
   static const uint64_t One[] = {0x3f800000, 0x3ff0000000000000};
   static const uint64_t Lowest[] = {0xff800000, 0xfff0000000000000};
@@ -168,9 +187,9 @@ static void mergePassed(struct udfprof_range *R, const struct udfprof_cell *C,
       {keyOf(Lowest[IsDouble], IsDouble), keyOf(Lowest[IsDouble], IsDouble)},
       {0, 0}};
   for (int Side = 0; Side < 2; ++Side) {
-    if (Zeros)
+    if (P.Zeros)
       mergeRange(&R[Side], &OfZero[Side]);
-    if (Infinities)
+    if (P.Infinities)
       mergeRange(&R[Side], &OfInfinity[Side]);
   }
 }
@@ -494,7 +513,8 @@ static uint32_t operatorId(struct udfprof_thread *T, const char *Name) {
 /// The operator outside of the observer's list whose code called from
 /// \p Caller; 0 if none did.
 static uint32_t callerId(struct udfprof_thread *T, const void *Caller) {
-  unsigned Bucket = (unsigned)((uintptr_t)Caller ^ ((uintptr_t)Caller >> 8)) & 255;
+  unsigned Bucket =
+      (unsigned)((uintptr_t)Caller ^ ((uintptr_t)Caller >> 8)) & 255;
   if (T->callers[Bucket].caller != Caller) {
     char Name[256] = "";
     if (Torch.caller_name)
@@ -604,8 +624,8 @@ static struct udfprof_row *rowOf(struct udfprof_thread *T, const void *Caller) {
   uint32_t Operator = callerId(T, Caller);
   if (!Operator && P.Node)
     Operator = nodeId(T, P.Node, P.Sequence);
-  struct udfprof_row *Row = findRow(T, Operator, P.Module,
-                                    Operator ? P.Stage : UDFPROF_OTHER);
+  struct udfprof_row *Row =
+      findRow(T, Operator, P.Module, Operator ? P.Stage : UDFPROF_OTHER);
   if (Row && Operator && !Row->calls)
     Row->calls = 1;
   return Row;
@@ -657,10 +677,15 @@ struct udfprof_cell *udfprof_turn(uint32_t slot, const void *caller,
     C->due |= UDFPROF_SAMPLE;
   if (!(Before & C->time_mask))
     C->due |= UDFPROF_TIME;
-  uint64_t Next = (Before | C->sample_mask) + 1;
+  // Halves of hot->passed hold 16 bits.
+  const uint64_t Mask = C->sample_mask & 0x7fff;
+  if (!(Before & Mask))
+    collectPassed(C->hot);
+  uint64_t Next = (Before | Mask) + 1;
   if (C->row_calls) {
     if (Before == C->row_next) {
-      C->at_row_end = 1;
+      C->live = (1u << C->row_rest) - 1;
+      C->padding += lanesOf(slot) - C->row_rest;
       C->row_next += C->row_calls;
     }
     if (C->row_next < Next)
@@ -722,19 +747,19 @@ static uint64_t takeElements(struct udfprof_cell *C) {
 }
 
 static uint32_t takeRange(struct udfprof_cell *C, struct udfprof_range *To) {
-  const uint64_t Zeros = C->hot->zeros - C->passed_in_events[0];
-  const uint64_t Infinities = C->hot->minus_infinities - C->passed_in_events[1];
-  C->passed_in_events[0] += Zeros;
-  C->passed_in_events[1] += Infinities;
-  mergePassed(To, C, Zeros, Infinities);
+  struct passed P = passedOf(C->hot);
+  P.Zeros -= C->passed_in_events[0];
+  P.Infinities -= C->passed_in_events[1];
+  C->passed_in_events[0] += P.Zeros;
+  C->passed_in_events[1] += P.Infinities;
+  mergePassed(To, C, P);
   for (int Side = 0; Side < 2; ++Side) {
     mergeRange(&To[Side], &C->range[Side]);
     mergeRange(&C->before[Side], &C->range[Side]);
   }
   clearBounds(C);
-  const uint32_t Flags =
-      C->flags | (Zeros ? UDFPROF_ZERO : 0) |
-      (Infinities ? UDFPROF_INF | UDFPROF_ZERO << 4 : 0);
+  const uint32_t Flags = C->flags | (P.Zeros ? UDFPROF_ZERO : 0) |
+                         (P.Infinities ? UDFPROF_INF | UDFPROF_ZERO << 4 : 0);
   C->flags = 0;
   return Flags;
 }
@@ -787,8 +812,7 @@ static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
   }
 }
 
-void udfprof_operator_end(struct udfprof_thread *self,
-                          uint64_t start) {
+void udfprof_operator_end(struct udfprof_thread *self, uint64_t start) {
   if (!Active)
     return;
   uint64_t Now = __rdtsc();
@@ -929,9 +953,8 @@ static void readCell(const struct udfprof_row *Row,
   struct udfprof_range R[2] = {C->range[0], C->range[1]};
   mergeRange(&R[0], &C->before[0]);
   mergeRange(&R[1], &C->before[1]);
-  const uint64_t Zeros = C->hot->zeros;
-  const uint64_t Infinities = C->hot->minus_infinities;
-  mergePassed(R, C, Zeros, Infinities);
+  const struct passed P = passedOf(C->hot);
+  mergePassed(R, C, P);
   memset(Out, 0, sizeof *Out);
   Out->function = (uint16_t)(C->slot / (2 * UDFPROF_FORMS));
   Out->dtype = (uint8_t)IsDouble;
@@ -947,9 +970,9 @@ static void readCell(const struct udfprof_row *Row,
   Out->out_max = maxOf(&R[1], IsDouble);
   Out->in = C->specials[0];
   Out->out = C->specials[1];
-  Out->in.zero += Zeros;
-  Out->in.neg_inf += Infinities;
-  Out->out.zero += Infinities;
+  Out->in.zero += P.Zeros;
+  Out->in.neg_inf += P.Infinities;
+  Out->out.zero += P.Infinities;
   Out->made_nan_ns = C->made_nan_ns;
   Out->made_inf_ns = C->made_inf_ns;
   Out->made_subnormal_ns = C->made_subnormal_ns;

@@ -59,19 +59,22 @@ struct udfprof_range {
   int64_t min, max;
 };
 
-/// What generated code reads and writes of one function and form in one context,
-/// at the offsets that Instrument.cpp states: one cache line, in its row.
+/// What generated code reads and writes of one function and form in one
+/// context, at the offsets that Instrument.cpp states: a cache line in its row,
+/// and another one for functions of which generated code knows the results of
+/// zero and of negative infinity (see Instrument.cpp), and counts these itself.
 struct udfprof_hot {
-  int64_t left; ///< calls until the next one that is looked at
-  // Lanes that generated code lets pass and counts itself, for functions of
-  // which it knows the results (see Instrument.cpp).
-  uint64_t zeros, minus_infinities;
+  int64_t left;               ///< calls until the next one that is looked at
+  uint64_t zeros, infinities; ///< that passed, but for those in `passed`
   // Bound what needs no second look: the extremes so far, but finite and
-  // inside cell->within; as a float or double.
+  // inside cell->within; as a float or double. +inf and 0 if that is nothing.
   struct {
     uint64_t low, high;
   } bound[2];
   struct udfprof_cell *cell;
+  // By lane, zeros in the lower half and infinities in the upper; emptied when
+  // a call is looked at, before a half is full.
+  uint32_t passed[16];
 };
 
 /// Bits of udfprof_cell::due: what the call that is looked at is used for.
@@ -80,11 +83,13 @@ enum { UDFPROF_SAMPLE = 1, UDFPROF_TIME = 2 };
 /// What a thread knows about one function and form in one context. Out-of-line
 /// code reads and writes it.
 struct udfprof_cell {
-  uint32_t due; ///< read by generated code, too
+  // Read by generated code, too.
+  uint32_t due;
+  uint32_t live; ///< lanes of this call that belong to elements
+  struct udfprof_hot *hot;
   uint16_t slot;
   // Kernels that fill up the last vector of a row: see udfprof_thread.
-  uint8_t zeros_are_padding, at_row_end;
-  struct udfprof_hot *hot;
+  uint8_t zeros_are_padding;
   uint64_t granted; ///< calls, when hot->left is taken away
   // A call is timed, or enters the histograms, when none of these is in the
   // number of calls before it; all ones for never.
@@ -95,14 +100,14 @@ struct udfprof_cell {
   struct udfprof_specials specials[2];
   uint64_t elements;  ///< of the array form; the others have calls * lanes
   uint64_t in_events; ///< elements that events have been written for
-  uint64_t passed_in_events[2]; ///< of hot->zeros, hot->minus_infinities
+  uint64_t passed_in_events[2]; ///< zeros, infinities
   uint64_t made_nan_ns, made_inf_ns, made_subnormal_ns;
   uint64_t ticks, timed_elements, hist_elements;
   // What other threads did within the operator call that is going on.
   struct udfprof_range helped[2];
   uint64_t helped_elements;
   uint32_t flags, helped_flags; ///< since the last event
-  uint64_t row_next; ///< number of the call that ends the row
+  uint64_t row_next;            ///< number of the call that ends the row
   uint32_t row_calls, row_rest;
   uint64_t padding; ///< lanes that belong to no element
   uint64_t hist[2][2][UDFPROF_BINS];
@@ -253,9 +258,8 @@ UDFPROF_EXPORT struct udfprof_cell *udfprof_cell(uint32_t slot,
 /// Slow path of an instrumented function that has used up hot->left: the cell,
 /// with what the call is due for. \p low and \p high are encodings of the
 /// arguments between which generated code may let a call pass, both 0 for all.
-UDFPROF_EXPORT struct udfprof_cell *udfprof_turn(uint32_t slot,
-                                                 const void *caller,
-                                                 uint64_t low, uint64_t high);
+UDFPROF_EXPORT struct udfprof_cell *
+udfprof_turn(uint32_t slot, const void *caller, uint64_t low, uint64_t high);
 
 /// Adds the time of \p elements to the cell.
 UDFPROF_EXPORT void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
