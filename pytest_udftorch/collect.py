@@ -171,6 +171,7 @@ class Collector:
         self.meta = {"clocks": record.clocks(), **self.meta, "pid": self._pid}
         if self.depth == "events":
             self._cells.ring(RING)
+            undo.callback(self._cells.ring, 0)
         _register_fork()
         undo.callback(self._remove_spool)
         undo.enter_context(_parallel_regions(self._cells, slots))
@@ -243,6 +244,10 @@ class Collector:
                 ago = (ticks - events[name].astype(np.int64)) * rate
                 events[name] = (now - np.rint(ago).astype(np.int64)).astype(np.uint64)
             return self._named(events)
+
+    def flush(self) -> None:
+        """Take the events out of the ring now, as otherwise happens ten times a second."""
+        self._keep_events()
 
     def take(self, scope: str) -> Profile:
         """Return what was counted since the start or the last call, and count from zero.

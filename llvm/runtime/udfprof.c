@@ -706,13 +706,13 @@ static size_t EventRoom, EventFirst, EventCount;
 static uint64_t LostEvents;
 
 int udfprof_ring(size_t capacity) {
-  struct udfprof_event *New = allocate((capacity + !capacity) * sizeof *New);
-  if (!New)
+  struct udfprof_event *New = NULL;
+  if (capacity && !(New = allocate(capacity * sizeof *New)))
     return ENOMEM;
   pthread_mutex_lock(&EventsLock);
   release(Events, EventRoom * sizeof *New);
   Events = New;
-  EventRoom = capacity + !capacity;
+  EventRoom = capacity;
   EventFirst = EventCount = 0;
   LostEvents = 0;
   pthread_mutex_unlock(&EventsLock);

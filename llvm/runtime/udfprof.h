@@ -297,7 +297,7 @@ UDFPROF_EXPORT size_t udfprof_operators(struct udfprof_operator_record *out,
 UDFPROF_EXPORT size_t udfprof_events(struct udfprof_event *out,
                                      size_t capacity);
 UDFPROF_EXPORT uint64_t udfprof_lost_events(void);
-/// Gives the ring room for \p capacity events; 0, or ENOMEM.
+/// Gives the ring room for \p capacity events, which may be none; 0, or ENOMEM.
 UDFPROF_EXPORT int udfprof_ring(size_t capacity);
 
 UDFPROF_EXPORT uint32_t udfprof_intern(const char *text);
