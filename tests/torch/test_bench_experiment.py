@@ -116,9 +116,9 @@ def test_the_command(tmp_path, capsys):
     if not torch.cuda.is_available():
         assert experiment.main(squares([2]), "", [f"{path}2", "--device", "cuda"]) == 2
         assert "CUDA was asked for" in capsys.readouterr().err
-    assert experiment.main(squares([2]), "", [f"{path}2", "--device", "npu"]) == 2
-    with pytest.raises(SystemExit):
-        experiment.main(squares([2]), "", [path, "--scale", "huge"])
+    for wrong in (["--scale", "huge"], ["--device", "npu"], ["--budget", "soon"]):
+        with pytest.raises(SystemExit):
+            experiment.main(squares([2]), "", [path, *wrong])
 
 
 def test_every_scale_and_device_has_cases():
