@@ -186,6 +186,7 @@ def bench(
     The bench's own time is that of the first contender, the baseline; the interleaved
     comparison is in ``extra_info``.
     """
+    described = describe_run(experiment, device, scale)
     _warm_compiler(device)
     torch._dynamo.reset()
     prepared = experiment.prepare(case, device)
@@ -203,9 +204,7 @@ def bench(
         **prepared.info,
         **timings_json(compare(prepared.calls, device, CASE_SECONDS[scale])),
     }
-    benchmark.extra_info.update(
-        {"experiment": experiment.name, "run": describe_run(experiment, device, scale), "row": row}
-    )
+    benchmark.extra_info.update({"experiment": experiment.name, "run": described, "row": row})
     return row
 
 
@@ -384,7 +383,9 @@ def main(
     )
     parser.add_argument("output", type=Path, metavar="OUT.json", help="continued if it exists")
     parser.add_argument("--scale", choices=SCALES, default="small")
-    parser.add_argument("--device", help="cpu or cuda; by default cuda where there is one")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="by default cuda where there is one"
+    )
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help=f"by default {experiment.budget_s}"
     )

@@ -1,4 +1,4 @@
-"""Plans against the uniform executors; one small model by default."""
+"""Plans against the uniform executors; one small model by default, full-sized at full scale."""
 
 import torch
 
@@ -7,17 +7,20 @@ from benches import compile_oracle
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def test_plan_of_squeezenet(benchmark):
+SMALL = {
+    "runs": 6,
+    "rounds": 1,
+    "max_units": 3,
+    "size": 64,
+    "executors": ["eager", "eager+channels_last"],
+}
+
+
+def test_plan_of_squeezenet(benchmark, bench_scale):
     row = benchmark.pedantic(
         compile_oracle.cell,
         args=("squeezenet1_1", 1, DEVICE),
-        kwargs={
-            "runs": 6,
-            "rounds": 1,
-            "max_units": 3,
-            "size": 64,
-            "executors": ["eager", "eager+channels_last"],
-        },
+        kwargs=SMALL if bench_scale == "small" else {},
         rounds=1,
     )
     benchmark.extra_info["oracle"] = row

@@ -10,12 +10,12 @@ if not torch.cuda.is_available():
 from benches import compile_triton
 from pytest_udftorch.timers import describe_device
 
-SMALL = 2**22
+ELEMENTS = {"small": 2**22, "full": 2**28}
 
 
 @pytest.mark.parametrize("columns", [256, 1000, 1024, 4096, 32768, 50257, 65536])
-def test_fused_softmax(benchmark, columns):
-    rows = max(8, SMALL // columns)
+def test_fused_softmax(benchmark, columns, bench_scale):
+    rows = max(8, ELEMENTS[bench_scale] // columns)
     x = torch.randn(rows, columns, device="cuda")
     reference = torch.softmax(x.double(), dim=1)
     found = compile_triton._distance(compile_triton.softmax(x), reference)
@@ -38,12 +38,13 @@ def test_softmax_of_extreme_rows():
     torch.testing.assert_close(compile_triton.softmax(x), torch.softmax(x, dim=1))
 
 
-def test_elementwise_add(benchmark):
-    a, b = (torch.randn(SMALL, device="cuda") for _ in range(2))
+def test_elementwise_add(benchmark, bench_scale):
+    elements = ELEMENTS[bench_scale]
+    a, b = (torch.randn(elements, device="cuda") for _ in range(2))
     assert torch.equal(compile_triton.add(a, b), a + b)
     assert torch.equal(compile_triton.add_one_block(a[:9000], b[:9000]), a[:9000] + b[:9000])
     benchmark.extra_info["run"] = describe_device("cuda")
-    benchmark.extra_info["table"] = compile_triton.measure_add([SMALL], runs=6, rounds=3)
+    benchmark.extra_info["table"] = compile_triton.measure_add([elements], runs=6, rounds=3)
     benchmark.pedantic(
         lambda: (compile_triton.add(a, b), torch.cuda.synchronize()), rounds=5, warmup_rounds=1
     )

@@ -19,9 +19,11 @@ from benches import (
     compile_resnet_convolutions,
     compile_transformers,
     experiment,
+    render_experiments,
     single_layers,
 )
 from benches.experiment import Experiment, Prepared, ResumeError
+from pytest_udftorch.errors import BenchFormatError
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,9 +116,9 @@ def test_the_command(tmp_path, capsys):
     if not torch.cuda.is_available():
         assert experiment.main(squares([2]), "", [f"{path}2", "--device", "cuda"]) == 2
         assert "CUDA was asked for" in capsys.readouterr().err
-    assert experiment.main(squares([2]), "", [f"{path}2", "--device", "npu"]) == 2
-    with pytest.raises(SystemExit):
-        experiment.main(squares([2]), "", [path, "--scale", "huge"])
+    for wrong in (["--scale", "huge"], ["--device", "npu"], ["--budget", "soon"]):
+        with pytest.raises(SystemExit):
+            experiment.main(squares([2]), "", [path, *wrong])
 
 
 def test_every_scale_and_device_has_cases():
@@ -279,6 +281,33 @@ def test_a_suite_measures_skips_and_is_drawn(tmp_path):
     assert [b.kind for b in benches] == ["compile_convolutions"]
     assert benches[0].rows[0]["speedup"]["compile"]["value"] > 0
     assert '<figure id="convolutions-cpu">' in "".join(bench_report.sections(benches))
+
+
+def test_tables_of_experiments_of_two_devices(tmp_path):
+    four = ("eager", "compile", "eager+cudagraph", "compile+cudagraph")
+    row = {
+        "case": {"kernel": 3, "stride": 1, "padding": 2, "batch": 4, "channels": 8, "size": 16},
+        "timings": {n: {"median_ns": 1e3 * (4 - k)} for k, n in enumerate(four)},
+        "speedup": {"compile": {"value": 1.3333, "low": 1.3, "high": 1.4}},
+    }
+    for device, rows in (("cuda", [row]), ("cpu", [row])):
+        document = {
+            "experiment": "compile_convolutions",
+            "device": device,
+            "machine": {"gpu": "a GPU", "cpu": "a CPU"},
+            "versions": {"torch": "2"},
+            "left_out": 3,
+            "rows": rows,
+        }
+        (tmp_path / f"compile_convolutions_{device}.json").write_text(json.dumps(document))
+    text = render_experiments.page(tmp_path)
+    line = "| 3 | 1 | 2 | 4 µs | 3 µs | 1.33 (1.30 to 1.40) | 2.00 |"
+    assert text.count(line) == 2
+    assert text.index("a GPU") < text.index("a CPU")
+    assert "3 cases left out by the budget." in text
+    (tmp_path / "compile_convolutions_cpu.json").write_text("{")
+    with pytest.raises(BenchFormatError):
+        render_experiments.page(tmp_path)
 
 
 def test_the_model_of_a_case_is_what_is_measured():
