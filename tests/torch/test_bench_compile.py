@@ -1,5 +1,6 @@
 """The benches of compiled models go on where they stopped; their tables follow the JSON."""
 
+import argparse
 import copy
 import json
 
@@ -82,6 +83,41 @@ def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
     assert all(cell["unit_ns"][name] == kept[name] for name in set(kept) & set(cell["unit_ns"]))
     assert not journal.exists()
     assert cell["plan_over"]["best_uniform"]["low"] >= 1 or cell["replaced_by"]
+
+
+CHILD = """
+import json
+import sys
+from pathlib import Path
+
+part, name = Path(sys.argv[1]), sys.argv[3]
+if name == "broken":
+    sys.exit(3)
+document = json.loads((part.parent / "begun.json").read_text())
+batches = sys.argv[sys.argv.index("--batches") + 1 :]
+rows = [{"model": name, "batch": int(batch)} for batch in batches]
+part.write_text(json.dumps({**document, "cells": rows}))
+"""
+
+
+def test_side_by_side_keeps_what_the_others_stored(tmp_path, monkeypatch):
+    (tmp_path / "child_of_a_bench.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    options = argparse.Namespace(
+        output=tmp_path / "out.json", models=["one", "broken", "two"], batches=[1, 32]
+    )
+    lists = ("cells",)
+    compile_models.write(
+        tmp_path / "begun.json", compile_models.begin(tmp_path / "none", "cpu", lists)
+    )
+    given = compile_models.handed_on(options, [])
+    for _ in range(2):
+        status = compile_models.side_by_side("child_of_a_bench", options, "cpu", lists, given)
+        assert status == 3
+        document = json.loads(options.output.read_text())
+        found = [(row["model"], row["batch"]) for row in document["cells"]]
+        assert found == [("one", 1), ("one", 32), ("two", 1), ("two", 32)]
+        assert document["note"].startswith("3 processes")
 
 
 @pytest.fixture(scope="module")

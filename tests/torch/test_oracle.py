@@ -72,6 +72,12 @@ def slow_executor():
     executors.unregister("slow")
 
 
+@pytest.fixture
+def nothing_hopeless(monkeypatch):
+    """Try every executor on units: which are too slow for that is noise for a model this small."""
+    monkeypatch.setattr(oracle, "HOPELESS", 1e9)
+
+
 def test_segments_in_a_row_are_the_model(model, x):
     units = Units(model, (x,), 4)
     assert len(units) > 1
@@ -135,7 +141,7 @@ def test_activation_in_place_does_not_reach_another_branch(x):
         assert all(map(torch.equal, on_streams(trace(model))(x)[:1], model(x)[:1]))
 
 
-def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path):
+def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path, nothing_hopeless):
     said = []
     plan = oracle.oracle(
         model, x, executors=INTERPRETED, progress=lambda *step: said.append(step), **QUICK
@@ -166,7 +172,9 @@ def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path):
     torch.testing.assert_close(loaded.apply(other, (x,))(x), other(x), rtol=1e-5, atol=1e-5)
 
 
-def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(model, x, slow_executor):
+def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(
+    model, x, slow_executor, nothing_hopeless
+):
     """Negative control: a search misled by wrong unit times must not reach the user."""
     real = oracle._Bench.time_in_place
 
@@ -179,7 +187,6 @@ def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(model, x, slow_ex
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(oracle._Bench, "time_in_place", misled)
-        patch.setattr(oracle, "HOPELESS", 1e9)
         plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
     assert any(name == slow_executor for *_, name in plan.report["plans"]["ours"])
     assert plan.uniform == "eager"
@@ -282,7 +289,7 @@ def test_plan_on_the_cpu_takes_other_shapes(model, x):
     torch.testing.assert_close(run(more), model(more), rtol=1e-5, atol=1e-5)
 
 
-def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path):
+def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path, nothing_hopeless):
     journal = tmp_path / "journal.json"
 
     def stop(_done, _of, text):
