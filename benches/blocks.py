@@ -24,6 +24,7 @@ from typing import Any, Final
 import torch
 
 from benches.training import Task, Training
+from pytest_udftorch.samples import FEWEST_RUNS
 
 #: Returns what a contender's steps run in; what it yields is given to ``after``.
 Contender = Callable[[], AbstractContextManager[Any]]
@@ -63,6 +64,7 @@ def measure(
     *,
     blocks: int,
     steps: int,
+    seconds: float | None = None,
     learning: bool = True,
     after: Callable[[str, Any, list[int]], None] | None = None,
     seed: int = 0,
@@ -73,8 +75,10 @@ def measure(
         task: one model and one optimizer serve all contenders, so that none has a better
             place in memory.
         contenders: by name.
-        blocks: how many samples of each.
+        blocks: how many samples of each, at most.
         steps: timed in a run; one more runs before them.
+        seconds: no block begins later than this after the first, but for the fewest that an
+            interval needs; without it all blocks are run.
         learning: whether the weights move; if not, every step works on the same values.
         after: called after the steps of each run, still within its context, with the
             contender's name, what its context yielded, and the processor times of all its steps.
@@ -98,7 +102,11 @@ def measure(
     samples: Samples = {clock: {name: [] for name in contenders} for clock in CLOCKS}
     wall, cpu = CLOCKS.values()
     with _no_collection():
-        for _ in range(blocks):
+        begin = time.monotonic()
+        for done in range(blocks):
+            late = seconds is not None and time.monotonic() - begin > seconds
+            if late and done >= FEWEST_RUNS:
+                break
             for name in rng.sample(list(contenders), k=len(contenders)):
                 times: dict[str, list[int]] = {clock: [] for clock in CLOCKS}
                 with contenders[name]() as entered:

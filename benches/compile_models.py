@@ -1,8 +1,9 @@
 """The six torchvision models end to end over the executors, and what the instruments cost.
 
 ``python -m benches.compile_models OUT.json --models resnet50`` measures on the GPU if there is
-one. ``--lock FILE`` lets several processes share it: making executors may overlap, measuring
-may not.
+one. What OUT.json already holds from this machine is kept and not measured again, so that a run
+that was cut off goes on where it stopped. ``--side-by-side`` gives each model a process: making
+executors then overlaps, measuring does not, by a lock.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import contextlib
 import fcntl
 import json
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -83,7 +85,14 @@ def end_to_end(name, batch, device, executors=None, lock=None, **timer):
     """Return the pair's report for one model and batch."""
     model, x = build(name).to(device), images(batch, device)
     with turn(lock, fcntl.LOCK_SH):
-        pair = model_pair(model, x, executors or EXECUTORS[device])
+        pair = model_pair(
+            model,
+            x,
+            executors or EXECUTORS[device],
+            progress=lambda done, of, text: print(
+                f"{name} {batch}: {done}/{of} {text}", flush=True
+            ),
+        )
     with turn(lock, fcntl.LOCK_EX):
         pair.measure(**timer)
     return {"model": name, "batch": batch, **pair.to_json()}
@@ -93,7 +102,9 @@ def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds
     """Return Figure 5.7's eight instruments, and how well the layers' sums meet the whole."""
     model, x = build(name).to(device), images(batch, device)
     with turn(lock, fcntl.LOCK_EX):
+        print(f"{name} {batch}: instruments", flush=True)
         instruments = layers.instrument_overhead(model, (x,), runs=runs, rounds=rounds)
+        print(f"{name} {batch}: layers", flush=True)
         hooked = layers.layer_times(model, (x,), runs=runs, rounds=rounds)
         subtracted = layers.layer_subtraction(
             model, (x,), runs=max(7, runs // 2), rounds=prefix_rounds
@@ -122,35 +133,125 @@ def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds
     }
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__)
+def begin(path, device, lists):
+    """Return the document of an earlier run on this machine, or one with empty lists."""
+    fresh = {**describe_device(device), **{name: [] for name in lists}}
+    if path.is_file():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if all(found.get(k) == fresh[k] for k in ("device", "machine", "versions", "flags")):
+            return {**fresh, **found}
+    return fresh
+
+
+def there(rows, name, batch):
+    """Return whether a row of this model and batch is in a list."""
+    return any(row["model"] == name and row["batch"] == batch for row in rows)
+
+
+def write(path, document):
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def side_by_side(module, options, device, lists, arguments):
+    """Run one process for each model and join what they stored; return the worst exit status.
+
+    Each has a file of its own beside the output, so that whatever is cut off, the rest is kept.
+    """
+    lock = options.output.with_suffix(".lock")
+    processes = {}
+    for name in options.models:
+        part = options.output.with_suffix(f".{name}.json")
+        given = [str(part), "--models", name, "--lock", str(lock), *arguments]
+        processes[part] = subprocess.Popen([sys.executable, "-m", module, *given])
+    status = 0
+    try:
+        for process in processes.values():
+            status = max(status, abs(process.wait()))
+    finally:
+        for process in processes.values():
+            process.terminate()
+        result = begin(options.output, device, lists)
+        for part in processes:
+            found = begin(part, device, lists)
+            for key in lists:
+                new = [r for r in found[key] if not there(result[key], r["model"], r["batch"])]
+                result[key] += new
+        result["note"] = (
+            f"{len(processes)} processes, one per model, shared the machine: executors were made "
+            "side by side, the device was timed by one at a time"
+        )
+        write(options.output, result)
+    return status
+
+
+def common(parser):
+    """Add the options of both commands."""
     parser.add_argument("output", type=Path)
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--lock", type=Path)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--lock", type=Path, help="shared by processes that share a machine")
+    parser.add_argument("--side-by-side", action="store_true", help="a process for each model")
+
+
+def handed_on(options, names):
+    """Return the arguments of a process of one model."""
+    given = ["--batches", *map(str, options.batches)]
+    for name in names:
+        value = getattr(options, name)
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            given += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return given
+
+
+LISTS = ("end_to_end", "validation")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    common(parser)
+    parser.add_argument("--prefix-rounds", type=int, default=3, help="of layer subtraction")
     parser.add_argument("--only", choices=["validation", "end_to_end"])
+    parser.add_argument("--executors", nargs="+")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
-    result = {**describe_device(device), "end_to_end": [], "validation": []}
-
-    def store():
-        options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
+    if options.side_by_side:
+        names = ["runs", "rounds", "prefix_rounds", "only", "executors"]
+        given = handed_on(options, names)
+        return side_by_side("benches.compile_models", options, device, LISTS, given)
+    result = begin(options.output, device, LISTS)
     for name in options.models:
-        if options.only != "end_to_end":
-            runs = max(7, options.runs // 2)
-            row = validation(name, options.batches[0], device, options.lock, runs=runs)
+        first = options.batches[0]
+        if options.only != "end_to_end" and not there(result["validation"], name, first):
+            row = validation(
+                name,
+                first,
+                device,
+                options.lock,
+                runs=max(7, options.runs // 2),
+                rounds=options.rounds,
+                prefix_rounds=options.prefix_rounds,
+            )
             result["validation"].append(row)
+            write(options.output, result)
             print(row, flush=True)
-            store()
-        if options.only == "validation":
-            continue
         for batch in options.batches:
-            row = end_to_end(name, batch, device, lock=options.lock, runs=options.runs)
+            if options.only == "validation" or there(result["end_to_end"], name, batch):
+                continue
+            row = end_to_end(
+                name,
+                batch,
+                device,
+                options.executors,
+                options.lock,
+                runs=options.runs,
+                rounds=options.rounds,
+            )
             result["end_to_end"].append(row)
-            store()
+            write(options.output, result)
             for key, member in row["members"].items():
                 timing = row["measurement"]["timings"].get(key, {})
                 print(
@@ -164,6 +265,7 @@ def main(arguments=None):
                     member.get("first_call_ns"),
                     flush=True,
                 )
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,26 +1,40 @@
 """Plans for the six torchvision models: every oracle, the bounds, and the fresh verdicts.
 
-``python -m benches.compile_oracle OUT.json --models resnet50 --batches 1 32``. With ``--lock``
-several processes may share a machine: making segments overlaps, measuring does not.
+``python -m benches.compile_oracle OUT.json --models resnet50 --batches 1 32``. A run that was cut
+off goes on where it stopped: whole cells are read from OUT.json, and of the one that was under
+way what its journal beside OUT.json holds. ``--side-by-side`` is as in ``compile_models``.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
-import json
 import sys
-from pathlib import Path
 
 import torch
 
-from benches.compile_models import MODELS, build, images, turn
+from benches.compile_models import (
+    begin,
+    build,
+    common,
+    handed_on,
+    images,
+    side_by_side,
+    there,
+    turn,
+    write,
+)
 from pytest_udftorch.oracle import oracle
 from pytest_udftorch.samples import median, ratio
-from pytest_udftorch.timers import describe_device
 
 #: What a user can write for a whole model without this package, each in a CUDA graph on CUDA.
 STOCK = ("eager", "eager+channels_last", "compile", "compile+channels_last")
+
+#: What a plan is measured against and never made of.
+OPPONENTS = {
+    "cpu": ["thunder-profile"],
+    "cuda": ["compile", "thunder-profile", "thunder-profile+cudagraph"],
+}
 
 
 def cell(name, batch, device, lock=None, size=224, **options):
@@ -32,6 +46,7 @@ def cell(name, batch, device, lock=None, size=224, **options):
         compiling=lambda: turn(lock, fcntl.LOCK_SH),
         measuring=lambda: turn(lock, fcntl.LOCK_EX),
         progress=lambda done, of, text: print(f"{name} {batch}: {done}/{of} {text}", flush=True),
+        opponents=OPPONENTS[device],
         **options,
     )
     applied = plan.apply(model, (x,))
@@ -66,6 +81,8 @@ def figures(report, device):
         "best_uniform": report["best_uniform"] + suffix,
         "best_stock_uniform": stock,
         "torch_compile": "compile",
+        "thunder_profile": "thunder-profile",
+        "thunder_profile_in_a_graph": "thunder-profile+cudagraph",
         "eager": "eager",
     }
     found = {}
@@ -83,49 +100,57 @@ def figures(report, device):
     return {"plan_ns": median(plan), "plan_over": found}
 
 
+LISTS = ("cells",)
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("output", type=Path)
-    parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
-    parser.add_argument("--runs", type=int, default=20)
+    common(parser)
     parser.add_argument("--units", type=int, default=8)
     parser.add_argument("--max-seconds", type=float, default=600)
-    parser.add_argument("--lock", type=Path)
+    parser.add_argument("--executors", nargs="+")
     options = parser.parse_args(arguments)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
-    result = {**describe_device(device), "cells": []}
+    if options.side_by_side:
+        given = handed_on(options, ["runs", "rounds", "units", "max_seconds", "executors"])
+        return side_by_side("benches.compile_oracle", options, device, LISTS, given)
+    result = begin(options.output, device, LISTS)
     for name in options.models:
         for batch in options.batches:
+            if there(result["cells"], name, batch):
+                continue
+            journal = options.output.with_suffix(f".{name}-{batch}.journal")
             row = cell(
                 name,
                 batch,
                 device,
                 options.lock,
                 runs=options.runs,
+                rounds=options.rounds,
                 max_units=options.units,
                 max_seconds=options.max_seconds,
+                executors=options.executors,
+                journal=journal,
             )
             result["cells"].append(row)
-            options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            write(options.output, result)
+            journal.unlink()
             print(
                 "RESULT",
                 name,
                 batch,
                 row["segments"],
-                row.get("fresh_speedup"),
-                row.get("fresh_verdict"),
+                row.get("replaced_by"),
+                {k: (v["executor"], v["times_faster"]) for k, v in row["plan_over"].items()},
                 row["seconds"],
-                {
-                    k: round(v["median_ns"] / 1e3, 1)
-                    for k, v in row.get("plan_measurement", {}).get("timings", {}).items()
-                },
-                {k: round(v / 1e3, 1) for k, v in row["uniform"].items()},
+                row.get("regret_over_roofline"),
                 row.get("plan_problems"),
                 row.get("failed_on_units"),
+                row.get("not_profiled"),
                 flush=True,
             )
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,11 @@ interleaved on one training (benches/blocks.py). Stated is the median over the b
 step's time over that of ``off`` in the same block, with its 95 % bootstrap interval; the
 cost is within a bound when the whole interval is, above it when the whole interval is, and
 otherwise the measurement is too coarse to tell. The same ratios of processor time stand
-beside it; they decide nothing.
+beside it; they decide nothing. Each model and library has a share of the time, some seven
+minutes in all, and what is measured is stored after each of them.
+
+Memory is what the profiler's runtime has allocated itself, after some steps and after four
+times as many.
 
 That nothing is left when profiling is off is no matter of time: the library that an
 ordinary session binds is the same file, byte for byte, before and after profiled sessions,
@@ -20,8 +24,10 @@ from __future__ import annotations
 import hashlib
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +35,7 @@ import torch
 from benches import blocks, command
 from benches.training import Task, Training, lenet, resnet, transformer
 from pytest_udftorch import UdfError, build_library, patched
+from pytest_udftorch.native import runtime
 from pytest_udftorch.samples import FEWEST_RUNS, Interval, ratio
 
 LIBRARIES = ("std", "corem")
@@ -37,8 +44,31 @@ DEPTHS = ("counters", "timed", "events")
 #: The largest ratio to ``off`` that is asked for.
 BOUNDS = {"counters": 1.01, "timed": 1.02, "events": 1.05}
 
-#: Blocks and steps of a run; some five minutes in all on two quiet cores.
-SIZES = {"lenet": (50, 24), "resnet": (24, 6), "transformer": (50, 12)}
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a model is measured under each library.
+
+    Attributes:
+        blocks: at most.
+        steps: of a contender in a block.
+        seconds: for all blocks.
+    """
+
+    blocks: int
+    steps: int
+    seconds: float
+
+
+#: Six and a half minutes in all, and half a minute for what is not timed.
+SIZES = {
+    "lenet": Size(300, 10, 40.0),
+    "resnet": Size(60, 2, 100.0),
+    "transformer": Size(200, 6, 55.0),
+}
+
+#: Steps after which memory is read for the first time.
+FEW_STEPS = 3
 
 
 class ChangedResultError(UdfError):
@@ -54,7 +84,7 @@ def verdict(interval: Interval, bound: float, count: int) -> str:
     return "above" if interval.low > bound else "cannot tell"
 
 
-def overhead(task: Task, library: str, count: int, steps: int) -> dict[str, Any]:
+def overhead(task: Task, library: str, size: Size) -> dict[str, Any]:
     """Return contender -> ratio to ``off`` with its interval and, for a depth, the verdict."""
     depths: dict[str, bool | str] = {"off": False, "off again": False, **{d: d for d in DEPTHS}}
     samples = blocks.measure(
@@ -63,10 +93,13 @@ def overhead(task: Task, library: str, count: int, steps: int) -> dict[str, Any]
             name: lambda depth=depth: patched(library, profile=depth)
             for name, depth in depths.items()
         },
-        blocks=count,
-        steps=steps,
+        blocks=size.blocks,
+        steps=size.steps,
+        seconds=size.seconds,
     )
-    found: dict[str, Any] = {"step_ns": statistics.median(samples["wall"]["off"]), "ratios": {}}
+    off = samples["wall"]["off"]
+    count = len(off)
+    found: dict[str, Any] = {"step_ns": statistics.median(off), "blocks": count, "ratios": {}}
     for name in (n for n in depths if n != "off"):
         intervals = {clock: ratio(times[name], times["off"]) for clock, times in samples.items()}
         found["ratios"][name] = {clock: asdict(i) for clock, i in intervals.items()}
@@ -95,6 +128,33 @@ def check_results(task: Task, library: str, steps: int) -> None:
             )
 
 
+def memory(task: Task, steps: int) -> dict[str, dict[str, int]]:
+    """Return depth -> bytes that the runtime allocates for a model, and that its file takes.
+
+    Keys: ``few`` and ``many`` after ``steps`` and four times as many, ``file_few`` and
+    ``file_many`` the size of the profile's file then. Contexts are kept for the life of the
+    process, so the figures of a model are those of its first session.
+    """
+    found = {}
+    allocated = runtime().cells.memory
+    before = allocated()
+    for depth in ("counters", "events"):
+        training, batches = Training(task, seed=0), task.batches(0)
+        sizes = {}
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            patched("std", profile=depth, profile_out=folder) as session,
+        ):
+            for name, count in (("few", steps), ("many", 3 * steps)):
+                for _ in range(count):
+                    training.step(next(batches))
+                session.collector.flush()
+                sizes[name] = allocated() - before
+                sizes[f"file_{name}"] = sum(p.stat().st_size for p in Path(folder).iterdir())
+        found[depth] = sizes
+    return found
+
+
 def builds() -> dict[str, Any]:
     """Return hashes of corem's ordinary library around a profiled session, and what they say."""
 
@@ -117,29 +177,40 @@ def builds() -> dict[str, Any]:
     }
 
 
-def run(tasks: Sequence[Task], sizes: Mapping[str, tuple[int, int]]) -> dict[str, Any]:
+def run(
+    tasks: Sequence[Task],
+    sizes: Mapping[str, Size],
+    keep: Callable[[dict[str, Any]], None] = lambda figures: None,
+) -> dict[str, Any]:
     """Measure every task under every library and return the figures, ready for JSON.
+
+    Args:
+        tasks: models and what they are trained on.
+        sizes: by the task's name.
+        keep: is given the figures so far after each model and library.
 
     Raises:
         ChangedResultError: as from :func:`check_results`.
     """
-    models = {}
+    models: dict[str, Any] = {}
+    figures = {"threads": 1, "bounds": BOUNDS, "builds": builds(), "models": models}
     with blocks.one_thread():
         for task in tasks:
-            count, steps = sizes[task.name]
-            libraries = {}
-            for library in LIBRARIES:
-                check_results(task, library, steps=3)
-                libraries[library] = overhead(task, library, count, steps)
-                print(task.name, library, libraries[library], file=sys.stderr)
+            size = sizes[task.name]
+            libraries: dict[str, Any] = {}
             models[task.name] = {
                 "label": task.label,
                 "data": task.samples.source,
-                "blocks": count,
-                "steps": steps,
+                "steps": size.steps,
+                "memory": memory(task, FEW_STEPS),
                 "libraries": libraries,
             }
-    return {"threads": 1, "bounds": BOUNDS, "builds": builds(), "models": models}
+            for library in LIBRARIES:
+                check_results(task, library, steps=2)
+                libraries[library] = overhead(task, library, size)
+                print(task.name, library, libraries[library], file=sys.stderr)
+                keep(figures)
+    return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,12 +218,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command.parser("profile_overhead", __doc__, "mnist", "cifar")
     options = parser.parse_args(arguments)
     try:
-        tasks = [lenet(options.mnist), resnet(options.cifar, batch=10), transformer()]
-        figures = run(tasks, SIZES)
+        tasks = [lenet(options.mnist), transformer(), resnet(options.cifar, batch=10)]
+        run(tasks, SIZES, lambda figures: command.store("profile_overhead", options, figures))
     except UdfError as error:
         print(f"profile_overhead: {error}", file=sys.stderr)
         return 2
-    command.store("profile_overhead", options, figures)
     return 0
 
 

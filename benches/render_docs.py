@@ -3,7 +3,8 @@
     python -m benches.render_docs [--check]
 
 A page asks for a text between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
-docs/accuracy.md, docs/reach.md and docs/results.md are generated as a whole. ``--check``
+docs/accuracy.md, docs/compile_results.md, docs/reach.md and docs/results.md are generated as
+a whole. ``--check``
 changes nothing and fails when a page differs from what the results give, or a drawing was
 made from other numbers.
 """
@@ -19,7 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import asked, drawings, render_profile, stored
+from benches import (
+    asked,
+    drawings,
+    render_compile,
+    render_experiments,
+    render_profile,
+    stored,
+)
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
@@ -301,6 +309,21 @@ def _profile(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _compile(name: str) -> Callable[[Results], str]:
+    """Return what renders one of the tables of compiled models."""
+    file, table = render_compile.TABLES[name]
+
+    def render(results: Results) -> str:
+        if not results.has(file):
+            return "Not measured yet; the commands are below.\n"
+        extra = {}
+        if table in render_compile.BOUNDED and results.has("compile_bounds"):
+            extra["bounds"] = results["compile_bounds"]
+        return "\n".join([*table(results[file], **extra), ""])
+
+    return render
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "profile_structs": profile_structs,
     "demo": demo,
@@ -311,6 +334,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "speed": speed,
     "compiled_cpu": compiled_cpu,
     **{name: _profile(name) for name in render_profile.TABLES},
+    **{name: _compile(name) for name in render_compile.TABLES},
     "missed": missed,
     "analysis": analysis,
 }
@@ -423,6 +447,7 @@ def _first_run(certificate: Certificate) -> Certificate:
 SPEED_SVG = "docs/speed.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
     "docs/accuracy.md": accuracy_page,
+    "docs/compile_results.md": lambda results: render_experiments.page(results.folder),
     "docs/reach.md": reach_page,
     "docs/results.md": results_page,
 }

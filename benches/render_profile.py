@@ -193,8 +193,29 @@ def overhead(document: Document) -> list[str]:
     lines = _table(["model", "library", "step, ms", "off again", *bounds], rows)
     builds = document["builds"]
     same = "the same" if builds["same"] else "NOT the same"
+    memory = []
+    for model in document["models"].values():
+        sizes = model["memory"]
+        grown = sizes["events"]["file_many"] - sizes["events"]["file_few"]
+        memory.append(
+            [
+                f"{model['label']}; {model['data']}",
+                *(
+                    f"{m['few'] / 2**20:.2f} MiB, "
+                    + ("the same" if m["many"] == m["few"] else f"then {m['many'] / 2**20:.2f} MiB")
+                    for m in sizes.values()
+                ),
+                f"{grown:,} bytes",
+            ]
+        )
     return [
         *lines,
+        "",
+        "What the profiler's runtime has allocated for the model (for the first one, also for the "
+        "thread) after some steps, and after four times as many; at the depth `events` with the "
+        "ring in which they wait for the disk, and by how much the file grew in between:",
+        "",
+        *_table(["model", "counters", "events", "events' file"], memory),
         "",
         f"Off: the library that an ordinary session binds has {same} bytes before and after a "
         f"profiled session (SHA-256 `{builds['sha256_before'][:16]}`), and it "

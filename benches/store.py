@@ -1,10 +1,11 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [profile]
+        [compiled_cpu] [profile] [compile]
 
 Without names everything is measured; ``profile`` stands for its parts, ``profile_counting``
-and so on. The benches run in a process of their own each.
+and so on, and ``compile`` for the benches of torch.compile on the CPU. The benches run in a
+process of their own each.
 """
 
 from __future__ import annotations
@@ -34,6 +35,25 @@ COMMANDS = {
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
 COMMANDS |= {n: (f"benches.{n}", "--store", str(stored.RESULTS / f"{n}.json")) for n in PROFILE}
+
+#: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on
+#: a machine that has one (docs/compile.md).
+COMPILE = tuple(
+    f"compile_{n}"
+    for n in (
+        "matmul", "convolutions", "resnet_convolutions", "chains", "layers", "transformers",
+        "predictor",
+    )
+)  # fmt: skip
+COMMANDS |= {
+    n: (
+        f"benches.{n}", str(stored.RESULTS / f"{n}_cpu.json"),
+        "--device", "cpu", "--budget", "600", "--again",
+    )
+    for n in COMPILE
+}  # fmt: skip
+#: A perceptron needs many convolutions to learn from.
+COMMANDS["compile_predictor"] += ("--scale", "full")
 
 
 def condensed(document: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +106,7 @@ def measure(name: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
-    groups = {"profile": PROFILE}
+    groups = {"profile": PROFILE, "compile": COMPILE}
     everything = [*SUITES, *COMMANDS]
     names = [*everything, *groups]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)

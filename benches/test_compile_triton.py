@@ -8,6 +8,7 @@ if not torch.cuda.is_available():
     pytest.skip("Triton's kernels need a CUDA device; torch sees none", allow_module_level=True)
 
 from benches import compile_triton
+from pytest_udftorch.timers import describe_device
 
 SMALL = 2**22
 
@@ -20,6 +21,7 @@ def test_fused_softmax(benchmark, columns):
     found = compile_triton._distance(compile_triton.softmax(x), reference)
     stock = compile_triton._distance(torch.softmax(x, dim=1), reference)
     assert found <= max(2 * stock, 2**-22)
+    benchmark.extra_info["run"] = describe_device("cuda")
     benchmark.extra_info["table"] = compile_triton.measure_softmax(
         rows * columns, [columns], runs=6, rounds=3
     )
@@ -40,6 +42,7 @@ def test_elementwise_add(benchmark):
     a, b = (torch.randn(SMALL, device="cuda") for _ in range(2))
     assert torch.equal(compile_triton.add(a, b), a + b)
     assert torch.equal(compile_triton.add_one_block(a[:9000], b[:9000]), a[:9000] + b[:9000])
+    benchmark.extra_info["run"] = describe_device("cuda")
     benchmark.extra_info["table"] = compile_triton.measure_add([SMALL], runs=6, rounds=3)
     benchmark.pedantic(
         lambda: (compile_triton.add(a, b), torch.cuda.synchronize()), rounds=5, warmup_rounds=1

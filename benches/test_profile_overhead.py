@@ -6,6 +6,7 @@ import pytest
 
 from benches import profile_overhead, render_profile, training
 from benches.blocks import CLOCKS
+from pytest_udftorch import collect, record
 from pytest_udftorch.samples import Interval
 
 
@@ -18,13 +19,33 @@ def task():
 @pytest.mark.parametrize("library", profile_overhead.LIBRARIES)
 def test_overhead_on_lenet(benchmark, task, library):
     profile_overhead.check_results(task, library, steps=2)
-    found = benchmark.pedantic(
-        profile_overhead.overhead, args=(task, library, 6, 3), rounds=1
-    )  # fmt: skip
+    size = profile_overhead.Size(6, 3, 600.0)
+    found = benchmark.pedantic(profile_overhead.overhead, args=(task, library, size), rounds=1)
     benchmark.extra_info["overhead"] = found
     assert set(found["ratios"]) == {"off again", *profile_overhead.DEPTHS}
     for ratios in found["ratios"].values():
         assert all(ratios[c]["low"] <= ratios[c]["value"] <= ratios[c]["high"] for c in CLOCKS)
+
+
+def test_memory_is_constant_and_events_go_to_disk(task):
+    for depth, sizes in profile_overhead.memory(task, 2).items():
+        assert sizes["many"] == sizes["few"]
+        if depth == "events":
+            assert sizes["file_many"] > 2 * sizes["file_few"]
+            assert sizes["few"] >= collect.RING * record.EVENT.itemsize
+        else:
+            assert sizes["file_many"] == sizes["file_few"]
+
+
+def test_figures_are_kept_after_each_library(task):
+    kept = []
+    small = profile_overhead.Size(6, 1, 0.0)
+    found = profile_overhead.run(
+        [task], {"lenet": small}, lambda f: kept.append(list(f["models"]["lenet"]["libraries"]))
+    )
+    assert kept == [["std"], ["std", "corem"]]
+    for library in found["models"]["lenet"]["libraries"].values():
+        assert library["blocks"] == 6  # the fewest, although the time was over
 
 
 def test_nothing_is_left_when_off():
@@ -59,7 +80,15 @@ def test_the_table_states_bounds_control_and_verdicts():
         "models": {
             "lenet": {
                 "label": "LeNet", "data": "digits",
-                "libraries": {"std": {"step_ns": 4e6, "ratios": ratios}},
+                "memory": {
+                    d: {"few": 1 << 20, "many": 1 << 20, "file_few": 5000, "file_many": 9000}
+                    for d in ("counters", "events")
+                },
+                "libraries": {
+                    "std": {
+                        "step_ns": 4e6, "blocks": 50, "ratios": ratios,
+                    }
+                },
             }
         },
     }  # fmt: skip
@@ -67,3 +96,4 @@ def test_the_table_states_bounds_control_and_verdicts():
     assert "events, at most 5 %" in text
     assert "| +0.40 % (+0.10 to +0.70), within; processor time +0.40 % (+0.10 to +0.70) |" in text
     assert "| +0.00 % (-0.30 to +0.30); processor time" in text
+    assert "| LeNet; digits | 1.00 MiB, the same | 1.00 MiB, the same | 4,000 bytes |" in text

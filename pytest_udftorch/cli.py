@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_udftorch import reach
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import NoProfileError, UdfError
 
 if TYPE_CHECKING:
     from pytest_udftorch.certificate import Certificate
@@ -113,7 +113,7 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
         raise verify.PlanError("--pairs must be positive, --workers must not be negative.")
     failures: list[str] = []
-    for function in options.functions or _all_functions(options.library):
+    for function in options.functions or _all_functions(options.library, options.dtype):
         for level in _levels(options.cpu_level):
             for form in _forms(options, level):
                 failures += _verify_one(options, function, form, level)
@@ -122,12 +122,16 @@ def run_verify(options: argparse.Namespace) -> int:
     return FAILED if failures else 0
 
 
-def _all_functions(library: str) -> tuple[str, ...]:
-    from pytest_udftorch.candidate import STOCK, find_candidate
+def _all_functions(library: str, dtype: str) -> tuple[str, ...]:
+    from pytest_udftorch.candidate import SIXTEEN_BITS, STOCK, find_candidate
     from pytest_udftorch.errors import UnknownFunctionError
     from pytest_udftorch.library import find_library
     from pytest_udftorch.symbols import FUNCTIONS
 
+    if dtype in SIXTEEN_BITS:
+        # A function of two arguments has 2**32 pairs there.
+        names = find_library(library).function_names
+        return tuple(name for name in names if FUNCTIONS[name].arity == 1)
     if library not in STOCK:
         return find_library(library).function_names
     found = []
@@ -341,12 +345,17 @@ def add_report(commands: Subparsers) -> None:
     """Add ``udftorch report``."""
     parser = commands.add_parser(
         "report",
-        help="make a page, tables or a trace of profiles",
+        help="make a page, tables or a trace of profiles; a page of benches",
         description="Reads the profiles that pytest --udf-profile-out=DIR or a session wrote, "
-        "adds up those of one library, and sets different libraries beside each other.",
+        "adds up those of one library, and sets different libraries beside each other. Files "
+        "*.json are results of the benches of torch.compile, and their figures are drawn.",
     )
     parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="DIR", help="folders or files with profiles"
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="DIR|FILE",
+        help="folders or files with profiles; JSON files of benches",
     )
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the HTML page here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
@@ -361,19 +370,30 @@ def add_report(commands: Subparsers) -> None:
         metavar="FILE",
         help="a trace of torch.profiler from the same run, to be taken into --trace",
     )
-    parser.add_argument("--title", default="Math functions in PyTorch", help="of the page")
+    parser.add_argument("--title", help="of the page")
     parser.set_defaults(run=run_report)
 
 
 def run_report(options: argparse.Namespace) -> int:
-    """Read profiles; print the short form, and write what was asked for."""
-    from pytest_udftorch import report
+    """Read profiles and benches; print the short form, and write what was asked for."""
+    from pytest_udftorch import bench_report, report
     from pytest_udftorch.profile import load_all, write_file
 
-    profiles = load_all(options.paths)
-    print(report.terminal(profiles))
+    benches = bench_report.load_all(p for p in options.paths if p.suffix == ".json")
+    folders = [p for p in options.paths if p.suffix != ".json"]
+    profiles = load_all(folders) if folders else []
+    for option in ("json", "csv", "parquet", "trace"):
+        if getattr(options, option) and not profiles:
+            raise NoProfileError(
+                f"--{option} writes the numbers of profiles, and only results of benches were "
+                "given. Leave it out, or name a folder with profiles."
+            )
+    texts = [report.terminal(profiles)] * bool(profiles) + [bench_report.terminal(benches)]
+    print("\n\n".join(filter(None, texts)))
     if options.out:
-        text = report.html(profiles, title=options.title)
+        title = options.title or (report.TITLE if profiles else "Benches of torch.compile")
+        parts = [report.heading(title), *(report.sections(profiles) if profiles else [])]
+        text = report.page([*parts, *bench_report.sections(benches)], title=title)
         write_file(options.out, lambda p: p.write_text(text, encoding="utf-8"))
 
     def place(path: Path, label: str) -> Path:

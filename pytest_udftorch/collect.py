@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import multiprocessing.util
 import os
 import secrets
@@ -21,14 +20,13 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from pytest_udftorch import record
-from pytest_udftorch.dispatcher import bypass
 from pytest_udftorch.errors import (
     ProfileBusyError,
     ProfileDepthError,
@@ -37,12 +35,12 @@ from pytest_udftorch.errors import (
     nearest,
 )
 from pytest_udftorch.native import Cells, Slot, runtime
-from pytest_udftorch.observer import load_observer
+from pytest_udftorch.observer import Observer, load_observer
 from pytest_udftorch.profile import Profile, add_cells, add_operators, merge
 from pytest_udftorch.record import DEPTHS, ProfileWriter, Records, StringTable
 
 #: Every how many blocks enter the histograms unless stated otherwise.
-STRIDE: Final = 128
+STRIDE: Final = 512
 
 #: Events that fit into the ring between two readings; 10 MB.
 RING: Final = 1 << 17
@@ -183,14 +181,15 @@ class Collector:
         self.meta = {"clocks": record.clocks(), **self.meta, "pid": self._pid}
         if self.depth == "events":
             self._cells.ring(RING)
+            undo.callback(self._cells.ring, 0)
         _register_fork()
         undo.callback(self._remove_spool)
         undo.enter_context(_parallel_regions(self._cells, slots))
-        undo.enter_context(_Modules(self._cells))
-        _choose_kernels()
-        if observer.udfobserver_start():
+        undo.enter_context(_Modules(self._cells, observer))
+        # A UDF at operator level may stand in for any operator.
+        if not observer.start(all_operators=bool(self._operator_ids.size)):
             raise UdfError("torch refused the callbacks of the observer (at::addGlobalCallback).")
-        undo.callback(observer.udfobserver_stop)
+        undo.callback(observer.stop)
         self._started_ns = time.monotonic_ns()
         self._clock = self._cells.clocks()
         if self.depth == "events":
@@ -256,6 +255,10 @@ class Collector:
                 ago = (ticks - events[name].astype(np.int64)) * rate
                 events[name] = (now - np.rint(ago).astype(np.int64)).astype(np.uint64)
             return self._named(events)
+
+    def flush(self) -> None:
+        """Take the events out of the ring now, as otherwise happens ten times a second."""
+        self._keep_events()
 
     def take(self, scope: str) -> Profile:
         """Return what was counted since the start or the last call, and count from zero.
@@ -414,18 +417,6 @@ class Collector:
         return found
 
 
-@functools.cache
-def _choose_kernels() -> None:
-    """Run the kernels that the observer stands in for, so that libtorch has chosen them."""
-    import torch
-
-    with torch.no_grad(), bypass():
-        row = torch.zeros(1, 2)
-        torch._softmax(row, 1, False)
-        out = torch._log_softmax(row, 1, False)
-        torch.ops.aten._log_softmax_backward_data(row, out, 1, torch.float32)
-
-
 def _deactivate() -> None:
     global _active
     _active = None
@@ -496,14 +487,11 @@ def _parallel_regions(cells: Cells, slots: Sequence[Slot]) -> Any:
 
 
 class _Modules:
-    """Says, while it is entered, which nn.Module each thread is calling.
+    """Names modules, while it is entered, for the observer, which sees them being called."""
 
-    ``torch.nn.Module.__call__`` is wrapped instead of hooked: hooks would take the slow way
-    through ``Module._call_impl`` and cost microseconds.
-    """
-
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: Cells, observer: Observer) -> None:
         self._cells = cells
+        self._observer = observer
         self._ids: dict[int, int] = {}  # id(module) -> id of its name
         self._roots: dict[int, int] = {}  # id(module) -> id(the root it was named under)
         self._taken: dict[str, int] = {}  # name -> id(module)
@@ -515,46 +503,19 @@ class _Modules:
         from torch.fx import GraphModule
 
         self._graph = GraphModule
-        self._module = torch.nn.Module
-        self._stock = torch.nn.Module.__call__
-        self._ours = self._wrapper(self._stock, torch.compiler.is_compiling)
-        setattr(self._module, "__call__", self._ours)  # noqa: B010
+        if not self._observer.watch_modules(torch.nn.Module.__call__, self._find):
+            raise UdfError(
+                "Something replaced torch.nn.Module.__call__ by what is no Python function, so "
+                "the profiler cannot see which module is being called. Close the other tool first."
+            )
 
     def __exit__(self, *exception: object) -> None:
-        if self._module.__call__ is not self._ours:
-            raise RestoreError(
-                "Something else replaced torch.nn.Module.__call__ while a profiled session was "
-                "open; it was left as it is. Close the other tool's hook before the session."
-            )
-        setattr(self._module, "__call__", self._stock)  # noqa: B010
-
-    def _wrapper(
-        self, stock: Callable[..., Any], is_compiling: Callable[[], bool]
-    ) -> Callable[..., Any]:
-        ids, local = self._ids, threading.local()
-        find, new_word = self._find, self._cells.module_word
-
-        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            # torch.compile follows Python code; there is nothing here for it.
-            if is_compiling():
-                return stock(self, *args, **kwargs)
-            try:
-                word = local.word
-            except AttributeError:
-                word = local.word = new_word()
-            before = word[0]
-            word[0] = ids.get(id(self)) or find(self, before)
-            try:
-                return stock(self, *args, **kwargs)
-            finally:
-                word[0] = before
-
-        return __call__
+        self._observer.leave_modules()
 
     def _find(self, module: Any, caller: int) -> int:
         """Name a module that was not called before, and those below it."""
         with self._lock:
-            if not caller:
+            if id(module) not in self._ids and not caller:
                 self._walk(module)
             if id(module) not in self._ids:
                 if caller and isinstance(module, self._graph):
@@ -596,10 +557,12 @@ class _Modules:
         self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
         self._roots[key] = id(root)
         self._ids[key] = number
+        self._observer.forget(key)
 
     def _forget(self, key: int) -> None:
         # The address may be another module's next.
         with self._lock:
+            self._observer.forget(key)
             self._ids.pop(key, None)
             self._roots.pop(key, None)
             self._alive.pop(key, None)

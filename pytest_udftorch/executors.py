@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib.metadata
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ from pytest_udftorch.timers import untyped
 
 __all__ = [
     "VARIATIONS",
+    "CapturedShapeError",
     "Executor",
     "ExecutorUnavailableError",
     "UnknownExecutorError",
@@ -61,6 +63,10 @@ _CAPTURE_WARMUP: Final = 3
 
 class UnknownExecutorError(UdfError):
     """No executor, or no variation, has the given name."""
+
+
+class CapturedShapeError(UdfError):
+    """A captured graph was given inputs of other shapes or dtypes than it was captured with."""
 
 
 class ExecutorUnavailableError(UdfError):
@@ -122,7 +128,8 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
 
     The callable copies its arguments into the graph's own inputs, except those that are the
     graph's own inputs (``.inputs`` of the callable), and returns the graph's own outputs,
-    which the next replay overwrites.
+    which the next replay overwrites. It raises :class:`CapturedShapeError` for arguments of
+    other shapes or dtypes.
 
     Raises:
         ExecutorUnavailableError: the inputs are not on a CUDA device.
@@ -143,15 +150,33 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        output = run(*static)
+    stream = torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[leaves[0].device.index]
+    unused = generator.clone_state()
+    try:
+        with torch.no_grad(), torch.cuda.graph(graph):
+            output = run(*static)
+    except BaseException:
+        # A failed capture leaves its stream current, and the generator believing that it is
+        # being captured, so that no random number could be drawn any more.
+        torch.cuda.set_stream(stream)
+        generator.graphsafe_set_state(unused)
+        raise
 
     def replay(*arguments: Any) -> Any:
         given = pytree.tree_leaves(list(arguments))
         fresh = [t for t in given if isinstance(t, torch.Tensor)]
         for mine, theirs in zip(leaves, fresh, strict=True):
-            if mine is not theirs:
-                mine.copy_(theirs)
+            if mine is theirs:
+                continue
+            # A copy would broadcast and convert without a word.
+            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+                raise CapturedShapeError(
+                    f"The graph was captured for {mine.dtype}{list(mine.shape)} and is given "
+                    f"{theirs.dtype}{list(theirs.shape)}. Capture one for these inputs too, or "
+                    "use an executor without cudagraph."
+                )
+            mine.copy_(theirs)
         graph.replay()
         return output
 
@@ -194,7 +219,9 @@ def _script(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
 
 
 def _fx(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-    return torch.fx.symbolic_trace(model)
+    from pytest_udftorch import fusion
+
+    return fusion.trace(model)
 
 
 def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
@@ -231,6 +258,77 @@ def _lazy(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     return run
 
 
+def _optional(distribution: str, error: Exception) -> ExecutorUnavailableError:
+    """Return the error for a package that is not there, or does not load beside this torch."""
+    try:
+        found = f"{distribution} {importlib.metadata.version(distribution)}"
+    except importlib.metadata.PackageNotFoundError:
+        return ExecutorUnavailableError(
+            f"{distribution} is not installed. Try: pip install {distribution}."
+        )
+    return ExecutorUnavailableError(
+        f"{found} does not load beside torch {torch.__version__} ({type(error).__name__}: "
+        f"{str(error)[:200]}). Install versions that go together, or leave the executor out."
+    )
+
+
+def _thunder_profile(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    """Make lightning-thunder's choice: each graph by the fastest of thunder, Inductor, eager."""
+    with _quiet():
+        try:
+            from thunder.dynamo import thunder_optimize, thunder_profile
+        except Exception as error:
+            raise _optional("lightning-thunder", error) from error
+        # It starts with a reset of dynamo, which would throw away what others have compiled.
+        reset = torch.compiler.reset
+        torch.compiler.reset = lambda: None
+        try:
+            profiled = untyped(thunder_profile)(model)
+        finally:
+            torch.compiler.reset = reset
+        profiled(*inputs)
+        chosen: Run = untyped(thunder_optimize)(profiled)
+    return chosen
+
+
+def _jax(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    """Make a function jitted by XLA, from torchax's translation of the operators."""
+    with _quiet():
+        try:
+            import jax
+        except Exception as error:
+            raise _optional("jax", error) from error
+        try:
+            import torchax
+        except Exception as error:
+            raise _optional("torchax", error) from error
+        home = inputs[0].device
+        kind = "gpu" if home.type == "cuda" else "cpu"
+        try:
+            device = jax.devices(kind)[home.index or 0]
+        except RuntimeError as error:
+            raise ExecutorUnavailableError(
+                f"jax {jax.__version__} has no {kind} here ({str(error)[:200]}). Install its build "
+                "for this device."
+            ) from error
+        weights, function = torchax.extract_jax(model.cpu())
+        weights = jax.device_put(weights, device)
+
+        def to_jax(value: Any) -> Any:
+            return convert(value, lambda t: jax.dlpack.from_dlpack(t.contiguous()))
+
+        # By default XLA multiplies float32 in TF32 also where torch does not.
+        with jax.default_matmul_precision("highest"):
+            compiled = jax.jit(function).lower(weights, to_jax(inputs)).compile()
+
+    def run(*arguments: Any) -> Any:
+        # JAX has streams of its own, which no CUDA event of torch's waits for.
+        output = untyped(jax.block_until_ready)(compiled(weights, to_jax(arguments)))
+        return pytree.tree_map_only(jax.Array, torch.utils.dlpack.from_dlpack, output)
+
+    return run
+
+
 _BASES: dict[str, Executor] = {
     executor.name: executor
     for executor in (
@@ -244,6 +342,8 @@ _BASES: dict[str, Executor] = {
         Executor("fx", _fx),
         Executor("aotinductor", _aot_inductor),
         Executor("lazy", _lazy, frozenset({"cpu"})),
+        Executor("thunder-profile", _thunder_profile),
+        Executor("jax", _jax),
     )
 }
 

@@ -36,7 +36,7 @@ _REPLAYS: Final = 7
 
 
 class UntraceableModelError(UdfError):
-    """``torch.fx`` cannot trace the model: its control flow depends on the data, mostly."""
+    """``torch.fx`` cannot trace the model: hooks, or control flow that depends on the data."""
 
 
 @torch.library.custom_op("udftorch::conv_relu", mutates_args=())
@@ -146,6 +146,17 @@ def trace(model: nn.Module) -> fx.GraphModule:
     """
     if isinstance(model, fx.GraphModule):
         return model
+    hooked = [
+        name or "the model itself"
+        for name, module in model.named_modules()
+        if module._forward_hooks or module._forward_pre_hooks
+    ]
+    if hooked:
+        raise UntraceableModelError(
+            f"{type(model).__name__} has hooks of its own ({', '.join(hooked[:5])}), which a "
+            "trace would run once and drop. Remove them, or use executors that need no trace: "
+            "eager, compile, cudagraph."
+        )
     try:
         return fx.symbolic_trace(model)
     except Exception as error:

@@ -25,6 +25,32 @@ WATCHED: Final = ("", *FUNCTIONS, "sincos")
 #: take 8 KiB (float32) or 16 KiB (float64) of the first-level cache.
 CHUNK: Final = 1024
 
+#: Function -> the arguments between which its results are ordinary numbers and grow or fall
+#: with the argument, for float32 and float64: what generated code lets pass without a look at
+#: the result. Arguments that are zero or subnormal are looked at in any case. exp(x) is normal
+#: from ln of the smallest normal number on (-87.34, -708.4) to ln of the largest (88.72,
+#: 709.78), exp2(x) from -126 and -1022 to 128 and 1024, expm1 and sinh end as exp does, erfc(x)
+#: is normal below 9.19 and 26.54. Near zero all others are x times 1, erf times 1.13, so that
+#: a normal argument has a normal result. Logarithms (0 at 1) and functions that turn around have
+#: no such range.
+ORDINARY: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
+    "exp": ((-87.0, 88.0), (-708.0, 709.0)),
+    "exp2": ((-126.0, 127.0), (-1022.0, 1023.0)),
+    "expm1": ((-1e30, 88.0), (-1e300, 709.0)),
+    "sinh": ((-88.0, 88.0), (-709.0, 709.0)),
+    "tanh": ((-1e30, 1e30), (-1e300, 1e300)),
+    "asinh": ((-1e30, 1e30), (-1e300, 1e300)),
+    "atan": ((-1e30, 1e30), (-1e300, 1e300)),
+    "erf": ((-1e30, 1e30), (-1e300, 1e300)),
+    "erfc": ((-1e30, 9.0), (-1e300, 26.0)),
+    "log1p": ((-0.99, 1e30), (-0.99, 1e300)),
+    "asin": ((-1.0, 1.0), (-1.0, 1.0)),
+    "atanh": ((-0.99, 0.99), (-0.99, 0.99)),
+}
+
+#: Of these, the ones with f(0) = 1 and f(-inf) = 0, which softmax makes in every row.
+EXPONENTIAL: Final = ("exp", "exp2")
+
 _C_TYPES: Final = {"float32": "float", "float64": "double"}
 
 
@@ -34,10 +60,21 @@ def slot(function: str, dtype: str, form: str) -> int:
     return number + FORMS.index(form)
 
 
-def entry(symbol: str, function: str, dtype: str, form: str, chunk: int) -> dict[str, Any]:
-    """Return the manifest's entry for one function of the module."""
+def entry(
+    symbol: str, function: str, dtype: str, form: str, chunk: int, *, ordinary: bool
+) -> dict[str, Any]:
+    """Return the manifest's entry for one function of the module.
+
+    ``ordinary`` says whether it may be taken to behave as ``ORDINARY`` tells.
+    """
     joint = function == "sincos"
+    more: dict[str, Any] = {}
+    if ordinary and function in ORDINARY and form != "array":
+        more["ordinary"] = list(ORDINARY[function][DTYPES.index(dtype)])
+        if function in EXPONENTIAL:
+            more["exponential"] = True
     return {
+        **more,
         "symbol": symbol,
         "form": "sincos" if joint else form,
         "type": _C_TYPES[dtype],
@@ -52,13 +89,14 @@ def instrument_manifest(functions: Iterable[UdfFunction], level: str) -> dict[st
 
     The joint form of sin and cos has no entry: it calls their scalar forms.
     """
-    return {
-        "watch": [
-            entry(FUNCTIONS[f.name].export(f.dtype, form), f.name, f.dtype, form, CHUNK)
-            for f in functions
-            for form in forms(f.dtype, level)
-        ]
-    }
+    watched = []
+    for f in functions:
+        # Correct rounding keeps the order of results. Of others nothing is known.
+        ordinary = f.max_ulp == 0.5
+        for form in forms(f.dtype, level):
+            symbol = FUNCTIONS[f.name].export(f.dtype, form)
+            watched.append(entry(symbol, f.name, f.dtype, form, CHUNK, ordinary=ordinary))
+    return {"watch": watched}
 
 
 def native_source(name: str) -> Path:

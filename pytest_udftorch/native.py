@@ -221,10 +221,10 @@ class Cells:
         lib.udfprof_string.argtypes = (ctypes.c_uint32,)
         lib.udfprof_string.restype = ctypes.c_char_p
         lib.udfprof_string_count.restype = ctypes.c_uint32
-        lib.udfprof_module_word.restype = ctypes.c_void_p
         lib.udfprof_ticks.restype = word
         lib.udfprof_operator_udf.argtypes = (ctypes.c_uint32, word, word)
         lib.udfprof_operator_udf.restype = None
+        lib.udfprof_memory.restype = word
         lib.udfprof_clocks.argtypes = (ctypes.POINTER(word), ctypes.POINTER(word))
         lib.udfprof_clocks.restype = None
 
@@ -273,10 +273,9 @@ class Cells:
         """Return how many strings there are; ids are counted from 0."""
         return int(self._lib.udfprof_string_count())
 
-    def module_word(self) -> memoryview:
-        """Return the calling thread's word for the id of the module being called."""
-        word = ctypes.c_uint32.from_address(self._lib.udfprof_module_word())
-        return memoryview(word).cast("B").cast("I")
+    def memory(self) -> int:
+        """Return how many bytes the cells, their contexts and the events' ring take."""
+        return int(self._lib.udfprof_memory())
 
     def ticks(self) -> int:
         """Return the time stamp counter."""

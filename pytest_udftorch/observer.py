@@ -1,7 +1,8 @@
 """The two libraries of a profiled session besides the UDF library, built when first needed.
 
-The *observer* (llvm/observer/observer.cpp) tells the runtime which operator a thread is in.
-It uses classes of libtorch, so it is compiled against the headers of the installed torch.
+The *observer* (llvm/observer/observer.cpp) tells the runtime which operator and module a
+thread is in. It uses classes of libtorch and Python's C interface, so it is compiled against
+the headers of the installed torch and of the running Python.
 The *watch library* stands in for the stock functions when ``std`` is profiled: for each
 symbol a function that calls the stock one, instrumented by ``udf-instrument``.
 """
@@ -12,7 +13,9 @@ import ctypes
 import hashlib
 import json
 import subprocess
-from collections.abc import Sequence
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +43,8 @@ def _must(command: Sequence[str], what: str) -> None:
             f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
             f"{done.stderr.strip()[-4000:]}\n"
             "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
-            "another version) and those that torch's wheels bring."
+            "another version), those of Python (libpython3-dev), and those that torch's wheels "
+            "bring."
         )
 
 
@@ -61,10 +65,61 @@ def _load(path: Path) -> ctypes.CDLL:
 
 # The observer ------------------------------------------------------------------------
 
-_observer: ctypes.CDLL | None = None
+
+class Observer:
+    """Typed access to the compiled observer; one method per exported function."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._lib = library
+        # Functions that touch Python objects are called with the interpreter's lock held.
+        python = ctypes.PyDLL(library._name, handle=library._handle)
+        self._watch_modules = python.udfobserver_watch_modules
+        self._watch_modules.argtypes = (ctypes.py_object, ctypes.py_object)
+        self._watch_modules.restype = ctypes.c_int
+        self._leave_modules = python.udfobserver_leave_modules
+        self._leave_modules.restype = None
+        self._forget = python.udfobserver_forget
+        self._forget.argtypes = (ctypes.c_uint64,)
+        self._forget.restype = None
+        library.udfobserver_start.argtypes = (ctypes.c_int,)
+        library.udfobserver_start.restype = ctypes.c_int
+        library.udfobserver_stop.restype = None
+
+    def start(self, *, all_operators: bool = False) -> bool:
+        """Follow operators and optimizers; return False if torch refuses.
+
+        Args:
+            all_operators: also those that are not known to call a function.
+        """
+        return not self._lib.udfobserver_start(all_operators)
+
+    def stop(self) -> None:
+        """Put everything back."""
+        self._lib.udfobserver_stop()
+
+    def watch_modules(self, function: Callable[..., Any], find: Callable[[Any, int], int]) -> bool:
+        """Say from now on which module is being called; return False if it cannot be done.
+
+        Args:
+            function: ``torch.nn.Module.__call__``, a function written in Python.
+            find: returns the id of a module's name, given the module and the id of the one
+                that calls it; asked once for each module.
+        """
+        return not self._watch_modules(function, find)
+
+    def leave_modules(self) -> None:
+        """End what :meth:`watch_modules` began."""
+        self._leave_modules()
+
+    def forget(self, module: int) -> None:
+        """Ask again for the module with this ``id()``."""
+        self._forget(module)
 
 
-def load_observer() -> ctypes.CDLL:
+_observer: Observer | None = None
+
+
+def load_observer() -> Observer:
     """Return the observer of the installed torch, compiled at the first use.
 
     Raises:
@@ -74,9 +129,7 @@ def load_observer() -> ctypes.CDLL:
     """
     global _observer
     if _observer is None:
-        _observer = _load(_build_observer(find_compiler()))
-        _observer.udfobserver_start.restype = ctypes.c_int
-        _observer.udfobserver_stop.restype = None
+        _observer = Observer(_load(_build_observer(find_compiler())))
     return _observer
 
 
@@ -90,6 +143,7 @@ def _build_observer(compiler: Compiler) -> Path:
         torch.__version__,
         torch.version.git_version,
         abi,
+        sys.version,
         compiler.version,
         _OBSERVER_FLAGS,
         source.read_text(encoding="utf-8"),
@@ -102,7 +156,8 @@ def _build_observer(compiler: Compiler) -> Path:
         _must(
             [
                 str(compiler.path), *_OBSERVER_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-                "-fvisibility=hidden", "-isystem", str(include),
+                "-fvisibility=hidden", "-isystem", sysconfig.get_paths()["include"],
+                "-isystem", str(include),
                 "-isystem", str(include / "torch" / "csrc" / "api" / "include"),
                 str(source), "-o", str(scratch / "observer.so"),
                 f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
@@ -165,7 +220,10 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
     manifest = {
         # The stock functions may give other bits for another position in an array, so they
         # get whole arrays, as without us.
-        "watch": [entry(_name(i), s.function, s.dtype, s.form, 0) for i, s in enumerate(chosen)]
+        "watch": [
+            entry(_name(i), s.function, s.dtype, s.form, 0, ordinary=True)
+            for i, s in enumerate(chosen)
+        ]
     }
     flags = [*FLAGS, *CPU_LEVELS[level][0]]
     build_id = _digest(
@@ -219,7 +277,8 @@ def _watch_source(stock: Sequence[Stock]) -> str:
     lines = [
         "#include <stdint.h>",
         '#define SHOWN __attribute__((visibility("default")))',
-        f"SHOWN void *__udf_stock[{max(1, len(stock))}];",
+        # Reached without a detour, as nothing else may take its place.
+        f'__attribute__((visibility("protected"))) void *__udf_stock[{max(1, len(stock))}];',
     ]
     for i, s in enumerate(stock):
         real = {"float32": "float", "float64": "double"}[s.dtype]

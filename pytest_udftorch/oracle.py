@@ -13,6 +13,7 @@ On CPU the clock is read between the units of a running chain.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import copy
 import functools
@@ -22,16 +23,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils import _pytree as pytree
 
 from pytest_udftorch import executors as registry
-from pytest_udftorch import plans
+from pytest_udftorch import plans, roofline
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.executors import capture
 from pytest_udftorch.fusion import UntraceableModelError
@@ -39,7 +41,7 @@ from pytest_udftorch.pairs import ModelPair, _limits, accuracy, model_pair, refe
 from pytest_udftorch.plans import Choice, PlanMismatchError, StoredPlan
 from pytest_udftorch.samples import FEWEST_RUNS, median
 from pytest_udftorch.segments import Units
-from pytest_udftorch.timers import Comparison, SyncTimer, cuda_event, untyped
+from pytest_udftorch.timers import Comparison, SyncTimer, cuda_event, require_device, untyped
 
 __all__ = ["OracleOptionError", "Plan", "PlanMismatchError", "oracle"]
 
@@ -67,6 +69,9 @@ WORTHWHILE: Final = 0.999
 
 #: Longer segments compiled at most for one plan.
 MOST_SEGMENTS: Final = 8
+
+#: Prefix of the profiler ranges, so that they are told from the model's own.
+_RANGE: Final = "udftorch::unit::"
 
 Guard = Callable[[], AbstractContextManager[Any]]
 
@@ -249,6 +254,40 @@ class _Bench:
             rows.append([1e6 * a.elapsed_time(b) for a, b in itertools.pairwise(marks)])
         return [median(column) for column in zip(*rows[3:], strict=True)]
 
+    def profile_in_place(self, segments: Sequence[Choice], passes: int = 5) -> list[float]:
+        """Return the profiler's time of each segment, medians over ``passes``.
+
+        On CUDA the sum of the kernels' times: what runs side by side counts twice, and waiting
+        for launches not at all. On CPU the host time of the segment's range.
+        """
+        calls = [self.make(choice) for choice in segments]
+        activities = [ProfilerActivity.CPU]
+        if self.on_cuda:
+            activities.append(ProfilerActivity.CUDA)
+        with torch.no_grad(), profile(activities=activities, acc_events=True) as profiled:
+            for _ in range(passes):
+                value: Any = self.inputs
+                for number, call in enumerate(calls):
+                    with record_function(f"{_RANGE}{number}"):
+                        value = call(*value) if number == 0 else call(value)
+                        if self.on_cuda:
+                            # The segment's kernels then lie within its range.
+                            torch.cuda.synchronize()
+        events = list(profiled.events())
+        ranges = [e for e in events if e.name.startswith(_RANGE) and e.device_type.name == "CPU"]
+        ranges.sort(key=lambda e: float(e.time_range.start))
+        # The profiler counts microseconds.
+        if self.on_cuda:
+            spent = [0.0] * len(ranges)
+            starts = [float(e.time_range.start) for e in ranges]
+            for event in events:
+                if event.device_type.name == "CUDA" and not event.is_user_annotation:
+                    place = bisect.bisect_right(starts, float(event.time_range.start)) - 1
+                    spent[max(place, 0)] += 1e3 * float(event.time_range.elapsed_us())
+        else:
+            spent = [1e3 * float(e.time_range.elapsed_us()) for e in ranges]
+        return [median(spent[number :: len(calls)]) for number in range(len(calls))]
+
     def _time_on_cpu(self, calls: Sequence[Callable[..., Any]], runs: int) -> list[float]:
         rows = []
         with torch.no_grad():
@@ -334,7 +373,11 @@ def _resume(journal: Path | None, key: dict[str, Any]) -> dict[str, Any]:
         return {}
     same = isinstance(found, dict) and all(found.get(k) == v for k, v in key.items())
     # Only what was measured is taken over; conclusions are drawn anew.
-    return {k: found[k] for k in ("bounds", "unit_ns") if k in found} if same else {}
+    return (
+        {k: found[k] for k in ("bounds", "unit_ns", "unit_profiled_ns") if k in found}
+        if same
+        else {}
+    )
 
 
 def oracle(
@@ -342,6 +385,8 @@ def oracle(
     inputs: Sequence[Any] | torch.Tensor,
     *,
     executors: Sequence[str] | None = None,
+    opponents: Sequence[str] | None = None,
+    device: str | torch.device | None = None,
     max_units: int = 8,
     budget: float = 2.0,
     max_ulp: int | None = None,
@@ -361,6 +406,9 @@ def oracle(
         inputs: a tensor, or the positional arguments, on the device to plan for.
         executors: of segments; by default those of :data:`EXECUTORS`. On CUDA everything runs
             in a CUDA graph, and ``+cudagraph`` is not to be named.
+        opponents: executors that plans are only measured against; by default, on CUDA, what a
+            plain ``compile`` gives.
+        device: if given, a copy of the model and the inputs are moved there first.
         max_units: at most this many units.
         budget: an executor whose uniform result is farther from the float64 reference than
             this many times the eager one's is not used, and neither is such a plan.
@@ -383,9 +431,14 @@ def oracle(
 
     Raises:
         OracleOptionError: too few runs for a verdict, no unit, or executors with cudagraph.
-        PairInputError, MemberFailedError, UnknownExecutorError: as from ``model_pair``.
+        DeviceMissingError, PairInputError, MemberFailedError, UnknownExecutorError: as from
+            ``model_pair``.
     """
     arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    if device is not None:
+        target = require_device(device)
+        model = copy.deepcopy(model).to(target)
+        arguments = registry.convert(arguments, lambda t: t.to(target))
     home = _home(arguments)
     names = list(executors or EXECUTORS[home.type])
     if runs < FEWEST_RUNS or max_units < 1 or any("cudagraph" in name for name in names):
@@ -406,14 +459,14 @@ def oracle(
     state.report = _resume(state.journal, key)
     state.keep(**key, cuda_graph=bool(suffix))
 
-    # What a user would have written without an oracle.
-    plain = ["compile"] if suffix and any(n.startswith("compile") for n in names) else []
-    state.steps = len(names) + 4
+    if opponents is None:
+        opponents = ["compile"] if suffix and any(n.startswith("compile") for n in names) else []
+    state.steps = len(names) + len(opponents) + 5
     with compiling():
         pair = model_pair(
             model,
             arguments,
-            [*(name + suffix for name in names), *plain],
+            [*(name + suffix for name in names), *opponents],
             tolerance=budget,
             progress=lambda done, of, text: state.say(text),
         )
@@ -436,6 +489,20 @@ def oracle(
         best_uniform=best,
         uniform_measurement=uniform.to_json(),
     )
+    state.say("the device's ceilings")
+    with measuring():
+        ceilings = roofline.ceilings(home)
+    needed = roofline.work(model, arguments)
+    least = roofline.bound_ns(needed, ceilings)
+    state.keep(
+        work=asdict(needed),
+        ceilings=ceilings.to_json(),
+        roofline_ns=round(least, 1),
+        uniform_regret_over_roofline={
+            name: round(timing.median_ns / least - 1, 4) if least else None
+            for name, timing in uniform.timings.items()
+        },
+    )
     units = _cut(model, arguments, max_units, state)
     if units is None or len(units) < 2:
         return _uniform_plan(best, units, model, key, state, bool(suffix))
@@ -445,12 +512,23 @@ def oracle(
         f"{len(units)} units; compiling units takes about as long again as the "
         f"{made_ns / 1e9:.0f} s of the whole models, at most {max_seconds:.0f} s"
     )
-    costs, switch = _candidates(
+    costs, profiled, switch = _candidates(
         bench, units, whole, state, compiling, measuring, runs, expected_calls
     )
     deadline = state.began_ns + max_seconds * 1e9
     segments = _find(
-        bench, units, costs, whole, switch, best, deadline, state, compiling, measuring, runs
+        bench,
+        units,
+        costs,
+        profiled,
+        whole,
+        switch,
+        best,
+        deadline,
+        state,
+        compiling,
+        measuring,
+        runs,
     )
     return _contest(
         bench,
@@ -458,6 +536,7 @@ def oracle(
         segments,
         best,
         allowed,
+        opponents,
         suffix,
         key,
         state,
@@ -514,15 +593,19 @@ def _candidates(
     measuring: Guard,
     runs: int,
     expected_calls: float,
-) -> tuple[dict[str, list[float]], plans.Switch]:
-    """Measure each unit in its place under each executor that is not hopeless."""
+) -> tuple[dict[str, list[float]], dict[str, list[float]], plans.Switch]:
+    """Measure each unit in its place under each executor that is not hopeless.
+
+    Returns:
+        Times by the clock, times by the profiler, and the cost of switching.
+    """
     least = min(whole.values())
     tried = [name for name, ns in whole.items() if ns <= HOPELESS * least or name == "eager"]
     state.keep(not_tried_on_units=sorted(set(whole) - set(tried)))
     costs: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     known: dict[str, list[float]] = state.report.get("unit_ns", {})
-    state.steps += 2 * len(tried)
+    state.steps += 3 * len(tried)
     rows: dict[str, list[Choice]] = {}
     for name in tried:
         state.say(f"units under {name}")
@@ -545,6 +628,17 @@ def _candidates(
                 failed[name] = f"{type(error).__name__}: {str(error)[:300]}"
                 del costs[name]
             state.keep(unit_ns={k: [round(v, 1) for v in row] for k, row in costs.items()})
+        profiled: dict[str, list[float]] = {}
+        seen: dict[str, list[float]] = state.report.get("unit_profiled_ns", {})
+        for name in costs:
+            state.say(f"profiling units under {name}")
+            try:
+                profiled[name] = list(seen.get(name) or bench.profile_in_place(rows[name]))
+            except Exception as error:
+                state.keep(not_profiled=f"{name}: {type(error).__name__}: {str(error)[:300]}")
+            state.keep(
+                unit_profiled_ns={k: [round(v, 1) for v in row] for k, row in profiled.items()}
+            )
         changes = [bench.switch_ns(unit, 5) for unit in range(len(units))]
     for name, row_ns in costs.items():
         for unit in range(len(row_ns)):
@@ -560,13 +654,14 @@ def _candidates(
             return 0.0
         return changes[unit][_last(after)]
 
-    return costs, switch
+    return costs, profiled, switch
 
 
 def _find(
     bench: _Bench,
     units: Units,
     costs: dict[str, list[float]],
+    profiled: dict[str, list[float]],
     whole: dict[str, float],
     switch: plans.Switch,
     best: str,
@@ -606,6 +701,7 @@ def _find(
     fastest_two = sorted(reachable, key=reachable.__getitem__)
     compiled = next((n for n in fastest_two if n.startswith("compile")), fastest_two[0])
     chosen: dict[str, list[Choice]] = {
+        "layer-timed oracle": plans.merge_units(plans.fastest(single)),
         "best of two runs": plans.merge_units(plans.best_of_two_runs(single, "eager", compiled)),
         "greedy": plans.merge_units(plans.greedy(single, switch)),
         "thesis programme": plans.merge_units(
@@ -613,6 +709,9 @@ def _find(
         ),
         "programme over all executors": plans.merge_units(plans.thesis_programme(single, switch)),
     }
+    if profiled:
+        chosen["profiler-timed oracle"] = plans.merge_units(plans.fastest(profiled))
+        state.keep(unit_bound_profiled_ns=round(plans.layer_bound(profiled), 1))
     bound = plans.layer_bound(single)
     state.keep(
         unit_bound_ns=round(bound, 1),
@@ -639,6 +738,7 @@ def _contest(
     chosen: dict[str, list[Choice]],
     best: str,
     allowed: Sequence[str],
+    opponents: Sequence[str],
     suffix: str,
     key: dict[str, Any],
     state: _Search,
@@ -686,7 +786,7 @@ def _contest(
                 {name: functools.partial(call, *inputs) for name, call in contenders.items()}
             )
 
-    stock = {"torch.compile": pair["compile"]} if "compile" in pair.working else {}
+    stock = {name: pair[name] for name in opponents if name in pair.working}
     everyone = {name: pair[name] for name in pair.working}
     state.say("all plans, interleaved; then the best one against the uniform executors, afresh")
     with measuring():
@@ -694,6 +794,7 @@ def _contest(
         ours = min(calls, key=lambda name: first[name].median_ns, default=None)
         fresh = timed({**everyone, "plan": calls[ours]}, seed=2) if ours is not None else first
     bound = float(state.report["unit_bound_ns"])
+    least = float(state.report["roofline_ns"])
     state.keep(
         plans={name: [list(c) for c in segments] for name, segments in chosen.items()},
         plan_problems=problems,
@@ -701,6 +802,10 @@ def _contest(
         plan_measurement=first.to_json(),
         regret={
             name: round(timing.median_ns / bound - 1, 4) for name, timing in first.timings.items()
+        },
+        regret_over_roofline={
+            name: round(timing.median_ns / least - 1, 4) if least else None
+            for name, timing in first.timings.items()
         },
     )
     if ours is None:

@@ -86,6 +86,7 @@ class Member:
         error: why it failed, or None.
         stage: what was under way when it failed: ``making`` or ``first call``.
         first_call_ns: making the callable and its first call, until the device had finished.
+            Caches of a compiler that earlier members filled are used.
         graph_breaks: places where torch.compile went back to the interpreter.
         accuracy: None when it failed.
         agrees: whether the accuracy is within the pair's tolerance.

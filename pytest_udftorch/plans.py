@@ -24,6 +24,7 @@ __all__ = [
     "PlanMismatchError",
     "StoredPlan",
     "best_of_two_runs",
+    "fastest",
     "greedy",
     "layer_bound",
     "merge",
@@ -87,6 +88,11 @@ def layer_bound(costs: Costs) -> float:
     since fusion across units is not in these times.
     """
     return sum(min(row[unit] for row in costs.values()) for unit in range(_units(costs)))
+
+
+def fastest(costs: Costs) -> list[str]:
+    """Return each unit's fastest executor: the choice of the layer- or profiler-timed oracle."""
+    return [min(costs, key=lambda name: costs[name][unit]) for unit in range(_units(costs))]
 
 
 def best_of_two_runs(costs: Costs, first: str, second: str) -> list[str]:

@@ -7,8 +7,8 @@ marker or a fixture asks for them.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_udftorch.library import UdfLibrary
+    from pytest_udftorch.oracle import Plan
+    from pytest_udftorch.pairs import ModelPair
     from pytest_udftorch.profiling import RunProfile
     from pytest_udftorch.session import Session
     from pytest_udftorch.switching import Switcher
+    from pytest_udftorch.timers import SyncTimer
 
 _OPTIONS = pytest.StashKey[Options]()
 _SWITCHER = pytest.StashKey["Switcher"]()
@@ -179,3 +182,59 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
             )
 
         yield open_session
+
+
+def _or_skip(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of the package that skips the test where its device is missing."""
+    from functools import wraps
+    from importlib import import_module
+
+    try:
+        function = getattr(import_module(f"pytest_udftorch.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        pytest.fail(
+            f"The fixture {name} needs torch, which is not installed: pip install torch.",
+            pytrace=False,
+        )
+    from pytest_udftorch.timers import DeviceMissingError
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except DeviceMissingError as error:
+            pytest.skip(str(error))
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def sync_timer() -> Callable[..., SyncTimer]:
+    """Factory of synchronised timers, ``sync_timer(device="cpu", runs=20, rounds=10)``.
+
+    See :func:`pytest_udftorch.timers.sync_timer`. ``.compare({name: call})`` times callables
+    interleaved. Asking for CUDA where there is none skips the test with the reason.
+    """
+    return _or_skip("timers", "sync_timer")
+
+
+@pytest.fixture(scope="session")
+def model_pair() -> Callable[..., ModelPair]:
+    """Factory of interpreted and compiled forms, ``model_pair(model, inputs, executors=...)``.
+
+    See :func:`pytest_udftorch.pairs.model_pair`. With ``device="cuda"`` where there is none the
+    test is skipped with the reason.
+    """
+    return _or_skip("pairs", "model_pair")
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Callable[..., Plan]:
+    """Finder of the fastest way to run a model, ``oracle(model, inputs)`` to a ``Plan``.
+
+    See :func:`pytest_udftorch.oracle.oracle`. With ``device="cuda"`` where there is none the
+    test is skipped with the reason.
+    """
+    return _or_skip("oracle", "oracle")

@@ -118,8 +118,11 @@ def half_shares(row: Row) -> tuple[float, float] | None:
 # HTML --------------------------------------------------------------------------------
 
 
-def html(profiles: Sequence[Profile], *, title: str = "Math functions in PyTorch") -> str:
-    """Return the page.
+TITLE: Final = "Math functions in PyTorch"
+
+
+def html(profiles: Sequence[Profile], *, title: str = TITLE) -> str:
+    """Return the page of profiles.
 
     Args:
         profiles: one for each library; with several they stand beside each other.
@@ -128,14 +131,20 @@ def html(profiles: Sequence[Profile], *, title: str = "Math functions in PyTorch
     Raises:
         NoProfileError: there is none.
     """
+    return page([heading(title), *sections(profiles)], title=title)
+
+
+def sections(profiles: Sequence[Profile]) -> list[str]:
+    """Return the parts of the page of profiles, without the heading.
+
+    Raises:
+        NoProfileError: there is none.
+    """
     if not profiles:
         raise NoProfileError("There is no profile to report on.")
-    page = files("pytest_udftorch") / "page"
-    style = (page / "report.css").read_text(encoding="utf-8")
-    script = (page / "report.js").read_text(encoding="utf-8")
     names = _names(profiles)
-    sections = [
-        _about(profiles, title),
+    return [
+        _about(profiles),
         _notes(profiles, names),
         _findings(profiles, names),
         _ranges(profiles, names),
@@ -146,6 +155,23 @@ def html(profiles: Sequence[Profile], *, title: str = "Math functions in PyTorch
         _cells(profiles, names),
         _how(profiles),
     ]
+
+
+def heading(title: str) -> str:
+    """Return the heading of a page."""
+    return f"<h1>{escape(title)}</h1>"
+
+
+def page(sections: Sequence[str], *, title: str) -> str:
+    """Return a page of ready-made parts, with style and script in it.
+
+    Args:
+        sections: HTML; empty ones are left out.
+        title: text of the browser's window.
+    """
+    folder = files("pytest_udftorch") / "page"
+    style = (folder / "report.css").read_text(encoding="utf-8")
+    script = (folder / "report.js").read_text(encoding="utf-8")
     return "\n".join(
         [
             "<!doctype html>",
@@ -174,8 +200,8 @@ def _names(profiles: Sequence[Profile]) -> list[str]:
     return [escape(p.label) for p in profiles]
 
 
-def _about(profiles: Sequence[Profile], title: str) -> str:
-    lines = [f"<h1>{escape(title)}</h1>", '<div class="about">']
+def _about(profiles: Sequence[Profile]) -> str:
+    lines = ['<div class="about">']
     for profile in profiles:
         start = min(int(p["clocks"]["realtime_ns"]) for p in profile.processes)
         when = ""
@@ -566,18 +592,19 @@ def _gutter(left: float, kind: str, y: int, height: int, tip: str) -> str:
 
 # Tables
 
-_Cell = tuple[str, Any]  # HTML, and what to sort by
+Cell = tuple[str, Any]  # HTML, and what to sort by
 
 
-def _text(text: str, *, wrap: bool = False) -> _Cell:
+def text_cell(text: str, *, wrap: bool = False) -> Cell:
+    """Return a cell of text, escaped, that sorts as text."""
     return escape(text), (text, "text wrap" if wrap else "text")
 
 
-def _count(number: int) -> _Cell:
+def _count(number: int) -> Cell:
     return f"{number:,}", number
 
 
-def _value(value: float | None) -> _Cell:
+def _value(value: float | None) -> Cell:
     return _minus(value_text(value)), "" if value is None else value
 
 
@@ -586,7 +613,7 @@ def _sort_key(value: float | str) -> str:
     return str(value).replace("inf", "Infinity")
 
 
-def _table(name: str, header: Sequence[str], rows: Sequence[Sequence[_Cell]]) -> str:
+def table(name: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Return a table that sorts; columns whose first cell is text are flush left."""
     texts = [isinstance(cell[1], tuple) for cell in rows[0]] if rows else [False] * len(header)
     head = "".join(
@@ -615,7 +642,7 @@ def _table(name: str, header: Sequence[str], rows: Sequence[Sequence[_Cell]]) ->
     )
 
 
-def _library(profiles: Sequence[Profile], name: str) -> list[_Cell]:
+def _library(profiles: Sequence[Profile], name: str) -> list[Cell]:
     """Return the cell with the library's name where there are several."""
     return [(name, (name, "text"))] if len(profiles) > 1 else []
 
@@ -624,14 +651,14 @@ def _library_head(profiles: Sequence[Profile]) -> list[str]:
     return ["library"] if len(profiles) > 1 else []
 
 
-def _range_cells(row: Row) -> list[_Cell]:
+def _range_cells(row: Row) -> list[Cell]:
     cells = []
     for side in SIDES:
         cells += [_value(x) for x in row.limits(side) or (None, None)]
     return cells
 
 
-def _special_cells(row: Row) -> list[_Cell]:
+def _special_cells(row: Row) -> list[Cell]:
     cells = []
     for kind in KINDS:
         before, after = (row.special(side, kind) for side in SIDES)
@@ -652,15 +679,15 @@ def _layers(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     header += [*_RANGE_HEAD, "binades to overflow", "over half", "under half"]
     header += ["time", "share"] if timed else []
     # The libraries of one layer beside each other.
-    found: dict[tuple[str, ...], list[list[_Cell]]] = {}
+    found: dict[tuple[str, ...], list[list[Cell]]] = {}
     for profile, name in zip(profiles, names, strict=True):
         for row in profile.layers():
             left = headroom(row)
             shares = half_shares(row) or (None, None)
             cells = [
-                _text(row.key["module"] or NO_MODULE, wrap=True),
+                text_cell(row.key["module"] or NO_MODULE, wrap=True),
                 *_library(profiles, name),
-                _text(_function(row)),
+                text_cell(_function(row)),
                 _count(row.operator_calls),
                 _count(row.elements),
                 *_range_cells(row),
@@ -680,7 +707,7 @@ def _layers(profiles: Sequence[Profile], names: Sequence[str]) -> str:
             "between the largest magnitude, in or out, and the overflow of the dtype. Over and "
             "under half: sampled values beyond half's largest and below its smallest normal "
             "number.</p>",
-            _table("layers", header, rows),
+            table("layers", header, rows),
         ]
     )
 
@@ -690,7 +717,7 @@ def _function(row: Row) -> str:
     return function if dtype in ("float32", "any") else f"{function} {dtype}"
 
 
-def _time_cells(row: Row, profile: Profile) -> list[_Cell]:
+def _time_cells(row: Row, profile: Profile) -> list[Cell]:
     share = row.time_ns / profile.time_ns if profile.time_ns else 0.0
     return [
         (time_text(row.time_ns), row.time_ns),
@@ -705,11 +732,11 @@ def _functions(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     header += ["time", "share", "time per element"] if timed else []
     header += [*_RANGE_HEAD, *_SPECIAL_HEAD]
     # The libraries of one function beside each other.
-    found: dict[str, list[list[_Cell]]] = {}
+    found: dict[str, list[list[Cell]]] = {}
     for number, (profile, name) in enumerate(zip(profiles, names, strict=True)):
         for row in profile.rows("function", "dtype"):
             cells = [
-                _text(_function(row)),
+                text_cell(_function(row)),
                 *_library(profiles, name),
                 _count(row.operator_calls),
                 _count(row.calls),
@@ -736,7 +763,7 @@ def _functions(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     )
     parts = ["<h2>Functions</h2>", f'<p class="hint">{hint}</p>']
     parts += [_wall_share(p, n) for p, n in zip(profiles, names, strict=True)]
-    return "\n".join([*(p for p in parts if p), _table("functions", header, rows)])
+    return "\n".join([*(p for p in parts if p), table("functions", header, rows)])
 
 
 def _wall_share(profile: Profile, name: str) -> str:
@@ -755,13 +782,13 @@ def _stages(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     header = ["function", *_library_head(profiles)]
     for stage in order:
         header += [f"{stage}: operator calls", "elements"]
-    found: dict[str, list[list[_Cell]]] = {}
+    found: dict[str, list[list[Cell]]] = {}
     for profile, name in zip(profiles, names, strict=True):
         rows: dict[str, dict[str, Row]] = {}
         for row in profile.rows("function", "dtype", "stage"):
             rows.setdefault(_function(row), {})[row.key["stage"]] = row
         for function, by_stage in rows.items():
-            cells = [_text(function), *_library(profiles, name)]
+            cells = [text_cell(function), *_library(profiles, name)]
             for stage in order:
                 here = by_stage.get(stage)
                 cells.append(_count(here.operator_calls if here else 0))
@@ -775,7 +802,7 @@ def _stages(profiles: Sequence[Profile], names: Sequence[str]) -> str:
             "<h2>Stages</h2>",
             '<p class="hint">Operator calls in which the function was used, and elements that '
             "went through it.</p>",
-            _table("stages", header, lines),
+            table("stages", header, lines),
         ]
     )
 
@@ -788,13 +815,13 @@ def _operators(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     timed = any(p.time_ns for p in profiles)
     header = ["operator", *_library_head(profiles), "function", "operator calls", "elements"]
     header += ["time in function", "time of operator", "share of operator"] if timed else []
-    found: dict[tuple[str, ...], list[list[_Cell]]] = {}
+    found: dict[tuple[str, ...], list[list[Cell]]] = {}
     for profile, name in zip(profiles, names, strict=True):
         for row in profile.rows("operator", "function", "dtype"):
             cells = [
-                _text(row.key["operator"] or "(no operator)", wrap=True),
+                text_cell(row.key["operator"] or "(no operator)", wrap=True),
                 *_library(profiles, name),
-                _text(_function(row)),
+                text_cell(_function(row)),
                 _count(row.operator_calls),
                 _count(row.elements),
             ]
@@ -810,7 +837,7 @@ def _operators(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     rows = [cells for same in found.values() for cells in same]
     if not rows:
         return ""
-    return "\n".join(["<h2>Operators</h2>", _table("operators", header, rows)])
+    return "\n".join(["<h2>Operators</h2>", table("operators", header, rows)])
 
 
 def _cells(profiles: Sequence[Profile], names: Sequence[str]) -> str:
@@ -821,12 +848,12 @@ def _cells(profiles: Sequence[Profile], names: Sequence[str]) -> str:
         for row in profile.rows("module", "function", "dtype", "form", "stage", "operator"):
             rows.append(
                 [
-                    _text(row.key["module"] or NO_MODULE, wrap=True),
+                    text_cell(row.key["module"] or NO_MODULE, wrap=True),
                     *_library(profiles, name),
-                    _text(_function(row)),
-                    _text(row.key["form"]),
-                    _text(row.key["stage"]),
-                    _text(row.key["operator"] or "(no operator)"),
+                    text_cell(_function(row)),
+                    text_cell(row.key["form"]),
+                    text_cell(row.key["stage"]),
+                    text_cell(row.key["operator"] or "(no operator)"),
                     _count(row.calls),
                     _count(row.elements),
                     *_range_cells(row),
@@ -841,7 +868,7 @@ def _cells(profiles: Sequence[Profile], names: Sequence[str]) -> str:
             '<p class="hint">One line for each function, form, stage, operator and layer. Forms: '
             "scalar; v4, v8 and v16 take so many elements at once; array takes any number; "
             "operator is a UDF at operator level.</p>",
-            _table("cells", header, rows),
+            table("cells", header, rows),
         ]
     )
 

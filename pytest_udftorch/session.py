@@ -638,7 +638,7 @@ def patched(
             profile may be opened within it, and what their functions do is not counted.
         profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
             each forked child; by default nothing is written.
-        profile_stride: one block in how many enters the histograms, a power of two; 128 by
+        profile_stride: one block in how many enters the histograms, a power of two; 512 by
             default, and 1 for all.
 
     Returns:

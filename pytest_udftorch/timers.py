@@ -47,6 +47,7 @@ __all__ = [
     "SyncTimer",
     "TimerOptionError",
     "Timing",
+    "UnknownDeviceError",
     "describe_device",
     "require_device",
     "sync_timer",
@@ -63,6 +64,10 @@ class DeviceMissingError(UdfError):
     """A device was asked for that this machine, or this torch build, does not have."""
 
 
+class UnknownDeviceError(UdfError):
+    """A name that is no device, or a device that cannot be timed."""
+
+
 class TimerOptionError(UdfError):
     """A timer's options make no measurement."""
 
@@ -76,11 +81,12 @@ def require_device(device: str | torch.device) -> torch.device:
 
     Raises:
         DeviceMissingError: no such device here; the message serves as the reason of a skip.
+        UnknownDeviceError: no device has that name, or it cannot be timed.
     """
     try:
         found = torch.device(device)
     except RuntimeError as error:
-        raise DeviceMissingError(
+        raise UnknownDeviceError(
             f"{device!r} names no device: {error}. Use cpu or cuda."
         ) from error
     if found.type == "cuda" and not torch.cuda.is_available():
@@ -94,7 +100,7 @@ def require_device(device: str | torch.device) -> torch.device:
             f"{found} was asked for, but there are {torch.cuda.device_count()} GPUs."
         )
     if found.type not in ("cpu", "cuda"):
-        raise DeviceMissingError(f"{found.type} cannot be timed. Use cpu or cuda.")
+        raise UnknownDeviceError(f"{found.type} cannot be timed. Use cpu or cuda.")
     return found
 
 
@@ -350,7 +356,8 @@ class SyncTimer:
         self._flush: torch.Tensor | None = None
         if flush_l2:
             size = torch.cuda.get_device_properties(self.device).L2_cache_size
-            self._flush = torch.empty(2 * size, dtype=torch.uint8, device=self.device)
+            # Filling it shall also last longer than a slow launch, or the launch is not hidden.
+            self._flush = torch.empty(4 * size, dtype=torch.uint8, device=self.device)
 
     @property
     def _on_cuda(self) -> bool:
@@ -483,6 +490,7 @@ def sync_timer(device: str | torch.device = "cpu", **options: Any) -> SyncTimer:
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent.
+        UnknownDeviceError: no device has that name.
         TimerOptionError: an unknown option, or options that make no measurement.
     """
     try:

@@ -3,8 +3,8 @@
 ``libdevice.exp`` and its kin reach the functions through the library that Triton links
 (``bitcode.libdevice_for``). Triton's own ``tl.exp`` and ``tl.exp2`` are approximations in PTX
 that no library reaches, so for float32 the builtins are made to call libdevice. A kernel
-compiled with one set of functions is kept apart from the others by Triton's own hook for
-changed pipelines, both in memory and on disk.
+compiled with one set of functions is kept apart from the others by the keys of Triton's
+caches, both in memory and on disk.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import functools
 import importlib
 import inspect
 import os
+import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,12 @@ from pytest_udftorch.compilers import Active, Change
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
 
 _VARIABLE: Final = "TRITON_LIBDEVICE_PATH"
+
+#: Where triton 3.6 to 3.9 make the keys of their caches.
+_KEYS_OF: Final = {
+    "triton.runtime.jit": ("compute_cache_key", "get_cache_key"),
+    "triton.compiler.compiler": ("get_cache_key",),
+}
 
 #: Builtins of triton.language that have a function of the same name in libdevice.
 _BUILTINS: Final = ("exp", "exp2", "log", "log2", "sin", "cos", "erf")
@@ -43,36 +50,39 @@ def stock_libdevice(triton_file: str) -> Path:
     return path
 
 
+#: What ``_libdevice`` returned, by ``Active.id`` and triton's own libdevice.
+_made: dict[tuple[str, Path], Path | UdfError] = {}
+
+
+def _libdevice(active: Active) -> Path | UdfError:
+    """Return the libdevice of the active functions, or why they cannot be in one."""
+    stock = stock_libdevice(sys.modules["triton.knobs"].__file__ or "")
+    key = (active.id, stock)
+    if key not in _made:
+        try:
+            _made[key] = libdevice_for(active.parts, stock)
+        except (LibdeviceError, SourceCompileError) as error:
+            _made[key] = error
+    path = _made[key]
+    if isinstance(path, Path) and not path.is_file():  # the cache was emptied meanwhile
+        del _made[key]
+        return _libdevice(active)
+    return path
+
+
 def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
-    if not active.functions:
+    path = _libdevice(active)
+    if isinstance(path, UdfError):
+        # Whoever uses no Triton goes on; a kernel inside the session is the error.
         return lambda: None
-    if not hasattr(knobs.runtime, "add_stages_inspection_hook"):
-        raise LibdeviceError(
-            "This triton has no knobs.runtime.add_stages_inspection_hook, without which its "
-            "caches would mix kernels of different libraries. Use triton 3.6 or newer."
-        )
-    nvidia, runtime = knobs.nvidia, knobs.runtime
-    try:
-        path = str(libdevice_for(active.parts, stock_libdevice(knobs.__file__)))
-    except (LibdeviceError, SourceCompileError) as error:
-        return _refuse_kernels(runtime, error)
+    nvidia = knobs.nvidia
     own_path = nvidia.__dict__.get("libdevice_path")
     own_variable = os.environ.get(_VARIABLE)
-    earlier = runtime.add_stages_inspection_hook
-    nvidia.libdevice_path = path
+    nvidia.libdevice_path = str(path)
     # Inductor hands the variable on, and sets the knob from it.
-    os.environ[_VARIABLE] = path
-
-    def inspect(*args: Any, **kwargs: Any) -> Any:
-        if args or kwargs:
-            return earlier(*args, **kwargs) if earlier is not None else None
-        key, digest = earlier() if earlier is not None else ("", "")
-        return f"{key}-{active.id}", f"{digest}-{active.id}"
-
-    runtime.add_stages_inspection_hook = inspect
+    os.environ[_VARIABLE] = str(path)
 
     def restore() -> None:
-        runtime.add_stages_inspection_hook = earlier
         if own_path is None:
             nvidia.__dict__.pop("libdevice_path", None)
         else:
@@ -85,17 +95,36 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
     return restore
 
 
-def _refuse_kernels(runtime: Any, error: UdfError) -> Callable[[], None]:
-    """Let whoever uses no Triton go on; a kernel inside the session is the error."""
-    earlier = runtime.add_stages_inspection_hook
+def _set_keys(module: Any, active: Active) -> Callable[[], None]:
+    """Keep kernels apart: in memory by ``compute_cache_key``, on disk by ``get_cache_key``.
 
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise error
+    The knob that triton has for changed pipelines enters the keys from 3.7 on only.
+    """
+    names = _KEYS_OF[module.__name__]
+    if missing := [name for name in names if not hasattr(module, name)]:
+        raise LibdeviceError(
+            f"{module.__name__} has no {', '.join(missing)} as triton 3.6 to 3.9 have, without "
+            "which Triton's caches would mix kernels of different libraries. Open the session "
+            "before triton is imported and use no Triton kernel in it, or report its version."
+        )
+    own = {name: getattr(module, name) for name in names}
+    libdevice = _libdevice(active)
 
-    runtime.add_stages_inspection_hook = refuse
+    def marked(compute: Callable[..., str]) -> Callable[..., str]:
+        @functools.wraps(compute)
+        def key(*args: Any, **kwargs: Any) -> str:
+            if isinstance(libdevice, UdfError):
+                raise libdevice
+            return f"{compute(*args, **kwargs)}-{active.id}"
+
+        return key
+
+    for name, function in own.items():
+        setattr(module, name, marked(function))
 
     def restore() -> None:
-        runtime.add_stages_inspection_hook = earlier
+        for name, function in own.items():
+            setattr(module, name, function)
 
     return restore
 
@@ -148,5 +177,6 @@ def _through_libdevice(name: str, stock: Any, x: Any, semantic: Any) -> Any:
 
 CHANGES: Final[dict[str, Change]] = {
     "triton.knobs": _set_knobs,
+    **dict.fromkeys(_KEYS_OF, _set_keys),
     "triton.language.math": _set_builtins,
 }

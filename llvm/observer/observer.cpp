@@ -1,13 +1,18 @@
-//===- observer.cpp - Which operator a thread is in -----------------------===//
+//===- observer.cpp - Which operator and module a thread is in ------------===//
 //
-// Callbacks of at::RecordFunction that keep the contexts of udfprof.h. Compiled
-// by pytest_udftorch/instrument.py against the headers of the installed torch,
-// as their layout is no stable ABI.
+// Keeps the contexts of udfprof.h. Compiled by pytest_udftorch/observer.py
+// against the headers of the installed torch, as their layout is no stable ABI.
 //
-// The callbacks run around every operator, most of which use no function: they
-// push and pop, and leave the rest to the first function that is called.
+// Most operators use no function, and shall pay nothing. So the kernels of
+// those that do are wrapped, through the pointers of their DispatchStub; what
+// is asked about autograd is asked when one of them calls its first function.
+// An operator that is not in the list is recognised by the stack when it calls
+// a function, and after some calls all operators are followed by
+// at::RecordFunction, which costs every operator some 75 ns.
 //
 //===----------------------------------------------------------------------===//
+
+#include <Python.h>
 
 #include "udfprof.h"
 
@@ -15,47 +20,222 @@
 #define HAVE_AVX2_CPU_DEFINITION
 #define HAVE_AVX512_CPU_DEFINITION
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/TensorBody.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/Activation.h>
+#include <ATen/native/BinaryOps.h>
+#include <ATen/native/Distance.h>
+#include <ATen/native/FusedAdam.h>
+#include <ATen/native/Pow.h>
+#include <ATen/native/ReduceOps.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/native/UnaryOps.h>
 #include <ATen/native/cpu/SoftmaxKernel.h>
 #include <ATen/record_function.h>
 #include <atomic>
 #include <cstring>
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <mutex>
+#include <string>
 #include <torch/csrc/autograd/function.h>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
 #include <x86intrin.h>
 
 namespace {
 
 using at::RecordFunction;
+using at::Tensor;
+namespace native = at::native;
+
+udfprof_thread *self() {
+  udfprof_thread *T = udfprof_self;
+  return T ? T : udfprof_attach();
+}
+
+//===----------------------------------------------------------------------===//
+// Kernels
+//===----------------------------------------------------------------------===//
+
+/// While it lives, the thread is in a kernel of the operator.
+struct InKernel {
+  explicit InKernel(const char *Name)
+      : Self(self()), Outer(Self->name), Row(udfprof_row) {
+    Self->name = Name;
+    udfprof_row = Self->unknown;
+    if (udfprof_depth)
+      Start = __rdtsc();
+  }
+  ~InKernel() {
+    if (udfprof_depth && udfprof_row->is_known)
+      udfprof_operator_end(Self, Start);
+    Self->name = Outer;
+    udfprof_row = Row;
+  }
+  udfprof_thread *Self;
+  const char *Outer;
+  struct udfprof_row *Row;
+  uint64_t Start = 0;
+};
+
+/// While it lives, the thread knows how long the rows of a kernel are.
+struct InRows {
+  InRows(udfprof_thread *T, const Tensor &Last) : Self(T) {
+    // The kernels of narrower types convert to float and leave the rest of a
+    // row to the scalar function.
+    if (Last.dim() &&
+        (Last.scalar_type() == at::kFloat || Last.scalar_type() == at::kDouble))
+      Self->row_length = Last.size(-1);
+  }
+  ~InRows() { Self->row_length = 0; }
+  udfprof_thread *Self;
+};
+
+struct Binding {
+  std::atomic<void *> *Pointer;
+  void *Stock, *Ours;
+};
+
+/// Stands in for a kernel. \p Rows: it works along the last dimension.
+template <auto *Stub, bool Rows, typename Function> struct Kernel;
+template <auto *Stub, bool Rows, typename Result, typename... Args>
+struct Kernel<Stub, Rows, Result (*)(Args...)> {
+  static inline Result (*Stock)(Args...) = nullptr;
+  static inline const char *Name = nullptr;
+
+  static Result run(Args... Given) {
+    InKernel Here(Name);
+    if constexpr (Rows) {
+      InRows There(Here.Self,
+                   std::get<sizeof...(Args) - 1>(std::tie(Given...)));
+      return Stock(std::forward<Args>(Given)...);
+    } else {
+      return Stock(std::forward<Args>(Given)...);
+    }
+  }
+
+  static void bind(const char *Operator, std::vector<Binding> &All) {
+    using Type = std::remove_pointer_t<decltype(Stub)>;
+    void *Kernels[] = {reinterpret_cast<void *>(Type::DEFAULT),
+                       reinterpret_cast<void *>(Type::AVX512),
+                       reinterpret_cast<void *>(Type::AVX2)};
+    // The only member of a stub. torch chooses its kernel at the first call.
+    auto *Impl = reinterpret_cast<native::DispatchStubImpl *>(Stub);
+    auto Chosen =
+        Impl->try_get_call_ptr(c10::kCPU, Kernels[0], Kernels[1], Kernels[2]);
+    if (!std::holds_alternative<void *>(Chosen))
+      return;
+    std::atomic<void *> *Pointer = &Impl->cpu_dispatch_ptr;
+    void *Now = Pointer->load();
+    void *Ours = reinterpret_cast<void *>(run);
+    for (void *K : Kernels)
+      if (K && Now == K) { // or else something stands in for it already
+        Stock = reinterpret_cast<Result (*)(Args...)>(K);
+        Name = Operator;
+        if (Pointer->compare_exchange_strong(Now, Ours))
+          All.push_back({Pointer, K, Ours});
+        return;
+      }
+  }
+};
+
+std::vector<Binding> Bound;
+
+template <auto *Stub, bool Rows = false> void follow(const char *Operator) {
+  using Type = std::remove_pointer_t<decltype(Stub)>;
+  Kernel<Stub, Rows, typename Type::FnPtr>::bind(Operator, Bound);
+}
+
+// Of kernels that serve an operator in several forms (in place, with out=),
+// the operator is named by its first.
+void followKernels() {
+#define UNARY(Name) follow<&native::Name##_stub>("aten::" #Name)
+#define SPECIAL(Name)                                                          \
+  follow<&native::special_##Name##_stub>("aten::special_" #Name)
+  UNARY(abs), UNARY(angle), UNARY(acos), UNARY(acosh), UNARY(asinh);
+  UNARY(atanh), UNARY(asin), UNARY(atan), UNARY(cos), UNARY(cosh);
+  UNARY(digamma), UNARY(erf), UNARY(erfc), UNARY(erfinv), UNARY(exp);
+  UNARY(exp2), UNARY(expm1), UNARY(i0), UNARY(log), UNARY(log10);
+  UNARY(log1p), UNARY(log2), UNARY(sigmoid), UNARY(logit), UNARY(sgn);
+  UNARY(sin), UNARY(sinc), UNARY(sinh), UNARY(sqrt), UNARY(tan);
+  UNARY(tanh), UNARY(trigamma), UNARY(lgamma), UNARY(polygamma);
+  UNARY(rsqrt), UNARY(reciprocal), UNARY(kaiser_window);
+  SPECIAL(entr), SPECIAL(erfcx), SPECIAL(i0e), SPECIAL(i1), SPECIAL(i1e);
+  SPECIAL(ndtri), SPECIAL(log_ndtr), SPECIAL(airy_ai), SPECIAL(bessel_j0);
+  SPECIAL(bessel_j1), SPECIAL(bessel_y0), SPECIAL(bessel_y1);
+  SPECIAL(modified_bessel_i0), SPECIAL(modified_bessel_i1);
+  SPECIAL(modified_bessel_k0), SPECIAL(modified_bessel_k1);
+  SPECIAL(scaled_modified_bessel_k0), SPECIAL(scaled_modified_bessel_k1);
+  SPECIAL(spherical_bessel_j0);
+  follow<&native::cauchy_stub>("aten::cauchy_");
+  follow<&native::exponential_stub>("aten::exponential_");
+  follow<&native::geometric_stub>("aten::geometric_");
+  follow<&native::log_normal_stub>("aten::log_normal_");
+  follow<&native::normal_stub>("aten::normal_");
+
+  UNARY(atan2), UNARY(logaddexp), UNARY(logaddexp2), UNARY(hypot);
+  UNARY(igamma), UNARY(igammac), UNARY(xlogy), UNARY(ldexp);
+  follow<&native::xlog1py_stub>("aten::special_xlog1py");
+  follow<&native::zeta_stub>("aten::special_zeta");
+  follow<&native::pow_tensor_tensor_stub>("aten::pow");
+  follow<&native::pow_tensor_scalar_stub>("aten::pow");
+  UNARY(polar);
+
+  UNARY(elu), UNARY(elu_backward), UNARY(softplus), UNARY(softplus_backward);
+  UNARY(glu), UNARY(glu_backward), UNARY(glu_jvp), UNARY(silu);
+  UNARY(silu_backward), UNARY(mish), UNARY(mish_backward);
+  follow<&native::log_sigmoid_cpu_stub>("aten::log_sigmoid_forward");
+  UNARY(log_sigmoid_backward);
+  follow<&native::GeluKernel>("aten::gelu");
+  follow<&native::GeluBackwardKernel>("aten::gelu_backward");
+
+  follow<&native::softmax_lastdim_kernel, true>("aten::_softmax");
+  follow<&native::softmax_kernel>("aten::_softmax");
+  follow<&native::log_softmax_lastdim_kernel, true>("aten::_log_softmax");
+  follow<&native::log_softmax_kernel>("aten::_log_softmax");
+  follow<&native::log_softmax_backward_lastdim_kernel, true>(
+      "aten::_log_softmax_backward_data");
+  follow<&native::log_softmax_backward_kernel>(
+      "aten::_log_softmax_backward_data");
+
+  follow<&native::norm_stub>("aten::linalg_vector_norm");
+  follow<&native::logcumsumexp_stub>("aten::_logcumsumexp");
+  follow<&native::pdist_forward_stub>("aten::_pdist_forward");
+  follow<&native::pdist_backward_stub>("aten::_pdist_backward");
+  follow<&native::cdist_stub>("aten::_cdist_forward");
+  follow<&native::cdist_backward_stub>("aten::_cdist_backward");
+  follow<&native::fused_adam_stub>("aten::_fused_adam_");
+#undef UNARY
+#undef SPECIAL
+}
+
+void leaveKernels() {
+  for (const Binding &B : Bound) {
+    void *Expected = B.Ours;
+    B.Pointer->compare_exchange_strong(Expected, B.Stock);
+  }
+  Bound.clear();
+}
+
+//===----------------------------------------------------------------------===//
+// All operators, and the optimizer
+//===----------------------------------------------------------------------===//
 
 std::unique_ptr<at::ObserverContext> startOperator(const RecordFunction &Fn) {
-  udfprof_thread *T = udfprof_self;
-  if (!T)
-    T = udfprof_attach();
+  udfprof_thread *T = self();
   if (T->depth < UDFPROF_FRAMES) {
     udfprof_frame &Frame = T->frames[T->depth];
     Frame.call = T->call;
+    Frame.name = T->name;
     Frame.row = udfprof_row;
-    Frame.module = T->module;
-    Frame.stage = T->stage;
     if (udfprof_depth)
       Frame.start = __rdtsc();
     T->call = &Fn;
-    udfprof_row = &udfprof_unknown;
-    int64_t Sequence = Fn.seqNr();
-    if (Sequence >= 0) {
-      if (T->module) {
-        if (!T->made)
-          udfprof_make_ring(T);
-        if (T->made)
-          T->made[Sequence & UDFPROF_MADE_MASK] = {
-              static_cast<uint32_t>(Sequence), T->module};
-      }
-    } else if (!strncmp(Fn.name(), "autograd::engine", 16)) {
-      // A node of the backward pass. No module is being called in it, unless
-      // it calls one itself (a recomputation).
-      T->stage = UDFPROF_BACKWARD;
-      T->module = 0;
-    }
+    T->name = Fn.name();
+    udfprof_row = T->unknown;
   }
   ++T->depth;
   return nullptr;
@@ -71,27 +251,22 @@ void endOperator(const RecordFunction &Fn, at::ObserverContext *) {
     --T->depth;
     return;
   }
+  uint32_t At = T->depth;
   if (T->call != &Fn) {
-    uint32_t At = T->depth;
     while (At && T->frames[At - 1].call != &Fn)
       --At;
-    if (!At)
+    if (At < 2)
       return;
-    T->depth = At - 1;
-    T->call = &Fn;
-    udfprof_row = T->frames[At - 1].row;
-    T->module = T->frames[At - 1].module;
-    T->stage = T->frames[At - 1].stage;
-    if (!T->depth)
-      return;
+    --At;
+    udfprof_row = T->frames[At].row;
   }
-  const udfprof_frame &Frame = T->frames[--T->depth];
-  if (udfprof_depth && udfprof_row != &udfprof_unknown)
-    udfprof_operator_end(T, &Frame);
+  T->depth = At - 1;
+  const udfprof_frame &Frame = T->frames[T->depth];
+  if (udfprof_depth && udfprof_row->is_known)
+    udfprof_operator_end(T, Frame.start);
   T->call = Frame.call;
+  T->name = Frame.name;
   udfprof_row = Frame.row;
-  T->module = Frame.module;
-  T->stage = Frame.stage;
 }
 
 bool isOptimizer(const RecordFunction &Fn) {
@@ -100,7 +275,7 @@ bool isOptimizer(const RecordFunction &Fn) {
 
 std::unique_ptr<at::ObserverContext> startRange(const RecordFunction &Fn) {
   if (isOptimizer(Fn))
-    ++udfprof_attach()->optimizer;
+    ++self()->optimizer;
   return nullptr;
 }
 
@@ -109,121 +284,186 @@ void endRange(const RecordFunction &Fn, at::ObserverContext *) {
     --udfprof_self->optimizer;
 }
 
-const char *nameOf(const void *Call) {
-  return static_cast<const RecordFunction *>(Call)->name();
+std::mutex Lock; // of the callbacks
+at::CallbackHandle Operators = at::INVALID_CALLBACK_HANDLE;
+at::CallbackHandle Ranges = at::INVALID_CALLBACK_HANDLE;
+bool IsObserving = false;
+
+void addOperators() {
+  Operators = at::addGlobalCallback(
+      at::RecordFunctionCallback(startOperator, endOperator)
+          .scopes({at::RecordScope::FUNCTION}));
 }
 
-int currentNode(uint64_t *Sequence, uint64_t *Thread) {
+void followAll() {
+  std::lock_guard<std::mutex> Guard(Lock);
+  if (IsObserving && Operators == at::INVALID_CALLBACK_HANDLE)
+    addOperators();
+}
+
+//===----------------------------------------------------------------------===//
+// What the runtime asks
+//===----------------------------------------------------------------------===//
+
+const void *currentNode(uint64_t *Sequence, uint64_t *Thread) {
   auto Node = torch::autograd::get_current_node();
   if (!Node)
-    return 0;
+    return nullptr;
   *Sequence = Node->sequence_nr();
   *Thread = Node->thread_id();
-  return 1;
+  return Node.get();
+}
+
+void nameOfNode(char *Text, size_t Size) {
+  if (auto Node = torch::autograd::get_current_node())
+    snprintf(Text, Size, "%s", Node->name().c_str());
+}
+
+/// The operator whose generated class at::_ops has a name, such as
+/// pow_Tensor_Scalar: which part is the overload's, only the schemas tell.
+std::string operatorOf(const std::string &Class) {
+  for (size_t End = Class.size(); End && End != std::string::npos;
+       End = Class.rfind('_', End - 1)) {
+    const std::string Name = "aten::" + Class.substr(0, End);
+    const std::string Overload =
+        End < Class.size() ? Class.substr(End + 1) : std::string();
+    if (c10::Dispatcher::singleton().findSchema({Name, Overload}))
+      return Name;
+  }
+  return "aten::" + Class;
+}
+
+/// The innermost function at::_ops::<class>::call or ::redispatch on the stack.
+void nameOfCaller(char *Text, size_t Size) {
+  static const char Prefix[] = "_ZN2at4_ops"; // then <length><class>
+  void *Frames[64];
+  const int Count = backtrace(Frames, 64);
+  for (int I = 0; I < Count; ++I) {
+    Dl_info Info;
+    if (!dladdr(Frames[I], &Info) || !Info.dli_sname ||
+        strncmp(Info.dli_sname, Prefix, sizeof Prefix - 1))
+      continue;
+    char *Name = nullptr;
+    const size_t Length =
+        strtoul(Info.dli_sname + sizeof Prefix - 1, &Name, 10);
+    if (!Length || strnlen(Name, Length) < Length)
+      continue;
+    snprintf(Text, Size, "%s", operatorOf({Name, Length}).c_str());
+    return;
+  }
 }
 
 uint64_t currentThread() { return RecordFunction::currentThreadId(); }
 
-/// While it lives, the thread knows how long the rows of a kernel are.
-struct RowLength {
-  explicit RowLength(const at::Tensor &T) : Self(udfprof_attach()) {
-    // The kernels of narrower types convert to float and leave the rest of a
-    // row to the scalar function.
-    if (T.dim() &&
-        (T.scalar_type() == at::kFloat || T.scalar_type() == at::kDouble))
-      Self->row_length = T.size(-1);
+const udfprof_torch Torch = {currentNode, nameOfNode, nameOfCaller, followAll,
+                             currentThread};
+
+//===----------------------------------------------------------------------===//
+// Modules
+//===----------------------------------------------------------------------===//
+
+// The function torch.nn.Module.__call__ stays the object that it is, which
+// torch.compile knows and follows; while modules are watched, calls of it come
+// here first. A function written in Python around it would cost each module
+// half a microsecond. All of this is guarded by the interpreter's lock.
+
+PyFunctionObject *Watched;
+vectorcallfunc Stock;
+PyObject *Find; // (module, id of the module that calls it) -> id
+
+// Python forgets a module that dies.
+std::unordered_map<PyObject *, uint32_t> Modules;
+
+PyObject *runModule(PyObject *Function, PyObject *const *Args, size_t Count,
+                    PyObject *Names) {
+  if (!PyVectorcall_NARGS(Count))
+    return Stock(Function, Args, Count, Names);
+  udfprof_thread *T = self();
+  const uint32_t Outer = T->module;
+  const void *Node = T->node;
+  uint32_t Id = 0;
+  if (auto Known = Modules.find(Args[0]); Known != Modules.end()) {
+    Id = Known->second;
+  } else {
+    PyObject *Found = PyObject_CallFunction(Find, "OI", Args[0], Outer);
+    if (!Found)
+      return nullptr;
+    Id = static_cast<uint32_t>(PyLong_AsUnsignedLong(Found));
+    Py_DECREF(Found);
+    if (PyErr_Occurred())
+      return nullptr;
+    Modules[Args[0]] = Id;
   }
-  ~RowLength() { Self->row_length = 0; }
-  udfprof_thread *Self;
-};
-
-/// Stands in for a kernel that works along the last dimension.
-template <typename Stub, typename... Args> struct Kernel {
-  using Function = void (*)(Args...);
-  static inline Function Stock = nullptr;
-
-  /// The stub's pointer comes first in it; if what lies there is none of the
-  /// stub's functions, it is not, and nothing is done.
-  static std::atomic<void *> *pointer(Stub &S) {
-    auto *Pointer = reinterpret_cast<std::atomic<void *> *>(&S);
-    void *Now = Pointer->load();
-    for (Function F : {Stub::DEFAULT, Stub::AVX2, Stub::AVX512})
-      if (F && Now == reinterpret_cast<void *>(F))
-        return Pointer;
-    return nullptr;
-  }
-
-  static void bind(Stub &S, Function Ours) {
-    if (auto *Pointer = pointer(S)) {
-      Stock = reinterpret_cast<Function>(Pointer->load());
-      Pointer->store(reinterpret_cast<void *>(Ours));
-    }
-  }
-
-  static void restore(Stub &S, Function Ours) {
-    auto *Pointer = reinterpret_cast<std::atomic<void *> *>(&S);
-    void *Expected = reinterpret_cast<void *>(Ours);
-    if (Stock)
-      Pointer->compare_exchange_strong(Expected,
-                                       reinterpret_cast<void *>(Stock));
-  }
-};
-
-using at::Tensor;
-namespace native = at::native;
-using Softmax = Kernel<decltype(native::softmax_lastdim_kernel), const Tensor &,
-                       const Tensor &>;
-using LogSoftmax = Kernel<decltype(native::log_softmax_lastdim_kernel),
-                          const Tensor &, const Tensor &>;
-using LogSoftmaxBackward =
-    Kernel<decltype(native::log_softmax_backward_lastdim_kernel),
-           const Tensor &, const Tensor &, const Tensor &>;
-
-void softmax(const Tensor &Out, const Tensor &In) {
-  RowLength Row(In);
-  Softmax::Stock(Out, In);
+  T->module = Id;
+  T->node = torch::autograd::get_current_node().get();
+  udfprof_made(T, at::sequence_number::peek());
+  PyObject *Result = Stock(Function, Args, Count, Names);
+  T->module = Outer;
+  T->node = Node;
+  udfprof_made(T, at::sequence_number::peek());
+  return Result;
 }
 
-void logSoftmax(const Tensor &Out, const Tensor &In) {
-  RowLength Row(In);
-  LogSoftmax::Stock(Out, In);
+void setCall(PyFunctionObject *Function, vectorcallfunc Call) {
+#if PY_VERSION_HEX >= 0x030c0000
+  PyFunction_SetVectorcall(Function, Call);
+#else
+  // No call site may have copied what the function does.
+  Function->func_version = 0;
+  Function->vectorcall = Call;
+#endif
 }
-
-void logSoftmaxBackward(const Tensor &GradIn, const Tensor &Grad,
-                        const Tensor &Out) {
-  RowLength Row(Out);
-  LogSoftmaxBackward::Stock(GradIn, Grad, Out);
-}
-
-const udfprof_torch Torch = {nameOf, currentNode, currentThread};
-
-at::CallbackHandle Operators, Ranges;
 
 } // namespace
 
 /// Begins to observe; 0, or -1 when torch refuses.
-extern "C" UDFPROF_EXPORT int udfobserver_start() try {
+extern "C" UDFPROF_EXPORT int udfobserver_start(int All) try {
   udfprof_set_torch(&Torch);
-  Operators = at::addGlobalCallback(
-      at::RecordFunctionCallback(startOperator, endOperator)
-          .scopes({at::RecordScope::FUNCTION}));
+  std::lock_guard<std::mutex> Guard(Lock);
   Ranges =
       at::addGlobalCallback(at::RecordFunctionCallback(startRange, endRange)
                                 .scopes({at::RecordScope::USER_SCOPE}));
-  Softmax::bind(native::softmax_lastdim_kernel, softmax);
-  LogSoftmax::bind(native::log_softmax_lastdim_kernel, logSoftmax);
-  LogSoftmaxBackward::bind(native::log_softmax_backward_lastdim_kernel,
-                           logSoftmaxBackward);
+  followKernels();
+  if (All)
+    addOperators();
+  IsObserving = true;
   return 0;
 } catch (...) {
   return -1;
 }
 
 extern "C" UDFPROF_EXPORT void udfobserver_stop() {
-  at::removeCallback(Operators);
+  std::lock_guard<std::mutex> Guard(Lock);
+  IsObserving = false;
+  if (Operators != at::INVALID_CALLBACK_HANDLE)
+    at::removeCallback(Operators);
+  Operators = at::INVALID_CALLBACK_HANDLE;
   at::removeCallback(Ranges);
-  Softmax::restore(native::softmax_lastdim_kernel, softmax);
-  LogSoftmax::restore(native::log_softmax_lastdim_kernel, logSoftmax);
-  LogSoftmaxBackward::restore(native::log_softmax_backward_lastdim_kernel,
-                              logSoftmaxBackward);
+  leaveKernels();
+}
+
+/// Begins to watch calls of torch.nn.Module.__call__; -1 when it is no function
+/// of Python, 0 otherwise.
+extern "C" UDFPROF_EXPORT int udfobserver_watch_modules(PyObject *Function,
+                                                        PyObject *Namer) {
+  if (!PyFunction_Check(Function))
+    return -1;
+  Watched = reinterpret_cast<PyFunctionObject *>(Py_NewRef(Function));
+  Find = Py_NewRef(Namer);
+  Stock = Watched->vectorcall;
+  setCall(Watched, runModule);
+  return 0;
+}
+
+/// Other threads may still be in calls that began before.
+extern "C" UDFPROF_EXPORT void udfobserver_leave_modules() {
+  setCall(Watched, Stock);
+  Py_CLEAR(Watched);
+  Py_CLEAR(Find);
+  Modules.clear();
+}
+
+/// The module at this address is another one from now on, or has another name.
+extern "C" UDFPROF_EXPORT void udfobserver_forget(uint64_t Module) {
+  Modules.erase(reinterpret_cast<PyObject *>(Module));
 }

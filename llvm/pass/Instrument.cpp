@@ -3,11 +3,17 @@
 //===----------------------------------------------------------------------===//
 //
 // The body of a function F moves into an internal function F.body, and F
-// becomes what watches it. A scalar or vector form compares its arguments and
-// results with the bounds in its cell (llvm/runtime/udfprof.h): no store but
-// that of the count of calls, and one branch that is hardly ever taken. Behind
-// it lies the code of llvm/runtime/observe.c, which looks closer. An array
-// form calls observe.c at once, which calls F.body on chunks.
+// becomes what watches it. A scalar or vector form counts down to the next
+// call that is sampled, and compares its arguments with bounds
+// (llvm/runtime/udfprof.h) before the body and its results after it: branches
+// that are hardly ever taken. Behind them lies the code of
+// llvm/runtime/observe.c, which looks closer. An array form calls observe.c at
+// once, which calls F.body on chunks.
+//
+// Of a function with an `ordinary` range the results need no look: between
+// these bounds arguments that are neither zero nor subnormal have ordinary
+// results, and the extremes of the results are those of the arguments. F then
+// ends in a jump to the body.
 //
 //===----------------------------------------------------------------------===//
 
@@ -20,7 +26,6 @@
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/InlineAsm.h"
-#include "llvm/IR/IntrinsicsX86.h"
 #include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/CommandLine.h"
@@ -44,18 +49,29 @@ static constexpr StringLiteral DoneMark = "udf-instrument";
 
 namespace {
 
-// The words of struct udfprof_cell that generated code reads.
+// The words of struct udfprof_hot that generated code reads and writes.
 // tests/torch/test_collect.py compares them with udfprof.h.
-enum CellOffset : unsigned {
-  InLow = 0,
-  InHigh = 8,
-  OutLow = 16,
-  OutHigh = 24,
-  Calls = 32,
-  LookMask = 40,
-  TimeMask = 48,
-  SampleMask = 56
+enum HotOffset : unsigned {
+  Left = 0,
+  Zeros = 8,
+  Infinities = 16,
+  InLow = 24,
+  InHigh = 32,
+  OutLow = 40,
+  OutHigh = 48,
+  Cell = 56,
+  Passed = 64,
+  HotSize = 128
 };
+
+// In udfprof_hot::passed of one lane: a zero, a negative infinity.
+constexpr unsigned OneZero = 1, OneInfinity = 1 << 16;
+
+// The same of struct udfprof_cell.
+enum CellOffset : unsigned { Due = 0, Live = 4, HotOf = 8 };
+
+// Bits of udfprof_cell::due.
+constexpr unsigned DueSample = 1, DueTime = 2;
 
 // Calls that are timed together: one alone would be timed by its latency,
 // where a loop over a tensor sees its throughput.
@@ -68,6 +84,10 @@ struct Watched {
   unsigned Arity = 1;
   unsigned Slot = 0;
   int64_t Chunk = 0; // array only: elements per call of the body, 0 for all
+  bool IsOrdinary = false;
+  double Low = 0, High = 0;
+  // f(-inf) is 0 and f(0) is 1: these arguments pass, too, and are counted.
+  bool IsExponential = false;
 };
 
 class Instrumenter {
@@ -86,26 +106,35 @@ private:
   std::string observer(StringRef What, bool WithLanes = true) const;
   void emitLanes(Function *Body);
   Function *emitCold(Function *Body);
+  Function *emitLook(Function *Body);
   void emitTiming(IRBuilder<> &B, Function *Cold, Function *Body, Value *Cell,
-                  ArrayRef<Value *> Args);
+                  Value *Due, ArrayRef<Value *> Args);
+  void emitRowEnd(IRBuilder<> &B, Function *Cold, Function *Body, Value *Cell,
+                  Value *Due, Value *X);
+  Function *newCold(StringRef Suffix, ArrayRef<Type *> Params);
+  CallInst *callObserver(IRBuilder<> &B, StringRef What,
+                         ArrayRef<Value *> Values);
+  Value *hot(IRBuilder<> &B);
+  Value *callerOf(IRBuilder<> &B) const;
+  Value *allLanes(IRBuilder<> &B, Value *Truth) const;
+  Value *through(IRBuilder<> &B, Value *X, bool HasSideEffects) const;
+  void emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero, Value *Infinity);
+  Value *passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
+                Value *&Infinity);
+  uint64_t encoding(double X) const;
   void emitArray(Function *Body);
   void emitJoint(Function *Body);
-  Value *isOld(IRBuilder<> &B, Value *X, Value *Cell, unsigned LowAt);
-  Intrinsic::ID classifier(Type *T) const;
+  Value *isOld(IRBuilder<> &B, Value *X, Value *Hot, unsigned LowAt);
   CallInst *callBody(IRBuilder<> &B, Function *Body, ArrayRef<Value *> Args,
                      Attribute::AttrKind Inlining) const;
   Value *word(IRBuilder<> &B, Value *Cell, unsigned Offset) const {
     return B.CreateInBoundsGEP(B.getInt8Ty(), Cell, B.getInt64(Offset));
   }
-  /// The number of calls before this one, which is counted already.
-  Value *callsBefore(IRBuilder<> &B, Value *Cell) const {
-    return B.CreateSub(B.CreateAlignedLoad(B.getInt64Ty(),
-                                           word(B, Cell, CellOffset::Calls),
-                                           Align(8)),
-                       B.getInt64(1), "before");
-  }
   MDNode *unlikely() const {
     return MDBuilder(Ctx).createBranchWeights(1, (1u << 20) - 1);
+  }
+  MDNode *likely() const {
+    return MDBuilder(Ctx).createBranchWeights((1u << 20) - 1, 1);
   }
   unsigned lanes() const {
     auto *V = dyn_cast<FixedVectorType>(F->getReturnType());
@@ -179,6 +208,32 @@ static bool readWatched(LLVMContext &Ctx, StringRef Where,
       return false;
     }
     W.Chunk = *Number;
+  }
+  if (const json::Value *Ordinary = Entry.get("ordinary")) {
+    const json::Array *Range = Ordinary->getAsArray();
+    std::optional<double> Low, High;
+    if (Range && Range->size() == 2) {
+      Low = (*Range)[0].getAsNumber();
+      High = (*Range)[1].getAsNumber();
+    }
+    if (!Low || !High || !(*Low < *High) || W.Arity != 1 ||
+        (W.Kind != "scalar" && !Lanes)) {
+      udf::usageError(Ctx, Here + ": 'ordinary' must be two numbers in order, "
+                                  "of a scalar or vector form of one argument");
+      return false;
+    }
+    W.IsOrdinary = true;
+    W.Low = *Low;
+    W.High = *High;
+  }
+  if (const json::Value *Exponential = Entry.get("exponential")) {
+    std::optional<bool> Is = Exponential->getAsBoolean();
+    if (!Is || (*Is && !W.IsOrdinary)) {
+      udf::usageError(Ctx, Here + ": 'exponential' must be true or false, and "
+                                  "goes with 'ordinary'");
+      return false;
+    }
+    W.IsExponential = *Is;
   }
   return true;
 }
@@ -313,65 +368,143 @@ std::string Instrumenter::observer(StringRef What, bool WithLanes) const {
 // Scalar and vector forms
 //===----------------------------------------------------------------------===//
 
-/// The instruction that tells classes of numbers apart, where the CPU that F is
-/// compiled for has one for this type.
-Intrinsic::ID Instrumenter::classifier(Type *T) const {
-  if (!T->isVectorTy() || !F->getFnAttribute("target-features")
-                               .getValueAsString()
-                               .contains("+avx512dq"))
-    return Intrinsic::not_intrinsic;
-  switch (T->getPrimitiveSizeInBits().getFixedValue()) {
-  case 512:
-    return W.IsDouble ? Intrinsic::x86_avx512_fpclass_pd_512
-                      : Intrinsic::x86_avx512_fpclass_ps_512;
-  case 256:
-    return W.IsDouble ? Intrinsic::x86_avx512_fpclass_pd_256
-                      : Intrinsic::x86_avx512_fpclass_ps_256;
-  default:
-    return Intrinsic::not_intrinsic;
-  }
+uint64_t Instrumenter::encoding(double X) const {
+  APFloat Value(X);
+  bool Inexact = false;
+  Value.convert(ElemTy->getFltSemantics(), APFloat::rmNearestTiesToEven,
+                &Inexact);
+  return Value.bitcastToAPInt().getZExtValue();
+}
+
+/// The words of this function in the thread's row.
+Value *Instrumenter::hot(IRBuilder<> &B) {
+  Type *Pointer = B.getPtrTy();
+  auto *Row =
+      cast<GlobalVariable>(M.getOrInsertGlobal("udfprof_row", Pointer, [&] {
+        auto *G = new GlobalVariable(
+            M, Pointer, /*isConstant=*/false, GlobalValue::ExternalLinkage,
+            /*Initializer=*/nullptr, "udfprof_row", /*InsertBefore=*/nullptr,
+            GlobalValue::InitialExecTLSModel);
+        return G;
+      }));
+  Value *Start = B.CreateAlignedLoad(Pointer, B.CreateThreadLocalAddress(Row),
+                                     Align(8), "row");
+  return word(B, Start, W.Slot * HotOffset::HotSize);
+}
+
+/// Where the function is called from: it tells which operator does.
+Value *Instrumenter::callerOf(IRBuilder<> &B) const {
+  return B.CreateIntrinsic(Intrinsic::returnaddress, {}, {B.getInt32(0)});
+}
+
+/// X, of which LLVM knows nothing any more: it went through an empty
+/// instruction.
+Value *Instrumenter::through(IRBuilder<> &B, Value *X,
+                             bool HasSideEffects) const {
+  Type *T = X->getType();
+  const char *Place = T->isIntegerTy()                     ? "=r,0"
+                      : T->getPrimitiveSizeInBits() == 512 ? "=v,0"
+                                                           : "=x,0";
+  return B.CreateCall(InlineAsm::get(FunctionType::get(T, {T}, false), "",
+                                     Place, HasSideEffects),
+                      {X});
+}
+
+Value *Instrumenter::allLanes(IRBuilder<> &B, Value *Truth) const {
+  if (lanes() == 1)
+    return Truth;
+  return B.CreateICmpEQ(B.CreateBitCast(Truth, B.getIntNTy(lanes())),
+                        Constant::getAllOnesValue(B.getIntNTy(lanes())));
 }
 
 /// Whether each lane of X needs no second look: it is inside the bounds, no
 /// NaN, not zero, and not subnormal. Infinities are outside, since bounds are
-/// finite. Under DAZ a subnormal compares as zero, and is caught as such.
-/// Conditions that all hold become one chain of masked comparisons.
-Value *Instrumenter::isOld(IRBuilder<> &B, Value *X, Value *Cell,
+/// finite. A minimum and a maximum leave what is inside as it is; with vectors
+/// that takes less time than two comparisons. Bounds of nothing are +inf and 0,
+/// which leave only zeros. Subnormals are told by the encoding, whatever DAZ
+/// is.
+Value *Instrumenter::isOld(IRBuilder<> &B, Value *X, Value *Hot,
                            unsigned LowAt) {
   Type *T = X->getType();
   auto Splat = [&](Value *V) {
     return T->isVectorTy() ? B.CreateVectorSplat(lanes(), V) : V;
   };
   Value *Low =
-      Splat(B.CreateAlignedLoad(ElemTy, word(B, Cell, LowAt), Align(8), "low"));
+      Splat(B.CreateAlignedLoad(ElemTy, word(B, Hot, LowAt), Align(8), "low"));
   Value *High = Splat(
-      B.CreateAlignedLoad(ElemTy, word(B, Cell, LowAt + 8), Align(8), "high"));
-  APFloat Smallest = APFloat::getSmallestNormalized(ElemTy->getFltSemantics());
-  Value *Inside =
-      B.CreateAnd(B.CreateFCmpOGE(X, Low), B.CreateFCmpOLE(X, High));
-  if (Intrinsic::ID Classify = classifier(T)) {
-    // Zeros (2, 4) and subnormals (32), in one instruction instead of two and
-    // a constant.
-    Value *Tiny = B.CreateIntrinsic(Classify, {}, {X, B.getInt32(2 | 4 | 32)});
-    return B.CreateAnd(Inside, B.CreateNot(Tiny));
-  }
+      B.CreateAlignedLoad(ElemTy, word(B, Hot, LowAt + 8), Align(8), "high"));
+  unsigned Bits = W.IsDouble ? 64 : 32;
+  Type *Int = T->getWithNewType(B.getIntNTy(Bits));
+  Value *Encoding = B.CreateBitCast(X, Int);
+  Value *Clamped = B.CreateSelect(B.CreateFCmpOGT(X, Low), X, Low);
+  Clamped = B.CreateSelect(B.CreateFCmpOLT(Clamped, High), Clamped, High);
+  Value *Inside = B.CreateICmpEQ(B.CreateBitCast(Clamped, Int), Encoding);
+  Value *Exponent = B.CreateAnd(
+      Encoding,
+      ConstantInt::get(Int, W.IsDouble ? 0x7ff0000000000000 : 0x7f800000));
   return B.CreateAnd(Inside,
-                     B.CreateFCmpOGE(B.CreateUnaryIntrinsic(Intrinsic::fabs, X),
-                                     Splat(ConstantFP::get(Ctx, Smallest))));
+                     B.CreateICmpNE(Exponent, Constant::getNullValue(Int)));
 }
 
-/// Measures some calls of the body when the cell asks for it.
+/// Whether each lane of X passes in front of the body; also says which lanes of
+/// an exponential pass as zeros and as negative infinities.
+Value *Instrumenter::passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
+                            Value *&Infinity) {
+  Value *Old = isOld(B, X, Hot, HotOffset::InLow);
+  if (W.IsExponential) {
+    unsigned Bits = W.IsDouble ? 64 : 32;
+    Type *Int = X->getType()->getWithNewType(B.getIntNTy(Bits));
+    // Otherwise LLVM would compare with 0.0, which under DAZ subnormals equal.
+    Value *Encoding = through(B, B.CreateBitCast(X, Int),
+                              /*HasSideEffects=*/false);
+    Value *Magnitude = B.CreateAnd(
+        Encoding, ConstantInt::get(Int, APInt::getSignedMaxValue(Bits)));
+    Zero = B.CreateICmpEQ(Magnitude, Constant::getNullValue(Int), "zero");
+    Infinity = B.CreateICmpEQ(
+        Encoding,
+        ConstantInt::get(
+            Int, APFloat::getInf(ElemTy->getFltSemantics(), /*Negative=*/true)
+                     .bitcastToAPInt()),
+        "infinity");
+    Old = B.CreateOr(Old, B.CreateOr(Zero, Infinity));
+  }
+  return Old;
+}
+
+/// Counts in vectors, which needs no way from masks to numbers.
+void Instrumenter::emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero,
+                              Value *Infinity) {
+  if (lanes() == 1) {
+    for (auto [Offset, Is] :
+         {std::pair<unsigned, Value *>{HotOffset::Zeros, Zero},
+          {HotOffset::Infinities, Infinity}}) {
+      Value *At = word(B, Hot, Offset);
+      Type *I64 = B.getInt64Ty();
+      B.CreateAlignedStore(B.CreateAdd(B.CreateAlignedLoad(I64, At, Align(8)),
+                                       B.CreateZExt(Is, I64)),
+                           At, Align(8));
+    }
+    return;
+  }
+  auto *Ty = FixedVectorType::get(B.getInt32Ty(), lanes());
+  Value *At = word(B, Hot, HotOffset::Passed);
+  Value *Sum = B.CreateAlignedLoad(Ty, At, Align(64), "passed");
+  Sum = B.CreateSelect(Zero, B.CreateAdd(Sum, ConstantInt::get(Ty, OneZero)),
+                       Sum);
+  Sum = B.CreateSelect(
+      Infinity, B.CreateAdd(Sum, ConstantInt::get(Ty, OneInfinity)), Sum);
+  B.CreateAlignedStore(Sum, At, Align(64));
+}
+
+/// Measures some calls of the body when the call is due for it.
 void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
-                              Value *Cell, ArrayRef<Value *> Args) {
+                              Value *Cell, Value *Due, ArrayRef<Value *> Args) {
   Type *I64 = B.getInt64Ty();
-  Value *Before = callsBefore(B, Cell);
-  Value *Mask =
-      B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::TimeMask), Align(8));
   BasicBlock *Time = BasicBlock::Create(Ctx, "time", Cold);
   BasicBlock *Loop = BasicBlock::Create(Ctx, "repeat", Cold);
   BasicBlock *Timed = BasicBlock::Create(Ctx, "timed", Cold);
   BasicBlock *Run = BasicBlock::Create(Ctx, "run", Cold);
-  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Before, Mask)), Time, Run);
+  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Due, DueTime)), Run, Time);
 
   B.SetInsertPoint(Time);
   Value *Start = B.CreateIntrinsic(Intrinsic::readcyclecounter, {}, {});
@@ -382,14 +515,7 @@ void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
   // An argument that went through an empty instruction is another one, so no
   // call of the loop can be taken for the result of the one before.
   for (Value *Arg : Args)
-    Fresh.push_back(B.CreateCall(
-        InlineAsm::get(
-            FunctionType::get(Arg->getType(), {Arg->getType()}, false), "",
-            lanes() > 1 && Arg->getType()->getPrimitiveSizeInBits() == 512
-                ? "=v,0"
-                : "=x,0",
-            /*hasSideEffects=*/true),
-        {Arg}));
+    Fresh.push_back(through(B, Arg, /*HasSideEffects=*/true));
   Value *Y = callBody(B, Body, Fresh, Attribute::NoInline);
   B.CreateCall(InlineAsm::get(
                    FunctionType::get(B.getVoidTy(), {Y->getType()}, false), "",
@@ -411,15 +537,11 @@ void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
   B.SetInsertPoint(Run);
 }
 
-/// T F.cold(ptr cell, T x[, T x2]): the whole call of one that is sampled, or
-/// that has no cell yet (null).
-Function *Instrumenter::emitCold(Function *Body) {
-  Type *Pointer = PointerType::getUnqual(Ctx);
-  SmallVector<Type *, 3> Params{Pointer};
-  append_range(Params, F->getFunctionType()->params());
+/// A function beside F that is hardly ever called.
+Function *Instrumenter::newCold(StringRef Suffix, ArrayRef<Type *> Params) {
   Function *Cold =
       Function::Create(FunctionType::get(F->getReturnType(), Params, false),
-                       GlobalValue::InternalLinkage, F->getName() + ".cold", M);
+                       GlobalValue::InternalLinkage, F->getName() + Suffix, M);
   for (Attribute A : F->getAttributes().getFnAttrs())
     if (A.isStringAttribute() && A.getKindAsString() != DoneMark)
       Cold->addFnAttr(A);
@@ -427,131 +549,169 @@ Function *Instrumenter::emitCold(Function *Body) {
     Cold->addFnAttr(F->getFnAttribute(Attribute::UWTable));
   Cold->addFnAttr(Attribute::NoInline);
   Cold->addFnAttr(Attribute::Cold);
+  return Cold;
+}
 
-  BasicBlock *Entry = BasicBlock::Create(Ctx, "entry", Cold);
-  BasicBlock *Find = BasicBlock::Create(Ctx, "find", Cold);
-  BasicBlock *Found = BasicBlock::Create(Ctx, "found", Cold);
-  IRBuilder<> B(Entry);
+/// A function of observe.c, which returns the last of the values.
+CallInst *Instrumenter::callObserver(IRBuilder<> &B, StringRef What,
+                                     ArrayRef<Value *> Values) {
+  SmallVector<Type *, 4> Types;
+  for (Value *V : Values)
+    Types.push_back(V->getType());
+  auto *Ty = FunctionType::get(F->getReturnType(), Types, false);
+  CallInst *Z = B.CreateCall(M.getOrInsertFunction(observer(What), Ty), Values);
+  Z->setTailCall();
+  B.CreateRet(Z);
+  return Z;
+}
+
+/// A call that is due for nothing, such as the one that ends a row of softmax:
+/// the lanes that belong to elements are looked at as others are.
+void Instrumenter::emitRowEnd(IRBuilder<> &B, Function *Cold, Function *Body,
+                              Value *Cell, Value *Due, Value *X) {
+  BasicBlock *Quick = BasicBlock::Create(Ctx, "quick", Cold);
+  BasicBlock *Pass = BasicBlock::Create(Ctx, "pass", Cold);
+  BasicBlock *Full = BasicBlock::Create(Ctx, "full", Cold);
+  B.CreateCondBr(B.CreateIsNull(Due), Quick, Full);
+
+  B.SetInsertPoint(Quick);
+  Value *LiveAt = word(B, Cell, CellOffset::Live);
+  Value *Live = B.CreateTrunc(
+      B.CreateAlignedLoad(B.getInt32Ty(), LiveAt, Align(4), "live"),
+      B.getIntNTy(lanes()));
+  if (lanes() > 1)
+    Live = B.CreateBitCast(Live, FixedVectorType::get(B.getInt1Ty(), lanes()));
+  Value *Hot = B.CreateAlignedLoad(
+      B.getPtrTy(), word(B, Cell, CellOffset::HotOf), Align(8), "hot");
+  Value *Zero = nullptr, *Infinity = nullptr;
+  Value *Old = passes(B, X, Hot, Zero, Infinity);
+  B.CreateCondBr(allLanes(B, B.CreateOr(Old, B.CreateNot(Live))), Pass, Full);
+
+  B.SetInsertPoint(Pass);
+  B.CreateAlignedStore(B.getInt32(~0u), LiveAt, Align(4));
+  if (Zero)
+    emitPassed(B, Hot, B.CreateAnd(Zero, Live), B.CreateAnd(Infinity, Live));
+  CallInst *Y = callBody(B, Body, {X}, Attribute::NoInline);
+  Y->setTailCall();
+  B.CreateRet(Y);
+  B.SetInsertPoint(Full);
+}
+
+/// T F.turn(ptr caller, T x[, T x2]): the whole call of one that is sampled or
+/// timed, or whose cell is not known.
+Function *Instrumenter::emitCold(Function *Body) {
+  Type *Pointer = PointerType::getUnqual(Ctx);
+  SmallVector<Type *, 3> Params{Pointer};
+  append_range(Params, F->getFunctionType()->params());
+  Function *Cold = newCold(".turn", Params);
+  IRBuilder<> B(BasicBlock::Create(Ctx, "entry", Cold));
   Type *I64 = B.getInt64Ty();
   SmallVector<Value *, 2> Args;
   for (Argument &A : drop_begin(Cold->args()))
     Args.push_back(&A);
-  B.CreateCondBr(B.CreateIsNull(Cold->getArg(0)), Find, Found);
-  B.SetInsertPoint(Find);
-  FunctionCallee Lookup =
-      M.getOrInsertFunction("udfprof_cell", Pointer, B.getInt32Ty());
-  Value *New = B.CreateCall(Lookup, {B.getInt32(W.Slot)}, "new");
-  Value *CallsAt = word(B, New, CellOffset::Calls);
-  B.CreateAlignedStore(
-      B.CreateAdd(B.CreateAlignedLoad(I64, CallsAt, Align(8)), B.getInt64(1)),
-      CallsAt, Align(8));
-  B.CreateBr(Found);
-
-  B.SetInsertPoint(Found);
-  PHINode *Cell = B.CreatePHI(Pointer, 2, "cell");
-  Cell->addIncoming(Cold->getArg(0), Entry);
-  Cell->addIncoming(New, Find);
-  emitTiming(B, Cold, Body, Cell, Args);
+  FunctionCallee Turn = M.getOrInsertFunction(
+      "udfprof_turn", Pointer, B.getInt32Ty(), Pointer, I64, I64);
+  uint64_t Low = W.IsOrdinary ? encoding(W.Low) : 0;
+  uint64_t High = W.IsOrdinary ? encoding(W.High) : 0;
+  Value *Cell = B.CreateCall(
+      Turn,
+      {B.getInt32(W.Slot), Cold->getArg(0), B.getInt64(Low), B.getInt64(High)},
+      "cell");
+  Value *Due = B.CreateAlignedLoad(
+      B.getInt32Ty(), word(B, Cell, CellOffset::Due), Align(8), "due");
+  if (W.IsOrdinary)
+    emitRowEnd(B, Cold, Body, Cell, Due, Args[0]);
+  emitTiming(B, Cold, Body, Cell, Due, Args);
 
   Value *Y = callBody(B, Body, Args, Attribute::NoInline);
-  Value *Before = callsBefore(B, Cell);
-  Value *Mask =
-      B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::SampleMask), Align(8));
   BasicBlock *Sample = BasicBlock::Create(Ctx, "sample", Cold);
   BasicBlock *Observe = BasicBlock::Create(Ctx, "observe", Cold);
-  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Before, Mask)), Sample, Observe);
+  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Due, DueSample)), Observe, Sample);
   SmallVector<Value *, 4> All{Cell};
   append_range(All, Args);
   All.push_back(Y);
-  SmallVector<Type *, 4> Types;
-  for (Value *V : All)
-    Types.push_back(V->getType());
-  auto *Ty = FunctionType::get(F->getReturnType(), Types, false);
-  for (auto [Block, What] :
-       {std::pair{Sample, "sample"}, {Observe, "observe"}}) {
-    B.SetInsertPoint(Block);
-    CallInst *Z = B.CreateCall(
-        M.getOrInsertFunction(observer(What + utostr(W.Arity)), Ty), All);
-    Z->setTailCall();
-    B.CreateRet(Z);
-  }
+  B.SetInsertPoint(Sample);
+  callObserver(B, "sample" + utostr(W.Arity), All);
+  B.SetInsertPoint(Observe);
+  callObserver(B, "observe" + utostr(W.Arity), All);
   return Cold;
+}
+
+/// T F.look(T x[, T x2]): the whole call of one with an argument that is new.
+Function *Instrumenter::emitLook(Function *Body) {
+  Function *Look = newCold(".look", F->getFunctionType()->params());
+  IRBuilder<> B(BasicBlock::Create(Ctx, "entry", Look));
+  SmallVector<Value *, 4> All;
+  for (Argument &A : Look->args())
+    All.push_back(&A);
+  Value *Y = callBody(B, Body, All, Attribute::NoInline);
+  All.insert(All.begin(),
+             B.CreateAlignedLoad(B.getPtrTy(), word(B, hot(B), HotOffset::Cell),
+                                 Align(8), "cell"));
+  All.push_back(Y);
+  callObserver(B, "observe" + utostr(W.Arity), All);
+  return Look;
 }
 
 void Instrumenter::emitLanes(Function *Body) {
   Function *Cold = emitCold(Body);
+  Function *LookAt = emitLook(Body);
   BasicBlock *Entry = BasicBlock::Create(Ctx, "entry", F);
   BasicBlock *Known = BasicBlock::Create(Ctx, "known", F);
-  BasicBlock *Hot = BasicBlock::Create(Ctx, "hot", F);
-  BasicBlock *ColdCall = BasicBlock::Create(Ctx, "cold", F);
+  BasicBlock *Old = BasicBlock::Create(Ctx, "old", F);
+  BasicBlock *Turn = BasicBlock::Create(Ctx, "turn", F);
   BasicBlock *Look = BasicBlock::Create(Ctx, "look", F);
-  BasicBlock *Done = BasicBlock::Create(Ctx, "done", F);
   IRBuilder<> B(Entry);
-  Type *Pointer = B.getPtrTy();
   Type *I64 = B.getInt64Ty();
   SmallVector<Value *, 2> Args;
   for (Argument &A : F->args())
     Args.push_back(&A);
 
-  auto *Row =
-      cast<GlobalVariable>(M.getOrInsertGlobal("udfprof_row", Pointer, [&] {
-        auto *G = new GlobalVariable(
-            M, Pointer, /*isConstant=*/false, GlobalValue::ExternalLinkage,
-            /*Initializer=*/nullptr, "udfprof_row", /*InsertBefore=*/nullptr,
-            GlobalValue::InitialExecTLSModel);
-        return G;
-      }));
-  Value *Cells = B.CreateAlignedLoad(Pointer, B.CreateThreadLocalAddress(Row),
-                                     Align(8), "cells");
-  Value *Cell = B.CreateAlignedLoad(
-      Pointer, B.CreateInBoundsGEP(Pointer, Cells, B.getInt64(W.Slot)),
-      Align(8), "cell");
-  B.CreateCondBr(B.CreateIsNull(Cell), ColdCall, Known, unlikely());
+  Value *Hot = hot(B);
+  Value *LeftAt = word(B, Hot, HotOffset::Left);
+  Value *Left = B.CreateSub(B.CreateAlignedLoad(I64, LeftAt, Align(8), "left"),
+                            B.getInt64(1));
+  B.CreateAlignedStore(Left, LeftAt, Align(8));
+  B.CreateCondBr(B.CreateICmpSLT(Left, B.getInt64(0)), Turn, Known, unlikely());
 
-  B.SetInsertPoint(Known);
-  Value *CallsAt = word(B, Cell, CellOffset::Calls);
-  Value *Before = B.CreateAlignedLoad(I64, CallsAt, Align(8), "calls");
-  B.CreateAlignedStore(B.CreateAdd(Before, B.getInt64(1)), CallsAt, Align(8));
-  Value *Mask =
-      B.CreateAlignedLoad(I64, word(B, Cell, CellOffset::LookMask), Align(8));
-  B.CreateCondBr(B.CreateIsNull(B.CreateAnd(Before, Mask)), ColdCall, Hot,
-                 unlikely());
-
-  B.SetInsertPoint(ColdCall);
-  PHINode *Given = B.CreatePHI(Pointer, 2);
-  Given->addIncoming(Cell, Entry);
-  Given->addIncoming(Cell, Known);
-  SmallVector<Value *, 3> ColdArgs{Given};
-  append_range(ColdArgs, Args);
-  CallInst *Z = B.CreateCall(Cold, ColdArgs);
+  B.SetInsertPoint(Turn);
+  SmallVector<Value *, 3> TurnArgs{callerOf(B)};
+  append_range(TurnArgs, Args);
+  CallInst *Z = B.CreateCall(Cold, TurnArgs);
   Z->setTailCall();
   B.CreateRet(Z);
 
-  B.SetInsertPoint(Hot);
-  Value *Y = callBody(B, Body, Args, Attribute::AlwaysInline);
-  Value *Old = isOld(B, Y, Cell, CellOffset::OutLow);
-  for (Value *Arg : Args)
-    Old = B.CreateAnd(Old, isOld(B, Arg, Cell, CellOffset::InLow));
-  if (lanes() > 1)
-    Old = B.CreateICmpEQ(B.CreateBitCast(Old, B.getIntNTy(lanes())),
-                         Constant::getAllOnesValue(B.getIntNTy(lanes())));
-  B.CreateCondBr(Old, Done, Look,
-                 MDBuilder(Ctx).createBranchWeights((1u << 20) - 1, 1));
+  B.SetInsertPoint(Known);
+  Value *Zero = nullptr, *Infinity = nullptr;
+  Value *Pass = passes(B, Args[0], Hot, Zero, Infinity);
+  for (Value *Arg : drop_begin(Args))
+    Pass = B.CreateAnd(Pass, passes(B, Arg, Hot, Zero, Infinity));
+  B.CreateCondBr(allLanes(B, Pass), Old, Look, likely());
 
   B.SetInsertPoint(Look);
-  SmallVector<Value *, 4> All{Cell};
-  append_range(All, Args);
-  All.push_back(Y);
-  SmallVector<Type *, 4> Types;
-  for (Value *V : All)
-    Types.push_back(V->getType());
-  CallInst *Seen =
-      B.CreateCall(M.getOrInsertFunction(
-                       observer("observe" + utostr(W.Arity)),
-                       FunctionType::get(F->getReturnType(), Types, false)),
-                   All);
-  Seen->setTailCall();
-  B.CreateRet(Seen);
+  Z = B.CreateCall(LookAt, Args);
+  Z->setTailCall();
+  B.CreateRet(Z);
+
+  B.SetInsertPoint(Old);
+  if (Zero)
+    emitPassed(B, Hot, Zero, Infinity);
+  CallInst *Y = callBody(B, Body, Args, Attribute::AlwaysInline);
+  Y->setTailCall();
+  if (W.IsOrdinary) {
+    B.CreateRet(Y);
+    return;
+  }
+  // Found again instead of kept over the body, which may be a call.
+  Hot = hot(B);
+  BasicBlock *Done = BasicBlock::Create(Ctx, "done", F);
+  BasicBlock *Result = BasicBlock::Create(Ctx, "result", F);
+  B.CreateCondBr(allLanes(B, isOld(B, Y, Hot, HotOffset::OutLow)), Done, Result,
+                 likely());
+  B.SetInsertPoint(Result);
+  Value *Cell = B.CreateAlignedLoad(B.getPtrTy(), word(B, Hot, HotOffset::Cell),
+                                    Align(8), "cell");
+  callObserver(B, "result", {Cell, Y});
   B.SetInsertPoint(Done);
   B.CreateRet(Y);
 }
@@ -566,15 +726,15 @@ void Instrumenter::emitArray(Function *Body) {
   Type *I64 = B.getInt64Ty();
   FunctionCallee Watch = M.getOrInsertFunction(
       observer("watch_array", /*WithLanes=*/false),
-      FunctionType::get(
-          B.getVoidTy(),
-          {B.getInt32Ty(), I64, Pointer, I64, Pointer, Pointer, Pointer, I64},
-          false));
+      FunctionType::get(B.getVoidTy(),
+                        {B.getInt32Ty(), Pointer, I64, Pointer, I64, Pointer,
+                         Pointer, Pointer, I64},
+                        false));
   Value *Second = ConstantPointerNull::get(PointerType::getUnqual(Ctx));
   if (W.Arity == 2)
     Second = F->getArg(2);
-  B.CreateCall(Watch, {B.getInt32(W.Slot), B.getInt64(W.Chunk), Body,
-                       F->getArg(0), F->getArg(1), Second,
+  B.CreateCall(Watch, {B.getInt32(W.Slot), callerOf(B), B.getInt64(W.Chunk),
+                       Body, F->getArg(0), F->getArg(1), Second,
                        F->getArg(W.Arity + 1), F->getArg(W.Arity + 2)});
   B.CreateRetVoid();
 }
@@ -585,9 +745,9 @@ void Instrumenter::emitJoint(Function *Body) {
   callBody(B, Body, {X, First, Second}, Attribute::AlwaysInline);
   FunctionCallee Joint = M.getOrInsertFunction(
       ("__udf_joint_" + Twine(W.IsDouble ? "d1" : "f1")).str(), B.getVoidTy(),
-      B.getInt32Ty(), ElemTy, ElemTy, ElemTy);
+      B.getInt32Ty(), B.getPtrTy(), ElemTy, ElemTy, ElemTy);
   Align ElemAlign(W.IsDouble ? 8 : 4);
-  B.CreateCall(Joint, {B.getInt32(W.Slot), X,
+  B.CreateCall(Joint, {B.getInt32(W.Slot), callerOf(B), X,
                        B.CreateAlignedLoad(ElemTy, First, ElemAlign),
                        B.CreateAlignedLoad(ElemTy, Second, ElemAlign)});
   B.CreateRetVoid();

@@ -168,17 +168,25 @@ static inline uint32_t NAMED(side_)(struct udfprof_cell *C, int Side, Vector X,
       R->min = LOWEST(Low);
     if (HIGHEST(High) > R->max)
       R->max = HIGHEST(High);
-    // The bounds for generated code: the same, but finite.
-    INT Bound = (INT)R->min;
-    Bound ^= (Bound >> (BITS - 1)) & MAGNITUDE;
-    if ((Bound & MAGNITUDE) == INFINITE)
-      Bound -= Bound < 0; // the largest negative number; +inf stays
-    memcpy(&C->bound[Side].low, &Bound, sizeof Bound);
-    Bound = (INT)R->max;
-    Bound ^= (Bound >> (BITS - 1)) & MAGNITUDE;
-    if (Bound == INFINITE)
-      --Bound;
-    memcpy(&C->bound[Side].high, &Bound, sizeof Bound);
+    // The bounds for generated code: the same, but finite, and of arguments
+    // those within which it may let a call pass.
+    INT First = (INT)R->min, Last = (INT)R->max;
+    const INT Infinity = INFINITE;
+    First = First < -Infinity ? -Infinity
+                              : First; // key of the lowest finite number
+    Last = Last >= Infinity ? Infinity - 1 : Last;
+    if (!Side) {
+      First = R->min < C->within.min ? (INT)C->within.min : First;
+      Last = R->max > C->within.max ? (INT)C->within.max : Last;
+    }
+    if (First > Last) {
+      First = Infinity;
+      Last = 0;
+    }
+    First ^= (First >> (BITS - 1)) & MAGNITUDE;
+    Last ^= (Last >> (BITS - 1)) & MAGNITUDE;
+    memcpy(&C->hot->bound[Side].low, &First, sizeof First);
+    memcpy(&C->hot->bound[Side].high, &Last, sizeof Last);
   }
   return Flags;
 }
@@ -199,18 +207,36 @@ static inline void NAMED(note_)(struct udfprof_cell *C, uint32_t In,
 
 static inline void NAMED(bins_)(uint64_t (*Hist)[UDFPROF_BINS], Vector X,
                                 uint32_t Live) {
-  INT B[LANES];
-  memcpy(B, &X, sizeof B);
-  for (int I = 0; I < LANES; ++I) {
-    const INT M = B[I] & MAGNITUDE;
-    if (!(Live >> I & 1) || M == 0 || M >= INFINITE)
-      continue;
-    int Exponent = (int)(M >> MANTISSA);
-    if (!Exponent) // subnormal: the highest bit that is set
-      Exponent = 64 - __builtin_clzll((uint64_t)M) - MANTISSA;
-    int Bin = Exponent - EXPONENTS / 2 + UDFPROF_BIN_OFFSET;
-    Bin = Bin < 0 ? 0 : Bin >= UDFPROF_BINS ? UDFPROF_BINS - 1 : Bin;
-    ++Hist[B[I] < 0][Bin];
+  Word B;
+  memcpy(&B, &X, sizeof B);
+  const Word M = B & MAGNITUDE;
+  const uint32_t Subnormal =
+      NAMED(lanes_)(WHERE(M < SMALLEST_NORMAL) & WHERE(M != 0)) & Live;
+  uint32_t Rest = NAMED(lanes_)(WHERE(M < INFINITE) & WHERE(M != 0)) & Live;
+  Rest ^= Subnormal;
+  Word Bin = (M >> MANTISSA) + (UDFPROF_BIN_OFFSET - EXPONENTS / 2);
+#if EXPONENTS > UDFPROF_BINS
+  const Word Last = M * 0 + (UDFPROF_BINS - 1);
+#if LANES == 1
+  Bin = Bin < 0 ? 0 : Bin > Last ? Last : Bin;
+#else
+  Bin = __builtin_elementwise_max(__builtin_elementwise_min(Bin, Last), M * 0);
+#endif
+#endif
+  Bin += (B >> (BITS - 1)) & UDFPROF_BINS; // the second half is of negatives
+  INT At[LANES];
+  memcpy(At, &Bin, sizeof At);
+  uint64_t *Flat = (uint64_t *)Hist;
+  for (; Rest; Rest &= Rest - 1)
+    ++Flat[At[__builtin_ctz(Rest)]];
+  INT Bits[LANES];
+  memcpy(Bits, &B, sizeof Bits);
+  for (Rest = Subnormal; Rest; Rest &= Rest - 1) {
+    const INT X1 = Bits[__builtin_ctz(Rest)];
+    // The exponent is that of the highest bit that is set.
+    int One = 64 - __builtin_clzll((uint64_t)(X1 & MAGNITUDE)) - MANTISSA -
+              EXPONENTS / 2 + UDFPROF_BIN_OFFSET;
+    ++Hist[X1 < 0][One < 0 ? 0 : One];
   }
 }
 
@@ -219,19 +245,16 @@ static inline void NAMED(bins_)(uint64_t (*Hist)[UDFPROF_BINS], Vector X,
 /// The lanes of this call that belong to elements.
 static inline uint32_t NAMED(live_)(struct udfprof_cell *C, Vector X) {
 #if LANES > 1
-  if (!C->look_mask) {
-    uint32_t Live = ALL;
-    if (C->zeros_are_padding) {
-      Word B;
-      memcpy(&B, &X, sizeof B);
-      Live = ~NAMED(lanes_)(WHERE(B == 0)) & ALL;
-    } else if (C->row_calls && ++C->row_at == C->row_calls) {
-      C->row_at = 0;
-      Live = (1u << C->row_rest) - 1;
-    }
+  if (C->zeros_are_padding) {
+    Word B;
+    memcpy(&B, &X, sizeof B);
+    const uint32_t Live = ~NAMED(lanes_)(WHERE(B == 0)) & ALL;
     C->padding += LANES - (unsigned)__builtin_popcount(Live);
     return Live;
   }
+  const uint32_t Live = C->live & ALL;
+  C->live = UINT32_MAX;
+  return Live;
 #else
   (void)C;
   (void)X;
@@ -265,6 +288,12 @@ HIDDEN Vector NAMED(__udf_observe2_)(struct udfprof_cell *C, Vector X1,
   return Y;
 }
 
+/// Of a call whose arguments hold nothing new.
+HIDDEN Vector NAMED(__udf_result_)(struct udfprof_cell *C, Vector Y) {
+  NAMED(note_)(C, 0, NAMED(side_)(C, 1, Y, ALL));
+  return Y;
+}
+
 HIDDEN Vector NAMED(__udf_sample1_)(struct udfprof_cell *C, Vector X,
                                     Vector Y) {
   const uint32_t Live = NAMED(live_)(C, X);
@@ -286,9 +315,10 @@ HIDDEN Vector NAMED(__udf_sample2_)(struct udfprof_cell *C, Vector X1,
 }
 
 #if LANES == 1
-HIDDEN void NAMED(__udf_joint_)(uint32_t Slot, REAL X, REAL Y1, REAL Y2) {
-  struct udfprof_cell *C = udfprof_cell(Slot);
-  if (!(C->calls++ & C->sample_mask)) {
+HIDDEN void NAMED(__udf_joint_)(uint32_t Slot, const void *Caller, REAL X,
+                                REAL Y1, REAL Y2) {
+  struct udfprof_cell *C = udfprof_cell(Slot, Caller);
+  if (!(C->granted++ & C->sample_mask)) {
     ++C->hist_elements;
     NAMED(bins_)(C->hist[0], X, ALL);
     NAMED(bins_)(C->hist[1], Y1, ALL);
@@ -336,8 +366,8 @@ static inline int NAMED(old_)(const struct udfprof_cell *C, int Side,
     Least = I ? __builtin_elementwise_min(Least, M) : M;
   }
   INT First, Last;
-  memcpy(&First, &C->bound[Side].low, sizeof First);
-  memcpy(&Last, &C->bound[Side].high, sizeof Last);
+  memcpy(&First, &C->hot->bound[Side].low, sizeof First);
+  memcpy(&Last, &C->hot->bound[Side].high, sizeof Last);
   return LOWEST(Low) >= NAMED(order_)(First) &&
          HIGHEST(High) <= NAMED(order_)(Last) &&
          LOWEST(Least) >= SMALLEST_NORMAL;
@@ -384,13 +414,13 @@ typedef void ArrayFunction2(int64_t, const REAL *, const REAL *, REAL *,
 /// Calls \p Function on chunks of \p Chunk elements (0: on all at once), and
 /// looks at the inputs before, as the output may take their place. \p B is
 /// null for functions of one argument.
-HIDDEN void NAME3(__udf_watch_array_, SUFFIX, )(uint32_t Slot, int64_t Chunk,
-                                                void *Function, int64_t Count,
-                                                const REAL *A, const REAL *B,
-                                                REAL *Out, int64_t Mode) {
-  struct udfprof_cell *C = udfprof_cell(Slot);
+HIDDEN void NAME3(__udf_watch_array_,
+                  SUFFIX, )(uint32_t Slot, const void *Caller, int64_t Chunk,
+                            void *Function, int64_t Count, const REAL *A,
+                            const REAL *B, REAL *Out, int64_t Mode) {
+  struct udfprof_cell *C = udfprof_cell(Slot, Caller);
   if (Count > 0)
-    ++C->calls;
+    ++C->granted;
   if (Chunk <= 0)
     Chunk = Count;
   for (int64_t I = 0; I < Count; I += Chunk) {

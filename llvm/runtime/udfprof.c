@@ -32,7 +32,8 @@ static pthread_mutex_t ThreadsLock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t ThreadKey;
 
 // Calls made while no session collects end up here, and nobody reads it.
-static struct udfprof_cell Discard;
+static struct udfprof_hot DiscardHot;
+static struct udfprof_cell Discard = {.hot = &DiscardHot};
 
 int udfprof_abi(void) { return UDFPROF_ABI; }
 
@@ -60,6 +61,33 @@ void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns) {
 //===----------------------------------------------------------------------===//
 // Cells
 //===----------------------------------------------------------------------===//
+
+// Everything that is allocated is counted: memory is promised to be constant.
+static uint64_t Memory;
+
+static void *allocate(size_t Size) {
+  // Large ones come as untouched zero pages.
+  void *P = calloc(1, Size);
+  if (P)
+    __atomic_fetch_add(&Memory, Size, __ATOMIC_RELAXED);
+  return P;
+}
+
+static void release(void *P, size_t Size) {
+  if (P)
+    __atomic_fetch_sub(&Memory, Size, __ATOMIC_RELAXED);
+  free(P);
+}
+
+uint64_t udfprof_memory(void) {
+  return __atomic_load_n(&Memory, __ATOMIC_RELAXED);
+}
+
+/// As allocate, at the beginning of a cache line; never given back.
+static void *allocateLines(size_t Size) {
+  uintptr_t At = (uintptr_t)allocate(Size + 63);
+  return At ? (void *)((At + 63) & ~(uintptr_t)63) : NULL;
+}
 
 static int isOperatorUdf(unsigned Slot) {
   return Slot >= UDFPROF_FUNCTION_SLOTS;
@@ -95,32 +123,61 @@ static void clearRange(struct udfprof_range *R) {
   R->max = INT64_MIN;
 }
 
-/// Every value is outside these bounds.
+/// Every value but zeros, which are looked at anyway, is outside these bounds.
 static void clearBounds(struct udfprof_cell *C) {
-  uint64_t Low = 0x7f800000, High = 0xff800000; // +inf, -inf
-  if (isDouble(C->slot)) {
-    Low = 0x7ff0000000000000;
-    High = 0xfff0000000000000;
-  }
+  const uint64_t Low = isDouble(C->slot) ? 0x7ff0000000000000 : 0x7f800000;
   for (int Side = 0; Side < 2; ++Side) {
-    C->bound[Side].low = Low;
-    C->bound[Side].high = High;
+    C->hot->bound[Side].low = Low;
+    C->hot->bound[Side].high = 0;
     clearRange(&C->range[Side]);
   }
 }
 
-static void clearCell(struct udfprof_cell *C, unsigned Slot) {
+static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
+                      unsigned Slot) {
+  const struct udfprof_range Within = C->within;
   memset(C, 0, sizeof *C);
   C->slot = (uint16_t)Slot;
+  C->hot = Hot;
+  C->within = Within;
+  C->live = UINT32_MAX;
+  Hot->left = 0;
+  Hot->zeros = Hot->infinities = 0;
+  memset(Hot->passed, 0, sizeof Hot->passed);
   clearBounds(C);
   for (int Side = 0; Side < 2; ++Side) {
     clearRange(&C->before[Side]);
     clearRange(&C->helped[Side]);
   }
   // One in as many elements, whatever the form: a vector call is a block.
-  C->look_mask = C->sample_mask = SampleMask;
-  C->time_mask =
-      udfprof_depth == UDFPROF_COUNTERS ? UINT64_MAX : 16 * SampleMask + 15;
+  C->sample_mask = SampleMask;
+  const uint64_t TimeMask = SampleMask > 2047 ? SampleMask : 2047;
+  C->time_mask = udfprof_depth == UDFPROF_COUNTERS ? UINT64_MAX : TimeMask;
+}
+
+/// Zeros and negative infinities that generated code let pass.
+struct passed {
+  uint64_t Zeros, Infinities;
+};
+
+static struct passed passedOf(const struct udfprof_hot *Hot) {
+  struct passed P = {Hot->zeros, Hot->infinities};
+  for (int I = 0; I < 16; ++I) {
+    P.Zeros += Hot->passed[I] & 0xffff;
+    P.Infinities += Hot->passed[I] >> 16;
+  }
+  return P;
+}
+
+static void collectPassed(struct udfprof_hot *Hot) {
+  const struct passed P = passedOf(Hot);
+  Hot->zeros = P.Zeros;
+  Hot->infinities = P.Infinities;
+  memset(Hot->passed, 0, sizeof Hot->passed);
+}
+
+static uint64_t callsOf(const struct udfprof_cell *C) {
+  return C->granted - (uint64_t)C->hot->left;
 }
 
 static void mergeRange(struct udfprof_range *To,
@@ -129,6 +186,34 @@ static void mergeRange(struct udfprof_range *To,
     To->min = From->min;
   if (From->max > To->max)
     To->max = From->max;
+}
+
+/// Signed integers in the order of the values, of an encoding.
+static int64_t keyOf(uint64_t Bits, int IsDouble) {
+  if (IsDouble)
+    return (int64_t)Bits ^ (((int64_t)Bits >> 63) & INT64_MAX);
+  int32_t Narrow = (int32_t)Bits;
+  return Narrow ^ ((Narrow >> 31) & INT32_MAX);
+}
+
+/// Takes in what generated code let pass: zeros and negative infinities, of
+/// which a function with an `ordinary` range makes 1 and 0.
+static void mergePassed(struct udfprof_range *R, const struct udfprof_cell *C,
+                        struct passed P) {
+  const int IsDouble = isDouble(C->slot);
+  static const uint64_t One[] = {0x3f800000, 0x3ff0000000000000};
+  static const uint64_t Lowest[] = {0xff800000, 0xfff0000000000000};
+  const struct udfprof_range OfZero[] = {
+      {0, 0}, {keyOf(One[IsDouble], IsDouble), keyOf(One[IsDouble], IsDouble)}};
+  const struct udfprof_range OfInfinity[] = {
+      {keyOf(Lowest[IsDouble], IsDouble), keyOf(Lowest[IsDouble], IsDouble)},
+      {0, 0}};
+  for (int Side = 0; Side < 2; ++Side) {
+    if (P.Zeros)
+      mergeRange(&R[Side], &OfZero[Side]);
+    if (P.Infinities)
+      mergeRange(&R[Side], &OfInfinity[Side]);
+  }
 }
 
 /// Undoes the ordering of observe.c.
@@ -185,7 +270,7 @@ static void widen(double *Min, double *Max, double ThatMin, double ThatMax) {
 
 static uint64_t elementsOf(const struct udfprof_cell *C) {
   unsigned Lanes = lanesOf(C->slot);
-  return Lanes ? C->calls * Lanes - C->padding : C->elements;
+  return Lanes ? callsOf(C) * Lanes - C->padding : C->elements;
 }
 
 uint64_t udfprof_ticks(void) { return __rdtsc(); }
@@ -201,34 +286,41 @@ void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
 /// Tells a cell how long the rows are of the kernel that begins, 0 for none.
 static void setRows(struct udfprof_cell *C, int64_t Length) {
   const unsigned Lanes = lanesOf(C->slot);
+  const uint64_t Calls = callsOf(C);
   C->row_calls = C->zeros_are_padding = 0;
-  C->look_mask = C->sample_mask;
   if (Lanes < 2 || !Length)
     return;
-  if (functionOf(C->slot) == UDFPROF_LOG)
+  if (functionOf(C->slot) == UDFPROF_LOG) {
     // Of sums of exponentials of which one is 1: a zero is none of them.
     C->zeros_are_padding = 1;
-  else if (Length % Lanes && Length < INT32_MAX)
-    C->row_calls = (uint32_t)((Length + Lanes - 1) / Lanes);
-  else
     return;
+  }
+  if (Length % Lanes == 0 || Length >= INT32_MAX)
+    return;
+  C->row_calls = (uint32_t)((Length + Lanes - 1) / Lanes);
   C->row_rest = (uint32_t)(Length % Lanes);
-  C->row_at = 0;
-  C->look_mask = 0;
+  C->row_next = Calls + C->row_calls - 1;
+  if (C->granted > C->row_next) { // the end of a row is looked at
+    C->hot->left -= (int64_t)(C->granted - C->row_next);
+    C->granted = C->row_next;
+  }
 }
 
 static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot,
                                    int64_t RowLength) {
-  struct udfprof_cell *C = Row->cells[Slot];
+  struct udfprof_hot *Hot = &Row->hot[Slot];
+  struct udfprof_cell *C = Hot->cell;
   if (C)
     return C;
-  C = aligned_alloc(64, (sizeof *C + 63) / 64 * 64);
+  C = allocateLines(sizeof *C);
   if (!C)
     return &Discard;
-  clearCell(C, Slot);
+  clearCell(C, Hot, Slot);
+  C->within.min = INT64_MIN;
+  C->within.max = INT64_MAX;
   setRows(C, RowLength);
   Row->used[Row->used_count] = (uint16_t)Slot;
-  __atomic_store_n(&Row->cells[Slot], C, __ATOMIC_RELEASE);
+  __atomic_store_n(&Hot->cell, C, __ATOMIC_RELEASE);
   __atomic_store_n(&Row->used_count, Row->used_count + 1, __ATOMIC_RELEASE);
   return C;
 }
@@ -335,8 +427,10 @@ struct udfprof_thread *udfprof_attach(void) {
   for (T = Threads; T && T->alive; T = T->next)
     ;
   if (!T) {
-    T = calloc(1, sizeof *T);
-    if (!T)
+    T = allocate(sizeof *T);
+    if (T)
+      T->unknown = allocateLines(sizeof *T->unknown);
+    if (!T || !T->unknown)
       abort(); // as any allocation of the C++ around us would
     T->next = Threads;
     __atomic_store_n(&Threads, T, __ATOMIC_RELEASE);
@@ -345,23 +439,35 @@ struct udfprof_thread *udfprof_attach(void) {
   pthread_mutex_unlock(&ThreadsLock);
   T->module = T->optimizer = T->depth = 0;
   T->row_length = 0;
-  T->stage = UDFPROF_FORWARD;
-  T->call = NULL;
+  T->made_count = 0; // another thread's numbers
+  T->node = T->call = NULL;
+  T->name = NULL;
   T->region = NULL;
   T->id = (uint32_t)syscall(SYS_gettid);
   T->torch_id = Torch.thread ? Torch.thread() : 0;
   pthread_setspecific(ThreadKey, T);
   udfprof_self = T;
+  udfprof_row = T->unknown;
   return T;
 }
 
-uint32_t *udfprof_module_word(void) { return &udfprof_attach()->module; }
-
-void udfprof_make_ring(struct udfprof_thread *self) {
-  if (!self->made)
-    self->made = calloc(UDFPROF_MADE, sizeof *self->made);
-  if (Torch.thread)
+void udfprof_made(struct udfprof_thread *self, uint64_t sequence) {
+  struct udfprof_made *Last =
+      &self->made[(self->made_count - 1) & UDFPROF_MADE_MASK];
+  if (self->made_count && Last->sequence >= sequence) {
+    Last->module = self->module;
+    return;
+  }
+  if (!self->made) {
+    self->made = allocate(UDFPROF_MADE * sizeof *self->made);
+    if (!self->made)
+      return;
+  }
+  if (!self->made_count && Torch.thread)
     self->torch_id = Torch.thread();
+  self->made[self->made_count & UDFPROF_MADE_MASK] =
+      (struct udfprof_made){sequence, self->module};
+  __atomic_store_n(&self->made_count, self->made_count + 1, __ATOMIC_RELEASE);
 }
 
 void udfprof_set_torch(const struct udfprof_torch *torch) { Torch = *torch; }
@@ -375,7 +481,7 @@ struct udfprof_region {
   void (*Function)(void *);
   void *Data;
   struct udfprof_thread *Master;
-  const void *Call;
+  const char *Name;
   uint32_t Module;
   uint8_t Stage;
   int64_t RowLength;
@@ -389,24 +495,31 @@ struct Help {
   struct Help *Next;
 };
 
-/// The module that was being called when the node was made that autograd runs
-/// on this thread.
-static uint32_t moduleOfNode(void) {
-  uint64_t Sequence, Thread;
-  if (!Torch.node || !Torch.node(&Sequence, &Thread))
-    return 0;
+/// The module that was being called when a node was made.
+static uint32_t moduleOfNode(uint64_t Sequence, uint64_t Thread) {
   for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
        T; T = T->next) {
-    if (T->torch_id != Thread || !T->made)
+    uint64_t Count = __atomic_load_n(&T->made_count, __ATOMIC_ACQUIRE);
+    if (T->torch_id != Thread || !Count)
       continue;
-    const struct udfprof_made *M = &T->made[Sequence & UDFPROF_MADE_MASK];
-    return M->sequence == (uint32_t)Sequence ? M->module : 0;
+    // The last entry that is not behind the node; entries are in order.
+    uint64_t Low = Count > UDFPROF_MADE ? Count - UDFPROF_MADE : 0;
+    uint64_t High = Count;
+    if (T->made[Low & UDFPROF_MADE_MASK].sequence > Sequence)
+      return 0;
+    while (High - Low > 1) {
+      uint64_t Middle = Low + (High - Low) / 2;
+      if (T->made[Middle & UDFPROF_MADE_MASK].sequence > Sequence)
+        High = Middle;
+      else
+        Low = Middle;
+    }
+    return T->made[Low & UDFPROF_MADE_MASK].module;
   }
   return 0;
 }
 
-static uint32_t operatorId(struct udfprof_thread *T, const void *Call) {
-  const char *Name = Call && Torch.name ? Torch.name(Call) : "";
+static uint32_t operatorId(struct udfprof_thread *T, const char *Name) {
   static const char Node[] = "autograd::engine::evaluate_function: ";
   if (!strncmp(Name, Node, sizeof Node - 1))
     Name += sizeof Node - 1;
@@ -418,6 +531,36 @@ static uint32_t operatorId(struct udfprof_thread *T, const void *Call) {
     T->names[Bucket].text = udfprof_string(T->names[Bucket].id);
   }
   return T->names[Bucket].id;
+}
+
+/// The operator outside of the observer's list whose code called from
+/// \p Caller; 0 if none did.
+static uint32_t callerId(struct udfprof_thread *T, const void *Caller) {
+  unsigned Bucket =
+      (unsigned)((uintptr_t)Caller ^ ((uintptr_t)Caller >> 8)) & 255;
+  if (T->callers[Bucket].caller != Caller) {
+    char Name[256] = "";
+    if (Torch.caller_name)
+      Torch.caller_name(Name, sizeof Name);
+    T->callers[Bucket].id = udfprof_intern(Name);
+    T->callers[Bucket].calls = 0;
+    T->callers[Bucket].caller = Caller;
+  }
+  if (T->callers[Bucket].id && ++T->callers[Bucket].calls == UDFPROF_PATIENCE)
+    Torch.follow_all();
+  return T->callers[Bucket].id;
+}
+
+static uint32_t nodeId(struct udfprof_thread *T, const void *Node,
+                       uint64_t Sequence) {
+  if (T->last_node.node != Node || T->last_node.sequence != Sequence) {
+    char Name[256] = "";
+    Torch.node_name(Name, sizeof Name);
+    T->last_node.id = udfprof_intern(Name);
+    T->last_node.sequence = Sequence;
+    T->last_node.node = Node;
+  }
+  return T->last_node.id;
 }
 
 static uint32_t hashContext(uint32_t Operator, uint32_t Module, uint8_t Stage) {
@@ -447,18 +590,19 @@ static struct udfprof_row *findRow(struct udfprof_thread *T, uint32_t Operator,
     }
   if (2 * T->table_used >= T->table_size) {
     uint32_t Size = T->table_size ? 2 * T->table_size : 256;
-    struct udfprof_row **Table = calloc(Size, sizeof *Table);
+    struct udfprof_row **Table = allocate(Size * sizeof *Table);
     if (!Table)
       return NULL;
     for (struct udfprof_row *R = T->rows; R; R = R->next)
       putRow(Table, Size, R);
-    free(T->table);
+    release(T->table, T->table_size * sizeof *Table);
     T->table = Table;
     T->table_size = Size;
   }
-  struct udfprof_row *R = calloc(1, sizeof *R);
+  struct udfprof_row *R = allocateLines(sizeof *R);
   if (!R)
     return NULL;
+  R->is_known = 1;
   R->operator_id = Operator;
   R->module_id = Module;
   R->stage = Stage;
@@ -469,44 +613,110 @@ static struct udfprof_row *findRow(struct udfprof_thread *T, uint32_t Operator,
   return R;
 }
 
-static struct udfprof_row *rowOf(struct udfprof_thread *T) {
-  const struct udfprof_region *Region = T->region;
-  const void *Call = T->call;
-  uint32_t Module = T->module;
-  uint8_t Stage = T->optimizer ? UDFPROF_OPTIMIZER : T->stage;
-  if (Region && !T->call) {
-    Call = Region->Call;
-    Module = Region->Module;
-    Stage = Region->Stage;
-  } else if (Stage == UDFPROF_BACKWARD && !Module) {
-    Module = moduleOfNode();
+/// Where a thread is: in which module and stage, and which node it runs.
+struct place {
+  uint32_t Module;
+  uint8_t Stage;
+  const void *Node;
+  uint64_t Sequence;
+};
+
+static struct place placeOf(const struct udfprof_thread *T) {
+  struct place P = {.Module = T->module, .Stage = UDFPROF_FORWARD};
+  uint64_t Thread;
+  P.Node = Torch.node ? Torch.node(&P.Sequence, &Thread) : NULL;
+  if (P.Node) {
+    P.Stage = UDFPROF_BACKWARD;
+    // Unless the node itself called the module, as a recomputation does.
+    if (P.Node != T->node || !T->module)
+      P.Module = moduleOfNode(P.Sequence, Thread);
   }
-  if (!Call)
-    Stage = UDFPROF_OTHER;
-  return findRow(T, operatorId(T, Call), Module, Stage);
+  if (T->optimizer)
+    P.Stage = UDFPROF_OPTIMIZER;
+  return P;
 }
 
-struct udfprof_cell *udfprof_cell(uint32_t slot) {
+static struct udfprof_row *rowOf(struct udfprof_thread *T, const void *Caller) {
+  const struct udfprof_region *Region = T->region;
+  if (Region && !T->name)
+    return findRow(T, operatorId(T, Region->Name), Region->Module,
+                   Region->Stage);
+  const struct place P = placeOf(T);
+  if (T->name)
+    return findRow(T, operatorId(T, T->name), P.Module, P.Stage);
+  uint32_t Operator = callerId(T, Caller);
+  if (!Operator && P.Node)
+    Operator = nodeId(T, P.Node, P.Sequence);
+  struct udfprof_row *Row =
+      findRow(T, Operator, P.Module, Operator ? P.Stage : UDFPROF_OTHER);
+  if (Row && Operator && !Row->calls)
+    Row->calls = 1;
+  return Row;
+}
+
+struct udfprof_cell *udfprof_cell(uint32_t slot, const void *caller) {
   if (!Active)
     return &Discard;
   struct udfprof_thread *T = udfprof_attach();
   struct udfprof_row *Row = udfprof_row;
-  if (Row == &udfprof_unknown) {
-    Row = rowOf(T);
+  if (!Row->is_known) {
+    Row->hot[slot].left = 0;
+    Row = rowOf(T, caller);
     if (!Row)
       return &Discard;
     if (T->row_length || Row->had_rows) {
       Row->had_rows = T->row_length != 0;
       for (unsigned I = 0; I < Row->used_count; ++I)
-        setRows(Row->cells[Row->used[I]], T->row_length);
+        setRows(Row->hot[Row->used[I]].cell, T->row_length);
     }
     // Outside an operator nothing tells when the context changes.
-    if (T->call || T->region)
+    if (T->name || T->region)
       udfprof_row = Row;
-    if (T->call)
+    if (T->name)
       ++Row->calls;
   }
   return cellIn(Row, slot, T->row_length);
+}
+
+struct udfprof_cell *udfprof_turn(uint32_t slot, const void *caller,
+                                  uint64_t low, uint64_t high) {
+  struct udfprof_cell *C = udfprof_row->hot[slot].cell;
+  const int WasFound = C != NULL;
+  if (!WasFound) {
+    C = udfprof_cell(slot, caller);
+    if (C == &Discard)
+      return C;
+    --C->hot->left;
+    if ((low || high) && C->within.min == INT64_MIN) {
+      C->within.min = keyOf(low, isDouble(slot));
+      C->within.max = keyOf(high, isDouble(slot));
+    }
+  }
+  C->due = 0;
+  if (C->hot->left >= 0)
+    return C;
+  const uint64_t Before = C->granted;
+  if (!(Before & C->sample_mask))
+    C->due |= UDFPROF_SAMPLE;
+  if (!(Before & C->time_mask))
+    C->due |= UDFPROF_TIME;
+  // Halves of hot->passed hold 16 bits.
+  const uint64_t Mask = C->sample_mask & 0x7fff;
+  if (!(Before & Mask))
+    collectPassed(C->hot);
+  uint64_t Next = (Before | Mask) + 1;
+  if (C->row_calls) {
+    if (Before == C->row_next) {
+      C->live = (1u << C->row_rest) - 1;
+      C->padding += lanesOf(slot) - C->row_rest;
+      C->row_next += C->row_calls;
+    }
+    if (C->row_next < Next)
+      Next = C->row_next;
+  }
+  C->granted = Next;
+  C->hot->left = (int64_t)(Next - Before - 1);
+  return C;
 }
 
 //===----------------------------------------------------------------------===//
@@ -519,11 +729,11 @@ static size_t EventRoom, EventFirst, EventCount;
 static uint64_t LostEvents;
 
 int udfprof_ring(size_t capacity) {
-  struct udfprof_event *New = calloc(capacity ? capacity : 1, sizeof *New);
-  if (!New)
+  struct udfprof_event *New = NULL;
+  if (capacity && !(New = allocate(capacity * sizeof *New)))
     return ENOMEM;
   pthread_mutex_lock(&EventsLock);
-  free(Events);
+  release(Events, EventRoom * sizeof *New);
   Events = New;
   EventRoom = capacity;
   EventFirst = EventCount = 0;
@@ -559,12 +769,22 @@ static uint64_t takeElements(struct udfprof_cell *C) {
   return New;
 }
 
-static void takeRange(struct udfprof_cell *C, struct udfprof_range *To) {
+static uint32_t takeRange(struct udfprof_cell *C, struct udfprof_range *To) {
+  struct passed P = passedOf(C->hot);
+  P.Zeros -= C->passed_in_events[0];
+  P.Infinities -= C->passed_in_events[1];
+  C->passed_in_events[0] += P.Zeros;
+  C->passed_in_events[1] += P.Infinities;
+  mergePassed(To, C, P);
   for (int Side = 0; Side < 2; ++Side) {
     mergeRange(&To[Side], &C->range[Side]);
     mergeRange(&C->before[Side], &C->range[Side]);
   }
   clearBounds(C);
+  const uint32_t Flags = C->flags | (P.Zeros ? UDFPROF_ZERO : 0) |
+                         (P.Infinities ? UDFPROF_INF | UDFPROF_ZERO << 4 : 0);
+  C->flags = 0;
+  return Flags;
 }
 
 static void putEvent(const struct udfprof_event *E) {
@@ -589,13 +809,13 @@ static void putEvent(const struct udfprof_event *E) {
 static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
                         uint64_t Start, uint64_t End) {
   for (unsigned I = 0; I < Row->used_count; ++I) {
-    struct udfprof_cell *C = Row->cells[Row->used[I]];
+    struct udfprof_cell *C = Row->hot[Row->used[I]].cell;
     uint64_t Elements = takeElements(C) + C->helped_elements;
     if (!Elements)
       continue;
     int IsDouble = isDouble(C->slot);
     struct udfprof_range Both[2] = {C->helped[0], C->helped[1]};
-    takeRange(C, Both);
+    const uint32_t Flags = takeRange(C, Both);
     struct udfprof_event E = {.start = Start,
                               .end = End,
                               .thread = T->id,
@@ -609,8 +829,8 @@ static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
                               .in_max = maxOf(&Both[0], IsDouble),
                               .out_min = minOf(&Both[1], IsDouble),
                               .out_max = maxOf(&Both[1], IsDouble),
-                              .flags = C->flags | C->helped_flags};
-    C->flags = C->helped_flags = 0;
+                              .flags = Flags | C->helped_flags};
+    C->helped_flags = 0;
     C->helped_elements = 0;
     clearRange(&C->helped[0]);
     clearRange(&C->helped[1]);
@@ -622,10 +842,11 @@ void udfprof_operator_udf(uint32_t number, uint64_t elements, uint64_t start) {
   if (!Active || number >= UDFPROF_OPERATOR_UDFS)
     return;
   uint64_t Now = __rdtsc();
-  struct udfprof_cell *C = udfprof_cell(UDFPROF_FUNCTION_SLOTS + number);
+  struct udfprof_cell *C = udfprof_cell(UDFPROF_FUNCTION_SLOTS + number,
+                                        __builtin_return_address(0));
   if (C == &Discard)
     return;
-  ++C->calls;
+  ++C->granted;
   C->elements += elements;
   if (!udfprof_depth)
     return;
@@ -652,15 +873,14 @@ void udfprof_operator_udf(uint32_t number, uint64_t elements, uint64_t start) {
   putEvent(&E);
 }
 
-void udfprof_operator_end(struct udfprof_thread *self,
-                          const struct udfprof_frame *frame) {
+void udfprof_operator_end(struct udfprof_thread *self, uint64_t start) {
   if (!Active)
     return;
   uint64_t Now = __rdtsc();
   struct udfprof_row *Row = udfprof_row;
-  Row->ticks += Now - frame->start;
+  Row->ticks += Now - start;
   if (udfprof_depth == UDFPROF_EVENTS)
-    writeEvents(self, Row, frame->start, Now);
+    writeEvents(self, Row, start, Now);
 }
 
 //===----------------------------------------------------------------------===//
@@ -676,18 +896,18 @@ static void runRegion(void *Data) {
   }
   struct udfprof_region *Outer = T->region;
   struct udfprof_row *Row = udfprof_row;
-  const void *Call = T->call;
+  const char *Name = T->name;
   T->region = R;
-  T->call = NULL;
+  T->name = NULL;
   const int64_t Length = T->row_length;
   T->row_length = R->RowLength;
-  udfprof_row = &udfprof_unknown;
+  udfprof_row = T->unknown;
   R->Function(R->Data);
   T->row_length = Length;
-  if (udfprof_row != &udfprof_unknown) {
+  if (udfprof_row->is_known) {
     __atomic_store_n(&R->Touched, 1, __ATOMIC_RELAXED);
     if (udfprof_depth == UDFPROF_EVENTS) {
-      struct Help *H = malloc(sizeof *H);
+      struct Help *H = allocate(sizeof *H);
       if (H) {
         H->Row = udfprof_row;
         H->Next = __atomic_load_n(&R->Helped, __ATOMIC_RELAXED);
@@ -698,7 +918,7 @@ static void runRegion(void *Data) {
     }
   }
   udfprof_row = Row;
-  T->call = Call;
+  T->name = Name;
   T->region = Outer;
 }
 
@@ -707,18 +927,16 @@ static void runRegion(void *Data) {
 static void takeHelp(struct udfprof_row *Mine, struct Help *H) {
   while (H) {
     for (unsigned I = 0; I < H->Row->used_count; ++I) {
-      struct udfprof_cell *C = H->Row->cells[H->Row->used[I]];
+      struct udfprof_cell *C = H->Row->hot[H->Row->used[I]].cell;
       uint64_t Elements = takeElements(C);
       if (!Elements)
         continue;
       struct udfprof_cell *To = cellIn(Mine, C->slot, 0);
       To->helped_elements += Elements;
-      To->helped_flags |= C->flags;
-      C->flags = 0;
-      takeRange(C, To->helped);
+      To->helped_flags |= takeRange(C, To->helped);
     }
     struct Help *Next = H->Next;
-    free(H);
+    release(H, sizeof *H);
     H = Next;
   }
 }
@@ -726,7 +944,7 @@ static void takeHelp(struct udfprof_row *Mine, struct Help *H) {
 void udfprof_parallel(void (*function)(void *), void *data, unsigned threads,
                       unsigned flags) {
   struct udfprof_thread *T = udfprof_attach();
-  if (!Active || !(T->call || T->region)) {
+  if (!Active || !(T->name || T->region)) {
     udfprof_gomp_parallel(function, data, threads, flags);
     return;
   }
@@ -734,26 +952,25 @@ void udfprof_parallel(void (*function)(void *), void *data, unsigned threads,
                              .Data = data,
                              .Master = T,
                              .RowLength = T->row_length};
-  if (T->call) {
-    R.Call = T->call;
-    R.Module = T->module;
-    R.Stage = T->optimizer ? UDFPROF_OPTIMIZER : T->stage;
-    if (R.Stage == UDFPROF_BACKWARD && !R.Module)
-      R.Module = moduleOfNode(); // the node is known on this thread only
+  if (T->name) {
+    const struct place P = placeOf(T); // the node is known on this thread only
+    R.Name = T->name;
+    R.Module = P.Module;
+    R.Stage = P.Stage;
   } else {
-    R.Call = T->region->Call;
+    R.Name = T->region->Name;
     R.Module = T->region->Module;
     R.Stage = T->region->Stage;
   }
   udfprof_gomp_parallel(runRegion, &R, threads, flags);
   if (!R.Touched)
     return;
-  if (udfprof_row == &udfprof_unknown) {
-    struct udfprof_row *Row = rowOf(T);
+  if (!udfprof_row->is_known) {
+    struct udfprof_row *Row = rowOf(T, NULL);
     if (!Row)
       return;
     udfprof_row = Row;
-    if (T->call)
+    if (T->name)
       ++Row->calls;
   }
   takeHelp(udfprof_row, R.Helped);
@@ -771,16 +988,15 @@ static void clearAll(void) {
       R->calls = R->ticks = 0;
       unsigned Count = __atomic_load_n(&R->used_count, __ATOMIC_ACQUIRE);
       for (unsigned I = 0; I < Count; ++I)
-        clearCell(R->cells[R->used[I]], R->used[I]);
+        clearCell(R->hot[R->used[I]].cell, &R->hot[R->used[I]], R->used[I]);
     }
 }
 
 void udfprof_start(uint32_t depth, uint32_t stride) {
   udfprof_depth = depth;
   SampleMask = stride - 1;
-  clearCell(&Discard, 0);
-  Discard.look_mask = Discard.sample_mask = UINT64_MAX;
-  Discard.time_mask = UINT64_MAX;
+  clearCell(&Discard, &DiscardHot, 0);
+  Discard.sample_mask = Discard.time_mask = UINT64_MAX;
   clearAll();
   pthread_mutex_lock(&EventsLock);
   EventFirst = EventCount = 0;
@@ -798,6 +1014,8 @@ static void readCell(const struct udfprof_row *Row,
   struct udfprof_range R[2] = {C->range[0], C->range[1]};
   mergeRange(&R[0], &C->before[0]);
   mergeRange(&R[1], &C->before[1]);
+  const struct passed P = passedOf(C->hot);
+  mergePassed(R, C, P);
   memset(Out, 0, sizeof *Out);
   Out->function = functionOf(C->slot);
   Out->dtype = dtypeOf(C->slot);
@@ -805,7 +1023,7 @@ static void readCell(const struct udfprof_row *Row,
   Out->stage = Row->stage;
   Out->operator_id = Row->operator_id;
   Out->module_id = Row->module_id;
-  Out->calls = C->calls;
+  Out->calls = callsOf(C);
   Out->elements = elementsOf(C);
   Out->in_min = minOf(&R[0], IsDouble);
   Out->in_max = maxOf(&R[0], IsDouble);
@@ -813,6 +1031,9 @@ static void readCell(const struct udfprof_row *Row,
   Out->out_max = maxOf(&R[1], IsDouble);
   Out->in = C->specials[0];
   Out->out = C->specials[1];
+  Out->in.zero += P.Zeros;
+  Out->in.neg_inf += P.Infinities;
+  Out->out.zero += P.Infinities;
   Out->made_nan_ns = C->made_nan_ns;
   Out->made_inf_ns = C->made_inf_ns;
   Out->made_subnormal_ns = C->made_subnormal_ns;
@@ -833,8 +1054,8 @@ size_t udfprof_cells(struct udfprof_cell_record *out, size_t capacity) {
          R = R->next) {
       unsigned Used = __atomic_load_n(&R->used_count, __ATOMIC_ACQUIRE);
       for (unsigned I = 0; I < Used; ++I) {
-        const struct udfprof_cell *C = R->cells[R->used[I]];
-        if (!C->calls)
+        const struct udfprof_cell *C = R->hot[R->used[I]].cell;
+        if (!callsOf(C))
           continue;
         if (Count < capacity)
           readCell(R, C, &out[Count]);

@@ -70,75 +70,98 @@ struct udfprof_range {
   int64_t min, max;
 };
 
-/// What a thread knows about one function and form in one context.
-///
-/// The first words are read by generated code, at the offsets that
-/// Instrument.cpp states. low and high bound what needs no second look: they
-/// are the extremes so far, but finite, as a float or double.
-struct udfprof_cell {
+/// What generated code reads and writes of one function and form in one
+/// context, at the offsets that Instrument.cpp states: a cache line in its row,
+/// and another one for functions of which generated code knows the results of
+/// zero and of negative infinity (see Instrument.cpp), and counts these itself.
+struct udfprof_hot {
+  int64_t left;               ///< calls until the next one that is looked at
+  uint64_t zeros, infinities; ///< that passed, but for those in `passed`
+  // Bound what needs no second look: the extremes so far, but finite and
+  // inside cell->within; as a float or double. +inf and 0 if that is nothing.
   struct {
     uint64_t low, high;
   } bound[2];
-  uint64_t calls;
-  uint64_t look_mask;   ///< every call with none of it in `calls` is looked at
-  uint64_t time_mask;   ///< and timed, in the same way; all ones for never
-  uint64_t sample_mask; ///< and enters the histograms
-  // From here on only out-of-line code reads and writes.
+  struct udfprof_cell *cell;
+  // By lane, zeros in the lower half and infinities in the upper; emptied when
+  // a call is looked at, before a half is full.
+  uint32_t passed[16];
+};
+
+/// Bits of udfprof_cell::due: what the call that is looked at is used for.
+enum { UDFPROF_SAMPLE = 1, UDFPROF_TIME = 2 };
+
+/// What a thread knows about one function and form in one context. Out-of-line
+/// code reads and writes it.
+struct udfprof_cell {
+  // Read by generated code, too.
+  uint32_t due;
+  uint32_t live; ///< lanes of this call that belong to elements
+  struct udfprof_hot *hot;
+  uint16_t slot;
+  // Kernels that fill up the last vector of a row: see udfprof_thread.
+  uint8_t zeros_are_padding;
+  uint64_t granted; ///< calls, when hot->left is taken away
+  // A call is timed, or enters the histograms, when none of these is in the
+  // number of calls before it; all ones for never.
+  uint64_t time_mask, sample_mask;
+  struct udfprof_range within;    ///< generated code may let arguments pass
   struct udfprof_range range[2];  ///< since the last event, or the beginning
   struct udfprof_range before[2]; ///< until the last event
   struct udfprof_specials specials[2];
   uint64_t elements;  ///< of the array form; the others have calls * lanes
   uint64_t in_events; ///< elements that events have been written for
+  uint64_t passed_in_events[2]; ///< zeros, infinities
   uint64_t made_nan_ns, made_inf_ns, made_subnormal_ns;
   uint64_t ticks, timed_elements, hist_elements;
   // What other threads did within the operator call that is going on.
   struct udfprof_range helped[2];
   uint64_t helped_elements;
   uint32_t flags, helped_flags; ///< since the last event
-  uint16_t slot;
-  // Kernels that fill up the last vector of a row: see udfprof_thread.
-  uint8_t zeros_are_padding;
-  uint32_t row_calls, row_at, row_rest;
+  uint64_t row_next;            ///< number of the call that ends the row
+  uint32_t row_calls, row_rest;
   uint64_t padding; ///< lanes that belong to no element
   uint64_t hist[2][2][UDFPROF_BINS];
 };
 
-/// One context of one thread. Its cells come first: generated code indexes
-/// the row itself.
+/// One context of one thread. What generated code indexes comes first.
 struct udfprof_row {
-  struct udfprof_cell *cells[UDFPROF_SLOTS];
+  struct udfprof_hot hot[UDFPROF_SLOTS];
   uint64_t calls, ticks; ///< of the operator
   uint32_t operator_id, module_id;
   uint8_t stage, had_rows;
+  uint8_t is_known; ///< 0: a thread's context that is not looked up yet
   uint16_t used_count;
   uint16_t used[UDFPROF_SLOTS];
   struct udfprof_row *next;
 };
 
-/// What is restored when an operator ends.
+/// What is restored when an operator ends that RecordFunction follows.
 struct udfprof_frame {
   const void *call;
+  const char *name;
   struct udfprof_row *row;
   uint64_t start; ///< time stamp counter
-  uint32_t module;
-  uint8_t stage;
 };
 
 enum { UDFPROF_FRAMES = 1024 };
 
-enum { UDFPROF_MADE = 1 << 17, UDFPROF_MADE_MASK = UDFPROF_MADE - 1 };
+enum { UDFPROF_MADE = 1 << 15, UDFPROF_MADE_MASK = UDFPROF_MADE - 1 };
 
-struct udfprof_made { // which module was called when a node was made
-  uint32_t sequence, module;
+/// From which sequence number on autograd's nodes were made in a module.
+struct udfprof_made {
+  uint64_t sequence;
+  uint32_t module;
 };
 
 struct udfprof_region;
 
 struct udfprof_thread {
-  uint32_t module; ///< written by Python, through udfprof_module_word
+  uint32_t module;  ///< being called
+  const void *node; ///< that autograd ran when the module was called
   uint32_t optimizer;
-  uint8_t stage;    ///< of what runs outside an optimizer
-  const void *call; ///< the RecordFunction that is innermost
+  const char *name; ///< of the innermost operator, null outside of any
+  const void *call; ///< the innermost RecordFunction, where there is one
   uint32_t depth;
   struct udfprof_region *region;
   // Elements of a row while a kernel of softmax or log_softmax works along the
@@ -146,10 +169,12 @@ struct udfprof_thread {
   // row up with zeros, subtracts the row's maximum and exponentiates; without
   // knowing where rows end, padding could not be told from values.
   int64_t row_length;
-  struct udfprof_made *made; ///< a ring, indexed by the sequence number
+  struct udfprof_made *made; ///< a ring
+  uint64_t made_count;
   uint64_t torch_id;
   uint32_t id; ///< the kernel's
   uint32_t alive;
+  struct udfprof_row *unknown; ///< the row while none is looked up
   struct udfprof_row *rows;
   struct udfprof_row **table; ///< open addressing over operator, module, stage
   uint32_t table_size, table_used;
@@ -157,6 +182,15 @@ struct udfprof_thread {
     const char *text;
     uint32_t id;
   } names[256]; ///< the last operators met, by the address of their name
+  struct {
+    const void *caller;
+    uint32_t id, calls;
+  } callers[256]; ///< the last callers met outside of operators
+  struct {
+    const void *node;
+    uint64_t sequence;
+    uint32_t id;
+  } last_node; ///< met outside of operators
   struct udfprof_thread *next;
   struct udfprof_frame frames[UDFPROF_FRAMES];
 };
@@ -199,11 +233,20 @@ struct udfprof_operator_record {
 
 /// What the runtime asks the observer, which alone knows torch's types.
 struct udfprof_torch {
-  const char *(*name)(const void *call);
-  /// The node that autograd runs on this thread: 1, or 0 if there is none.
-  int (*node)(uint64_t *sequence, uint64_t *thread);
+  /// The node that autograd runs on this thread, or null.
+  const void *(*node)(uint64_t *sequence, uint64_t *thread);
+  /// Writes its name, cut off to \p size.
+  void (*node_name)(char *text, size_t size);
+  /// Writes the name of the operator whose code called this thread's current
+  /// function, by a look at the stack; empty if there is none.
+  void (*caller_name)(char *text, size_t size);
+  /// From now on follow all operators, also those outside of the list.
+  void (*follow_all)(void);
   uint64_t (*thread)(void);
 };
+
+/// Calls by an operator that is not followed until all operators are.
+enum { UDFPROF_PATIENCE = 64 };
 
 // The models are stated so that a library which is loaded late reaches these
 // words with two instructions; they fit into the room that the C library keeps.
@@ -212,15 +255,22 @@ extern UDFPROF_EXPORT __thread struct udfprof_row *udfprof_row
 extern UDFPROF_EXPORT __thread struct udfprof_thread *udfprof_self
     __attribute__((tls_model("initial-exec")));
 
-/// The row of a context that is not looked up yet: all its cells are null.
+/// The row of threads that nothing is known of yet.
 UDFPROF_EXPORT extern struct udfprof_row udfprof_unknown;
 UDFPROF_EXPORT extern uint32_t udfprof_depth;
 
 UDFPROF_EXPORT int udfprof_abi(void);
 
-/// Slow path of an instrumented function: the cell of \p slot in the context
-/// that this thread is in. Never null.
-UDFPROF_EXPORT struct udfprof_cell *udfprof_cell(uint32_t slot);
+/// The cell of \p slot in the context that this thread is in. Never null.
+/// \p caller: return address of the instrumented function.
+UDFPROF_EXPORT struct udfprof_cell *udfprof_cell(uint32_t slot,
+                                                 const void *caller);
+
+/// Slow path of an instrumented function that has used up hot->left: the cell,
+/// with what the call is due for. \p low and \p high are encodings of the
+/// arguments between which generated code may let a call pass, both 0 for all.
+UDFPROF_EXPORT struct udfprof_cell *
+udfprof_turn(uint32_t slot, const void *caller, uint64_t low, uint64_t high);
 
 /// Adds the time of \p elements to the cell.
 UDFPROF_EXPORT void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
@@ -242,9 +292,15 @@ UDFPROF_EXPORT void udfprof_set_torch(const struct udfprof_torch *torch);
 
 /// End of an operator that used a function, at the depths timed and events.
 UDFPROF_EXPORT void udfprof_operator_end(struct udfprof_thread *self,
-                                         const struct udfprof_frame *frame);
+                                         uint64_t start);
 
-UDFPROF_EXPORT void udfprof_make_ring(struct udfprof_thread *self);
+/// Nodes that autograd makes from \p sequence on belong to \p self's module.
+UDFPROF_EXPORT void udfprof_made(struct udfprof_thread *self,
+                                 uint64_t sequence);
+
+/// Bytes that this file has allocated in the life of the process, but for what
+/// it gave back; events and their ring included.
+UDFPROF_EXPORT uint64_t udfprof_memory(void);
 
 /// Zeroes everything and begins to count. \p stride: every how many calls of a
 /// vector form enter the histograms (a power of two; 1 for all).
@@ -260,15 +316,12 @@ UDFPROF_EXPORT size_t udfprof_operators(struct udfprof_operator_record *out,
 UDFPROF_EXPORT size_t udfprof_events(struct udfprof_event *out,
                                      size_t capacity);
 UDFPROF_EXPORT uint64_t udfprof_lost_events(void);
-/// Gives the ring room for \p capacity events; 0, or ENOMEM.
+/// Gives the ring room for \p capacity events, which may be none; 0, or ENOMEM.
 UDFPROF_EXPORT int udfprof_ring(size_t capacity);
 
 UDFPROF_EXPORT uint32_t udfprof_intern(const char *text);
 UDFPROF_EXPORT const char *udfprof_string(uint32_t id);
 UDFPROF_EXPORT uint32_t udfprof_string_count(void);
-
-/// The address of this thread's word for the id of the module being called.
-UDFPROF_EXPORT uint32_t *udfprof_module_word(void);
 
 /// One reading of both clocks: time stamp counter, CLOCK_MONOTONIC.
 UDFPROF_EXPORT void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns);

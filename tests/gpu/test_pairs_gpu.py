@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors, oracle, pairs
+from pytest_udftorch import executors, oracle, pairs, roofline
 from pytest_udftorch.fusion import fuse, on_streams, trace
+from pytest_udftorch.segments import Units
+from pytest_udftorch.timers import SyncTimer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -61,6 +63,13 @@ def test_replay_follows_its_inputs(model, x):
             torch.testing.assert_close(run(fresh), model(fresh))
 
 
+def test_replay_refuses_other_shapes_and_dtypes(model, x):
+    run = executors.make(executors.resolve("eager+cudagraph"), model, (x,))
+    for other in (x[:1], torch.cat([x, x]), x.double()):
+        with pytest.raises(executors.CapturedShapeError, match=r"captured for torch.float32\[4, 3"):
+            run(other)
+
+
 def test_branches_on_streams_are_ordered(model):
     """Many replays on fresh inputs: a missing wait would show as a changing result."""
     big = torch.randn(64, 3, 64, 64, device="cuda")
@@ -78,9 +87,14 @@ def test_work_that_cannot_be_captured_is_recorded(x):
         def forward(self, x):
             return x * float(x.sum().item() > 0)
 
+    stream = torch.cuda.current_stream()
     pair = pairs.model_pair(Waits().eval(), x, ["eager+cudagraph", "eager+channels_last"])
     assert "eager+cudagraph" in pair.failures
     assert "eager+channels_last" in pair.working
+    assert torch.cuda.current_stream() == stream
+    assert torch.randn(3, device="cuda").isfinite().all()
+    run = executors.make(executors.resolve("eager+cudagraph"), nn.Tanh(), (x,))
+    assert torch.equal(run(x), x.tanh())
 
 
 def test_inputs_on_the_cpu_cannot_be_captured():
@@ -97,3 +111,32 @@ def test_plan_is_found_and_applied(model, x, tmp_path):
     with torch.no_grad():
         torch.testing.assert_close(run(x), model(x), rtol=2e-3, atol=2e-3)
     assert trace(model) is not None
+
+
+def test_profiler_attributes_kernels_to_their_unit():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4096), nn.Linear(4096, 4096)).cuda()
+    x = torch.randn(4096, 64, device="cuda")
+    bench = oracle._Bench(Units(model.eval(), (x,), 3), (x,), model)
+    small, wide, big = bench.profile_in_place([(u, u + 1, "eager") for u in range(3)])
+    assert 0 < small < wide < big
+    timed = bench.time_in_place([(u, u + 1, "eager") for u in range(3)], 10)
+    assert big == pytest.approx(timed[2], rel=0.3)
+
+
+def test_nothing_is_faster_than_the_roofline(model, x):
+    rates = roofline.ceilings("cuda")
+    a = torch.randn(4096, 4096, device="cuda")
+    product = nn.Linear(4096, 4096, bias=False).cuda().eval()
+    for layer, given in ((product, a), (model, x)):
+        least = roofline.bound_ns(roofline.work(layer, (given,)), rates)
+        with torch.no_grad():
+            timing = SyncTimer("cuda", runs=6, rounds=3).time(lambda f=layer, g=given: f(g))
+        assert 0 < least < timing.median_ns
+
+
+def test_executors_of_other_packages_agree_or_say_what_is_missing(model, x):
+    pair = pairs.model_pair(model, x, ["thunder-profile", "jax"])
+    pair.check()
+    for name, reason in pair.failures.items():
+        print(name, reason)
+        assert "is not installed" in reason or "does not load" in reason or "has no gpu" in reason

@@ -428,6 +428,16 @@ INSTRUMENT_ERRORS = {
     "arity": (watched(arity=3), ["'arity' must be 1 or 2"]),
     "slot": (watched(slot=-1), ["'slot' must be a number from 0 to 65535"]),
     "chunk": (watched(chunk=-1), ["'chunk' must be a number of elements, or 0"]),
+    "ordinary": (watched(ordinary=[1, 1]), ["'ordinary' must be two numbers in order"]),
+    "ordinary no range": (watched(ordinary=[1]), ["'ordinary' must be two numbers in order"]),
+    "ordinary of two arguments": (
+        watched(ordinary=[0, 1], arity=2),
+        ["'ordinary' must be two numbers in order, of a scalar or vector form of one argument"],
+    ),
+    "exponential": (
+        watched(exponential=True),
+        ["'exponential' must be true or false, and goes with 'ordinary'"],
+    ),
     "undefined": (watched(symbol="nobody"), ["names 'nobody'", "has no such function"]),
     "declared": (watched(symbol="only_declared"), ["only declares it", "let udf-widen make it"]),
     "another type": (

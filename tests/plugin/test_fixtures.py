@@ -122,7 +122,85 @@ def test_fixtures_are_documented(suite):
         [
             "udf_session [[]session scope[]] -- *plugin.py:*",
             "patched_libtorch -- *plugin.py:*",
+            "sync_timer [[]session scope[]] -- *plugin.py:*",
+            "model_pair [[]session scope[]] -- *plugin.py:*",
+            "oracle [[]session scope[]] -- *plugin.py:*",
         ]
     )
     # No test runs, so nothing is built.
     result.stdout.fnmatch_lines(["udftorch: one 1.5 *; not built, as no test is run; *"])
+
+
+def test_timer_pair_and_oracle_are_there_for_any_suite(suite):
+    suite.write(
+        test_it="""
+        import sys
+
+        def test_before():
+            assert "torch" not in sys.modules
+
+        def test_timer(sync_timer):
+            timed = sync_timer(runs=6, rounds=1).compare(
+                {"few": lambda: sum(range(10)), "many": lambda: sum(range(100_000))}
+            )
+            assert timed.verdict("few", over="many") == "faster"
+
+        def test_pair_and_plan(model_pair, oracle):
+            import torch
+
+            model, x = torch.nn.Sequential(torch.nn.Linear(4, 4)).eval(), torch.ones(2, 4)
+            pair = model_pair(model, x, ["fx"])
+            pair.check()
+            assert pair.working == ["eager", "fx"]
+            plan = oracle(model, x, executors=["eager", "fx"], runs=6, rounds=1)
+            assert torch.equal(plan.apply(model, (x,))(x), model(x))
+    """
+    )
+    suite.run().assert_outcomes(passed=3)
+
+
+def test_cuda_asked_for_and_absent_skips_with_the_reason(suite, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    suite.write(
+        test_it="""
+        import pytest
+        from pytest_udftorch import UdfError
+
+        MODEL = lambda: __import__("torch").nn.Linear(2, 2).eval()
+        X = lambda: __import__("torch").ones(1, 2)
+
+        def test_timer(sync_timer): sync_timer("cuda")
+        def test_pair(model_pair): model_pair(MODEL(), X(), device="cuda")
+        def test_oracle(oracle): oracle(MODEL(), X(), device="cuda")
+
+        def test_mistakes_are_no_skips(sync_timer):
+            with pytest.raises(UdfError, match="names no device"):
+                sync_timer("cude")
+            with pytest.raises(UdfError, match="no option 'round'"):
+                sync_timer(round=3)
+    """
+    )
+    result = suite.run("-rs")
+    result.assert_outcomes(skipped=3, passed=1)
+    result.stdout.fnmatch_lines(["SKIPPED [[]3[]] *: CUDA was asked for, but torch *"])
+
+
+def test_without_torch_the_fixtures_say_what_is_missing(suite):
+    suite.write(
+        conftest="""
+        import sys
+
+        # What an import finds when torch is not installed.
+        sys.modules["torch"] = None
+    """,
+        test_it="""
+        def test_timer(sync_timer): pass
+        def test_pair(model_pair): pass
+        def test_plan(oracle): pass
+    """,
+    )
+    result = suite.run()
+    result.assert_outcomes(errors=3)
+    for name in ("sync_timer", "model_pair", "oracle"):
+        assert f"The fixture {name} needs torch, which is not installed" in result.stdout.str()
+    assert "Traceback" not in result.stdout.str()

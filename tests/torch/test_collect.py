@@ -281,6 +281,142 @@ def test_layers_stages_and_operators(library):
     assert 3 * 1600 < rows["features.1", "backward", "aten::elu_backward"].elements <= 3 * 1650
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_softmax_passes_is_counted_in_stock_functions(dtype, threads, causal):
+    """Zeros and negative infinities, which generated code counts by itself."""
+    torch.set_num_threads(threads)
+    for length in (64, 61):
+        x = torch.randn(40, length, length, dtype=dtype) * 5
+        if causal:
+            x = x + torch.full((length, length), -torch.inf, dtype=dtype).triu(1)
+        for depth in ("counters", "events"):
+            with patched("std", ("exp",), profile=depth) as s:
+                torch.softmax(x, -1)
+            shifted = x - x.max(-1, keepdim=True).values
+            cell = whole(s.profile)
+            assert cell["elements"] == x.numel()
+            assert seen(cell, "in") == truth(shifted)
+            out = truth(torch.exp(shifted))
+            assert seen(cell, "out")["zero"] == out["zero"]
+            assert (cell["out_min"], cell["out_max"]) == pytest.approx((out["min"], 1.0), rel=1e-6)
+        (event,) = s.profile.events
+        assert event["elements"] == x.numel()
+        assert (event["in_min"], event["in_max"]) == (shifted.min().item(), 0.0)
+        flags = record.EVENT_FLAGS
+        assert bool(event["flags"] >> flags.index("in_inf") & 1) == causal
+        assert event["flags"] >> flags.index("in_zero") & 1
+
+
+def test_an_argument_beyond_what_passes_is_looked_at():
+    """Arguments of which exp's results are subnormal, zero or infinite, behind ordinary ones."""
+    x = torch.linspace(-80.0, 80.0, 4096)
+    for value, kind in ((-100.0, "subnormal"), (-120.0, "zero"), (100.0, "pos_inf")):
+        y = x.clone()
+        y[1000] = value
+        for order in (y, torch.cat((y, x)), torch.cat((x, y))):
+            with patched("std", ("exp",), profile=True) as s:
+                torch.ops.aten.elu_backward(order, 1.0, 1.0, 1.0, False, order)
+            cell = whole(s.profile)
+            assert cell[f"out_{kind}"] == 1
+            assert (cell["in_min"], cell["in_max"]) == (order.min().item(), order.max().item())
+
+
+def test_an_operator_outside_of_the_list_is_recognised(library):
+    """binary_cross_entropy calls log from a kernel of its own, which no stub leads to."""
+    x, y = torch.rand(100, requires_grad=True), torch.rand(100)
+    with patched(library, ("log", "exp"), profile=True) as s:
+        for _ in range(5):
+            F.binary_cross_entropy(x, y).backward()
+        torch.exp(torch.ones(3))
+    rows = {r.key["operator"]: r for r in s.profile.rows("operator")}
+    assert set(rows) == {"aten::binary_cross_entropy", "aten::exp"}
+    assert rows["aten::binary_cross_entropy"].elements == 5 * 100
+    assert rows["aten::binary_cross_entropy"].operator_calls == 5
+    assert rows["aten::exp"].operator_calls == 1
+
+
+class Recomputed(nn.Module):
+    """Runs a layer's forward pass a second time, inside the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.ELU(), nn.Sequential(nn.ELU(), nn.ELU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.utils.checkpoint import checkpoint
+
+        return checkpoint(self.second, self.first(x), use_reentrant=False)
+
+
+def test_backward_of_recomputed_layers(library):
+    model, x = Recomputed(), torch.randn(64, requires_grad=True)
+    with patched(library, ("exp", "expm1"), profile=True) as s:
+        model(x).sum().backward()
+    found = {
+        (r.key["module"], r.key["stage"], r.key["operator"]): r.operator_calls
+        for r in s.profile.rows("module", "stage", "operator")
+    }
+    assert found == {
+        ("first", "forward", "aten::elu"): 1,
+        ("second.0", "forward", "aten::elu"): 1,
+        ("second.1", "forward", "aten::elu"): 1,
+        ("second.0", "backward", "aten::elu"): 1,  # the second's argument
+        ("second.0", "backward", "aten::elu_backward"): 1,
+        ("second.1", "backward", "aten::elu_backward"): 1,
+        ("first", "backward", "aten::elu_backward"): 1,
+    }
+
+
+def test_a_gradient_taken_inside_a_module_belongs_to_its_own_layer(library):
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ELU()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.autograd.grad(self.inner(x).sum(), x)[0]
+
+    with patched(library, ("exp",), profile=True) as s:
+        Outer()(torch.randn(40, requires_grad=True))
+    (row,) = s.profile.rows("module", "stage")
+    assert (row.key["module"], row.key["stage"]) == ("inner", "backward")
+
+
+def test_modules_are_named_only_while_a_session_watches_them(library, monkeypatch):
+    asked = []
+    find = collect._Modules._find
+
+    def counted(self, module, caller):
+        asked.append(type(module).__name__)
+        return find(self, module, caller)
+
+    monkeypatch.setattr(collect._Modules, "_find", counted)
+    model = Small()
+    with patched(library, ("exp",), profile=True):
+        model(torch.ones(2, 8))
+        model(torch.ones(2, 8))
+    assert len(asked) == 9  # once each
+    Small()(torch.ones(2, 8))
+    assert len(asked) == 9
+
+
+@pytest.mark.parametrize("depth", ["counters", "timed"])
+def test_memory_does_not_grow_with_the_number_of_steps(library, depth):
+    """What the runtime has allocated itself, and what it hands out."""
+    with patched(library, ("exp", "expm1", "log"), profile=depth) as s:
+        memory = session.binder().native.cells.memory
+        train(3)
+        few, cells = memory(), len(s.collector.cells())
+        train(12)
+        assert (memory(), len(s.collector.cells())) == (few, cells)
+        torch.tanh(torch.ones(3))  # not watched
+        assert memory() == few
+        type(f"New{depth}", (nn.Sigmoid,), {})()(torch.ones(3))  # a context of its own
+        assert memory() > few
+
+
 class Powers(torch.optim.SGD):
     """An optimizer that uses a function."""
 
@@ -621,23 +757,39 @@ def test_records_have_the_layout_of_the_header(tmp_path):
     lines.append(f'_Static_assert(UDFPROF_SLOTS >= {len(WATCHED) * 10}, "");')
     lines.append(f'_Static_assert(UDFPROF_LOG == {WATCHED.index("log")}, "");')
     pass_source = Path(__file__).parents[2] / "llvm" / "pass" / "Instrument.cpp"
-    (words,) = re.findall(r"enum CellOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
+    (words,) = re.findall(r"enum HotOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
     members = {
+        "Left": "left",
+        "Zeros": "zeros",
+        "Infinities": "infinities",
         "InLow": "bound[0].low",
         "InHigh": "bound[0].high",
         "OutLow": "bound[1].low",
         "OutHigh": "bound[1].high",
-        "Calls": "calls",
-        "LookMask": "look_mask",
-        "TimeMask": "time_mask",
-        "SampleMask": "sample_mask",
+        "Cell": "cell",
+        "Passed": "passed",
     }
+    offsets = dict(re.findall(r"(\w+) = (\d+)", words))
+    size = offsets.pop("HotSize")
+    assert offsets.keys() == members.keys()
+    lines.append(f'_Static_assert(sizeof(struct udfprof_hot) == {size}, "");')
+    lines.append('_Static_assert(offsetof(struct udfprof_row, hot) == 0, "");')
+    for word, offset in offsets.items():
+        lines.append(
+            f'_Static_assert(offsetof(struct udfprof_hot, {members[word]}) == {offset}, "");'
+        )
+    (words,) = re.findall(r"enum CellOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
+    members = {"Due": "due", "Live": "live", "HotOf": "hot"}
     offsets = dict(re.findall(r"(\w+) = (\d+)", words))
     assert offsets.keys() == members.keys()
     for word, offset in offsets.items():
         lines.append(
             f'_Static_assert(offsetof(struct udfprof_cell, {members[word]}) == {offset}, "");'
         )
+    due = dict(re.findall(r"Due(Sample|Time) = (\d+)", pass_source.read_text()))
+    assert due.keys() == {"Sample", "Time"}
+    for name, bit in due.items():
+        lines.append(f'_Static_assert(UDFPROF_{name.upper()} == {bit}, "");')
     source = tmp_path / "layout.c"
     source.write_text('#include "udfprof.h"\n' + "\n".join(lines) + "\n")
     include = native_source("udfprof.h").parent

@@ -143,7 +143,18 @@ def test_plan_is_found_applied_kept_and_read_again(model, x, tmp_path):
     assert any("takes about as long" in text for _, _, text in said)
     report = plan.report
     assert set(report["uniform"]) == set(INTERPRETED)
-    assert {"best of two runs", "greedy", "thesis programme"} <= set(report["plans"])
+    assert set(report["plans"]) >= {
+        "layer-timed oracle",
+        "profiler-timed oracle",
+        "best of two runs",
+        "greedy",
+        "thesis programme",
+    }
+    assert set(report["unit_profiled_ns"]) == set(INTERPRETED)
+    assert all(ns > 0 for row in report["unit_profiled_ns"].values() for ns in row)
+    assert report["unit_bound_profiled_ns"] > 0
+    assert report["roofline_ns"] > 0
+    assert set(report["regret_over_roofline"]) == set(report["regret"])
     assert report["unit_bound_ns"] <= min(map(sum, report["unit_ns"].values()))
     assert set(report["regret"]) >= {"best uniform", "greedy"}
     plan.save(tmp_path / "plan.json")
@@ -180,6 +191,27 @@ def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
     plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
     assert slow_executor in plan.report["not_tried_on_units"]
     assert slow_executor not in plan.report["unit_ns"]
+
+
+def test_profiler_finds_the_unit_that_takes_long(model, x, slow_executor):
+    units = Units(model, (x,), 3)
+    bench = oracle._Bench(units, (x,), model)
+    plain = [(u, u + 1, "eager") for u in range(len(units))]
+    slowed = [*plain[:-1], (len(units) - 1, len(units), slow_executor)]
+    before, after = bench.profile_in_place(plain), bench.profile_in_place(slowed)
+    assert len(before) == len(after) == len(units)
+    assert after[-1] > 5 * before[-1]
+    assert after[0] < 5 * before[0]
+
+
+def test_opponents_are_measured_and_never_chosen(model, x):
+    plan = oracle.oracle(
+        model, x, executors=["eager"], opponents=["fx", "thunder-profile"], **QUICK
+    )
+    assert "fx" in plan.report["plan_measurement"]["timings"]
+    assert {name for *_, name in plan.stored.segments} == {"eager"}
+    assert "fx" not in plan.report["unit_ns"]
+    assert "thunder-profile" in plan.report["members"]
 
 
 def test_plan_for_something_else_is_refused(model, x):
@@ -225,6 +257,29 @@ def test_model_that_cannot_be_traced_gets_the_best_uniform_executor(x):
     assert plan.uniform in INTERPRETED
     assert "cannot trace Flow" in plan.report["not_cut"]
     assert torch.equal(plan.apply(model, (x,))(x)["y"], model(x)["y"])
+
+
+def test_hooks_of_the_model_are_never_dropped(model, x):
+    seen = []
+    model.relu.register_forward_hook(lambda *_: seen.append("relu"))
+    model.register_forward_hook(lambda _module, _inputs, output: output + 1)
+    wanted = model(x)
+    with pytest.raises(UntraceableModelError, match=r"hooks of its own \(the model itself, relu\)"):
+        trace(model)
+    plan = oracle.oracle(model, x, executors=["eager", "fx"], **QUICK)
+    assert "hooks of its own" in plan.report["members"]["fx"]["error"]
+    assert plan.uniform == "eager"
+    run = plan.apply(model, (x,))
+    seen.clear()
+    assert torch.equal(run(x), wanted)
+    assert seen == ["relu"] * 3
+
+
+def test_plan_on_the_cpu_takes_other_shapes(model, x):
+    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    run = plan.apply(model, (x,))
+    more = torch.cat([x, x + 1, x])
+    torch.testing.assert_close(run(more), model(more), rtol=1e-5, atol=1e-5)
 
 
 def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path):

@@ -1,4 +1,7 @@
+import importlib.metadata
 import math
+import re
+import sys
 
 import pytest
 import torch
@@ -131,6 +134,34 @@ def test_control_flow_fails_where_it_must_and_is_said(images):
     assert "TraceError" in pair.failures["fx"]
 
 
+def test_other_shapes_are_computed_and_not_broadcast(tiny, images):
+    pair = pairs.model_pair(tiny, images, ["fx", "eager+channels_last"])
+    for shape in ((1, 3, 8, 8), (5, 3, 12, 10)):
+        x = torch.randn(shape)
+        for name in pair.working:
+            torch.testing.assert_close(pair[name](x), tiny(x), rtol=1e-5, atol=1e-5)
+
+
+def test_shared_unused_and_hooked_layers(images, tiny):
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tiny, self.never, self.act = tiny, nn.Linear(2, 2), nn.Tanh()
+
+        def forward(self, x):
+            return self.act(self.act(self.tiny(x)))
+
+    model = Odd().eval()
+    pair = pairs.model_pair(model, images, ["fx", "torchscript-trace"])
+    pair.check()
+    assert pair.failures == {}
+    model.act.register_forward_hook(lambda _module, _inputs, output: output * 2)
+    pair = pairs.model_pair(model, images, ["fx", "eager+channels_last"])
+    pair.check()
+    assert "hooks of its own (act)" in pair.failures["fx"]
+    assert torch.equal(pair["eager"](images), model(images))
+
+
 def test_graph_breaks_are_counted(images, own_executor):
     class Breaks(nn.Module):
         def forward(self, x):
@@ -250,8 +281,32 @@ def test_cuda_asked_for_and_absent_gives_a_skip_reason(tiny, images):
         pairs.model_pair(tiny, images, device="cuda")
 
 
+@pytest.mark.parametrize(
+    ("name", "package"), [("thunder-profile", "lightning-thunder"), ("jax", "jax|torchax")]
+)
+def test_executor_of_another_package_agrees_or_says_what_is_missing(tiny, images, name, package):
+    pair = pairs.model_pair(tiny, images, ["fx", name])
+    pair.check()
+    assert "fx" in pair.working
+    if name not in pair.working:
+        reason = pair.failures[name]
+        assert re.match(rf"({package}) (is not installed|\S+ does not load beside torch)", reason)
+
+
+@pytest.mark.parametrize("name", ["thunder-profile", "jax"])
+def test_absent_package_is_named_with_what_to_install(tiny, images, name, monkeypatch):
+    def absent(distribution):
+        raise importlib.metadata.PackageNotFoundError(distribution)
+
+    for module in ("thunder", "thunder.dynamo", "jax"):
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(importlib.metadata, "version", absent)
+    pair = pairs.model_pair(tiny, images, [name])
+    assert "is not installed. Try: pip install " in pair.failures[name]
+
+
 @pytest.mark.slow
 def test_every_base_executor_agrees_or_says_why(tiny, images):
     pair = pairs.model_pair(tiny, images, executors.registered())
     pair.check()
-    assert set(pair.failures) <= {"lazy"}
+    assert set(pair.failures) <= {"lazy", "thunder-profile", "jax"}

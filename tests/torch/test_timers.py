@@ -121,8 +121,8 @@ def test_device_description_names_versions_and_flags():
         (lambda: timers.SyncTimer("cpu", runs=0), timers.TimerOptionError, "runs=0"),
         (lambda: timers.SyncTimer("cpu", flush_l2=True), timers.TimerOptionError, "none on cpu"),
         (lambda: timers.sync_timer("cpu", round=3), timers.TimerOptionError, "'rounds'"),
-        (lambda: timers.SyncTimer("abacus"), timers.DeviceMissingError, "Use cpu or cuda"),
-        (lambda: timers.SyncTimer("meta"), timers.DeviceMissingError, "cannot be timed"),
+        (lambda: timers.SyncTimer("abacus"), timers.UnknownDeviceError, "Use cpu or cuda"),
+        (lambda: timers.SyncTimer("meta"), timers.UnknownDeviceError, "cannot be timed"),
         (lambda: timers.SyncTimer("cpu").compare({}), timers.NoContenderError, "nothing to time"),
         (
             lambda: timers.SyncTimer("cpu", runs=1).compare({"abc": busy(1)})["abd"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 
 import pytest
@@ -142,41 +143,55 @@ def test_double_precision_stays_stock(kernels):
         assert ptx(kernels.in_double, "fp64") == stock
 
 
-def test_knobs_environment_and_builtins_are_put_back():
+def test_knobs_environment_keys_and_builtins_are_put_back():
     import triton.language.math as tl_math
     from triton import knobs
+    from triton.compiler import compiler
+    from triton.runtime import jit
 
     def state():
         return (
             knobs.nvidia.libdevice_path,
-            knobs.runtime.add_stages_inspection_hook,
+            jit.compute_cache_key,
+            jit.get_cache_key,
+            compiler.get_cache_key,
             os.environ.get("TRITON_LIBDEVICE_PATH"),
-            tl_math.exp,
+            inspect.unwrap(tl_math.exp).__code__,
             {k for k in vars(tl_math) if k.startswith("_udf")},
         )
 
     before = state()
     with patched("corem"):
-        assert state() != before
+        inside = state()
+        assert all(a != b for a, b in zip(inside, before, strict=True))
     assert state() == before
 
 
-def test_a_hook_of_the_users_own_is_kept(kernels, monkeypatch):
-    from triton import knobs
+def test_kernels_in_memory_are_kept_apart():
+    from triton.runtime import jit
 
-    seen = []
+    def key():
+        return jit.compute_cache_key({}, [("*fp32", "D")], {"num_warps": 4})
 
-    def own(*args, **kwargs):
-        seen.append(bool(args))
-        return ("own", "own")
-
-    monkeypatch.setattr(knobs.runtime, "add_stages_inspection_hook", own)
+    stock = key()
     with patched("corem"):
-        key, digest = knobs.runtime.add_stages_inspection_hook()
-        assert key.startswith("own-")
-        assert follower.active.id in digest
-    assert knobs.runtime.add_stages_inspection_hook is own
-    assert seen == [False]
+        corem = key()
+        with patched("canary"):
+            canary = key()
+        assert key() == corem
+    assert len({stock, corem, canary}) == 3
+    assert key() == stock
+
+
+def test_a_triton_that_makes_its_keys_elsewhere_is_refused(monkeypatch):
+    from triton import knobs
+    from triton.runtime import jit
+
+    monkeypatch.delattr(jit, "compute_cache_key")
+    with pytest.raises(LibdeviceError, match=r"jit has no compute_cache_key"), patched("corem"):
+        pass
+    assert "libdevice_path" not in vars(knobs.nvidia)
+    assert follower.active.id == "stock"
 
 
 def test_a_udf_that_calls_libm_is_an_error_of_the_kernel_and_not_of_the_session(kernels, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pytest_udftorch import verify
+from pytest_udftorch import cli, verify
 from pytest_udftorch.errors import UnknownFunctionError
 from pytest_udftorch.journal import Journal
 from pytest_udftorch.reference.native import LLVM_FOLDERS
@@ -128,3 +128,20 @@ def test_vml_lacks_what_torch_does_not_call():
         except UnknownFunctionError:
             missing += 1
     assert 0 < missing < len(FUNCTIONS) - 4
+
+
+def test_all_functions_in_16_bits_are_those_of_one_argument(tmp_path, capsys):
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "two"\nversion = "1"\n[functions.exp.float32]\n'
+        'source = "two.c"\nscalar = "two_expf"\n[functions.pow.float32]\n'
+        'source = "two.c"\nscalar = "two_powf"\n'
+    )
+    (tmp_path / "two.c").write_text(
+        "double exp(double); double pow(double, double);\n"
+        "float two_expf(float x) { return (float)exp(x); }\n"
+        "float two_powf(float x, float y) { return (float)pow(x, y); }\n"
+    )
+    options = ("--dtype=bfloat16", "--quiet", f"--out={tmp_path}")
+    assert cli.main(["verify", str(tmp_path), *options]) == 0
+    assert {p.name for p in tmp_path.glob("*.json")} == {"exp.bfloat16.certificate.json"}
+    assert "wrong of 65,536" in capsys.readouterr().out

@@ -1,0 +1,51 @@
+"""Lower bounds of the six models: what they must compute and fetch over what the device can do.
+
+``python -m benches.compile_bounds OUT.json``; see ``pytest_udftorch.roofline``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benches.compile_models import MODELS, build, images, write
+from pytest_udftorch import roofline
+from pytest_udftorch.timers import describe_device
+
+
+def bounds(models, batches, device, size=224):
+    """Return the ceilings, and one row for each model and batch."""
+    rates = roofline.ceilings(device)
+    rows = []
+    for name in models:
+        model = build(name).to(device)
+        for batch in batches:
+            needed = roofline.work(model, (images(batch, device, size),))
+            least = roofline.bound_ns(needed, rates)
+            row = {"model": name, "batch": batch, **asdict(needed), "roofline_ns": round(least, 1)}
+            rows.append(row)
+    return {"ceilings": rates.to_json(), "rows": rows}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--models", nargs="+", default=MODELS)
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
+    options = parser.parse_args(arguments)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True
+    found = bounds(options.models, options.batches, device)
+    write(options.output, {**describe_device(device), **found})
+    print(found["ceilings"])
+    for row in found["rows"]:
+        print(row)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

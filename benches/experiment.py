@@ -1,0 +1,410 @@
+"""What the benches of torch.compile share: cases, timing within a budget, files that resume.
+
+An experiment is a list of cases, each a JSON object, and a function that makes the contenders
+of one case. The same experiment runs as a pytest-benchmark suite, one bench per case, and as
+a command that stores a row per case:
+
+    python -m benches.compile_convolutions OUT.json --scale full --device cuda --budget 80
+
+A case is not begun when, going by the last three, the budget would end before it; what was left
+out is printed and counted in the file. An existing file of the same experiment, scale, device and
+versions is continued; Ctrl-C keeps what is done; ``--again`` starts afresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import functools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.pairs import ModelPair
+from pytest_udftorch.samples import FEWEST_RUNS, median
+from pytest_udftorch.timers import (
+    Comparison,
+    SyncTimer,
+    describe_device,
+    require_device,
+)
+
+Case = dict[str, Any]
+Call = Callable[[], Any]
+
+SCALES: Final = ("small", "full")
+
+#: Twenty runs of ten rounds, as in the thesis, where a case's share of the budget has room.
+RUNS: Final = 20
+ROUNDS: Final = 10
+
+#: Cases left out that are named; a longer list is counted.
+SAID: Final = 12
+
+#: Seconds that the rounds of one case may take.
+CASE_SECONDS: Final = {"small": 0.5, "full": 1.5}
+
+#: Seconds of one round of all contenders above which one pilot round is enough.
+LONG_ROUND: Final = 0.02
+
+
+class ResumeError(UdfError):
+    """The output file holds something that this run cannot continue."""
+
+
+@dataclass
+class Prepared:
+    """The contenders of one case.
+
+    Attributes:
+        calls: by name; the first is the baseline of the speed-ups.
+        info: what is known without timing, a JSON object; becomes part of the row.
+    """
+
+    calls: dict[str, Call]
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure.
+
+    Attributes:
+        name: of the module and of its stored file.
+        cases: device type and scale -> cases, the most telling first.
+        prepare: makes the contenders of a case on a device.
+        finish: rows -> what is derived from all of them, or None.
+        keep_runs: whether rows keep every run's time and not the medians alone.
+        budget_s: scale -> seconds that a run of the command may take by default.
+    """
+
+    name: str
+    cases: Callable[[str, str], list[Case]]
+    prepare: Callable[[Case, str], Prepared]
+    finish: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None
+    keep_runs: bool = False
+    budget_s: dict[str, float] = field(default_factory=lambda: {"small": 120.0, "full": 80.0})
+
+
+def pair_calls(pair: ModelPair) -> Prepared:
+    """Return the working members of a pair as contenders, with what making them showed."""
+
+    def bind(name: str) -> Call:
+        call = pair[name]
+        return lambda: call(*pair.inputs)
+
+    members = {name: member.to_json() for name, member in pair.members.items()}
+    return Prepared(
+        {name: bind(name) for name in pair.working},
+        {
+            "first_call_ns": {n: pair.members[n].first_call_ns for n in pair.working},
+            "disagree": [n for n in pair.working if not pair.members[n].agrees],
+            "failures": pair.failures,
+            "graph_breaks": {n: m["graph_breaks"] for n, m in members.items() if "error" not in m},
+        },
+    )
+
+
+@contextlib.contextmanager
+def cold() -> Iterator[None]:
+    """Compile with empty caches: a first call found in the cache of an earlier run is another."""
+    # Its older name is fresh_inductor_cache.
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache():
+        yield
+
+
+def compare(calls: dict[str, Call], device: str, seconds: float) -> Comparison:
+    """Time contenders, interleaved, with as many runs and rounds as fit in ``seconds``.
+
+    At least six runs of one round, however long they take: fewer give no verdict.
+    """
+    with torch.no_grad():
+        each = _seconds(SyncTimer(device, runs=1, rounds=1, warmup=0, gpu_state=False), calls)
+        if each < LONG_ROUND:
+            each = _seconds(SyncTimer(device, runs=3, rounds=3, warmup=1, gpu_state=False), calls)
+        # A run has one call more than it has rounds.
+        calls_each = seconds / max(each, 1e-9)
+        runs = max(FEWEST_RUNS, min(RUNS, int(calls_each / 2)))
+        rounds = max(1, min(ROUNDS, int(calls_each / runs) - 1))
+        return SyncTimer(device, runs=runs, rounds=rounds, warmup=0, gpu_state=False).compare(calls)
+
+
+def _seconds(timer: SyncTimer, calls: dict[str, Call]) -> float:
+    """Return what one round of all contenders takes."""
+    return sum(median(t.wall_ns) for t in timer.compare(calls).timings.values()) / 1e9
+
+
+def timings_json(timed: Comparison) -> dict[str, Any]:
+    """Return medians and intervals of all contenders, and speed-ups over the first."""
+    names = list(timed.timings)
+    shown = {}
+    for name, timing in timed.timings.items():
+        interval = timing.interval_ns
+        shown[name] = {
+            "median_ns": round(timing.median_ns, 1),
+            "low_ns": round(interval.low, 1),
+            "high_ns": round(interval.high, 1),
+            **({"launch_ns": round(median(timing.launch_ns), 1)} if timing.launch_ns else {}),
+            **({"caveats": timing.caveats} if timing.caveats else {}),
+        }
+    return {
+        "runs": timed.options["runs"],
+        "rounds": timed.options["rounds"],
+        "timings": shown,
+        "speedup": {n: speedup(timed, n, names[0]) for n in names[1:]},
+    }
+
+
+def speedup(timed: Comparison, name: str, over: str) -> dict[str, Any]:
+    """Return how many times faster, with interval and verdict."""
+    found = timed.speedup(name, over)
+    return {
+        "over": over,
+        "value": round(found.value, 4),
+        "low": round(found.low, 4),
+        "high": round(found.high, 4),
+        "verdict": timed.verdict(name, over),
+    }
+
+
+def bench(
+    benchmark: Any, experiment: Experiment, case: Case, device: str, scale: str
+) -> dict[str, Any]:
+    """Run one case as a bench of pytest-benchmark and return its row.
+
+    The bench's own time is that of the first contender, the baseline; the interleaved
+    comparison is in ``extra_info``.
+    """
+    _warm_compiler(device)
+    torch._dynamo.reset()
+    prepared = experiment.prepare(case, device)
+    baseline = next(iter(prepared.calls.values()))
+
+    def call() -> None:
+        baseline()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    with torch.no_grad():
+        benchmark.pedantic(call, rounds=5, warmup_rounds=1)
+    row = {
+        "case": case,
+        **prepared.info,
+        **timings_json(compare(prepared.calls, device, CASE_SECONDS[scale])),
+    }
+    benchmark.extra_info.update(
+        {"experiment": experiment.name, "run": describe_run(experiment, device, scale), "row": row}
+    )
+    return row
+
+
+def measure(experiment: Experiment, case: Case, device: str, scale: str) -> dict[str, Any]:
+    """Return what one case showed: what preparing told, and the times.
+
+    A case that fails (a compiler's error, too little memory) gives ``error`` instead.
+    """
+    # Every case is a compilation of its own; entries of earlier ones would slow the guards.
+    torch._dynamo.reset()
+    try:
+        prepared = experiment.prepare(case, device)
+        row = dict(prepared.info)
+        timed = compare(prepared.calls, device, CASE_SECONDS[scale])
+        row |= timings_json(timed)
+        if experiment.keep_runs:
+            row["runs_ns"] = {
+                name: [round(v) for v in timing.runs_ns] for name, timing in timed.timings.items()
+            }
+    except Exception as error:
+        text = str(error).strip().splitlines()
+        return {"error": f"{type(error).__name__}: {text[0] if text else ''}"[:500]}
+    finally:
+        if device == "cuda":
+            torch.cuda.empty_cache()
+    return row
+
+
+def _settings(experiment: Experiment, device: str, scale: str) -> dict[str, Any]:
+    torch.backends.cudnn.benchmark = True
+    return {"experiment": experiment.name, "scale": scale, **describe_device(device)}
+
+
+def describe_run(experiment: Experiment, device: str, scale: str) -> dict[str, Any]:
+    """Return what a row must be read with: experiment, scale, machine, versions, flags."""
+    return {**_settings(experiment, device, scale), "date": _today()}
+
+
+def _today() -> str:
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def _key(case: Case) -> str:
+    return json.dumps(case, sort_keys=True)
+
+
+def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of an existing file that need not be measured again."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        rows = list(document["rows"])
+        found = {k: document.get(k) for k in settings}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResumeError(
+            f"{path} is no stored result of this bench ({type(error).__name__}). Name another "
+            "file, or delete it."
+        ) from error
+    differing = [k for k in settings if found[k] != settings[k]]
+    if differing:
+        raise ResumeError(
+            f"{path} was measured with another {', '.join(differing)}, and rows of both would be "
+            "mixed. Name another file, or delete it."
+        )
+    by_key = {_key(row["case"]): row for row in rows if "error" not in row}
+    return [by_key[key] for key in keys if key in by_key]
+
+
+def _save(path: Path | None, document: dict[str, Any]) -> None:
+    if path is None:
+        return
+    # Whole or not at all: a run may be stopped at any time.
+    scratch = path.with_name(f"{path.name}.partial")
+    scratch.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def run(
+    experiment: Experiment,
+    output: Path | None,
+    device: str,
+    scale: str,
+    budget_s: float | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, Any]:
+    """Measure an experiment's cases within the budget; return, and store, its document.
+
+    Args:
+        experiment: what to measure.
+        output: file to write after every case, and to continue if it exists; or None.
+        device: cpu or cuda.
+        scale: ``small`` or ``full``.
+        budget_s: seconds; by default the experiment's own.
+        say: gets a line per case.
+
+    Raises:
+        DeviceMissingError: CUDA was asked for and is absent.
+        ResumeError: ``output`` is the file of something else.
+    """
+    require_device(device)
+    settings = _settings(experiment, device, scale)
+    budget = experiment.budget_s[scale] if budget_s is None else budget_s
+    cases = experiment.cases(device, scale)
+    keys = [_key(case) for case in cases]
+    rows = _earlier(output, settings, keys) if output is not None and output.exists() else []
+    done = {_key(row["case"]) for row in rows}
+    document: dict[str, Any] = {
+        **settings,
+        "date": _today(),
+        "command": f"python -m benches.{experiment.name} OUT.json --scale {scale} "
+        f"--device {device} --budget {budget:g}",
+        "interrupted": False,
+        "left_out": 0,
+        "rows": rows,
+    }
+    start = time.monotonic()
+    spent: list[float] = []
+    left_out: list[Case] = []
+    try:
+        _warm_compiler(device)
+        for number, (case, key) in enumerate(zip(cases, keys, strict=True), 1):
+            if key in done:
+                continue
+            begun = time.monotonic()
+            if spent and begun - start + median(spent[-3:]) > budget:
+                left_out.append(case)
+                continue
+            row = {"case": case, **measure(experiment, case, device, scale)}
+            spent.append(time.monotonic() - begun)
+            rows.append(row)
+            done.add(key)
+            _save(output, document)
+            total = time.monotonic() - start
+            say(f"{number}/{len(cases)}, {total:.0f} s of {budget:g} s: {summary(case, row)}")
+    except KeyboardInterrupt:
+        document["interrupted"] = True
+        left_out = [c for c, k in zip(cases, keys, strict=True) if k not in done]
+        say(f"Interrupted after {len(rows)} of {len(cases)} cases; the same command goes on.")
+    document["left_out"] = len(left_out)
+    for case in left_out[:SAID]:
+        say(f"left out: {_text(case)}")
+    if len(left_out) > SAID:
+        say(f"left out: {len(left_out) - SAID} more")
+    if experiment.finish is not None:
+        document |= experiment.finish([r for r in rows if "error" not in r])
+    _save(output, document)
+    return document
+
+
+@functools.cache
+def _warm_compiler(device: str) -> None:
+    """Compile something: a process's first compilation loads the compiler, which is no case."""
+    with torch.no_grad():
+        torch.compile(lambda x: x @ x + 1, dynamic=False)(torch.ones(8, 8, device=device))
+
+
+def _text(case: Case) -> str:
+    return ", ".join(f"{k} {v}" for k, v in case.items() if not isinstance(v, list | dict))
+
+
+def summary(case: Case, row: dict[str, Any]) -> str:
+    """Return one line about a row."""
+    if "error" in row:
+        return f"{_text(case)}: {row['error']}"
+    shown = ", ".join(f"{n} {s['value']:.2f}x" for n, s in row.get("speedup", {}).items())
+    return f"{_text(case)}: {shown}"
+
+
+def main(
+    experiment: Experiment, description: str | None, arguments: Sequence[str] | None = None
+) -> int:
+    """Run an experiment's command; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benches.{experiment.name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("output", type=Path, metavar="OUT.json", help="continued if it exists")
+    parser.add_argument("--scale", choices=SCALES, default="small")
+    parser.add_argument("--device", help="cpu or cuda; by default cuda where there is one")
+    parser.add_argument(
+        "--budget", type=float, metavar="SECONDS", help=f"by default {experiment.budget_s}"
+    )
+    parser.add_argument("--again", action="store_true", help="overwrite OUT.json if it exists")
+    options = parser.parse_args(arguments)
+    if options.again:
+        options.output.unlink(missing_ok=True)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        document = run(
+            experiment,
+            options.output,
+            device,
+            options.scale,
+            options.budget,
+            say=lambda line: print(line, flush=True),
+        )
+    except UdfError as error:
+        print(f"{experiment.name}: {error}", file=sys.stderr)
+        return 2
+    if document["interrupted"]:
+        return 130
+    return 1 if any("error" in row for row in document["rows"]) else 0

@@ -1,0 +1,118 @@
+"""The benches of compiled models go on where they stopped; their tables follow the JSON."""
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from benches import compile_models, compile_oracle, render_compile
+from benches.render_docs import Results
+
+QUICK = ["--batches", "1", "--models", "squeezenet1_1", "--runs", "6", "--rounds", "1"]
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A model of a moment, on one thread of a busy machine."""
+
+    def build(name, seed=0):
+        torch.manual_seed(seed)
+        layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(32, 5)]
+        return nn.Sequential(*layers).eval()
+
+    def images(batch, device, size=6):
+        return torch.randn(batch, 3, 6, 6)
+
+    for module in (compile_models, compile_oracle):
+        monkeypatch.setattr(module, "build", build)
+        monkeypatch.setattr(module, "images", images)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+def test_end_to_end_measures_only_what_is_missing(small, tmp_path, monkeypatch):
+    out = tmp_path / "models.json"
+    given = [str(out), *QUICK, "--only", "end_to_end", "--executors", "eager", "fx"]
+    assert compile_models.main(given) == 0
+    (row,) = json.loads(out.read_text())["end_to_end"]
+    assert set(row["measurement"]["timings"]) == {"eager", "fx"}
+    assert "torch" in json.loads(out.read_text())["versions"]
+
+    def again(*_args, **_options):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(compile_models, "end_to_end", again)
+    assert compile_models.main(given) == 0
+    document = json.loads(out.read_text())
+    out.write_text(json.dumps({**document, "versions": {"torch": "0.4"}}))
+    with pytest.raises(AssertionError, match="measured again"):
+        compile_models.main(given)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
+    out = tmp_path / "oracle.json"
+    given = [str(out), *QUICK, "--units", "2", "--executors", "eager", "eager+channels_last"]
+    monkeypatch.setattr(compile_oracle, "OPPONENTS", {"cpu": []})
+    real = compile_oracle.oracle
+
+    def stop(*args, progress, **options):
+        def until(done, of, text):
+            if text.startswith("plan "):
+                raise KeyboardInterrupt
+            progress(done, of, text)
+
+        return real(*args, progress=until, **options)
+
+    monkeypatch.setattr(compile_oracle, "oracle", stop)
+    with pytest.raises(KeyboardInterrupt):
+        compile_oracle.main(given)
+    (journal,) = tmp_path.glob("*.journal")
+    kept = json.loads(journal.read_text())["unit_ns"]
+    monkeypatch.setattr(compile_oracle, "oracle", real)
+    assert compile_oracle.main(given) == 0
+    (cell,) = json.loads(out.read_text())["cells"]
+    # Which executors are tried is decided anew; what was measured is not measured again.
+    assert "eager" in cell["unit_ns"]
+    assert all(cell["unit_ns"][name] == kept[name] for name in set(kept) & set(cell["unit_ns"]))
+    assert not journal.exists()
+    assert cell["plan_over"]["best_uniform"]["low"] >= 1 or cell["replaced_by"]
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return Results()["compile_oracle"]
+
+
+def test_figures_asked_follow_the_cells(stored):
+    def measured(document):
+        return [line.split(" | ")[-1].rstrip(" |") for line in render_compile.asked(document)[2:]]
+
+    worse = copy.deepcopy(stored)
+    worse["cells"][3]["plan_over"]["best_uniform"]["times_faster"] = 0.5
+    for cell in worse["cells"]:
+        cell["plan_over"]["torch_compile"]["times_faster"] = 1.25
+        cell["seconds"] = 1200
+    assert measured(worse)[0] == "0.500"
+    assert measured(worse)[2:] == ["1.25", "1.25", "20.0"]
+    assert measured(stored) != measured(worse)
+
+
+def test_rooflines_of_another_machine_are_not_shown(stored):
+    bounds = Results()["compile_bounds"]
+    with_bounds = render_compile.plans(stored, bounds)
+    other = {**bounds, "machine": {**bounds["machine"], "gpu": "another"}}
+    assert render_compile.plans(stored, other) == render_compile.plans(stored) != with_bounds
+
+
+def test_every_plan_is_slower_than_its_roofline(stored):
+    least = {
+        (r["model"], r["batch"]): r["roofline_ns"] for r in Results()["compile_bounds"]["rows"]
+    }
+    for cell in stored["cells"]:
+        assert cell["plan_ns"] > least[cell["model"], cell["batch"]]

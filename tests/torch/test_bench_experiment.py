@@ -1,0 +1,293 @@
+"""Experiments: budgets, files that resume, failures, Ctrl-C; and that the benches measure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from benches import (
+    compile_convolutions,
+    compile_layers,
+    compile_matmul,
+    compile_predictor,
+    compile_resnet_convolutions,
+    compile_transformers,
+    experiment,
+    single_layers,
+)
+from benches.experiment import Experiment, Prepared, ResumeError
+
+ROOT = Path(__file__).parents[2]
+
+
+def square(case, device):
+    if case["n"] == 13:
+        raise ValueError("thirteen\nand more")
+    x = torch.ones(case["n"])
+    return Prepared({"slow": lambda: [x * x for _ in range(50)], "fast": lambda: x * x})
+
+
+def squares(numbers, **options):
+    return Experiment(
+        "squares", lambda _device, _scale: [{"n": n} for n in numbers], square, **options
+    )
+
+
+def test_a_file_is_written_and_continued(tmp_path):
+    path = tmp_path / "out.json"
+    lines = []
+    experiment.run(squares([1, 13, 2]), path, "cpu", "small", say=lines.append)
+    document = json.loads(path.read_text())
+    assert [r["case"]["n"] for r in document["rows"]] == [1, 13, 2]
+    assert document["rows"][1]["error"] == "ValueError: thirteen"
+    assert document["rows"][0]["speedup"]["fast"]["value"] > 1
+    assert "--scale small --device cpu" in document["command"]
+    assert {"cpu", "threads"} <= set(document["machine"])
+    # What is done is not measured again; what failed, and what is new, is.
+    lines.clear()
+    experiment.run(squares([2, 1, 13, 3]), path, "cpu", "small", say=lines.append)
+    assert [line.split(": ")[1] for line in lines] == ["n 13", "n 3"]
+    assert len(json.loads(path.read_text())["rows"]) == 4
+    assert not path.with_name("out.json.partial").exists()
+
+
+def test_a_budget_leaves_cases_out(tmp_path):
+    lines = []
+    path = tmp_path / "out.json"
+    document = experiment.run(squares(range(20, 40)), path, "cpu", "small", 1e-6, say=lines.append)
+    assert len(document["rows"]) == 1
+    assert json.loads(path.read_text())["left_out"] == 19
+    assert lines[1] == "left out: n 21"
+    assert lines[-1] == "left out: 7 more"
+
+
+def test_an_interrupted_run_keeps_what_it_has(tmp_path):
+    path = tmp_path / "out.json"
+
+    def stop(line):
+        if line.startswith("2/"):
+            raise KeyboardInterrupt
+
+    document = experiment.run(squares([1, 2, 3]), path, "cpu", "small", say=stop)
+    assert document["interrupted"]
+    assert document["left_out"] == 1
+    stored = json.loads(path.read_text())
+    assert [r["case"]["n"] for r in stored["rows"]] == [1, 2]
+    again = experiment.run(squares([1, 2, 3]), path, "cpu", "small", say=lambda _: None)
+    assert not again["interrupted"]
+    assert len(again["rows"]) == 3
+
+
+def test_a_file_of_something_else_is_not_touched(tmp_path):
+    path = tmp_path / "out.json"
+    experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
+    before = path.read_text()
+    with pytest.raises(ResumeError, match="another scale"):
+        experiment.run(squares([1]), path, "cpu", "full", say=lambda _: None)
+    changed = json.loads(before)
+    changed["versions"]["torch"] = "1.0"
+    path.write_text(json.dumps(changed))
+    with pytest.raises(ResumeError, match="another versions"):
+        experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
+    for content in ("", "[]", '{"experiment": "squares"}', before[:-30]):
+        path.write_text(content)
+        with pytest.raises(ResumeError, match="no stored result"):
+            experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
+        assert path.read_text() == content
+
+
+def test_the_command(tmp_path, capsys):
+    path = str(tmp_path / "out.json")
+    assert experiment.main(squares([2, 3]), "", [path, "--device", "cpu"]) == 0
+    assert "2/2" in capsys.readouterr().out
+    assert experiment.main(squares([13]), "", [path, "--device", "cpu"]) == 1
+    assert experiment.main(squares([2]), "", [path, "--device", "cpu", "--scale", "full"]) == 2
+    assert "another scale" in capsys.readouterr().err
+    again = [path, "--device", "cpu", "--scale", "full", "--again", "--budget", "9"]
+    assert experiment.main(squares([2]), "", again) == 0
+    if not torch.cuda.is_available():
+        assert experiment.main(squares([2]), "", [f"{path}2", "--device", "cuda"]) == 2
+        assert "CUDA was asked for" in capsys.readouterr().err
+    assert experiment.main(squares([2]), "", [f"{path}2", "--device", "npu"]) == 2
+    with pytest.raises(SystemExit):
+        experiment.main(squares([2]), "", [path, "--scale", "huge"])
+
+
+def test_every_scale_and_device_has_cases():
+    for module in (
+        compile_convolutions,
+        compile_matmul,
+        compile_predictor,
+        compile_transformers,
+    ):
+        for device in ("cpu", "cuda"):
+            small, full = (module.cases(device, scale) for scale in ("small", "full"))
+            assert 0 < len(small) <= len(full)
+            keys = [json.dumps(c, sort_keys=True) for c in full]
+            assert len(set(keys)) == len(keys)
+    sizes = [c["n"] for c in compile_matmul.cases("cuda", "full")]
+    assert max(sizes) == 17500
+    combinations = {
+        (c["kernel"], c["stride"], c["padding"]) for c in compile_convolutions.cases("cuda", "full")
+    }
+    assert combinations == {(k, s, p) for k in (1, 3, 5) for s in (1, 2) for p in (1, 2, 3)}
+
+
+def test_the_product_in_cpp_is_right_at_every_edge():
+    for n in (1, 3, 63, 64, 65, 130, 257):
+        a, b = torch.randn(n, n), torch.randn(n, n)
+        found = compile_matmul.by_cpp(a, b)()
+        torch.testing.assert_close(found, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_wrong_product_is_not_timed(monkeypatch):
+    monkeypatch.setattr(
+        compile_matmul,
+        "_own",
+        lambda device: {
+            "wrong": lambda a, b: lambda: a @ b + 0.01,
+            "failing": lambda a, b: 1 / 0,
+        },
+    )
+    prepared = compile_matmul.prepare({"n": 32, "compiled": False}, "cpu")
+    assert list(prepared.calls) == ["interpreted"]
+    assert prepared.info["failures"]["wrong"].startswith("wrong: ")
+    assert prepared.info["failures"]["failing"].startswith("ZeroDivisionError")
+
+
+def test_the_cuda_source_compiles():
+    """Through NVRTC, which needs no GPU."""
+    pytest.importorskip("triton")
+    from torch.cuda._utils import _nvrtc_compile
+
+    from benches.matmul_cuda import SOURCE
+
+    try:
+        code, name = _nvrtc_compile(SOURCE, "matmul", compute_capability="90")
+    except OSError as error:
+        pytest.skip(f"NVRTC cannot be loaded: {error}")
+    assert name == "matmul"
+    assert code
+    with pytest.raises(RuntimeError):
+        _nvrtc_compile(SOURCE.replace("__syncthreads", "nothing"), "matmul", "90")
+
+
+def test_layers_of_a_model_are_found_with_their_shapes():
+    found = single_layers.singles("squeezenet1_1", 1, 64)
+    assert found[0].kind == "Conv2d"
+    assert found[0].shape == (1, 3, 64, 64)
+    assert "Dropout" not in {single.kind for single in found}
+    sorts = single_layers.distinct("squeezenet1_1", 1, 64)
+    assert sum(map(len, sorts.values())) == len(found)
+    assert len(sorts) < len(found)
+    cases = compile_layers.cases("cpu", "small")
+    places = [tuple(p[:2]) for c in cases for p in c["places"]]
+    assert len(set(places)) == len(places)
+
+
+def test_the_profiler_sees_the_convolutions_of_resnet():
+    cases = compile_resnet_convolutions.cases("cpu", "full")
+    assert sum(c["calls"] for c in cases) == 53
+    inside = compile_resnet_convolutions.in_model("eager", 1, 64, "cpu")
+    convolutions = compile_resnet_convolutions._convolutions(1, 64)
+    wanted = {compile_resnet_convolutions._shapes(calls[0]) for calls in convolutions.values()}
+    assert wanted == set(inside)
+    assert min(inside.values()) > 0
+
+
+def test_the_gpt_sees_only_what_came_before():
+    model, ids = compile_transformers.build("gpt", "small", 1)
+    with torch.no_grad():
+        before = model(ids)
+        changed = ids.clone()
+        changed[0, 40] = (changed[0, 40] + 1) % 1000
+        after = model(changed)
+    torch.testing.assert_close(before[:, :40], after[:, :40])
+    assert not torch.allclose(before[:, 40], after[:, 40])
+    assert before.shape == (1, 64, 1000)
+
+
+# The predictor -----------------------------------------------------------------------
+
+
+def synthetic(count, rule):
+    rows = []
+    for case in compile_predictor.cases("cpu", "full")[:count]:
+        faster = rule(case)
+        runs = {"eager": [1000 * faster] * 4, "compile": [1000] * 4}
+        rows.append(
+            {
+                "case": case,
+                "timings": {"eager": {"median_ns": 1000.0 * faster}},
+                "speedup": {"compile": {"value": faster}},
+                "runs_ns": runs,
+            }
+        )
+    return rows
+
+
+def test_the_predictor_learns_a_rule_and_not_noise():
+    rows = synthetic(120, lambda c: 1 + 0.2 * (c["kernel"] > 1) + 0.1 * c["stride"])
+    judged = compile_predictor.evaluate(rows)["predictor"]["judged"]
+    assert judged["shape"]["within"] > 0.8
+    assert judged["median speed-up"]["within"] < 0.6
+    assert judged["control: taught in another order"]["within"] < 0.6
+    assert judged["one half of the runs for the other"]["within"] == 1
+
+
+def test_no_prediction_is_of_a_convolution_that_was_seen():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 3, generator=generator)
+    y = torch.randn(50, generator=generator)
+    before = compile_predictor.cross_validate(x, y)
+    changed = y.clone()
+    changed[7] += 5
+    after = compile_predictor.cross_validate(x, changed)
+    # Its own prediction does not know of the change; those of other folds do.
+    assert after[7] == pytest.approx(float(before[7]), abs=1e-4)
+    assert (after - before).abs().max() > 0.05
+
+
+def test_too_few_convolutions_give_no_judgement():
+    assert compile_predictor.evaluate(synthetic(9, lambda c: 1.0))["predictor"]["judged"] == {}
+
+
+# The suites --------------------------------------------------------------------------
+
+
+def test_a_suite_measures_skips_and_is_drawn(tmp_path):
+    record = tmp_path / "out.json"
+    run = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "-rs", f"--benchmark-json={record}",
+            "benches/test_compile_convolutions.py", "-k", "cuda or cpu-1-1-1",
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    if not torch.cuda.is_available():
+        assert "CUDA was asked for" in run.stdout
+    from pytest_udftorch import bench_report
+
+    benches = bench_report.load_all([record])
+    assert [b.kind for b in benches] == ["compile_convolutions"]
+    assert benches[0].rows[0]["speedup"]["compile"]["value"] > 0
+    assert '<figure id="convolutions-cpu">' in "".join(bench_report.sections(benches))
+
+
+def test_the_model_of_a_case_is_what_is_measured():
+    """A convolution of a case has the case's shape in and out."""
+    case = compile_convolutions.cases("cpu", "small")[3]
+    prepared = compile_convolutions.prepare(case, "cpu")
+    with torch.no_grad():
+        found = prepared.calls["eager"]()
+    layer = nn.Conv2d(16, 16, case["kernel"], stride=case["stride"], padding=case["padding"])
+    assert found.shape == layer(torch.zeros(1, 16, 32, 32)).shape
+    assert set(prepared.info["first_call_ns"]) == {"eager", "compile"}
+    assert not prepared.info["failures"]
