@@ -493,6 +493,22 @@ def test_recursion_is_found_in_a_run():
         assert torch.equal(torch.log(X[:9]), X[:9] + 1)
 
 
+def test_operators_that_are_not_pointwise_are_only_reached_on_entry():
+    """Their arguments cannot be made up; the first call shows what the UDF does."""
+
+    @operator_udf("aten::_softmax")
+    def softmax(self, dim, half_to_float):
+        return torch.softmax(self, dim)
+
+    with patched(softmax) as s:
+        assert s.reached == {"aten::_softmax": {"aten::_softmax CPU": 1}}
+        with pytest.raises(OperatorRecursionError):
+            torch.softmax(X, 0)
+    # A division by its zero groups would end the process.
+    with patched(operator_udf("aten::native_channel_shuffle")(lambda self, groups: self)):
+        pass
+
+
 def test_functions_that_do_not_fit_the_schema(cpp):
     with pytest.raises(
         SignatureError, match=r"(?s)two_arguments of .*aten::tanh\(Tensor self\).*2 vs 1"
