@@ -83,6 +83,11 @@ def add_verify(commands: Subparsers) -> None:
         help="judge every form; by default a form whose outputs all have the digests of an "
         "already judged one is not judged again",
     )
+    parser.add_argument(
+        "--against",
+        metavar="LIBRARY",
+        help="do not judge outputs that all have the digests of this library's certificate",
+    )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     parser.add_argument(
         "--chunks",
@@ -183,6 +188,7 @@ def _verify_one(
         seed=options.seed,
     )
     path = verify.certificate_path(plan, options.out, options.library)
+    against = options.against and verify.stored_certificate(plan, options.against)
     c = plan.candidate
     what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
     with _Progress(what, quiet=options.quiet) as progress:
@@ -191,6 +197,7 @@ def _verify_one(
             path,
             resume=options.resume,
             judge_all=options.judge_all,
+            against=against,
             chunks=options.chunks,
             workers=options.workers,
             scheduler=options.scheduler,

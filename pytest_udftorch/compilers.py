@@ -31,11 +31,16 @@ class Active:
 
     Attributes:
         id: names them by content; ``stock`` if there are none.
-        parts: the builds they come from.
+        parts: the builds they come from, and the forms asked for on GPUs.
     """
 
     id: str = STOCK
     parts: tuple[Part, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What must be the same for compiled code to be kept."""
+        return (self.id, *(part.cuda_form for part in self.parts))
 
     @property
     def functions(self) -> frozenset[str]:
@@ -69,7 +74,7 @@ class Follower:
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
         active = Active(selection_id(parts), tuple(parts)) if parts else Active()
-        if active.id == self.active.id:
+        if active.key == self.active.key:
             return
         frames = sys.modules.get(_FRAMES)
         if frames is None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.bitcode import libdevice_for
+from pytest_udftorch.bitcode import cuda_id, libdevice_for
 from pytest_udftorch.compilers import Active, Change
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
 
@@ -53,6 +53,7 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
         )
     nvidia, runtime = knobs.nvidia, knobs.runtime
     try:
+        name = cuda_id(active.parts)
         path = str(libdevice_for(active.parts, stock_libdevice(knobs.__file__)))
     except (LibdeviceError, SourceCompileError) as error:
         return _refuse_kernels(runtime, error)
@@ -67,7 +68,7 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
         if args or kwargs:
             return earlier(*args, **kwargs) if earlier is not None else None
         key, digest = earlier() if earlier is not None else ("", "")
-        return f"{key}-{active.id}", f"{digest}-{active.id}"
+        return f"{key}-{name}", f"{digest}-{name}"
 
     runtime.add_stages_inspection_hook = inspect
 
