@@ -1,6 +1,16 @@
 //===- cosf.c - Correctly rounded float32 cos in float-float --------------===//
 //
-// HEADER
+// Method. cos(x) = +-cos(r) or +-sin(r), by n modulo 4, see trig_ff.h.
+// Arguments from 8192 up, infinities and NaN are left to corem.
+//
+// Error of hi + lo, relative: below 2^-40.01 (measured by measure_ff.c on every
+// seventh input, the largest at -0x1.a2dcd6p+12). The polynomials contribute
+// 2^-42.6, their last terms, computed in float, the rest. The rounding test
+// allows for COS_FF_ERROR = 0x1.6p-40, and all 2^32 inputs give the digest of
+// corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^17.2 to corem (2,289 of
+// 335,544,320).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,15 @@
 //===- coshf.c - Correctly rounded float32 cosh in float-float ------------===//
 //
-// HEADER
+// Method. cosh(a) = A + 1 / (4 A) with A = exp(a) / 2 for a = |x|, see
+// exp_ff.h. Arguments above 88 and NaN are left to corem.
+//
+// Error of hi + lo, relative: below 2^-42.28 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.0e547ep+6). It is that of exp(a). The
+// rounding test allows for COSH_FF_ERROR = 0x1p-41, and all 2^32 inputs give
+// the digest of corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^19.6 to corem (414 of
+// 319,665,884).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,19 @@
 //===- erff.c - Correctly rounded float32 erf in float-float --------------===//
 //
-// HEADER
+// Method. erf(i/4 + t) = A + t (B1 + t (B2 + ...)) for i the integer nearest to
+// 4 |x|, at most 15, of degree 9; the coefficients come from tables of 16
+// entries, the lowest five as pairs. Arguments are clamped to where the result
+// is 1, as in corem. Arguments below 2^-60 other than zero, and NaN, are left
+// to corem.
+//
+// Error of hi + lo, relative: below 2^-40.05 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.000cf8p-3). The polynomials contribute
+// 2^-45.3 (see constants.h), their last terms, computed in float, the rest. The
+// rounding test allows for ERF_FF_ERROR = 0x1.6p-40, and all 2^32 inputs give
+// the digest of corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^15.0 to corem (4,542 of
+// 148,523,300).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,16 @@
 //===- expf.c - Correctly rounded float32 exp in float-float --------------===//
 //
-// HEADER
+// Method. exp(x) = 2^n exp(r + s), see exp_ff.h. 2^n is added to the exponent
+// field. Arguments below -104 give 0 and those above EXP_FF_MAX infinity;
+// subnormal results and NaN are left to corem.
+//
+// Error of hi + lo, relative: below 2^-42.22 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.6181c8p+6). It comes from the upper half of
+// Q, computed in float. The rounding test allows for EXP_FF_ERROR = 0x1p-41,
+// and all 2^32 inputs give the digest of corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^18.5 to corem (853 of
+// 319,666,996).
 //
 //===----------------------------------------------------------------------===//
 

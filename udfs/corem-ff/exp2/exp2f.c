@@ -1,6 +1,16 @@
 //===- exp2f.c - Correctly rounded float32 exp2 in float-float ------------===//
 //
-// HEADER
+// Method. 2^x = 2^n exp(r + s) with n the integer nearest to x and (x - n)
+// ln(2) = r + s, see exp_ff.h; x - n is exact. 2^n is added to the exponent
+// field. Subnormal results and NaN are left to corem.
+//
+// Error of hi + lo, relative: below 2^-42.60 (measured by measure_ff.c on every
+// seventh input, the largest at -0x1.ff0b96p-2). It comes from the upper half
+// of Q, computed in float. The rounding test allows for EXP2_FF_ERROR =
+// 0x1p-41, and all 2^32 inputs give the digest of corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^18.5 to corem (850 of
+// 321,126,400).
 //
 //===----------------------------------------------------------------------===//
 

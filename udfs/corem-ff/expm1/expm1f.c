@@ -1,6 +1,18 @@
 //===- expm1f.c - Correctly rounded float32 expm1 in float-float ----------===//
 //
-// HEADER
+// Method. expm1(x) = 2^n expm1(r + s) + (2^n - 1), see exp_ff.h, computed as
+// its half, since 2^n may overflow. Arguments below 2^-26 give themselves,
+// those from -20 down -1 and those above EXPM1_FF_MAX infinity; NaN is left to
+// corem.
+//
+// Error of hi + lo, relative: below 2^-40.83 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.62ebcap-2). It comes from the upper half of
+// Q, computed in float, and the sum with 2^n - 1 raises it by 1.42 at most (n =
+// 1, r = -0.3466). The rounding test allows for EXPM1_FF_ERROR = 0x1p-40, and
+// all 2^32 inputs give the digest of corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^15.5 to corem (1,607 of
+// 72,501,542).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,17 @@
 //===- logf.c - Correctly rounded float32 log in float-float --------------===//
 //
-// HEADER
+// Method. log(x) = k ln(2) + log(m), see log_ff.h; k times the two parts of
+// ln(2) is known to 2^-45. Zero, subnormal, negative, infinite and NaN
+// arguments are left to corem.
+//
+// Error of hi + lo, relative: below 2^-39.60 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.699b96p-1). The error is largest for k = -1
+// and m just below sqrt(2), where the terms cancel to half. The rounding test
+// allows for LOG_FF_ERROR = 0x1p-39, and all 2^32 inputs give the digest of
+// corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^14.5 to corem (13,089 of
+// 304,386,633).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,16 @@
 //===- log10f.c - Correctly rounded float32 log10 in float-float ----------===//
 //
-// HEADER
+// Method. log10(x) = k log10(2) + log(m) / ln(10), see log_ff.h. Zero,
+// subnormal, negative, infinite and NaN arguments are left to corem.
+//
+// Error of hi + lo, relative: below 2^-39.61 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.699b96p-1). The error is largest for k = -1
+// and m just below sqrt(2), where the terms cancel to half. The rounding test
+// allows for LOG10_FF_ERROR = 0x1p-39, and all 2^32 inputs give the digest of
+// corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^14.5 to corem (13,230 of
+// 304,386,633).
 //
 //===----------------------------------------------------------------------===//
 

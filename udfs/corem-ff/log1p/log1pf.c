@@ -1,6 +1,18 @@
 //===- log1pf.c - Correctly rounded float32 log1p in float-float ----------===//
 //
-// HEADER
+// Method. log1p(x) = k ln(2) + log(1 + f), see log_ff.h. k is taken from 1 + x
+// rounded to float, whose rounding error is known exactly and goes into f.
+// Arguments below 2^-26 give themselves; x <= -1, NaN and x >= 2^126 are left
+// to corem.
+//
+// Error of hi + lo, relative: below 2^-39.12 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.a841b6p-2). The error is largest for k = 1
+// and m just above sqrt(1/2), where the terms cancel to half. The rounding test
+// allows for LOG1P_FF_ERROR = 0x1.4p-39, and all 2^32 inputs give the digest of
+// corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^14.1 to corem (3,456 of
+// 62,315,374).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,16 @@
 //===- log2f.c - Correctly rounded float32 log2 in float-float ------------===//
 //
-// HEADER
+// Method. log2(x) = k + log(m) / ln(2), see log_ff.h. Zero, subnormal,
+// negative, infinite and NaN arguments are left to corem.
+//
+// Error of hi + lo, relative: below 2^-39.59 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.699b96p-1). The error is largest for k = -1
+// and m just below sqrt(2), where the terms cancel to half. The rounding test
+// allows for LOG2_FF_ERROR = 0x1p-39, and all 2^32 inputs give the digest of
+// corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^14.4 to corem (14,372 of
+// 304,386,633).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,17 @@
 //===- sinf.c - Correctly rounded float32 sin in float-float --------------===//
 //
-// HEADER
+// Method. sin(x) = +-sin(r) or +-cos(r), by n modulo 4, see trig_ff.h.
+// Arguments below 2^-12 give themselves; those from 8192 up, infinities and NaN
+// are left to corem.
+//
+// Error of hi + lo, relative: below 2^-40.05 (measured by measure_ff.c on every
+// seventh input, the largest at -0x1.00ba18p+11). The polynomials contribute
+// 2^-42.6, their last terms, computed in float, the rest. The rounding test
+// allows for SIN_FF_ERROR = 0x1.6p-40, and all 2^32 inputs give the digest of
+// corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^14.8 to corem (2,076 of
+// 59,918,629).
 //
 //===----------------------------------------------------------------------===//
 

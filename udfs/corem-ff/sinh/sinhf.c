@@ -1,6 +1,16 @@
 //===- sinhf.c - Correctly rounded float32 sinh in float-float ------------===//
 //
-// HEADER
+// Method. sinh(a) = (E + E / (E + 1)) / 2 with E = expm1(a) for a = |x|, see
+// exp_ff.h. Arguments below 2^-12 give themselves; those above 88 and NaN are
+// left to corem.
+//
+// Error of hi + lo, relative: below 2^-41.01 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.62ebcap-2). It is that of E. The rounding
+// test allows for SINH_FF_ERROR = 0x1p-40, and all 2^32 inputs give the digest
+// of corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^15.3 to corem (1,064 of
+// 44,040,193).
 //
 //===----------------------------------------------------------------------===//
 

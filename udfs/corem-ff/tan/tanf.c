@@ -1,6 +1,17 @@
 //===- tanf.c - Correctly rounded float32 tan in float-float --------------===//
 //
-// HEADER
+// Method. tan(x) = sin(r) / cos(r), or -cos(r) / sin(r) for odd n, see
+// trig_ff.h. Arguments below 2^-13 give themselves; those from 8192 up,
+// infinities and NaN are left to corem.
+//
+// Error of hi + lo, relative: below 2^-40.10 (measured by measure_ff.c on every
+// seventh input, the largest at 0x1.3a2aecp+4). The polynomials contribute
+// 2^-42.6, their last terms, computed in float, the rest. The rounding test
+// allows for TAN_FF_ERROR = 0x1.6p-40, and all 2^32 inputs give the digest of
+// corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^15.1 to corem (1,804 of
+// 62,315,373).
 //
 //===----------------------------------------------------------------------===//
 

@@ -1,6 +1,16 @@
 //===- tanhf.c - Correctly rounded float32 tanh in float-float ------------===//
 //
-// HEADER
+// Method. tanh(x) = E / (E + 2) with E = expm1(2x) = 2^n expm1(r + s) + (2^n -
+// 1), see exp_ff.h, for both signs of x. Arguments below 2^-13 give themselves,
+// those from 10 up 1; NaN is left to corem.
+//
+// Error of hi + lo, relative: below 2^-41.09 (measured by measure_ff.c on every
+// seventh input, the largest at -0x1.62cad4p-3). It is that of E, which the
+// quotient multiplies by at most 2. The rounding test allows for TANH_FF_ERROR
+// = 0x1p-40, and all 2^32 inputs give the digest of corem's certificate.
+//
+// Of the inputs answered here the test leaves one in 2^15.4 to corem (899 of
+// 38,947,108).
 //
 //===----------------------------------------------------------------------===//
 
