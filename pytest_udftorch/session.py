@@ -661,9 +661,9 @@ def _check_float_float(library: UdfLibrary, functions: Sequence[str], *, named: 
         have = find_library(library.float_float).function_names
     if not set(have).intersection(functions):
         what = f" of {', '.join(functions)}" if named and have else ""
+        known = f"; it has one of {', '.join(have)}" if have else ""
         raise CudaFormError(
-            f"UDF library {library.name!r} has no float-float form{what}"
-            f"{f'; it has one of {chr(44).join(have)}' if have else ''}. Leave out "
+            f"UDF library {library.name!r} has no float-float form{what}{known}. Leave out "
             "cuda_form='float-float', or name in its udf.toml, [library] float_float, a folder "
             "with a library that computes the same in pairs of floats."
         )
