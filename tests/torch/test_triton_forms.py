@@ -87,9 +87,12 @@ def test_double_precision_is_left_to_the_rare_branch(kernels, function):
     assert ".approx" not in text
     # A product without .rn may be fused with a sum by NVIDIA's assembler.
     for body in ordinary.values():
-        products = re.findall(r"mul\.f32\s+(%\w+),", body)
+        products = set(re.findall(r"mul\.f32\s+(%\w+),", body))
+        negated = re.findall(r"neg\.f32\s+(%\w+), (%\w+);", body)
+        products |= {result for result, operand in negated if operand in products}
         sums = re.findall(r"(?:add|sub)\.f32\s+%\w+, (%\w+), (%\w+)", body)
-        assert not {r for pair in sums for r in pair}.intersection(products)
+        assert bool(sums) == ("fma.rn.f32" in body)
+        assert not {r for pair in sums for r in pair} & products
 
 
 def test_forms_are_kept_apart_and_come_back(kernels):
