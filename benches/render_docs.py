@@ -404,9 +404,23 @@ def _proofs(certificate: Certificate) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def _float_float(certificate: Certificate) -> str:
+    """Return the line of the table of corem-ff's certificates."""
+    run = certificate.runs[0]
+    cells = (
+        certificate.subject["function"],
+        f"{run.tally.inputs:,}",
+        f"{run.tally.wrong:,}",
+        "" if run.tally.hard is None else f"{run.tally.hard:,}",
+        f"`{(run.digest() or '')[:16]}`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
 def accuracy_page(results: Results) -> str:
     """Return docs/accuracy.md, from the certificates of corem and of the stock libraries."""
-    own = [load_certificate(p) for p in sorted(UDFS.rglob("*.certificate.json"))]
+    own = [load_certificate(p) for p in sorted((UDFS / "corem").rglob("*.certificate.json"))]
+    pairs = [load_certificate(p) for p in sorted((UDFS / "corem-ff").rglob("*.certificate.json"))]
     stock = [
         load_certificate(p)
         for p in sorted((results.folder / "certificates").glob("*/*.certificate.json"))
@@ -416,7 +430,8 @@ def accuracy_page(results: Results) -> str:
     parts = [
         "# Accuracy",
         "",
-        "This page is generated from certificates: those beside the sources of corem, and those "
+        "This page is generated from certificates: those beside the sources of corem and corem-ff, "
+        "and those "
         "of the stock libraries under benches/results/certificates. "
         "[verification.md](verification.md) tells how they are made and what they hold. Do not "
         "edit it; `python -m benches.render_docs` writes it.",
@@ -429,6 +444,15 @@ def accuracy_page(results: Results) -> str:
         "| function | forms | inputs of each | wrong | digest of the outputs |",
         "|---|---|---|---|---|",
         *(_proofs(c) for c in own),
+        "",
+        "## corem-ff: the form for GPUs with weak double precision",
+        "",
+        "The array form, every vector in float-float. Left to double: inputs for which the "
+        'float-float path says "hard", with all special and out-of-range arguments.',
+        "",
+        "| function | inputs | wrong | left to double | digest of the outputs |",
+        "|---|---|---|---|---|",
+        *(_float_float(c) for c in pairs),
     ]
     sections = (
         ("## corem beside what PyTorch calls, float32", [_first_run(c) for c in own] + wide),

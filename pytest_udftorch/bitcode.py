@@ -13,6 +13,7 @@ library ``libdevice`` that triton ships, in place of the bodies of ``__nv_expf``
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -36,6 +37,7 @@ from pytest_udftorch.build import (
     in_cache,
     library_manifest,
 )
+from pytest_udftorch.cuda_form import DOUBLE, FLOAT_FLOAT, resolved_form
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
@@ -43,7 +45,7 @@ from pytest_udftorch.errors import (
     SourceCompileError,
 )
 from pytest_udftorch.instrument import instrument_manifest, link_inputs, observe_source
-from pytest_udftorch.library import UdfFunction
+from pytest_udftorch.library import UdfFunction, UdfLibrary, find_library
 from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
@@ -67,10 +69,12 @@ class Part:
     Attributes:
         build: the compiled library.
         functions: (torch's name, dtype) of each.
+        cuda_form: what was asked for on GPUs: ``double``, ``float-float`` or ``auto``.
     """
 
     build: Build
     functions: tuple[tuple[str, str], ...]
+    cuda_form: str = DOUBLE
 
 
 def targets(function: str, dtype: str, cpu_level: str) -> dict[str, str]:
@@ -138,7 +142,7 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         f'-fpass-plugin={shlex.quote(str(plugin))} "$@"\n'
     )
     # The files that are named here lie elsewhere, and another installation has its own.
-    facts = json.dumps([selection_id(parts), description, text])
+    facts = json.dumps([cuda_id(parts), description, text])
     folder = cache_folder() / f"compiler-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     script = folder / "udf-clang++"
     if script.is_file():
@@ -212,7 +216,7 @@ def _compile(
         for name, dtype in keys:
             replaced |= targets(name, dtype, level)
         flags = (*FLAGS, *CPU_LEVELS[level][0])
-        jobs += _jobs(scratch, len(jobs), build, keys, compiler, flags)
+        jobs += _jobs(scratch, len(jobs), build, build.library, keys, compiler, flags)
         if build.profiled and not observed:
             observed = True
             jobs.append(
@@ -230,19 +234,19 @@ def _jobs(
     scratch: Path,
     first: int,
     build: Build,
+    library: UdfLibrary,
     keys: Iterable[tuple[str, str]],
     compiler: Compiler,
     flags: Iterable[str],
     *,
     scalar_only: bool = False,
 ) -> list[list[str]]:
-    """Return the clang commands that make bitcode of a build's sources; the last word is it.
+    """Return the clang commands that make bitcode of a library's sources; the last word is it.
 
     The array form is called from libtorch only. With ``scalar_only`` there are no vector
     forms either, and nothing is counted.
     """
     plugin, _ = pass_plugin()
-    library = build.library
     by_source: dict[Path, list[UdfFunction]] = {}
     for key in keys:
         function = library.functions[key]
@@ -288,6 +292,52 @@ _CUDA_FLAGS: Final = (
 _NOT_CUDA: Final = frozenset(("-fPIC",))
 
 
+def cuda_sources(part: Part) -> list[tuple[UdfLibrary, tuple[tuple[str, str], ...]]]:
+    """Return libraries, and which float32 functions of a part a GPU gets from each."""
+    library = part.build.library
+    keys = tuple(key for key in part.functions if key[1] == "float32")
+    if library.float_float is None or resolved_form(part.cuda_form) != FLOAT_FLOAT:
+        return [(library, keys)]
+    pairs = find_library(library.float_float)
+    inside = tuple(key for key in keys if key in pairs.functions)
+    outside = tuple(key for key in keys if key not in pairs.functions)
+    return [(source, found) for source, found in ((pairs, inside), (library, outside)) if found]
+
+
+def cuda_forms(part: Part) -> dict[str, str]:
+    """Return float32 function -> the form that a GPU gets, ``double`` or ``float-float``."""
+    forms = {}
+    for library, keys in cuda_sources(part):
+        form = DOUBLE if library is part.build.library else FLOAT_FLOAT
+        forms.update({name: form for name, _ in keys})
+    return {name: forms[name] for name, dtype in part.functions if dtype == "float32"}
+
+
+def cuda_id(parts: Iterable[Part]) -> str:
+    """Return 16 hex digits that name a selection as GPUs get it, by its content."""
+    parts = tuple(parts)
+    facts: list[Any] = [selection_id(parts)]
+    for part in parts:
+        for library, keys in cuda_sources(part):
+            if library is not part.build.library:
+                state = tuple((p, os.stat(p).st_mtime_ns) for p in library.source_files())
+                found = [library.functions[key] for key in keys]
+                names = [(f.name, f.scalar, f.fast, f.accurate) for f in found]
+                facts.append([_content(library.folder, state), names])
+    if len(facts) == 1:
+        return str(facts[0])
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=8)
+def _content(folder: Path, state: tuple[tuple[str, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for path, _ in state:
+        digest.update(f"\0{os.path.relpath(path, folder)}\0".encode())
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()
+
+
 def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     """Return a copy of CUDA's libdevice whose functions are those of a selection.
 
@@ -302,7 +352,7 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
         CacheError: the cache folder cannot be written.
     """
     digest = hashlib.sha256(stock.read_bytes()).hexdigest()
-    key = hashlib.sha256(f"{selection_id(parts)} {digest}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(f"{cuda_id(parts)} {digest}".encode()).hexdigest()[:16]
     folder = cache_folder() / f"libdevice-{key}"
 
     def make(scratch: Path) -> None:
@@ -320,11 +370,13 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
     jobs: list[list[str]] = []
     replaced: dict[str, str] = {}
     for part in parts:
-        keys = [key for key in part.functions if key[1] == "float32"]
-        jobs += _jobs(scratch, len(jobs), part.build, keys, compiler, flags, scalar_only=True)
-        for name, dtype in keys:
-            known = FUNCTIONS[name]
-            replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
+        for library, keys in cuda_sources(part):
+            jobs += _jobs(
+                scratch, len(jobs), part.build, library, keys, compiler, flags, scalar_only=True
+            )
+            for name, dtype in keys:
+                known = FUNCTIONS[name]
+                replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
     bitcode, out = scratch / "udf.bc", scratch / "libdevice.10.bc"

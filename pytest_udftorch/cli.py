@@ -83,6 +83,11 @@ def add_verify(commands: Subparsers) -> None:
         help="judge every form; by default a form whose outputs all have the digests of an "
         "already judged one is not judged again",
     )
+    parser.add_argument(
+        "--against",
+        metavar="LIBRARY",
+        help="do not judge outputs that all have the digests of this library's certificate",
+    )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     parser.add_argument(
         "--chunks",
@@ -187,6 +192,7 @@ def _verify_one(
         seed=options.seed,
     )
     path = verify.certificate_path(plan, options.out, options.library)
+    against = options.against and verify.stored_certificate(plan, options.against)
     c = plan.candidate
     what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
     with _Progress(what, quiet=options.quiet) as progress:
@@ -195,6 +201,7 @@ def _verify_one(
             path,
             resume=options.resume,
             judge_all=options.judge_all,
+            against=against,
             chunks=options.chunks,
             workers=options.workers,
             scheduler=options.scheduler,
@@ -412,6 +419,48 @@ def run_report(options: argparse.Namespace) -> int:
     return 0
 
 
+# cuda-form ---------------------------------------------------------------------------
+
+
+def add_cuda_form(commands: Subparsers) -> None:
+    """Add ``udftorch cuda-form``."""
+    parser = commands.add_parser(
+        "cuda-form",
+        help="time the forms for GPUs, double and float-float, on the GPU of this machine",
+        description="Times a library's functions in double precision and in float-float on the "
+        "GPU of this machine, and stores the result, by which cuda_form='auto' decides.",
+    )
+    parser.add_argument("library", nargs="?", default="corem", help="by default corem")
+    parser.add_argument("--no-store", action="store_true", help="only print")
+    parser.set_defaults(run=run_cuda_form)
+
+
+def run_cuda_form(options: argparse.Namespace) -> int:
+    """Time both forms, print the ratios and store the means."""
+    from pytest_udftorch.cuda_form import DOUBLE, FLOAT_FLOAT, store_measurement
+    from pytest_udftorch.errors import CudaFormError
+
+    try:
+        import torch
+
+        from pytest_udftorch import cuda_timing
+    except ImportError as error:
+        raise CudaFormError(
+            f"udftorch cuda-form needs torch and triton: {error}. Install a torch with CUDA."
+        ) from error
+    timings = cuda_timing.measure(options.library)
+    name = torch.cuda.get_device_name()
+    print(f"{name}: ns per element in double, in float-float, ratio")
+    for timing in timings:
+        double, pairs = timing.ns[DOUBLE], timing.ns[FLOAT_FLOAT]
+        print(f"{timing.function:6} {double:9.4f} {pairs:9.4f} {timing.ratio:7.2f}")
+    means = cuda_timing.mean_ns(timings)
+    print(f"faster: {min(means, key=lambda form: means[form])}")
+    if not options.no_store:
+        print(f"stored in {store_measurement(name, means)}")
+    return 0
+
+
 # The command -------------------------------------------------------------------------
 
 COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
@@ -420,6 +469,7 @@ COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     add_libraries,
     reach.add_parser,
     add_report,
+    add_cuda_form,
 )
 
 

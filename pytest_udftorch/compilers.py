@@ -36,7 +36,7 @@ class Active:
     Attributes:
         id: names the functions by content, and which operators are overridden; ``stock`` if
             there are none.
-        parts: the builds the functions come from.
+        parts: the builds the functions come from, and the forms asked for on GPUs.
         operators: overridden overloads (``aten::log.out``), sorted. Compiled code calls them
             through the dispatcher, so whose UDF is there makes no difference to it.
     """
@@ -44,6 +44,11 @@ class Active:
     id: str = STOCK
     parts: tuple[Part, ...] = ()
     operators: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What must be the same for compiled code to be kept."""
+        return (self.id, *(part.cuda_form for part in self.parts))
 
     @property
     def functions(self) -> frozenset[str]:
@@ -87,7 +92,7 @@ class Follower:
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
         active = _active(parts, operators)
-        if active.id == self.active.id:
+        if active.key == self.active.key:
             return
         frames = sys.modules.get(_FRAMES)
         if frames is None:

@@ -20,6 +20,8 @@ class Options:
         libraries: names, or absolute paths of folders, in the order given.
         functions: torch's names of the functions to swap, or None for all of a library's.
         cpu_level: ``baseline``, ``avx2``, ``avx512``, or None for the best of this CPU.
+        cuda_form: ``double``, ``float-float``, ``auto``, or None for what
+            ``UDFTORCH_CUDA_FORM`` says.
         profile: ``counters``, ``timed``, ``events``, or None for no profile.
         profile_out: the folder for profiles and their report, as an absolute path, or None.
     """
@@ -27,6 +29,7 @@ class Options:
     libraries: tuple[str | Path, ...] = ()
     functions: tuple[str, ...] | None = None
     cpu_level: str | None = None
+    cuda_form: str | None = None
     profile: str | None = None
     profile_out: Path | None = None
 
@@ -53,6 +56,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="Build for baseline, avx2 or avx512. Default: the best of this CPU.",
     )
     group.addoption(
+        "--udf-cuda-form",
+        metavar="FORM",
+        help="How GPUs compute the functions: double, float-float (the same bits, for GPUs with "
+        "weak double precision), or auto (default: by the GPUs of the machine).",
+    )
+    group.addoption(
         "--udf-profile",
         nargs="?",
         const="counters",
@@ -69,6 +78,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("udf_lib", "UDF libraries, one a line; as --udf-lib", type="linelist")
     parser.addini("udf_functions", "functions to swap; as --udf-functions", type="linelist")
     parser.addini("udf_cpu_level", "CPU level to build for; as --udf-cpu-level", default="")
+    parser.addini("udf_cuda_form", "form of the functions on GPUs; as --udf-cuda-form", default="")
     parser.addini("udf_profile", "depth of the profile; as --udf-profile", default="")
 
 
@@ -80,7 +90,7 @@ def freeze(config: pytest.Config) -> Options:
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
-            depth, or ``--udf-profile-out`` without a profile.
+            depth or form on GPUs, or ``--udf-profile-out`` without a profile.
     """
     given = config.getoption("udf_lib")
     if given is None:
@@ -112,6 +122,7 @@ def freeze(config: pytest.Config) -> Options:
         libraries=libraries,
         functions=None if functions is None else _names(functions),
         cpu_level=level or None,
+        cuda_form=_cuda_form(config),
         profile=profile,
         profile_out=_out(config, profile),
     )
@@ -132,6 +143,21 @@ def _depth(config: pytest.Config) -> str | None:
             "sign =, so that what follows is not taken for the depth."
         )
     return depth
+
+
+def _cuda_form(config: pytest.Config) -> str | None:
+    form: str | None = config.getoption("udf_cuda_form")
+    if form is None:
+        form = config.getini("udf_cuda_form") or None
+    if form is None:
+        return None
+    from pytest_udftorch.cuda_form import asked_form
+    from pytest_udftorch.errors import CudaFormError
+
+    try:
+        return asked_form(form)
+    except CudaFormError as error:
+        raise pytest.UsageError(f"--udf-cuda-form (or udf_cuda_form): {error}") from None
 
 
 def _out(config: pytest.Config, profile: str | None) -> Path | None:

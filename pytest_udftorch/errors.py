@@ -51,6 +51,10 @@ class CpuLevelError(UdfError):
     """A CPU level was asked for that does not exist or that this CPU does not have."""
 
 
+class CudaFormError(UdfError):
+    """No such form of functions on a GPU, or the library does not have it."""
+
+
 class NativeLibraryError(UdfError):
     """The package's own native files are missing or belong to another version."""
 

@@ -41,6 +41,7 @@ _LIBRARY_KEYS = {
     "claim": str,
     "stock": bool,
     "include_dirs": list,
+    "float_float": str,
 }
 _FUNCTION_KEYS = {
     "source": str,
@@ -124,6 +125,8 @@ class UdfLibrary:
     Attributes:
         stock: True for a library that swaps nothing (the baseline ``std``); its functions
             are all that libtorch has.
+        float_float: folder of a library that has functions of this one, bit for bit, in
+            float-float, for GPUs with weak double precision; or None.
         operators: name -> UDFs at operator level, one for each set of dispatch keys.
     """
 
@@ -134,6 +137,7 @@ class UdfLibrary:
     claim: str = ""
     stock: bool = False
     include_dirs: tuple[Path, ...] = ()
+    float_float: Path | None = None
     functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
     operators: Mapping[str, tuple[UdfOperator, ...]] = field(default_factory=dict)
 
@@ -384,9 +388,20 @@ class _Reader:
             claim=head.get("claim", ""),
             stock=stock,
             include_dirs=tuple(self.file(d, "include_dirs") for d in head.get("include_dirs", ())),
+            float_float=self.float_float(head, stock),
             functions=functions,
             operators=operators,
         )
+
+    def float_float(self, head: Mapping[str, Any], stock: bool) -> Path | None:
+        if "float_float" not in head:
+            return None
+        if stock:
+            raise self.fail("a library with stock = true has no functions: remove float_float.")
+        folder = self.file(head["float_float"], "float_float")
+        if folder == self.folder:
+            raise self.fail("float_float names the library itself: name another, or remove it.")
+        return folder
 
     def file(self, relative: object, where: str) -> Path:
         if not isinstance(relative, str):

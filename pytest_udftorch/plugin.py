@@ -8,7 +8,7 @@ marker or a fixture asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import pytest
 
@@ -40,6 +40,7 @@ class PatchedLibtorch(Protocol):
         *,
         cpu_level: str | None = None,
         profile: bool | Literal["counters", "timed", "events"] = False,
+        cuda_form: Literal["double", "float-float", "auto"] | None = None,
     ) -> Session:
         """Open a session that lasts until the end of the test."""
 
@@ -173,13 +174,15 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
             *,
             cpu_level: str | None = None,
             profile: bool | Literal["counters", "timed", "events"] = False,
+            cuda_form: Literal["double", "float-float", "auto"] | None = None,
         ) -> Session:
             from pytest_udftorch.session import patched
 
-            level = cpu_level or options.cpu_level
-            return stack.enter_context(
-                patched(library, functions, cpu_level=level, profile=profile)
+            level, form = cpu_level or options.cpu_level, cuda_form or options.cuda_form
+            session = patched(
+                library, functions, cpu_level=level, profile=profile, cuda_form=cast(Any, form)
             )
+            return stack.enter_context(session)
 
         yield open_session
 

@@ -22,11 +22,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_udftorch import dispatcher, inductor, operator_udfs, triton_kernels
-from pytest_udftorch.bitcode import Part
+from pytest_udftorch.bitcode import Part, cuda_forms
 from pytest_udftorch.build import Build, build_library, resolve_cpu_level
 from pytest_udftorch.compilers import Follower
+from pytest_udftorch.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.errors import (
     CpuLevelError,
+    CudaFormError,
     RestoreError,
     SessionStateError,
     SwapMismatchError,
@@ -322,6 +324,7 @@ class Session:
         build: the compiled library, or None where no function is swapped; set on entry.
         reached: function -> symbol -> calls, as counted by the canary operators on entry; and
             operator -> overload and dispatch key -> calls.
+        cuda_form: the form asked for on GPUs: ``double``, ``float-float`` or ``auto``.
     """
 
     def __init__(
@@ -330,6 +333,7 @@ class Session:
         names: Sequence[str] | None,
         cpu_level: str | None,
         profiling: Profiling | None = None,
+        cuda_form: str = DOUBLE,
     ) -> None:
         self.library = library
         chosen = library.select(names)
@@ -339,6 +343,7 @@ class Session:
         self._prepared = operator_udfs.Prepared()
         self.build: Build | None = None
         self.reached: dict[str, dict[str, int]] = {}
+        self.cuda_form = cuda_form
         self._cpu_level = cpu_level
         self._state: Literal["new", "open", "closed"] = "new"
         self._profiling = profiling
@@ -347,8 +352,9 @@ class Session:
 
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
+        form = f" cuda={self.cuda_form}" if self.cuda_form == FLOAT_FLOAT else ""
         names = ",".join((*self.functions, *self.operators))
-        return f"<Session {self.library.name}{build} {names} {self._state}>"
+        return f"<Session {self.library.name}{build} {names}{form} {self._state}>"
 
     @property
     def is_open(self) -> bool:
@@ -460,6 +466,24 @@ class Session:
         )
         collector.start(bound.parallel_slots)
         self._collector = collector
+
+    def cuda_forms(self) -> dict[str, str]:
+        """Return float32 function -> ``double`` or ``float-float``, as compiled for a GPU.
+
+        Empty for the stock library. ``auto`` is decided here if it was not before; that may
+        ask the driver which GPUs there are.
+
+        Raises:
+            SessionStateError: the session was not entered.
+        """
+        if self.library.stock:
+            return {}
+        if self.build is None:
+            raise SessionStateError(f"{self!r} was not entered yet: its build is not chosen.")
+        return cuda_forms(Part(self.build, tuple(self._keys()), self.cuda_form))
+
+    def _keys(self) -> list[tuple[str, str]]:
+        return [(f, dtype) for f in self.functions for dtype in self.dtypes(f)]
 
     def dtypes(self, function: str) -> list[str]:
         """Return the dtypes of ``function`` that the session decides."""
@@ -587,18 +611,17 @@ class Session:
 
 def _compilers_follow(bound: Binder, *, wait: bool) -> None:
     """Let TorchInductor compile with the functions that the open sessions ask for."""
-    chosen: dict[tuple[str, str], Build | None] = {}
+    chosen: dict[tuple[str, str], Session] = {}
     for owner in bound.owners():
         if isinstance(owner, Session) and owner.is_open:
-            for function in owner.functions:
-                for dtype in owner.dtypes(function):
-                    chosen[function, dtype] = owner.build
-    parts: dict[str, tuple[Build, list[tuple[str, str]]]] = {}
-    for key, build in sorted(chosen.items()):
+            chosen.update(dict.fromkeys(owner._keys(), owner))
+    parts: dict[tuple[str, str], tuple[Build, list[tuple[str, str]]]] = {}
+    for key in sorted(chosen):
+        build, form = chosen[key].build, chosen[key].cuda_form
         if build is not None:
-            parts.setdefault(build.build_id, (build, []))[1].append(key)
+            parts.setdefault((build.build_id, form), (build, []))[1].append(key)
     follower.follow(
-        [Part(build, tuple(keys)) for _, (build, keys) in sorted(parts.items())],
+        [Part(build, tuple(keys), form) for (_, form), (build, keys) in sorted(parts.items())],
         [o.spec.operator for o in dispatcher.overrides.registered()],
         wait=wait,
     )
@@ -621,6 +644,7 @@ def patched(
     profile: bool | Literal["counters", "timed", "events"] = False,
     profile_out: str | Path | None = None,
     profile_stride: int | None = None,
+    cuda_form: Literal["double", "float-float", "auto"] | None = None,
 ) -> Session:
     """Return a context manager that swaps functions of libtorch for those of a UDF library.
 
@@ -640,17 +664,44 @@ def patched(
             each forked child; by default nothing is written.
         profile_stride: one block in how many enters the histograms, a power of two; 512 by
             default, and 1 for all.
+        cuda_form: how GPUs compute the functions: ``"double"``; ``"float-float"``, faster
+            where double precision is weak and with the same bits, for the functions that the
+            library has so; or ``"auto"``, by the GPUs of the machine (``cuda_form.choose``).
+            By default what ``UDFTORCH_CUDA_FORM`` says, or ``"auto"``.
 
     Returns:
         A :class:`Session`, to be entered once. The library is compiled on entry unless a
         build of the same content is in the cache.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError: at
-            once; the errors of building and binding follow on entry.
+        UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
+            CudaFormError: at once; the errors of building and binding follow on entry.
     """
     found = find_library(library)
-    return Session(found, functions, cpu_level, _profiling(profile, profile_out, profile_stride))
+    if cuda_form == FLOAT_FLOAT and not found.stock:
+        chosen = [name for name in found.select(functions) if not is_operator(name)]
+        _check_float_float(found, chosen, named=functions is not None)
+    return Session(
+        found,
+        functions,
+        cpu_level,
+        _profiling(profile, profile_out, profile_stride),
+        asked_form(cuda_form),
+    )
+
+
+def _check_float_float(library: UdfLibrary, functions: Sequence[str], *, named: bool) -> None:
+    have: Sequence[str] = ()
+    if library.float_float is not None:
+        have = find_library(library.float_float).function_names
+    if not set(have).intersection(functions):
+        what = f" of {', '.join(functions)}" if named and have else ""
+        known = f"; it has one of {', '.join(have)}" if have else ""
+        raise CudaFormError(
+            f"UDF library {library.name!r} has no float-float form{what}{known}. Leave out "
+            "cuda_form='float-float', or name in its udf.toml, [library] float_float, a folder "
+            "with a library that computes the same in pairs of floats."
+        )
 
 
 def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) -> Profiling | None:

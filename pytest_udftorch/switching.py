@@ -22,8 +22,10 @@ from typing import Any
 
 import pytest
 
+from pytest_udftorch.bitcode import Part, cuda_forms
 from pytest_udftorch.build import Build, build_library, resolve_cpu_level
 from pytest_udftorch.config import MARKER, Options, as_path_or_name
+from pytest_udftorch.cuda_form import AUTO, DOUBLE, asked_form, gpus
 from pytest_udftorch.errors import ProfileFileError, UdfError
 from pytest_udftorch.library import UdfLibrary, find_library, is_operator
 from pytest_udftorch.operator_udfs import prepare
@@ -51,12 +53,18 @@ class Target:
     path: Path | None
 
     def open(
-        self, cpu_level: str | None, profile: str | None = None, out: Path | None = None
+        self, options: Options, profile: str | None = None, out: Path | None = None
     ) -> Session:
         """Return a session of this target, not yet entered."""
         depth: Any = profile or False
+        form: Any = options.cuda_form
         return patched(
-            self.library, self.functions, cpu_level=cpu_level, profile=depth, profile_out=out
+            self.library,
+            self.functions,
+            cpu_level=options.cpu_level,
+            profile=depth,
+            profile_out=out,
+            cuda_form=form,
         )
 
 
@@ -174,7 +182,7 @@ class Switcher:
                 else:
                     # Once for nothing, so that a library that cannot be used ends the run
                     # here, with one message, and not in each of its tests.
-                    with target.open(self.options.cpu_level, self.options.profile) as session:
+                    with target.open(self.options, self.options.profile) as session:
                         self._builds[target] = session.build
             elif not target.library.stock:
                 self._prebuild(target)
@@ -199,13 +207,13 @@ class Switcher:
 
     def _entered(self, target: Target) -> Session:
         """Return an open session; with its profile, if one is asked for."""
-        level, depth = self.options.cpu_level, self.options.profile
+        depth = self.options.profile
         try:
-            session = target.open(level, depth, self.profile_out).__enter__()
+            session = target.open(self.options, depth, self.profile_out).__enter__()
         except ProfileFileError as error:
             # The folder was good at the start: a test is not to fail because it is gone.
             self.notes.append(str(error))
-            session = target.open(level, depth).__enter__()
+            session = target.open(self.options, depth).__enter__()
         if depth is not None:
             self.profiled.append(session)
         return session
@@ -227,6 +235,7 @@ class Switcher:
             how = "nothing swapped" + (", but watched" if self.options.profile else "")
         elif build is not None:
             how = f"build {build.build_id}, CPU level {build.cpu_level}"
+            how += self._on_gpus(target, build)
         elif all(map(is_operator, target.functions or library.names)):
             how = "operators only"
         else:
@@ -239,6 +248,20 @@ class Switcher:
         text += f" ({library.claim})" if library.claim else ""
         text += f" from {target.path}" if target.path is not None else ""
         return f"{text}; {how}; functions: {functions}"
+
+    def _on_gpus(self, target: Target, build: Build) -> str:
+        """Return which form GPUs get, if there are any or one was asked for."""
+        asked = asked_form(self.options.cuda_form)
+        if asked == AUTO and not gpus():
+            return ""
+        names = target.functions or target.library.function_names
+        keys = tuple((n, "float32") for n in names if (n, "float32") in target.library.functions)
+        forms = cuda_forms(Part(build, keys, asked))
+        double = [name for name, form in forms.items() if form == DOUBLE]
+        if len(double) == len(forms):
+            return ", on GPUs double"
+        rest = f" (double: {', '.join(double)})" if double else ""
+        return f", on GPUs float-float{rest}"
 
     # ---------------------------------------------------------------------------------
     # Which tests run under what

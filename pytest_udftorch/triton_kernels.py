@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.bitcode import libdevice_for
+from pytest_udftorch.bitcode import cuda_id, libdevice_for
 from pytest_udftorch.compilers import Active, Change
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
 
@@ -50,14 +50,14 @@ def stock_libdevice(triton_file: str) -> Path:
     return path
 
 
-#: What ``_libdevice`` returned, by ``Active.id`` and triton's own libdevice.
+#: What ``_libdevice`` returned, by ``cuda_id`` and triton's own libdevice.
 _made: dict[tuple[str, Path], Path | UdfError] = {}
 
 
 def _libdevice(active: Active) -> Path | UdfError:
     """Return the libdevice of the active functions, or why they cannot be in one."""
     stock = stock_libdevice(sys.modules["triton.knobs"].__file__ or "")
-    key = (active.id, stock)
+    key = (cuda_id(active.parts), stock)
     if key not in _made:
         try:
             _made[key] = libdevice_for(active.parts, stock)
@@ -71,6 +71,8 @@ def _libdevice(active: Active) -> Path | UdfError:
 
 
 def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
+    if not active.functions:
+        return lambda: None
     path = _libdevice(active)
     if isinstance(path, UdfError):
         # Whoever uses no Triton goes on; a kernel inside the session is the error.
@@ -100,6 +102,8 @@ def _set_keys(module: Any, active: Active) -> Callable[[], None]:
 
     The knob that triton has for changed pipelines enters the keys from 3.7 on only.
     """
+    if not active.functions:
+        return lambda: None
     names = _KEYS_OF[module.__name__]
     if missing := [name for name in names if not hasattr(module, name)]:
         raise LibdeviceError(
@@ -108,14 +112,14 @@ def _set_keys(module: Any, active: Active) -> Callable[[], None]:
             "before triton is imported and use no Triton kernel in it, or report its version."
         )
     own = {name: getattr(module, name) for name in names}
-    libdevice = _libdevice(active)
+    libdevice, mark = _libdevice(active), cuda_id(active.parts)
 
     def marked(compute: Callable[..., str]) -> Callable[..., str]:
         @functools.wraps(compute)
         def key(*args: Any, **kwargs: Any) -> str:
             if isinstance(libdevice, UdfError):
                 raise libdevice
-            return f"{compute(*args, **kwargs)}-{active.id}"
+            return f"{compute(*args, **kwargs)}-{mark}"
 
         return key
 

@@ -304,9 +304,8 @@ def run_chunk(plan: Plan, index: int) -> ChunkResult:
     outputs, normals = (b[: job.count] for b in _buffers(plan.chunk_size))
     if not plan.judge:
         checker.run(job, outputs, normals)
-        return ChunkResult(
-            index, _sha256(outputs), _sha256(normals), Tally(inputs=job.count, hard=None)
-        )
+        tally = Tally(inputs=job.count, hard=_count_hard(plan, checker, index))
+        return ChunkResult(index, _sha256(outputs), _sha256(normals), tally)
     outcome = checker.check(job, outputs, normals)
     del given
 
@@ -375,6 +374,18 @@ def _job(plan: Plan, checker: Checker, index: int) -> tuple[Job, npt.NDArray[Any
     if "hard" in plan.files:
         job.hard = hard_counter_address(_local_file(plan, "hard"))
     return job, given
+
+
+def _count_hard(plan: Plan, checker: Checker, index: int) -> int | None:
+    if "hard" not in plan.files:
+        return None
+    first = index << plan.chunk_bits
+    count = min(plan.chunk_size, plan.count - first)
+    columns = checker.inputs(plan.candidate.arity, plan.seed, first, count)
+    counter = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
+        hard_counter_address(_local_file(plan, "hard"))
+    )
+    return int(counter(count, columns[0].ctypes.data, columns[-1].ctypes.data))
 
 
 def _sha256(outputs: npt.NDArray[Any]) -> str:
@@ -637,6 +648,23 @@ def certificate_path(plan: Plan, out: Path | None, library: str) -> Path:
     return Path("udf-certificates") / c.library / name
 
 
+def stored_certificate(plan: Plan, library: str) -> Path:
+    """Return where another library, by name or path, has its certificate of the function.
+
+    Raises:
+        PlanError: it does not have the function.
+        The errors of ``find_library``.
+    """
+    c = plan.candidate
+    described = find_library(library).functions.get((c.function, "float32"))
+    if described is None:
+        raise PlanError(
+            f"UDF library {library!r} has no float32 {c.function!r}, so it has no certificate to "
+            "compare with. Leave out --against for this function."
+        )
+    return described.source.parent / f"{c.function}.{c.dtype}.certificate.json"
+
+
 def journal_path(plan: Plan, certificate: Path) -> Path:
     """Return where the finished chunks of an unfinished run are recorded."""
     c = plan.candidate
@@ -651,6 +679,7 @@ def verify(
     *,
     resume: bool = False,
     judge_all: bool = False,
+    against: Path | None = None,
     chunks: Iterable[int] | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
@@ -663,12 +692,15 @@ def verify(
 
     If the file holds a complete, judged run of the same sources, only digests are taken
     first: where all of them are those of that run, so are the counts. Where one differs, or
-    with ``judge_all``, every result is judged.
+    with ``judge_all``, every result is judged. The certificate ``against``, of the same
+    function in another library, serves in the same way.
 
     Returns:
         The certificate with this run only.
 
     Raises:
+        CertificateMismatchError: ``against`` is of another function or domain, or has no
+            complete, judged run.
         The errors of ``Journal``, ``execute`` and of writing a certificate.
     """
     spread = partial(
@@ -680,12 +712,20 @@ def verify(
         scheduler=scheduler,
         progress=progress,
     )
-    known = None if judge_all or chunks is not None else _judged_run(certificate, plan)
+    known, whose = None, ""
+    files = dict(plan.files)
+    if not judge_all and chunks is None:
+        known = _judged_run(certificate, plan)
+        if known is not None:
+            # How many inputs are hard depends on the CPU level alone: it is not counted again.
+            files.pop("hard", None)
+        elif against is not None:
+            known, whose = _judged_elsewhere(against, plan)
     run = None
     if known is not None:
-        text = f"every output that of the {known.identity['form']} form, "
+        text = f"every output that of {whose}the {known.identity['form']} form, "
         text += f"{known.identity['cpu_level']}: {known.identity['reference']}"
-        same = replace(plan, judge=False, reference_text=text)
+        same = replace(plan, judge=False, reference_text=text, files=files)
         run = spread(same)
         run = _with_counts_of(known, run) if run.chunks == known.chunks else None
     if run is None:
@@ -725,9 +765,27 @@ def _judged_run(path: Path, plan: Plan) -> Run | None:
     return None
 
 
+def _judged_elsewhere(path: Path, plan: Plan) -> tuple[Run, str]:
+    """Return a run of another library's certificate, and the words that name it."""
+    stored = load(path)
+    same = all(stored.subject[k] == plan.subject()[k] for k in ("function", "dtype"))
+    if not same or stored.domain != plan.domain():
+        raise CertificateMismatchError(
+            f"The certificate {path} is of {stored.name} over {stored.domain}; it says nothing "
+            f"about {plan.candidate.function} {plan.candidate.dtype} over {plan.domain()}."
+        )
+    for run in stored.runs:
+        if run.complete and not run.identity["flush"] and not run.identity["garbage"]:
+            return run, f"{stored.subject['library']} {stored.subject['version']}, "
+    raise CertificateMismatchError(
+        f"The certificate {path} has no complete run without flushed denormals. Verify "
+        f"{stored.subject['library']} first, or leave out --against."
+    )
+
+
 def _with_counts_of(known: Run, run: Run) -> Run:
-    # How many inputs are hard depends on the CPU level: it was not counted in this run.
-    return replace(run, tally=replace(known.tally, hard=None), largest=known.largest)
+    tally = replace(known.tally, hard=run.tally.hard)
+    return replace(run, tally=tally, largest=known.largest)
 
 
 def _joined(path: Path, fresh: Certificate) -> Certificate:

@@ -127,6 +127,13 @@ def suite(pytester: pytest.Pytester, build_cache: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(build_cache))
     # CI and BUILD_NUMBER make pytest print whole messages in its short summary, and COLUMNS sets
     # where it cuts them: what these tests count must not depend on who runs them.
-    for name in ("UDFTORCH_CPU_LEVEL", "PYTEST_ADDOPTS", "CI", "BUILD_NUMBER", "COLUMNS"):
+    for name in (
+        "UDFTORCH_CPU_LEVEL",
+        "UDFTORCH_CUDA_FORM",
+        "PYTEST_ADDOPTS",
+        "CI",
+        "BUILD_NUMBER",
+        "COLUMNS",
+    ):
         monkeypatch.delenv(name, raising=False)
     return Suite(pytester)

@@ -405,3 +405,22 @@ def test_cpu_level_is_passed_on(suite, monkeypatch):
     result = suite.run("--udf-lib=./one", "--udf-cpu-level=avx2")
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(["udftorch: one * CPU level avx2; *", "*CPU capability AVX2"])
+
+
+def test_the_form_for_gpus_is_passed_on_and_told(suite):
+    suite.write(
+        test_it="""
+        def test_chosen(udf_session, patched_libtorch):
+            assert udf_session.cuda_forms() == {"exp": "float-float", "pow": "double"}
+            inner = patched_libtorch("corem", functions=("exp",))
+            assert inner.cuda_forms() == {"exp": "float-float"}
+            inner = patched_libtorch("corem", functions=("exp",), cuda_form="double")
+            assert inner.cuda_forms() == {"exp": "double"}
+    """
+    )
+    options = ("--udf-lib=corem", "--udf-functions=exp,pow")
+    result = suite.run(*options, "--udf-cuda-form=float-float")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["udftorch: corem *, on GPUs float-float (double: pow); *"])
+    result = suite.run(*options, "--udf-cuda-form=double", "--collect-only")
+    assert "on GPUs float-float" not in result.stdout.str()

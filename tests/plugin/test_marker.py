@@ -185,7 +185,10 @@ MISUSE = {
         '("std", function=("exp",))',
         "It has no keyword 'function'; the only one is 'functions'.",
     ),
-    "unknown_library": ('("corm")', "No UDF library is called 'corm'. Did you mean 'corem'?"),
+    "unknown_library": (
+        '("corm")',
+        "No UDF library is called 'corm'. Did you mean 'corem' or 'corem-ff'?",
+    ),
     "unknown_folder": ('("./gone")', "No folder '*gone'*"),
     "not_a_name": ("(3)", "3 is neither the name nor the path of a library."),
     "empty_name": ('("")', "'' is neither the name nor the path of a library."),

@@ -22,11 +22,13 @@ def test_command_line_options(pytester):
             "--udf-functions=exp, log",
             "--udf-functions=sin",
             "--udf-cpu-level=avx2",
+            "--udf-cuda-form=float-float",
         )
     )
     assert options.libraries == ("corem", pytester.path / "mine")
     assert options.functions == ("exp", "log", "sin")
     assert options.cpu_level == "avx2"
+    assert options.cuda_form == "float-float"
 
 
 INI = """
@@ -38,6 +40,7 @@ udf_functions =
     exp, log
     sin
 udf_cpu_level = avx2
+udf_cuda_form = double
 """
 
 
@@ -49,13 +52,14 @@ def test_ini_values_and_paths_relative_to_the_ini_file(pytester, monkeypatch):
         libraries=(pytester.path / "mine", "std"),
         functions=("exp", "log", "sin"),
         cpu_level="avx2",
+        cuda_form="double",
     )
 
 
 def test_command_line_replaces_each_ini_value_by_itself(pytester):
     pytester.makeini(INI)
     options = freeze(pytester.parseconfig("--udf-lib=corem", "--udf-cpu-level=avx512"))
-    assert options == Options(("corem",), ("exp", "log", "sin"), "avx512")
+    assert options == Options(("corem",), ("exp", "log", "sin"), "avx512", "double")
     options = freeze(pytester.parseconfig("--udf-functions=cos"))
     assert options.libraries == (pytester.path / "mine", "std")
     assert options.functions == ("cos",)
@@ -83,7 +87,7 @@ def test_paths_are_told_from_names_as_find_library_does(pytester, text, monkeypa
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--udf-lib=corm"], r"No UDF library is called 'corm'\. Did you mean 'corem'\?"),
+        (["--udf-lib=corm"], r"No UDF library is called 'corm'\. Did you mean 'corem'"),
         (["--udf-lib=./none"], r"No folder '.*none'.*folder that holds udf\.toml"),
         (["--udf-lib=./empty"], r"holds no udf\.toml"),
         (["--udf-lib=./broken"], r"broken/udf\.toml is not valid TOML"),
@@ -105,6 +109,12 @@ def test_paths_are_told_from_names_as_find_library_does(pytester, text, monkeypa
             r"Unknown CPU level 'avx1024'\. Did you mean",
         ),
         (["-o", "udf_lib=corm"], r"No UDF library is called 'corm'"),
+        (["--udf-cuda-form=float"], r"'float' is no form of functions on a GPU"),
+        (["-o", "udf_cuda_form=fast"], r"udf_cuda_form\): cuda_form='fast' is no form"),
+        (
+            ["--udf-lib=./one", "--udf-cuda-form=float-float"],
+            r"UDF library 'one' has no float-float form",
+        ),
     ],
 )
 def test_misuse_is_a_usage_error_that_tells_what_to_do(suite, args, message):

@@ -1,0 +1,109 @@
+"""Which form GPUs get: what is asked for, what a GPU's double precision is worth, measurements."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pytest_udftorch import cuda_form
+from pytest_udftorch.cuda_form import (
+    DOUBLE,
+    FLOAT_FLOAT,
+    Gpu,
+    asked_form,
+    choose,
+    measurements,
+    parse_gpus,
+    resolved_form,
+    store_measurement,
+)
+from pytest_udftorch.errors import CacheError, CudaFormError
+from pytest_udftorch.session import patched
+
+H200 = Gpu("NVIDIA H200", (9, 0))
+RTX = Gpu("NVIDIA GeForce RTX 4090", (8, 9))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
+    cuda_form._for_this_machine.cache_clear()
+    yield tmp_path / "cache"
+    cuda_form._for_this_machine.cache_clear()
+
+
+def test_the_argument_comes_before_the_environment(monkeypatch):
+    monkeypatch.delenv("UDFTORCH_CUDA_FORM", raising=False)
+    assert asked_form(None) == "auto"
+    monkeypatch.setenv("UDFTORCH_CUDA_FORM", "float-float")
+    assert asked_form(None) == "float-float"
+    assert asked_form("double") == "double"
+    assert patched("corem").cuda_form == "float-float"
+    assert patched("corem", cuda_form="double").cuda_form == "double"
+
+
+def test_an_unknown_form_is_named_with_its_origin(monkeypatch):
+    with pytest.raises(CudaFormError, match=r"cuda_form='float' is no form.*float-float"):
+        patched("corem", cuda_form="float")
+    monkeypatch.setenv("UDFTORCH_CUDA_FORM", "fast")
+    with pytest.raises(CudaFormError, match="UDFTORCH_CUDA_FORM='fast' is no form"):
+        patched("corem")
+
+
+def test_a_library_without_the_form_says_so():
+    with pytest.raises(CudaFormError, match="'canary' has no float-float form"):
+        patched("canary", cuda_form="float-float")
+    with pytest.raises(CudaFormError, match="'corem' has no float-float form of pow; it has"):
+        patched("corem", functions=("pow",), cuda_form="float-float")
+    assert patched("corem", functions=("pow", "exp"), cuda_form="float-float")
+    assert patched("std", cuda_form="float-float")
+
+
+def test_weak_double_precision_takes_float_float():
+    assert choose((), {}) == DOUBLE
+    assert choose((H200,), {}) == DOUBLE
+    assert choose((RTX,), {}) == FLOAT_FLOAT
+    assert choose((Gpu("NVIDIA GeForce GTX 1080", (6, 1)),), {}) == FLOAT_FLOAT
+    # One form for the process: where a strong GPU is there, work is expected on it.
+    assert choose((RTX, H200), {}) == DOUBLE
+
+
+def test_a_measurement_overrides_the_capability(cache):
+    store_measurement(H200.name, {DOUBLE: 2.0, FLOAT_FLOAT: 1.0})
+    path = store_measurement(RTX.name, {DOUBLE: 1.0, FLOAT_FLOAT: 2.0})
+    assert path.is_relative_to(cache)
+    assert choose((H200,), measurements()) == FLOAT_FLOAT
+    assert choose((RTX,), measurements()) == DOUBLE
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"NVIDIA H200": {"double": 1}}', '{"a": 1}'])
+def test_a_measurement_that_cannot_be_read_is_none(cache, text):
+    store_measurement(H200.name, {DOUBLE: 2.0, FLOAT_FLOAT: 1.0})
+    assert json.loads((cache / "cuda-form.json").read_text())
+    (cache / "cuda-form.json").write_text(text)
+    assert measurements() == {}
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    with pytest.raises(CacheError, match="cannot be written"):
+        store_measurement("GPU", {DOUBLE: 1.0, FLOAT_FLOAT: 1.0})
+
+
+def test_the_drivers_list_is_read():
+    text = "NVIDIA GeForce RTX 4090, 8.9\nNVIDIA H200, 9.0\nTesla K80, [N/A]\n\n"
+    assert parse_gpus(text) == (RTX, H200)
+
+
+def test_auto_asks_the_driver(cache, tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "NVIDIA GeForce RTX 4090, 8.9"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert resolved_form("auto") == FLOAT_FLOAT
+    assert resolved_form("double") == DOUBLE
+    cuda_form._for_this_machine.cache_clear()
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert resolved_form("auto") == DOUBLE
