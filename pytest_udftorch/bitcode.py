@@ -48,7 +48,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 9
+_VERSION: Final = 10
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
 #: libm into them.
@@ -327,7 +327,8 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
             replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
-    bitcode, out = scratch / "udf.bc", scratch / "libdevice.10.bc"
+    bitcode, replaced_in = scratch / "udf.bc", scratch / "replaced.bc"
+    out = scratch / "libdevice.10.bc"
     _run([str(tool(compiler, "llvm-link")), *(job[-1] for job in jobs), "-o", str(bitcode)])
     mapping = scratch / "map.json"
     mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
@@ -338,7 +339,7 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
             [
                 str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
                 "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
-                f"-udf-report={report}", str(stock), "-o", str(out),
+                f"-udf-report={report}", str(stock), "-o", str(replaced_in),
             ]
         )  # fmt: skip
     except SourceCompileError as error:
@@ -354,7 +355,30 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
             "kernels would go on calling something else. Choose other functions."
         )
     _refuse_calls_into_nowhere(compiler, bitcode)
+    _inline(compiler, sorted(set(replaced.values())), replaced_in, out)
     return out
+
+
+def _inline(compiler: Compiler, symbols: list[str], libdevice: Path, out: Path) -> None:
+    """Have the functions inlined into kernels.
+
+    A call for each element leaves a thread's elements nothing to overlap with. The pass
+    forbids it where a later run of it has to find the function, and here is none.
+    """
+    options = [
+        f"{option}={symbol}:{attribute}"
+        for symbol in symbols
+        for option, attribute in (
+            ("-force-remove-attribute", "noinline"),
+            ("-force-attribute", "alwaysinline"),
+        )
+    ]
+    _run(
+        [
+            str(tool(compiler, "opt")), "-passes=forceattrs,verify", *options, str(libdevice),
+            "-o", str(out),
+        ]
+    )  # fmt: skip
 
 
 def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:

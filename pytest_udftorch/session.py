@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_udftorch import inductor, triton_kernels
+from pytest_udftorch import cuda_operators, inductor, triton_kernels
 from pytest_udftorch.bitcode import Part
 from pytest_udftorch.build import Build, build_library, resolve_cpu_level
 from pytest_udftorch.compilers import Follower
@@ -56,7 +56,7 @@ _CANARY_ELEMENTS = 67
 
 
 #: Compilers inside this process; they compile with what the open sessions ask for.
-follower: Final = Follower({**inductor.CHANGES, **triton_kernels.CHANGES})
+follower: Final = Follower({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.CHANGES})
 
 
 def torch_summary() -> tuple[str, str]:
@@ -357,6 +357,7 @@ class Session:
             SwapReachedNothingError: an operator did not go through the rebound slots.
             SwapMismatchError: it did, but the result is not the UDF's.
             CompileRunningError: torch.compile is running in another thread.
+            CudaGraphCaptureError: this thread is capturing a CUDA graph.
             ProfileBusyError: another profiled session is open in this process.
             ObserverBuildError: what profiled sessions need does not compile.
         """
@@ -365,6 +366,7 @@ class Session:
                 f"{self!r} was entered before. A session is used once; call patched() again."
             )
         bound = binder()
+        cuda_operators.refuse_capture()
         with bound.lock:
             try:
                 if self._profiling is not None:
