@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -48,7 +49,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 10
+_VERSION: Final = 11
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
 #: libm into them.
@@ -287,6 +288,29 @@ _CUDA_FLAGS: Final = (
 )  # fmt: skip
 _NOT_CUDA: Final = frozenset(("-fPIC",))
 
+#: What the kernels of eager CUDA call instead of ``__nv_expf``: the fast path's result, whether
+#: it is not to be trusted, and the accurate path's result. A thread then computes the fast
+#: paths of its elements side by side, and has one branch for the rare others.
+SPLIT: Final = {"value": "float", "hard": "i32", "rest": "float"}
+
+# A division without a branch, for normal operands; it stands in fast paths only, whose error
+# bounds leave room for the last bit. The reciprocal starts with 20 bits; one step of third
+# order gives 60, and the remainder corrects the quotient.
+_DIVISION: Final = """
+declare double @llvm.nvvm.rcp.approx.ftz.d(double)
+define internal double @__udf_divide(double %a, double %b) alwaysinline {
+  %n = fneg double %b
+  %r0 = call double @llvm.nvvm.rcp.approx.ftz.d(double %b)
+  %e = call double @llvm.fma.f64(double %n, double %r0, double 1.0)
+  %s = call double @llvm.fma.f64(double %e, double %e, double %e)
+  %r = call double @llvm.fma.f64(double %r0, double %s, double %r0)
+  %q0 = fmul double %a, %r
+  %m = call double @llvm.fma.f64(double %n, double %q0, double %a)
+  %q = call double @llvm.fma.f64(double %m, double %r, double %q0)
+  ret double %q
+}
+"""
+
 
 def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     """Return a copy of CUDA's libdevice whose functions are those of a selection.
@@ -325,21 +349,48 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
         for name, dtype in keys:
             known = FUNCTIONS[name]
             replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
+    paths: list[tuple[UdfFunction, Path]] = []
+    for part in parts:
+        for key in part.functions:
+            function = part.build.library.functions[key]
+            if key[1] == "float32" and function.fast and function.source.suffix == ".c":
+                paths.append((function, part.build.library.folder))
+                c_name = FUNCTIONS[key[0]].c_name("float32")
+                replaced |= {f"__nv_udf_{c_name}_{p}": f"__udf_{c_name}_{p}" for p in SPLIT}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
+        pieces = list(
+            pool.map(
+                lambda pair: _split_paths(
+                    scratch, compiler, flags, pair[0], (pair[1], *_include_dirs(parts, pair[1]))
+                ),
+                paths,
+            )
+        )
+    stubs, base = scratch / "stubs.ll", scratch / "base.bc"
+    stubs.write_text(_split_stubs(), encoding="utf-8")
     bitcode, replaced_in = scratch / "udf.bc", scratch / "replaced.bc"
     out = scratch / "libdevice.10.bc"
-    _run([str(tool(compiler, "llvm-link")), *(job[-1] for job in jobs), "-o", str(bitcode)])
+    _run(
+        [
+            str(tool(compiler, "llvm-link")),
+            *(job[-1] for job in jobs),
+            *map(str, pieces),
+            "-o",
+            str(bitcode),
+        ]
+    )
     mapping = scratch / "map.json"
     mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
     plugin, _ = pass_plugin()
     report = scratch / "report.jsonl"
     try:
+        _run([str(tool(compiler, "llvm-link")), str(stock), str(stubs), "-o", str(base)])
         _run(
             [
                 str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
                 "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
-                f"-udf-report={report}", str(stock), "-o", str(replaced_in),
+                f"-udf-report={report}", str(base), "-o", str(replaced_in),
             ]
         )  # fmt: skip
     except SourceCompileError as error:
@@ -357,6 +408,94 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
     _refuse_calls_into_nowhere(compiler, bitcode)
     _inline(compiler, sorted(set(replaced.values())), replaced_in, out)
     return out
+
+
+def _include_dirs(parts: tuple[Part, ...], folder: Path) -> tuple[Path, ...]:
+    for part in parts:
+        if part.build.library.folder == folder:
+            return tuple(part.build.library.include_dirs)
+    return ()
+
+
+def _split_stubs() -> str:
+    """Return the parts of every function as LLVM's text, made of libdevice's own functions."""
+    lines = []
+    for function in FUNCTIONS.values():
+        c_name = function.c_name("float32")
+        names = "xyz"[: function.arity]
+        given = ", ".join(f"float %{n}" for n in names)
+        lines.append(f"declare float @__nv_{c_name}({', '.join(['float'] * len(names))})")
+        for part, kind in SPLIT.items():
+            lines.append(f"define {kind} @__nv_udf_{c_name}_{part}({given}) {{")
+            if part == "hard":
+                lines.append("  ret i32 0")
+            else:
+                lines += [f"  %r = call float @__nv_{c_name}({given})", "  ret float %r"]
+            lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _split_paths(
+    scratch: Path,
+    compiler: Compiler,
+    flags: Iterable[str],
+    function: UdfFunction,
+    folders: Iterable[Path],
+) -> Path:
+    """Compile the fast and the accurate path of a function as functions of their own."""
+    known = FUNCTIONS[function.name]
+    c_name = known.c_name("float32")
+    names = "xyz"[: known.arity]
+    given, passed = ", ".join(f"float {n}" for n in names), ", ".join(names)
+    exported = {part: f"__udf_{c_name}_{part}" for part in SPLIT}
+    source = scratch / f"split-{c_name}.c"
+    source.write_text(
+        f'#include "{function.source}"\n'
+        f"float {exported['value']}({given}) {{ int h; return {function.fast}({passed}, &h); }}\n"
+        f"int {exported['hard']}({given}) {{ int h; {function.fast}({passed}, &h); return h; }}\n"
+        f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n",
+        encoding="utf-8",
+    )
+    text, changed = source.with_suffix(".ll"), scratch / f"split-{c_name}-divided.ll"
+    out = source.with_suffix(".bc")
+    _run(
+        [
+            str(compiler.path), *flags, *(f"-I{d}" for d in folders), "-S", "-emit-llvm",
+            str(source), "-o", str(text),
+        ]
+    )  # fmt: skip
+    fast = {exported["value"], exported["hard"]}
+    changed.write_text(_without_divisions(text.read_text(encoding="utf-8"), fast))
+    _run(
+        [
+            str(tool(compiler, "opt")), "-passes=internalize,always-inline,globaldce,verify",
+            f"-internalize-public-api-list={','.join(exported.values())}", str(changed),
+            "-o", str(out),
+        ]
+    )  # fmt: skip
+    return out
+
+
+def _without_divisions(text: str, functions: set[str]) -> str:
+    """Return LLVM's text with the double divisions of some functions without a branch."""
+    lines, inside, found = [], False, False
+    for line in text.splitlines():
+        if line.startswith("define "):
+            match = re.search(r"@(\w+)\(", line)
+            inside = match is not None and match[1] in functions
+        if inside:
+            line, count = re.subn(
+                r"fdiv double (\S+), (\S+)",
+                r"call double @__udf_divide(double \1, double \2)",
+                line,
+            )
+            found |= count > 0
+        lines.append(line)
+    if found:
+        lines.append(_DIVISION)
+        if not any(line.startswith("declare double @llvm.fma.f64") for line in lines):
+            lines.append("declare double @llvm.fma.f64(double, double, double)")
+    return "\n".join(lines) + "\n"
 
 
 def _inline(compiler: Compiler, symbols: list[str], libdevice: Path, out: Path) -> None:

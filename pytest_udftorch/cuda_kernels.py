@@ -6,6 +6,10 @@ without fusing a multiplication into an addition (``enable_fp_fusion=False``); w
 compiler of torch's CPU kernels fuses, ``tl.fma`` is written. Division is ``div_rn``: Triton's
 ``/`` is an approximation.
 
+The functions come from the session's libdevice (``bitcode.SPLIT``) as fast path, doubt and
+accurate path, so that a thread computes the fast paths of its elements side by side. One
+function call of libdevice for each element would put a branch after each.
+
 Imports triton, so it is imported when the first kernel is needed.
 """
 
@@ -13,161 +17,266 @@ Imports triton, so it is imported when the first kernel is needed.
 
 import triton
 import triton.language as tl
+from triton.language import core
 from triton.language.extra import libdevice
+
+from pytest_udftorch.bitcode import SPLIT
+from pytest_udftorch.symbols import FUNCTIONS
+
+#: Elements of a thread between two branches; a thread must have a multiple of it.
+PACK = tl.constexpr(4)
+
+
+def _extern(function, part):
+    known = FUNCTIONS[function]
+    float32 = core.dtype("fp32")
+    result = {"float": float32, "i32": core.dtype("int32")}[SPLIT[part]]
+    kinds = (float32,) * known.arity
+    symbol = f"__nv_udf_{known.c_name('float32')}_{part}"
+
+    def call(*args, _semantic=None):
+        return core.extern_elementwise(
+            "", "", list(args), {kinds: (symbol, result)}, is_pure=True, _semantic=_semantic
+        )
+
+    return core.extern(call)
+
+
+def _jit(function, name):
+    # Triton tells functions of one module apart by their names.
+    function.__name__ = function.__qualname__ = name
+    return triton.jit(function)
+
+
+def _mapped(name):
+    """Return a function of libdevice as one of tensors."""
+    value, hard, rest = (_extern(name, part) for part in ("value", "hard", "rest"))
+
+    def four(x0, x1, x2, x3):
+        y0 = value(x0)
+        y1 = value(x1)
+        y2 = value(x2)
+        y3 = value(x3)
+        if (hard(x0) | hard(x1) | hard(x2) | hard(x3)) != 0:
+            if hard(x0) != 0:
+                y0 = rest(x0)
+            if hard(x1) != 0:
+                y1 = rest(x1)
+            if hard(x2) != 0:
+                y2 = rest(x2)
+            if hard(x3) != 0:
+                y3 = rest(x3)
+        return y0, y1, y2, y3
+
+    def four_pairs(x0, x1, x2, x3, z0, z1, z2, z3):
+        y0 = value(x0, z0)
+        y1 = value(x1, z1)
+        y2 = value(x2, z2)
+        y3 = value(x3, z3)
+        if (hard(x0, z0) | hard(x1, z1) | hard(x2, z2) | hard(x3, z3)) != 0:
+            if hard(x0, z0) != 0:
+                y0 = rest(x0, z0)
+            if hard(x1, z1) != 0:
+                y1 = rest(x1, z1)
+            if hard(x2, z2) != 0:
+                y2 = rest(x2, z2)
+            if hard(x3, z3) != 0:
+                y3 = rest(x3, z3)
+        return y0, y1, y2, y3
+
+    if FUNCTIONS[name].arity == 1:
+        inner = _jit(four, f"{name}_four")
+
+        def whole(x):
+            return tl.map_elementwise(inner, x, pack=PACK)[0]
+
+        return _jit(whole, f"{name}_whole")
+    inner = _jit(four_pairs, f"{name}_four")
+
+    def whole_pairs(x, z):
+        return tl.map_elementwise(inner, x, z, pack=PACK)[0]
+
+    return _jit(whole_pairs, f"{name}_whole")
+
+
+_exp = _mapped("exp")
+_exp2 = _mapped("exp2")
+_expm1 = _mapped("expm1")
+_log = _mapped("log")
+_log2 = _mapped("log2")
+_log10 = _mapped("log10")
+_log1p = _mapped("log1p")
+_sin = _mapped("sin")
+_cos = _mapped("cos")
+_tan = _mapped("tan")
+_sinh = _mapped("sinh")
+_cosh = _mapped("cosh")
+_tanh = _mapped("tanh")
+_asin = _mapped("asin")
+_acos = _mapped("acos")
+_atan = _mapped("atan")
+_asinh = _mapped("asinh")
+_acosh = _mapped("acosh")
+_atanh = _mapped("atanh")
+_erf = _mapped("erf")
+_erfc = _mapped("erfc")
+_pow = _mapped("pow")
+_atan2 = _mapped("atan2")
+_hypot = _mapped("hypot")
 
 # Functions of one argument. a, b and c are the operator's scalars as float32.
 
 
 @triton.jit
 def exp(x, a, b, c):
-    return libdevice.exp(x)
+    return _exp(x)
 
 
 @triton.jit
 def exp2(x, a, b, c):
-    return libdevice.exp2(x)
+    return _exp2(x)
 
 
 @triton.jit
 def expm1(x, a, b, c):
-    return libdevice.expm1(x)
+    return _expm1(x)
 
 
 @triton.jit
 def log(x, a, b, c):
-    return libdevice.log(x)
+    return _log(x)
 
 
 @triton.jit
 def log2(x, a, b, c):
-    return libdevice.log2(x)
+    return _log2(x)
 
 
 @triton.jit
 def log10(x, a, b, c):
-    return libdevice.log10(x)
+    return _log10(x)
 
 
 @triton.jit
 def log1p(x, a, b, c):
-    return libdevice.log1p(x)
+    return _log1p(x)
 
 
 @triton.jit
 def sin(x, a, b, c):
-    return libdevice.sin(x)
+    return _sin(x)
 
 
 @triton.jit
 def cos(x, a, b, c):
-    return libdevice.cos(x)
+    return _cos(x)
 
 
 @triton.jit
 def tan(x, a, b, c):
-    return libdevice.tan(x)
+    return _tan(x)
 
 
 @triton.jit
 def sinh(x, a, b, c):
-    return libdevice.sinh(x)
+    return _sinh(x)
 
 
 @triton.jit
 def cosh(x, a, b, c):
-    return libdevice.cosh(x)
+    return _cosh(x)
 
 
 @triton.jit
 def tanh(x, a, b, c):
-    return libdevice.tanh(x)
+    return _tanh(x)
 
 
 @triton.jit
 def asin(x, a, b, c):
-    return libdevice.asin(x)
+    return _asin(x)
 
 
 @triton.jit
 def acos(x, a, b, c):
-    return libdevice.acos(x)
+    return _acos(x)
 
 
 @triton.jit
 def atan(x, a, b, c):
-    return libdevice.atan(x)
+    return _atan(x)
 
 
 @triton.jit
 def asinh(x, a, b, c):
-    return libdevice.asinh(x)
+    return _asinh(x)
 
 
 @triton.jit
 def acosh(x, a, b, c):
-    return libdevice.acosh(x)
+    return _acosh(x)
 
 
 @triton.jit
 def atanh(x, a, b, c):
-    return libdevice.atanh(x)
+    return _atanh(x)
 
 
 @triton.jit
 def erf(x, a, b, c):
-    return libdevice.erf(x)
+    return _erf(x)
 
 
 @triton.jit
 def erfc(x, a, b, c):
-    return libdevice.erfc(x)
+    return _erfc(x)
 
 
 @triton.jit
 def sigmoid(x, a, b, c):
-    return tl.div_rn(1.0, 1.0 + libdevice.exp(-x))
+    return tl.div_rn(1.0, 1.0 + _exp(-x))
 
 
 @triton.jit
 def silu(x, a, b, c):
-    return tl.div_rn(x, 1.0 + libdevice.exp(-x))
+    return tl.div_rn(x, 1.0 + _exp(-x))
 
 
 @triton.jit
 def elu(x, a, b, c):
     # a: alpha times scale; b: scale; c: scale of the input.
-    return tl.where(x > 0.0, x * b, libdevice.expm1(x * c) * a)
+    return tl.where(x > 0.0, x * b, _expm1(x * c) * a)
 
 
 @triton.jit
 def gelu_erf(x, a, b, c):
-    return x * 0.5 * (1.0 + libdevice.erf(x * 0.7071067811865476))
+    return x * 0.5 * (1.0 + _erf(x * 0.7071067811865476))
 
 
 @triton.jit
 def gelu_tanh(x, a, b, c):
     cubic = x * x * x
     inner = 0.7978845608028654 * tl.fma(0.044715, cubic, x)
-    return 0.5 * x * (1.0 + libdevice.tanh(inner))
+    return 0.5 * x * (1.0 + _tanh(inner))
 
 
 @triton.jit
 def softplus(x, a, b, c):
     # a: beta; b: threshold.
     scaled = x * a
-    return tl.where(scaled > b, x, tl.div_rn(libdevice.log1p(libdevice.exp(scaled)), a))
+    return tl.where(scaled > b, x, tl.div_rn(_log1p(_exp(scaled)), a))
 
 
 @triton.jit
 def mish(x, a, b, c):
-    return x * libdevice.tanh(libdevice.log1p(libdevice.exp(x)))
+    return x * _tanh(_log1p(_exp(x)))
 
 
 @triton.jit
 def logsigmoid(x, a, b, c):
     # A NaN has to come through the minimum.
     least = tl.where(x > 0.0, 0.0, x)
-    return least - libdevice.log1p(libdevice.exp(-tl.abs(x)))
+    return least - _log1p(_exp(-tl.abs(x)))
 
 
 # Functions of two arguments; in a backward formula g is the gradient.
@@ -175,28 +284,28 @@ def logsigmoid(x, a, b, c):
 
 @triton.jit
 def pow(x, y, a, b, c):
-    return libdevice.pow(x, y)
+    return _pow(x, y)
 
 
 @triton.jit
 def atan2(x, y, a, b, c):
-    return libdevice.atan2(x, y)
+    return _atan2(x, y)
 
 
 @triton.jit
 def hypot(x, y, a, b, c):
-    return libdevice.hypot(x, y)
+    return _hypot(x, y)
 
 
 @triton.jit
 def silu_backward(g, x, a, b, c):
-    s = tl.div_rn(1.0, 1.0 + libdevice.exp(-x))
+    s = tl.div_rn(1.0, 1.0 + _exp(-x))
     return g * s * tl.fma(x, 1.0 - s, 1.0)
 
 
 @triton.jit
 def elu_backward_input(g, x, a, b, c):
-    return tl.where(x <= 0.0, g * c * a * libdevice.exp(x * c), g * b)
+    return tl.where(x <= 0.0, g * c * a * _exp(x * c), g * b)
 
 
 @triton.jit
@@ -206,8 +315,8 @@ def elu_backward_result(g, y, a, b, c):
 
 @triton.jit
 def gelu_backward_erf(g, x, a, b, c):
-    cdf = 0.5 * (1.0 + libdevice.erf(x * 0.7071067811865476))
-    pdf = libdevice.exp(x * x * -0.5) * 0.3989422804014327
+    cdf = 0.5 * (1.0 + _erf(x * 0.7071067811865476))
+    pdf = _exp(x * x * -0.5) * 0.3989422804014327
     return g * tl.fma(x, pdf, cdf)
 
 
@@ -216,7 +325,7 @@ def gelu_backward_tanh(g, x, a, b, c):
     square = x * x
     cubic = square * x
     inner = 0.7978845608028654 * tl.fma(0.044715, cubic, x)
-    t = libdevice.tanh(inner)
+    t = _tanh(inner)
     left = 0.5 * x
     right = 1.0 + t
     by_left = 0.5 * right
@@ -228,20 +337,20 @@ def gelu_backward_tanh(g, x, a, b, c):
 @triton.jit
 def softplus_backward(g, x, a, b, c):
     scaled = x * a
-    z = libdevice.exp(scaled)
+    z = _exp(scaled)
     return tl.where(scaled > b, g, tl.div_rn(g * z, z + 1.0))
 
 
 @triton.jit
 def mish_backward(g, x, a, b, c):
-    s = tl.div_rn(1.0, 1.0 + libdevice.exp(-x))
-    t = libdevice.tanh(libdevice.log1p(libdevice.exp(x)))
+    s = tl.div_rn(1.0, 1.0 + _exp(-x))
+    t = _tanh(_log1p(_exp(x)))
     return g * tl.fma(x * s, tl.fma(-t, t, 1.0), t)
 
 
 @triton.jit
 def logsigmoid_backward(g, x, a, b, c):
-    z = libdevice.exp(-tl.abs(x))
+    z = _exp(-tl.abs(x))
     share = tl.div_rn(z, 1.0 + z)
     return g * tl.where(x < 0.0, 1.0 - share, share)
 
@@ -309,7 +418,7 @@ def softmax_rows(x, y, rows, n, LOG: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl
     inside = (first + row[:, None] < rows) & (column[None, :] < n)
     value = tl.load(x + at, inside, other=-float("inf")).to(tl.float32)
     peak = tl.max(value, 1)[:, None]
-    power = libdevice.exp(value - peak)
+    power = _exp(value - peak)
     total = tl.sum(tl.where(inside, power, 0.0), 1)[:, None]
     tl.store(y + at, _row_result(value, power, peak, total, LOG).to(y.dtype.element_ty), inside)
 
@@ -336,7 +445,7 @@ def softmax_tiles(
     for start in range(0, n, TILE):
         inside = (start + steps < n) & (column < inner)
         value = tl.load(x + (start + steps) * inner + column, inside, other=-float("inf"))
-        sums += tl.where(inside, libdevice.exp(value.to(tl.float32) - peak), 0.0)
+        sums += tl.where(inside, _exp(value.to(tl.float32) - peak), 0.0)
     total = tl.sum(sums, 0)[None, :]
     for start in range(0, n, TILE):
         inside = (start + steps < n) & (column < inner)
@@ -344,7 +453,7 @@ def softmax_tiles(
         value = tl.load(x + at, inside, other=-float("inf")).to(tl.float32)
         power = value
         if not LOG:
-            power = libdevice.exp(value - peak)
+            power = _exp(value - peak)
         result = _row_result(value, power, peak, total, LOG)
         tl.store(y + at, result.to(y.dtype.element_ty), inside)
 
@@ -361,7 +470,7 @@ def log_softmax_backward_rows(g, y, gx, rows, n, BLOCK: tl.constexpr, ROWS: tl.c
     inside = (first + row[:, None] < rows) & (column[None, :] < n)
     grad = tl.load(g + at, inside, other=0.0).to(tl.float32)
     total = tl.sum(grad, 1)[:, None]
-    power = libdevice.exp(tl.load(y + at, inside, other=-float("inf")).to(tl.float32))
+    power = _exp(tl.load(y + at, inside, other=-float("inf")).to(tl.float32))
     tl.store(gx + at, (grad - power * total).to(gx.dtype.element_ty), inside)
 
 
@@ -385,5 +494,5 @@ def log_softmax_backward_tiles(
         inside = (start + steps < n) & (column < inner)
         at = (start + steps) * inner + column
         grad = tl.load(g + at, inside, other=0.0).to(tl.float32)
-        power = libdevice.exp(tl.load(y + at, inside, other=-float("inf")).to(tl.float32))
+        power = _exp(tl.load(y + at, inside, other=-float("inf")).to(tl.float32))
         tl.store(gx + at, (grad - power * total).to(gx.dtype.element_ty), inside)

@@ -20,6 +20,7 @@ import ctypes
 import importlib
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -175,8 +176,11 @@ class _State:
 
         self._library = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
         try:
-            for name, kernel in _kernels(self, self.active.functions).items():
-                self._library.impl(name, kernel)
+            # torch 2.11 warns, once a process, that a kernel is overridden.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for name, kernel in _kernels(self, self.active.functions).items():
+                    self._library.impl(name, kernel)
         except BaseException:
             self.close()
             raise
@@ -555,44 +559,32 @@ def _foreach_kernels(functional: Callable[..., Any], inplace: Callable[..., Any]
 
 
 def _pow_scalar_kernels(state: _State) -> dict[str, Callable[..., Any]]:
-    """Make pow with a number: exponents that ATen computes without pow stay with it."""
+    """Make pow with a number: exponents that ATen computes without pow stay with it.
+
+    A number to the power of a tensor is a pow of two tensors by the time it gets here.
+    """
     import torch
 
     (op,) = (p for p in POINTWISE if p.name == "pow")
+    plain = frozenset((0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0))
 
-    def plain(exponent: Any) -> bool:
-        return isinstance(exponent, complex) or float(exponent) in (
-            0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0,
-        )  # fmt: skip
-
-    def wrap(name: str, base_at: int, out: bool, inplace: bool) -> Callable[..., Any]:
+    def wrap(name: str) -> Callable[..., Any]:
         stock = _stock(name)
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            tensor, number = args[base_at], args[1 - base_at]
-            if plain(number) if base_at == 0 else isinstance(number, complex):
-                return stock(*args, **kwargs)
-            kept = (
-                tensor.clone() if inplace or (out and _may_share(tensor, kwargs["out"])) else tensor
-            )
-            y = stock(*args, **kwargs)
-            dtype = torch.result_type(tensor, number)
+        def kernel(x: Any, exponent: Any, **kwargs: Any) -> Any:
+            if isinstance(exponent, complex) or float(exponent) in plain:
+                return stock(x, exponent, **kwargs)
+            dtype = torch.result_type(x, exponent)
+            kept = x.to(dtype, copy=True) if name == "pow_.Scalar" or kwargs else x.to(dtype)
+            y = stock(x, exponent, **kwargs)
             if dtype in _handled():
-                base = kept.to(dtype)
-                other = torch.full_like(base, number)
-                pair = (base, other) if base_at == 0 else (other, base)
+                pair = (kept, torch.full_like(kept, exponent))
                 _overwrite(state, op, pair, y, ("pow", 0.0, 0.0, 0.0))
             return y
 
         return kernel
 
-    return {
-        "pow.Tensor_Scalar": wrap("pow.Tensor_Scalar", 0, False, False),
-        "pow.Tensor_Scalar_out": wrap("pow.Tensor_Scalar_out", 0, True, False),
-        "pow_.Scalar": wrap("pow_.Scalar", 0, False, True),
-        "pow.Scalar": wrap("pow.Scalar", 1, False, False),
-        "pow.Scalar_out": wrap("pow.Scalar_out", 1, True, False),
-    }
+    return {n: wrap(n) for n in ("pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar")}
 
 
 def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
@@ -667,7 +659,8 @@ def _run_rows(state: _State, name: str, tensors: tuple[Any, ...], dim: int,
         )  # fmt: skip
         return
     columns = min(_power_of_two(inner), 64)
-    tile = min(_power_of_two(n), 8192 // columns if inner == 1 else 2048 // columns)
+    most = 8192 // columns if inner == 1 else 2048 // columns
+    tile = max(min(_power_of_two(n), most), 256 // columns)
     blocks = -(-inner // columns)
     warps = min(16, max(1, tile * columns // 256))
     state.launch(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.bitcode import libdevice_for
+from pytest_udftorch.build import cache_folder
 from pytest_udftorch.compilers import Active, Change
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
 
@@ -55,7 +56,7 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
     try:
         path = str(libdevice_for(active.parts, stock_libdevice(knobs.__file__)))
     except (LibdeviceError, SourceCompileError) as error:
-        return _refuse_kernels(runtime, error)
+        return _refuse_kernels(knobs, active, error)
     own_path = nvidia.__dict__.get("libdevice_path")
     own_variable = os.environ.get(_VARIABLE)
     earlier = runtime.add_stages_inspection_hook
@@ -85,9 +86,17 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
     return restore
 
 
-def _refuse_kernels(runtime: Any, error: UdfError) -> Callable[[], None]:
+def _refuse_kernels(knobs: Any, active: Active, error: UdfError) -> Callable[[], None]:
     """Let whoever uses no Triton go on; a kernel inside the session is the error."""
+    nvidia, runtime = knobs.nvidia, knobs.runtime
     earlier = runtime.add_stages_inspection_hook
+    own_path = nvidia.__dict__.get("libdevice_path")
+    # Triton 3.6 asks the hook after it has looked for the kernel on disk, under the hash of
+    # this file: no kernel of another library may be found.
+    refused = cache_folder() / f"refused-{active.id}"
+    refused.parent.mkdir(parents=True, exist_ok=True)
+    refused.write_text(f"{active.id} has no libdevice\n", encoding="utf-8")
+    nvidia.libdevice_path = str(refused)
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise error
@@ -96,6 +105,36 @@ def _refuse_kernels(runtime: Any, error: UdfError) -> Callable[[], None]:
 
     def restore() -> None:
         runtime.add_stages_inspection_hook = earlier
+        if own_path is None:
+            nvidia.__dict__.pop("libdevice_path", None)
+        else:
+            nvidia.__dict__["libdevice_path"] = own_path
+
+    return restore
+
+
+def _set_keys(jit: Any, active: Active) -> Callable[[], None]:
+    """Keep kernels of different functions apart in memory.
+
+    Triton 3.6 does not ask the hook for a key; later ones do, and two keys do no harm.
+    """
+    if not active.functions:
+        return lambda: None
+    stock = getattr(jit, "compute_cache_key", None)
+    if stock is None:
+        raise LibdeviceError(
+            "triton.runtime.jit has no compute_cache_key as in triton 3.6 to 3.9, so kernels of "
+            "different libraries would be mixed in memory. Report triton's version, and import "
+            "no triton in sessions."
+        )
+
+    def key(*args: Any, **kwargs: Any) -> str:
+        return f"{stock(*args, **kwargs)}-{active.id}"
+
+    jit.compute_cache_key = key
+
+    def restore() -> None:
+        jit.compute_cache_key = stock
 
     return restore
 
@@ -148,5 +187,6 @@ def _through_libdevice(name: str, stock: Any, x: Any, semantic: Any) -> Any:
 
 CHANGES: Final[dict[str, Change]] = {
     "triton.knobs": _set_knobs,
+    "triton.runtime.jit": _set_keys,
     "triton.language.math": _set_builtins,
 }
