@@ -124,7 +124,10 @@ def examine(name: str, hasher: Hasher) -> dict[str, Any]:
     """Run one function on all inputs in the open session."""
     start = time.perf_counter()
     eager = getattr(torch, name)
-    compiled = torch.compile(lambda x: eager(x), dynamic=False)
+    # One code object for all functions would run into torch's limit of recompilations, and from
+    # there on eagerly.
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: eager(x), dynamic=False, fullgraph=True)
     slab = 1 << SLAB_BITS
     jobs: list[Future[bytes]] = []
     different = {"triton": 0, "compiled": 0}

@@ -49,7 +49,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 11
+_VERSION: Final = 12
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
 #: libm into them.
@@ -293,21 +293,36 @@ _NOT_CUDA: Final = frozenset(("-fPIC",))
 #: paths of its elements side by side, and has one branch for the rare others.
 SPLIT: Final = {"value": "float", "hard": "i32", "rest": "float"}
 
-# A division without a branch, for normal operands; it stands in fast paths only, whose error
-# bounds leave room for the last bit. The reciprocal starts with 20 bits; one step of third
-# order gives 60, and the remainder corrects the quotient.
-_DIVISION: Final = """
+# Division and square root without a branch, for normal operands (and zero under the root).
+# They stand in fast paths only, whose error bounds leave room for two units in the last place.
+# The approximations start with 20 bits; one step of third order gives 60.
+_BRANCHLESS: Final = {
+    "fdiv double (\\S+), (\\S+)": "call double @__udf_divide(double \\1, double \\2)",
+    "call double @llvm.sqrt.f64\\(double (\\S+)\\)": "call double @__udf_root(double \\1)",
+}
+_BRANCHLESS_BODIES: Final = """
 declare double @llvm.nvvm.rcp.approx.ftz.d(double)
+declare double @llvm.nvvm.rsqrt.approx.d(double)
 define internal double @__udf_divide(double %a, double %b) alwaysinline {
   %n = fneg double %b
   %r0 = call double @llvm.nvvm.rcp.approx.ftz.d(double %b)
   %e = call double @llvm.fma.f64(double %n, double %r0, double 1.0)
   %s = call double @llvm.fma.f64(double %e, double %e, double %e)
   %r = call double @llvm.fma.f64(double %r0, double %s, double %r0)
-  %q0 = fmul double %a, %r
-  %m = call double @llvm.fma.f64(double %n, double %q0, double %a)
-  %q = call double @llvm.fma.f64(double %m, double %r, double %q0)
+  %q = fmul double %a, %r
   ret double %q
+}
+define internal double @__udf_root(double %x) alwaysinline {
+  %r = call double @llvm.nvvm.rsqrt.approx.d(double %x)
+  %s = fmul double %x, %r
+  %n = fneg double %s
+  %e = call double @llvm.fma.f64(double %n, double %r, double 1.0)
+  %p = call double @llvm.fma.f64(double %e, double 0.375, double 0.5)
+  %d = fmul double %s, %e
+  %y = call double @llvm.fma.f64(double %d, double %p, double %s)
+  %zero = fcmp oeq double %x, 0.0
+  %root = select i1 %zero, double %x, double %y
+  ret double %root
 }
 """
 
@@ -456,7 +471,7 @@ def _split_paths(
         f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n",
         encoding="utf-8",
     )
-    text, changed = source.with_suffix(".ll"), scratch / f"split-{c_name}-divided.ll"
+    text, changed = source.with_suffix(".ll"), scratch / f"split-{c_name}-branchless.ll"
     out = source.with_suffix(".bc")
     _run(
         [
@@ -465,7 +480,7 @@ def _split_paths(
         ]
     )  # fmt: skip
     fast = {exported["value"], exported["hard"]}
-    changed.write_text(_without_divisions(text.read_text(encoding="utf-8"), fast))
+    changed.write_text(_branchless(text.read_text(encoding="utf-8"), fast))
     _run(
         [
             str(tool(compiler, "opt")), "-passes=internalize,always-inline,globaldce,verify",
@@ -476,23 +491,20 @@ def _split_paths(
     return out
 
 
-def _without_divisions(text: str, functions: set[str]) -> str:
-    """Return LLVM's text with the double divisions of some functions without a branch."""
+def _branchless(text: str, functions: set[str]) -> str:
+    """Return LLVM's text with the double divisions and roots of some functions replaced."""
     lines, inside, found = [], False, False
     for line in text.splitlines():
         if line.startswith("define "):
             match = re.search(r"@(\w+)\(", line)
             inside = match is not None and match[1] in functions
         if inside:
-            line, count = re.subn(
-                r"fdiv double (\S+), (\S+)",
-                r"call double @__udf_divide(double \1, double \2)",
-                line,
-            )
-            found |= count > 0
+            for operation, call in _BRANCHLESS.items():
+                line, count = re.subn(operation, call, line)
+                found |= count > 0
         lines.append(line)
     if found:
-        lines.append(_DIVISION)
+        lines.append(_BRANCHLESS_BODIES)
         if not any(line.startswith("declare double @llvm.fma.f64") for line in lines):
             lines.append("declare double @llvm.fma.f64(double, double, double)")
     return "\n".join(lines) + "\n"

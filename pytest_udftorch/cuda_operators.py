@@ -30,6 +30,7 @@ from pytest_udftorch.errors import (
     CudaGraphCaptureError,
     LibdeviceError,
     SwapMismatchError,
+    SwapReachedNothingError,
 )
 
 #: Functions of one argument whose operator has the same name.
@@ -41,11 +42,34 @@ BARE: Final = (
 #: Those, and sigmoid, that have operators on lists of tensors.
 _FOREACH: Final = (*(f for f in BARE if f not in {"exp2", "asinh", "acosh", "atanh"}), "sigmoid")
 
-_BLOCK: Final = 1024
+#: Elements of a program, of 4 warps, and the most registers of a thread (0: as many as the
+#: compiler takes), measured on an H200 with 2^26 elements; and for others.
+_SETTINGS: Final = {
+    "exp": (2048, 0),
+    "exp2": (2048, 0),
+    "expm1": (2048, 64),
+    "log": (1024, 40),
+    "log2": (1024, 40),
+    "log10": (1024, 40),
+    "log1p": (2048, 64),
+    "sigmoid": (2048, 64),
+}
+_SETTING: Final = (1024, 0)
 _WARPS: Final = 4
 
+#: Below so many elements a GPU has more multiprocessors than there are large blocks.
+_FEW: Final = 1 << 18
+_FEW_SETTING: Final = (512, 0)
+
+#: Options of all kernels; see cuda_kernels.
+_OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
+
+#: Elements of a program that has several short rows, and of a thread in any.
+_ROW_ELEMENTS: Final = 512
+_ROW_PER_THREAD: Final = 16
+
 #: Rows up to this length stay in registers.
-_ROW_IN_REGISTERS: Final = 16384
+_ROW_IN_REGISTERS: Final = 32768
 
 #: A formula in cuda_kernels and its three scalars.
 Formula = tuple[str, float, float, float]
@@ -169,6 +193,9 @@ class _State:
         self.launchers: dict[Any, Any] = {}
         self.checked = False
         self._library: Any = None
+        self._hooks: Any = None
+        self._stream: Any = None
+        self._device: Any = None
 
     def register(self) -> None:
         """Override the operators that hold one of the functions."""
@@ -192,7 +219,7 @@ class _State:
             library._destroy()
 
     def launch(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
-               constants: dict[str, Any], warps: int) -> None:  # fmt: skip
+               constants: dict[str, Any], warps: int, registers: int = 0) -> None:  # fmt: skip
         """Launch a kernel of ``cuda_kernels`` on the current device and stream.
 
         Args:
@@ -202,19 +229,42 @@ class _State:
             arguments: in order.
             constants: compile-time arguments by name, in order; ``F`` by its name.
             warps: of a program.
+            registers: the most that a thread may have, or 0.
         """
         try:
-            compiled, rest = self.launchers[key]
+            run, fixed, rest = self.launchers[key]
         except KeyError:
             if not self.checked:
                 self._check()
-            kernels = importlib.import_module("pytest_udftorch.cuda_kernels")
-            rest = tuple(getattr(kernels, v) if k == "F" else v for k, v in constants.items())
-            jit = getattr(kernels, kernel)
-            compiled = jit[(grid,)](*arguments, *rest, num_warps=warps, enable_fp_fusion=False)
-            self.launchers[key] = compiled, rest
+            self._compile(key, kernel, grid, arguments, constants, warps, registers)
             return
-        compiled[grid, 1, 1](*arguments, *rest)
+        # As triton.runtime.jit launches a kernel that it has found in its cache.
+        hooks = self._hooks
+        enter = hooks.launch_enter_hook
+        stream = self._stream(self._device())
+        compiled, function, packed = fixed
+        metadata = (
+            None
+            if enter is None
+            else compiled.launch_metadata((grid, 1, 1), stream, *arguments, *rest)
+        )
+        run(grid, 1, 1, stream, function, packed, metadata, enter, hooks.launch_exit_hook,
+            *arguments, *rest)  # fmt: skip
+
+    def _compile(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
+                 constants: dict[str, Any], warps: int, registers: int) -> None:  # fmt: skip
+        import torch
+
+        kernels = importlib.import_module("pytest_udftorch.cuda_kernels")
+        self._hooks = importlib.import_module("triton").knobs.runtime
+        self._stream = torch._C._cuda_getCurrentRawStream
+        self._device = torch._C._cuda_getDevice
+        rest = tuple(getattr(kernels, v) if k == "F" else v for k, v in constants.items())
+        jit = getattr(kernels, kernel)
+        options = {**_OPTIONS, "maxnreg": registers} if registers else _OPTIONS
+        compiled = jit[(grid,)](*arguments, *rest, num_warps=warps, **options)
+        fixed = compiled, compiled.function, compiled.packed_metadata
+        self.launchers[key] = compiled.run, fixed, rest
 
     def _check(self) -> None:
         """See once that Triton compiles the UDF's bits and not the stock function's."""
@@ -247,7 +297,16 @@ class _State:
         canary = _canary(build, function, "float32")
         x = canary.layouts["contiguous"][0].cuda()
         y = torch.empty_like(x)
-        _run_dense(self, function, (x,), y, (function, 0.0, 0.0, 0.0))
+        try:
+            _run_dense(self, function, (x,), y, (function, 0.0, 0.0, 0.0))
+        except Exception as error:
+            if "__nv_udf_" not in str(error):
+                raise
+            raise SwapReachedNothingError(
+                f"Triton cannot link the functions of {build.library.name!r} into a kernel: "
+                f"{error}\nIt does not use the libdevice that the session gives it. Unset "
+                "knobs.nvidia.libdevice_path of your own, and report triton's version."
+            ) from error
         got = y.cpu()
         different = got.view(torch.int32) != canary.encodings
         if bool(different.any()):
@@ -393,11 +452,12 @@ def _run_dense(state: _State, name: str, inputs: tuple[Any, ...], y: Any, formul
     address = y.data_ptr()
     for x in inputs:
         address |= x.data_ptr()
+    block, registers = _FEW_SETTING if n < _FEW else _SETTINGS.get(function, _SETTING)
     # Triton tells aligned pointers and 64-bit numbers from others.
-    key = (function, y.dtype, address & 15 == 0, n >= 2**31, index)
+    key = (function, y.dtype, address & 15 == 0, n >= 2**31, index, block)
     state.launch(
-        key, "unary" if len(inputs) == 1 else "binary", -(-n // _BLOCK),
-        (*inputs, y, n, a, b, c), {"F": function, "BLOCK": _BLOCK}, _WARPS,
+        key, "unary" if len(inputs) == 1 else "binary", -(-n // block),
+        (*inputs, y, n, a, b, c), {"F": function, "BLOCK": block}, _WARPS, registers,
     )  # fmt: skip
 
 
@@ -561,7 +621,7 @@ def _foreach_kernels(functional: Callable[..., Any], inplace: Callable[..., Any]
 def _pow_scalar_kernels(state: _State) -> dict[str, Callable[..., Any]]:
     """Make pow with a number: exponents that ATen computes without pow stay with it.
 
-    A number to the power of a tensor is a pow of two tensors by the time it gets here.
+    With a number as base, ATen would call pow with a tensor that Python cannot be given.
     """
     import torch
 
@@ -584,7 +644,15 @@ def _pow_scalar_kernels(state: _State) -> dict[str, Callable[..., Any]]:
 
         return kernel
 
-    return {n: wrap(n) for n in ("pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar")}
+    def of_number(base: Any, x: Any, **kwargs: Any) -> Any:
+        dtype = torch.result_type(base, x)
+        return torch.pow(torch.full((), base, dtype=dtype, device=x.device), x, **kwargs)
+
+    return {
+        **{n: wrap(n) for n in ("pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar")},
+        "pow.Scalar": of_number,
+        "pow.Scalar_out": of_number,
+    }
 
 
 def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
@@ -651,8 +719,8 @@ def _run_rows(state: _State, name: str, tensors: tuple[Any, ...], dim: int,
               *constants.values())  # fmt: skip
     if inner == 1 and n <= _ROW_IN_REGISTERS:
         block = _power_of_two(n)
-        rows = max(1, 512 // block)
-        warps = min(32, max(1, rows * block // 256))
+        rows = max(1, _ROW_ELEMENTS // block)
+        warps = min(32, max(1, rows * block // (32 * _ROW_PER_THREAD)))
         state.launch(
             (*shared, block, outer >= 2**31), f"{name}_rows", -(-outer // rows),
             (*tensors, outer, n), {**constants, "BLOCK": block, "ROWS": rows}, warps,
