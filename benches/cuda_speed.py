@@ -32,10 +32,6 @@ from pytest_udftorch.timers import describe_device
 LARGE, SMALL = 1 << 26, 1 << 16
 COLUMNS = 4096
 
-#: Shares of the stock bandwidth that are asked for.
-ASKED = {"exp": 0.98, "log": 0.98, "tanh": 0.98, "elu": 0.98, "softmax": 0.98,
-         "sin": 0.9, "cos": 0.9}  # fmt: skip
-
 Call = Callable[[torch.Tensor], Any]
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benches import asked, drawings, render_profile, stored
+from benches import asked, drawings, render_cuda, render_profile, stored
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
@@ -301,6 +301,17 @@ def _profile(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _cuda(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/cuda.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.{name}`.\n"
+        return render_cuda.TABLES[name](results[name])
+
+    return render
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "profile_structs": profile_structs,
     "demo": demo,
@@ -311,6 +322,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "speed": speed,
     "compiled_cpu": compiled_cpu,
     **{name: _profile(name) for name in render_profile.TABLES},
+    **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
     "analysis": analysis,
 }
@@ -406,6 +418,16 @@ def accuracy_page(results: Results) -> str:
         "|---|---|---|---|---|",
         *(_proofs(c) for c in own),
     ]
+    if results.has("cuda_digests"):
+        parts += [
+            "",
+            "## corem on CUDA",
+            "",
+            "The outputs of the overridden operator on all inputs, hashed as for the CPU; those "
+            "of a Triton kernel and of torch.compile compared with them. See [cuda.md](cuda.md).",
+            "",
+            render_cuda.digests(results["cuda_digests"]),
+        ]
     sections = (
         ("## corem beside what PyTorch calls, float32", [_first_run(c) for c in own] + wide),
         ("## torch's operators in 16 bits, all 65,536 encodings", half),

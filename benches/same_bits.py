@@ -49,7 +49,7 @@ COMPOSED: dict[str, Function] = {
     "softplus": lambda x: F.softplus(x, 1.3, 5.0),
     "mish": F.mish,
     "logsigmoid": F.logsigmoid,
-    "gelu, tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
 
 
@@ -190,10 +190,17 @@ def label(context: str) -> str:
 
 
 def merge(paths: Sequence[Path]) -> dict[str, Any]:
-    """Return one document of the parts; functions of one context may come from several."""
+    """Return one document of parts and merged documents.
+
+    The functions of one context may come from several.
+    """
     contexts: dict[str, Any] = {}
     for path in paths:
         part = json.loads(path.read_text(encoding="utf-8"))
+        if "contexts" in part:
+            for context, libraries in part["contexts"].items():
+                contexts.setdefault(context, {}).update(libraries)
+            continue
         place = contexts.setdefault(part["context"], {}).setdefault(
             part["library"],
             {"environment": part["environment"], "device": part["device"], "functions": {}},
