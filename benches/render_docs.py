@@ -23,7 +23,9 @@ from benches import asked, drawings, render_cuda, render_profile, stored
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
+from pytest_udftorch.cuda_operators import reached
 from pytest_udftorch.environment import caption
+from pytest_udftorch.symbols import FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
 UDFS = ROOT / "udfs"
@@ -330,7 +332,26 @@ REGIONS: dict[str, Callable[[Results], str]] = {
 
 def reach_page(results: Results) -> str:
     """Return docs/reach.md."""
-    return reach.markdown(*reach.load(results.folder / "reach.json"))
+    return reach.markdown(*reach.load(results.folder / "reach.json")).rstrip() + "\n" + _on_cuda()
+
+
+def _on_cuda() -> str:
+    """Return which of ATen's overloads a session overrides on CUDA, by function."""
+    table = reached()
+    lines = [
+        "",
+        "## Eager CUDA",
+        "",
+        "The overloads whose CUDA kernel a session replaces, by function; float32, bfloat16 and "
+        "half, all layouts. What is not reached is listed in [cuda.md](cuda.md).",
+        "",
+        "| function | overloads |",
+        "|---|---|",
+    ]
+    for function in FUNCTIONS:
+        names = ", ".join(f"`{n}`" for n in sorted(table) if function in table[n])
+        lines.append(f"| {function} | {names} |")
+    return "\n".join(lines) + "\n"
 
 
 def results_page(results: Results) -> str:

@@ -177,9 +177,37 @@ POINTWISE: Final[tuple[Pointwise, ...]] = (
 )  # fmt: skip
 
 
+_SOFTMAX: Final = {
+    "_softmax": frozenset(("exp",)),
+    "_log_softmax": frozenset(("exp", "log")),
+    "_log_softmax_backward_data": frozenset(("exp",)),
+}
+_LOG_SIGMOID: Final = (
+    "log_sigmoid_forward", "log_sigmoid_forward.output", "log_sigmoid_backward",
+    "log_sigmoid_backward.grad_input",
+)  # fmt: skip
+_POW_OF_NUMBERS: Final = (
+    "pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar", "pow.Scalar", "pow.Scalar_out",
+)  # fmt: skip
+
+
+def reached() -> dict[str, frozenset[str]]:
+    """Return every overload of ATen's that can be overridden -> the functions it holds."""
+    found: dict[str, frozenset[str]] = {}
+    for op in POINTWISE:
+        names = (op.functional, op.inplace, op.out[0] if op.out else "")
+        found |= dict.fromkeys(filter(None, names), op.needs)
+        if op.name in _FOREACH:
+            found |= dict.fromkeys((f"_foreach_{op.name}", f"_foreach_{op.name}_"), op.needs)
+    for name, needs in _SOFTMAX.items():
+        found |= {name: needs, f"{name}.out": needs}
+    found |= dict.fromkeys(_LOG_SIGMOID, frozenset(("exp", "log1p")))
+    return found | dict.fromkeys(_POW_OF_NUMBERS, frozenset(("pow",)))
+
+
 def overloads(functions: frozenset[str]) -> list[str]:
     """Return the names of ATen's overloads that a session of these functions overrides."""
-    return sorted(_kernels(_State(Active()), functions))
+    return sorted(name for name, needs in reached().items() if needs & functions)
 
 
 # What is registered -------------------------------------------------------------------
@@ -398,11 +426,11 @@ def _kernels(state: _State, functions: frozenset[str]) -> dict[str, Callable[...
             found |= _foreach_kernels(found[name], found[f"{name}_"], name)
     if functions & {"exp", "log1p"}:
         found |= _log_sigmoid_kernels(state)
-    if "exp" in functions:
+    if _SOFTMAX["_softmax"] & functions:
         found |= _softmax_kernels(state, "_softmax", log=False)
-    if functions & {"exp", "log"}:
+    if _SOFTMAX["_log_softmax"] & functions:
         found |= _softmax_kernels(state, "_log_softmax", log=True)
-    if "exp" in functions:
+    if _SOFTMAX["_log_softmax_backward_data"] & functions:
         found |= _log_softmax_backward_kernels(state)
     if "pow" in functions:
         found |= _pow_scalar_kernels(state)
