@@ -24,6 +24,7 @@ from benches import (
     asked,
     drawings,
     render_compile,
+    render_cuda,
     render_experiments,
     render_profile,
     stored,
@@ -31,7 +32,9 @@ from benches import (
 from pytest_udftorch import UdfError, reach
 from pytest_udftorch.certificate import Certificate, comparison_table
 from pytest_udftorch.certificate import load as load_certificate
+from pytest_udftorch.cuda_operators import reached
 from pytest_udftorch.environment import caption
+from pytest_udftorch.symbols import FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
 UDFS = ROOT / "udfs"
@@ -324,6 +327,17 @@ def _compile(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _cuda(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/cuda.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.{name}`.\n"
+        return render_cuda.TABLES[name](results[name])
+
+    return render
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "profile_structs": profile_structs,
     "demo": demo,
@@ -335,6 +349,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "compiled_cpu": compiled_cpu,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
+    **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
     "analysis": analysis,
 }
@@ -342,7 +357,26 @@ REGIONS: dict[str, Callable[[Results], str]] = {
 
 def reach_page(results: Results) -> str:
     """Return docs/reach.md."""
-    return reach.markdown(*reach.load(results.folder / "reach.json"))
+    return reach.markdown(*reach.load(results.folder / "reach.json")).rstrip() + "\n" + _on_cuda()
+
+
+def _on_cuda() -> str:
+    """Return which of ATen's overloads a session overrides on CUDA, by function."""
+    table = reached()
+    lines = [
+        "",
+        "## Eager CUDA",
+        "",
+        "The overloads whose CUDA kernel a session replaces, by function; float32, bfloat16 and "
+        "half, all layouts. What is not reached is listed in [cuda.md](cuda.md).",
+        "",
+        "| function | overloads |",
+        "|---|---|",
+    ]
+    for function in FUNCTIONS:
+        names = ", ".join(f"`{n}`" for n in sorted(table) if function in table[n])
+        lines.append(f"| {function} | {names} |")
+    return "\n".join(lines) + "\n"
 
 
 def results_page(results: Results) -> str:
@@ -454,6 +488,16 @@ def accuracy_page(results: Results) -> str:
         "|---|---|---|---|---|",
         *(_float_float(c) for c in pairs),
     ]
+    if results.has("cuda_digests"):
+        parts += [
+            "",
+            "## corem on CUDA",
+            "",
+            "The outputs of the overridden operator on all inputs, hashed as for the CPU; those "
+            "of a Triton kernel and of torch.compile compared with them. See [cuda.md](cuda.md).",
+            "",
+            render_cuda.digests(results["cuda_digests"]),
+        ]
     sections = (
         ("## corem beside what PyTorch calls, float32", [_first_run(c) for c in own] + wide),
         ("## torch's operators in 16 bits, all 65,536 encodings", half),

@@ -1,11 +1,11 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [profile] [compile]
+        [compiled_cpu] [profile] [compile] [cuda_digests] [cuda_speed] [cuda_training]
 
-Without names everything is measured; ``profile`` stands for its parts, ``profile_counting``
-and so on, and ``compile`` for the benches of torch.compile on the CPU. The benches run in a
-process of their own each.
+Without names everything is measured that needs no GPU; ``profile`` stands for its parts,
+``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. The
+benches run in a process of their own each.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ COMMANDS = {
     "speed": ("benches.speed", "--store"),
     "compiled_cpu": ("benches.compiled_cpu", "--store"),
     "speed_analysis": ("benches.speed_analysis", "--store"),
+}
+#: Those that need a GPU; left out unless they are named.
+GPU = {
+    n: (f"benches.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
+    for n in ("cuda_digests", "cuda_speed", "cuda_training")
 }
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
@@ -87,8 +92,9 @@ def condensed(document: dict[str, Any]) -> dict[str, Any]:
 
 def measure(name: str) -> int:
     """Measure one of them and store it; return the exit status."""
-    if name in COMMANDS:
-        return subprocess.run([sys.executable, "-m", *COMMANDS[name]], check=False).returncode
+    commands = COMMANDS | GPU
+    if name in commands:
+        return subprocess.run([sys.executable, "-m", *commands[name]], check=False).returncode
     with tempfile.TemporaryDirectory() as scratch:
         record = Path(scratch) / "benchmark.json"
         status = subprocess.run(
@@ -108,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
     groups = {"profile": PROFILE, "compile": COMPILE}
     everything = [*SUITES, *COMMANDS]
-    names = [*everything, *groups]
+    names = [*everything, *groups, *GPU]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)

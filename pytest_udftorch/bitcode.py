@@ -17,6 +17,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -50,7 +51,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 9
+_VERSION: Final = 12
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
 #: libm into them.
@@ -291,6 +292,44 @@ _CUDA_FLAGS: Final = (
 )  # fmt: skip
 _NOT_CUDA: Final = frozenset(("-fPIC",))
 
+#: What the kernels of eager CUDA call instead of ``__nv_expf``: the fast path's result, whether
+#: it is not to be trusted, and the accurate path's result. A thread then computes the fast
+#: paths of its elements side by side, and has one branch for the rare others.
+SPLIT: Final = {"value": "float", "hard": "i32", "rest": "float"}
+
+# Division and square root without a branch, for normal operands (and zero under the root).
+# They stand in fast paths only, whose error bounds leave room for two units in the last place.
+# The approximations start with 20 bits; one step of third order gives 60.
+_BRANCHLESS: Final = {
+    "fdiv double (\\S+), (\\S+)": "call double @__udf_divide(double \\1, double \\2)",
+    "call double @llvm.sqrt.f64\\(double (\\S+)\\)": "call double @__udf_root(double \\1)",
+}
+_BRANCHLESS_BODIES: Final = """
+declare double @llvm.nvvm.rcp.approx.ftz.d(double)
+declare double @llvm.nvvm.rsqrt.approx.d(double)
+define internal double @__udf_divide(double %a, double %b) alwaysinline {
+  %n = fneg double %b
+  %r0 = call double @llvm.nvvm.rcp.approx.ftz.d(double %b)
+  %e = call double @llvm.fma.f64(double %n, double %r0, double 1.0)
+  %s = call double @llvm.fma.f64(double %e, double %e, double %e)
+  %r = call double @llvm.fma.f64(double %r0, double %s, double %r0)
+  %q = fmul double %a, %r
+  ret double %q
+}
+define internal double @__udf_root(double %x) alwaysinline {
+  %r = call double @llvm.nvvm.rsqrt.approx.d(double %x)
+  %s = fmul double %x, %r
+  %n = fneg double %s
+  %e = call double @llvm.fma.f64(double %n, double %r, double 1.0)
+  %p = call double @llvm.fma.f64(double %e, double 0.375, double 0.5)
+  %d = fmul double %s, %e
+  %y = call double @llvm.fma.f64(double %d, double %p, double %s)
+  %zero = fcmp oeq double %x, 0.0
+  %root = select i1 %zero, double %x, double %y
+  ret double %root
+}
+"""
+
 
 def cuda_sources(part: Part) -> list[tuple[UdfLibrary, tuple[tuple[str, str], ...]]]:
     """Return libraries, and which float32 functions of a part a GPU gets from each."""
@@ -369,28 +408,51 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
     flags = (*(f for f in FLAGS if f not in _NOT_CUDA), *_CUDA_FLAGS)
     jobs: list[list[str]] = []
     replaced: dict[str, str] = {}
+    paths: list[tuple[UdfFunction, tuple[Path, ...]]] = []
     for part in parts:
         for library, keys in cuda_sources(part):
             jobs += _jobs(
                 scratch, len(jobs), part.build, library, keys, compiler, flags, scalar_only=True
             )
             for name, dtype in keys:
-                known = FUNCTIONS[name]
-                replaced[f"__nv_{known.c_name(dtype)}"] = known.export(dtype, "scalar")
+                known, function = FUNCTIONS[name], library.functions[name, dtype]
+                c_name = known.c_name(dtype)
+                replaced[f"__nv_{c_name}"] = known.export(dtype, "scalar")
+                if function.fast and function.source.suffix == ".c":
+                    paths.append((function, (library.folder, *library.include_dirs)))
+                    replaced |= {f"__nv_udf_{c_name}_{p}": f"__udf_{c_name}_{p}" for p in SPLIT}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
-    bitcode, out = scratch / "udf.bc", scratch / "libdevice.10.bc"
-    _run([str(tool(compiler, "llvm-link")), *(job[-1] for job in jobs), "-o", str(bitcode)])
+        pieces = list(
+            pool.map(
+                lambda path: _split_paths(scratch, compiler, flags, path[0], path[1]),
+                paths,
+            )
+        )
+    stubs, base = scratch / "stubs.ll", scratch / "base.bc"
+    stubs.write_text(_split_stubs(), encoding="utf-8")
+    bitcode, replaced_in = scratch / "udf.bc", scratch / "replaced.bc"
+    out = scratch / "libdevice.10.bc"
+    _run(
+        [
+            str(tool(compiler, "llvm-link")),
+            *(job[-1] for job in jobs),
+            *map(str, pieces),
+            "-o",
+            str(bitcode),
+        ]
+    )
     mapping = scratch / "map.json"
     mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
     plugin, _ = pass_plugin()
     report = scratch / "report.jsonl"
     try:
+        _run([str(tool(compiler, "llvm-link")), str(stock), str(stubs), "-o", str(base)])
         _run(
             [
                 str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
                 "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
-                f"-udf-report={report}", str(stock), "-o", str(out),
+                f"-udf-report={report}", str(base), "-o", str(replaced_in),
             ]
         )  # fmt: skip
     except SourceCompileError as error:
@@ -406,7 +468,108 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
             "kernels would go on calling something else. Choose other functions."
         )
     _refuse_calls_into_nowhere(compiler, bitcode)
+    _inline(compiler, sorted(set(replaced.values())), replaced_in, out)
     return out
+
+
+def _split_stubs() -> str:
+    """Return the parts of every function as LLVM's text, made of libdevice's own functions."""
+    lines = []
+    for function in FUNCTIONS.values():
+        c_name = function.c_name("float32")
+        names = "xyz"[: function.arity]
+        given = ", ".join(f"float %{n}" for n in names)
+        lines.append(f"declare float @__nv_{c_name}({', '.join(['float'] * len(names))})")
+        for part, kind in SPLIT.items():
+            lines.append(f"define {kind} @__nv_udf_{c_name}_{part}({given}) {{")
+            if part == "hard":
+                lines.append("  ret i32 0")
+            else:
+                lines += [f"  %r = call float @__nv_{c_name}({given})", "  ret float %r"]
+            lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+def _split_paths(
+    scratch: Path,
+    compiler: Compiler,
+    flags: Iterable[str],
+    function: UdfFunction,
+    folders: Iterable[Path],
+) -> Path:
+    """Compile the fast and the accurate path of a function as functions of their own."""
+    known = FUNCTIONS[function.name]
+    c_name = known.c_name("float32")
+    names = "xyz"[: known.arity]
+    given, passed = ", ".join(f"float {n}" for n in names), ", ".join(names)
+    exported = {part: f"__udf_{c_name}_{part}" for part in SPLIT}
+    source = scratch / f"split-{c_name}.c"
+    source.write_text(
+        f'#include "{function.source}"\n'
+        f"float {exported['value']}({given}) {{ int h; return {function.fast}({passed}, &h); }}\n"
+        f"int {exported['hard']}({given}) {{ int h; {function.fast}({passed}, &h); return h; }}\n"
+        f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n",
+        encoding="utf-8",
+    )
+    text, changed = source.with_suffix(".ll"), scratch / f"split-{c_name}-branchless.ll"
+    out = source.with_suffix(".bc")
+    _run(
+        [
+            str(compiler.path), *flags, *(f"-I{d}" for d in folders), "-S", "-emit-llvm",
+            str(source), "-o", str(text),
+        ]
+    )  # fmt: skip
+    fast = {exported["value"], exported["hard"]}
+    changed.write_text(_branchless(text.read_text(encoding="utf-8"), fast))
+    _run(
+        [
+            str(tool(compiler, "opt")), "-passes=internalize,always-inline,globaldce,verify",
+            f"-internalize-public-api-list={','.join(exported.values())}", str(changed),
+            "-o", str(out),
+        ]
+    )  # fmt: skip
+    return out
+
+
+def _branchless(text: str, functions: set[str]) -> str:
+    """Return LLVM's text with the double divisions and roots of some functions replaced."""
+    lines, inside, found = [], False, False
+    for line in text.splitlines():
+        if line.startswith("define "):
+            match = re.search(r"@(\w+)\(", line)
+            inside = match is not None and match[1] in functions
+        if inside:
+            for operation, call in _BRANCHLESS.items():
+                line, count = re.subn(operation, call, line)
+                found |= count > 0
+        lines.append(line)
+    if found:
+        lines.append(_BRANCHLESS_BODIES)
+        if not any(line.startswith("declare double @llvm.fma.f64") for line in lines):
+            lines.append("declare double @llvm.fma.f64(double, double, double)")
+    return "\n".join(lines) + "\n"
+
+
+def _inline(compiler: Compiler, symbols: list[str], libdevice: Path, out: Path) -> None:
+    """Have the functions inlined into kernels.
+
+    A call for each element leaves a thread's elements nothing to overlap with. The pass
+    forbids it where a later run of it has to find the function, and here is none.
+    """
+    options = [
+        f"{option}={symbol}:{attribute}"
+        for symbol in symbols
+        for option, attribute in (
+            ("-force-remove-attribute", "noinline"),
+            ("-force-attribute", "alwaysinline"),
+        )
+    ]
+    _run(
+        [
+            str(tool(compiler, "opt")), "-passes=forceattrs,verify", *options, str(libdevice),
+            "-o", str(out),
+        ]
+    )  # fmt: skip
 
 
 def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:

@@ -91,6 +91,10 @@ class CompileRunningError(UdfError):
     """Another thread is in the middle of torch.compile while the functions shall change."""
 
 
+class CudaGraphCaptureError(UdfError):
+    """A session was opened while a CUDA graph is being captured."""
+
+
 class LibdeviceError(UdfError):
     """Functions cannot be put into the libdevice of the installed triton."""
 

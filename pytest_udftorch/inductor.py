@@ -157,7 +157,25 @@ def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
     return lambda: None
 
 
+def _forget_modules(codecache: Any, active: Active) -> Callable[[], None]:
+    """Drop the modules of kernels in memory; they are named by their source alone.
+
+    A module of Triton kernels holds what was compiled for them.
+    """
+    forget: Callable[[], None] = codecache.PyCodeCache.cache_clear
+    forget()
+    return forget
+
+
+def _forget_kernels(async_compile: Any, active: Active) -> Callable[[], None]:
+    forget: Callable[[], None] = async_compile.CompiledTritonKernels.cache_clear
+    forget()
+    return forget
+
+
 CHANGES: Final[dict[str, Change]] = {
+    "torch._inductor.codecache": _forget_modules,
+    "torch._inductor.async_compile": _forget_kernels,
     "torch._inductor.config": _set_config,
     "torch._inductor.codegen.cpp": _set_overrides,
     "torch._inductor.lowering": _set_lowerings,

@@ -21,7 +21,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_udftorch import dispatcher, inductor, operator_udfs, triton_kernels
+from pytest_udftorch import (
+    cuda_operators,
+    dispatcher,
+    inductor,
+    operator_udfs,
+    triton_kernels,
+)
 from pytest_udftorch.bitcode import Part, cuda_forms
 from pytest_udftorch.build import Build, build_library, resolve_cpu_level
 from pytest_udftorch.compilers import Follower
@@ -58,7 +64,7 @@ _CANARY_ELEMENTS = 67
 
 
 #: Compilers inside this process; they compile with what the open sessions ask for.
-follower: Final = Follower({**inductor.CHANGES, **triton_kernels.CHANGES})
+follower: Final = Follower({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.CHANGES})
 
 
 def torch_summary() -> tuple[str, str]:
@@ -371,6 +377,7 @@ class Session:
             SwapReachedNothingError: an operator did not go through the rebound slots.
             SwapMismatchError: it did, but the result is not the UDF's.
             CompileRunningError: torch.compile is running in another thread.
+            CudaGraphCaptureError: this thread is capturing a CUDA graph.
             ProfileBusyError: another profiled session is open in this process.
             ObserverBuildError: what profiled sessions need does not compile.
             UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SignatureError,
@@ -382,6 +389,7 @@ class Session:
                 f"{self!r} was entered before. A session is used once; call patched() again."
             )
         bound = binder()
+        cuda_operators.refuse_capture()
         with bound.lock:
             try:
                 if self._profiling is not None:

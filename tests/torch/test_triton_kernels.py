@@ -219,3 +219,21 @@ def test_a_libdevice_that_llvm_cannot_read_is_named(tmp_path):
     build = pytest_udftorch.build_library("corem")
     with pytest.raises(LibdeviceError, match=r"cannot be put into .*libdevice"):
         libdevice_for((Part(build, (("exp", "float32"),)),), broken)
+
+
+def test_kernels_of_two_libraries_are_kept_apart_in_memory():
+    from triton.runtime import jit
+
+    stock = jit.compute_cache_key
+
+    def key():
+        return jit.compute_cache_key({}, [("i32", "")], {})
+
+    plain = key()
+    with patched("corem"):
+        right = key()
+    with patched("canary"):
+        wrong = key()
+    assert len({plain, right, wrong}) == 3
+    assert key() == plain
+    assert jit.compute_cache_key is stock

@@ -1,0 +1,230 @@
+"""All 2^32 inputs of every function of one argument on a GPU, against the CPU's certificates.
+
+    python -m benches.cuda_digests [--functions exp,log] [--store FILE]
+
+Three ways to each function: torch's operator (eager CUDA, overridden inside the session), a
+Triton kernel written here that calls ``libdevice``, and torch.compile. The outputs of the
+first go to the host and are hashed as ``certificate.DIGEST_METHOD`` says; the other two are
+compared with them on the GPU, encoding by encoding, with every NaN canonical. A one-bit-wrong
+library has to fail on the same inputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from pytest_udftorch.certificate import load as load_certificate
+from pytest_udftorch.cuda_operators import BARE
+from pytest_udftorch.environment import describe
+from pytest_udftorch.library import find_library
+from pytest_udftorch.session import follower, patched
+from pytest_udftorch.timers import describe_device
+
+CANONICAL_NAN = 0x7FC00000
+SLAB_BITS = 28
+CHUNK_BITS = 24
+
+
+# A kernel of one line for each function, as a user would write it: Triton reads source.
+_KERNEL = """
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def {name}(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    tl.store(y + at, libdevice.{name}(tl.load(x + at, inside)), inside)
+"""
+
+
+@functools.cache
+def _kernel(name: str) -> Any:
+    with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
+        file.write(_KERNEL.format(name=name))
+    spec = importlib.util.spec_from_file_location(f"by_hand_{name}", file.name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def by_hand(name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return a function of libdevice of every element of a contiguous tensor."""
+    y = torch.empty_like(x)
+    n = x.numel()
+    _kernel(name)[(triton.cdiv(n, 1024),)](x, y, n, BLOCK=1024)
+    return y
+
+
+def canonical(y: torch.Tensor) -> torch.Tensor:
+    """Return encodings (int32, in place) with one NaN."""
+    return y.view(torch.int32).masked_fill_(y.isnan(), CANONICAL_NAN)
+
+
+class Hasher:
+    """Hashes slabs on the host while the GPU goes on."""
+
+    def __init__(self, threads: int, slab: int, buffers: int = 4) -> None:
+        self._pool = ThreadPoolExecutor(threads)
+        self._buffers = [torch.empty(slab, dtype=torch.int32, pin_memory=True)
+                         for _ in range(buffers)]  # fmt: skip
+        self._busy: list[list[Future[bytes]]] = [[] for _ in range(buffers)]
+        self._next = 0
+
+    def add(self, encodings: torch.Tensor) -> list[Future[bytes]]:
+        """Return the digests to come of the chunks of one slab."""
+        at = self._next
+        self._next = (at + 1) % len(self._buffers)
+        for job in self._busy[at]:
+            job.result()
+        buffer = self._buffers[at]
+        buffer.copy_(encodings, non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+        done.synchronize()
+        size = 1 << CHUNK_BITS
+        array = buffer.numpy()
+        self._busy[at] = [
+            self._pool.submit(_digest, array[i : i + size]) for i in range(0, len(array), size)
+        ]
+        return self._busy[at]
+
+
+def _digest(array: Any) -> bytes:
+    return hashlib.sha256(array.data).digest()
+
+
+def digest_of(jobs: list[Future[bytes]]) -> str:
+    """Return the digest over all chunks in order."""
+    whole = hashlib.sha256()
+    for job in jobs:
+        whole.update(job.result())
+    return whole.hexdigest()
+
+
+def examine(name: str, hasher: Hasher) -> dict[str, Any]:
+    """Run one function on all inputs in the open session."""
+    start = time.perf_counter()
+    eager = getattr(torch, name)
+    # One code object for all functions would run into torch's limit of recompilations, and from
+    # there on eagerly.
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: eager(x), dynamic=False, fullgraph=True)
+    slab = 1 << SLAB_BITS
+    jobs: list[Future[bytes]] = []
+    different = {"triton": 0, "compiled": 0}
+    prepared = 0.0
+    for number in range(1 << (32 - SLAB_BITS)):
+        low = number * slab - (1 << 31 if number * slab >= 1 << 31 else 0)
+        x = torch.arange(low, low + slab, dtype=torch.int64, device="cuda")
+        # Encodings from 2^31 on are the negative numbers of int32.
+        x = (x if number * slab < 1 << 31 else x - (1 << 31)).to(torch.int32).view(torch.float32)
+        first = canonical(eager(x))
+        for way, call in (("triton", lambda x: by_hand(name, x)), ("compiled", compiled)):
+            different[way] += int((canonical(call(x)) != first).sum())
+        if number == 0:
+            prepared = time.perf_counter() - start
+        jobs += hasher.add(first)
+    return {
+        "jobs": jobs,
+        "different": different,
+        "first_slab_seconds": round(prepared, 2),
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+
+
+def certified(name: str) -> tuple[str, str]:
+    """Return digest and hash of the sources in the CPU's certificate."""
+    folder = find_library("corem").folder
+    (path,) = sorted((folder / name).glob("*.float32.certificate.json"))
+    certificate = load_certificate(path)
+    assert certificate.domain["chunk_bits"] == CHUNK_BITS
+    digests = {run.digest() for run in certificate.runs if not run.identity["flush"]}
+    (digest,) = digests - {None}
+    return str(digest), str(certificate.subject["source_sha256"])
+
+
+def control(hasher: Hasher) -> dict[str, Any]:
+    """Run the library whose results are one bit off; return how many chunks agree."""
+    with patched("corem", functions=("exp",)):
+        x = torch.arange(1 << SLAB_BITS, dtype=torch.int32, device="cuda").view(torch.float32)
+        right = [job.result() for job in hasher.add(canonical(torch.exp(x)))]
+    with patched("canary", functions=("exp",)):
+        wrong = [job.result() for job in hasher.add(canonical(torch.exp(x)))]
+    return {
+        "library": "canary",
+        "chunks": len(right),
+        "chunks_equal": sum(a == b for a, b in zip(right, wrong, strict=True)),
+    }
+
+
+def driver() -> str:
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]
+
+
+def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:
+    hasher = Hasher(threads, 1 << SLAB_BITS)
+    results: dict[str, Any] = {}
+    with patched("corem") as session:
+        assert session.build is not None
+        build_id, active = session.build.build_id, follower.active.id
+        for name in functions:
+            results[name] = examine(name, hasher)
+        for name, entry in results.items():
+            digest, sources = certified(name)
+            entry["digest"] = digest_of(entry.pop("jobs"))
+            entry["certificate"] = digest
+            entry["source_sha256"] = sources
+            entry["equal"] = entry["digest"] == digest and not any(entry["different"].values())
+            print(name, entry["equal"], entry["different"], entry["seconds"], flush=True)
+    checked = control(hasher)
+    print("control", checked)
+    return {
+        "device": {**describe_device("cuda"), "driver": driver()},
+        "environment": describe(),
+        "command": "python -m benches.cuda_digests",
+        "build_id": build_id,
+        "active_id": active,
+        "inputs": 1 << 32,
+        "control": checked,
+        "functions": results,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", default=",".join(BARE))
+    parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--store", type=Path)
+    options = parser.parse_args(arguments)
+    found = measure(tuple(options.functions.split(",")), options.threads)
+    if options.store is not None:
+        options.store.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    bad = [name for name, entry in found["functions"].items() if not entry["equal"]]
+    if bad or found["control"]["chunks_equal"]:
+        print("different:", bad, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
