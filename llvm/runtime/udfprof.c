@@ -513,19 +513,26 @@ static uint32_t operatorId(struct udfprof_thread *T, const char *Name) {
 /// The operator outside of the observer's list whose code called from
 /// \p Caller; 0 if none did.
 static uint32_t callerId(struct udfprof_thread *T, const void *Caller) {
-  unsigned Bucket =
-      (unsigned)((uintptr_t)Caller ^ ((uintptr_t)Caller >> 8)) & 255;
-  if (T->callers[Bucket].caller != Caller) {
+  enum { COUNT = sizeof T->callers / sizeof *T->callers, PROBES = 8 };
+  const unsigned First =
+      (unsigned)((uintptr_t)Caller ^ ((uintptr_t)Caller >> 8));
+  unsigned B = First % COUNT;
+  for (unsigned I = 0; I < PROBES && T->callers[B].caller != Caller; ++I)
+    B = (First + I) % COUNT;
+  if (T->callers[B].caller != Caller) {
+    // An empty place among these, or else one is forgotten.
+    for (unsigned I = 0; I < PROBES && T->callers[B].caller; ++I)
+      B = (First + I) % COUNT;
     char Name[256] = "";
     if (Torch.caller_name)
       Torch.caller_name(Name, sizeof Name);
-    T->callers[Bucket].id = udfprof_intern(Name);
-    T->callers[Bucket].calls = 0;
-    T->callers[Bucket].caller = Caller;
+    T->callers[B].id = udfprof_intern(Name);
+    T->callers[B].calls = 0;
+    T->callers[B].caller = Caller;
   }
-  if (T->callers[Bucket].id && ++T->callers[Bucket].calls == UDFPROF_PATIENCE)
+  if (T->callers[B].id && ++T->callers[B].calls == UDFPROF_PATIENCE)
     Torch.follow_all();
-  return T->callers[Bucket].id;
+  return T->callers[B].id;
 }
 
 static uint32_t nodeId(struct udfprof_thread *T, const void *Node,
