@@ -113,11 +113,11 @@ static void clearBounds(struct udfprof_cell *C) {
 
 static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
                       unsigned Slot) {
-  const struct udfprof_range Within = C->within;
   memset(C, 0, sizeof *C);
   C->slot = (uint16_t)Slot;
   C->hot = Hot;
-  C->within = Within;
+  C->within.min = INT64_MIN;
+  C->within.max = INT64_MAX;
   C->live = UINT32_MAX;
   Hot->left = 0;
   Hot->zeros = Hot->infinities = 0;
@@ -293,8 +293,6 @@ static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot,
   if (!C)
     return &Discard;
   clearCell(C, Hot, Slot);
-  C->within.min = INT64_MIN;
-  C->within.max = INT64_MAX;
   setRows(C, RowLength);
   Row->used[Row->used_count] = (uint16_t)Slot;
   __atomic_store_n(&Hot->cell, C, __ATOMIC_RELEASE);
@@ -671,15 +669,16 @@ struct udfprof_cell *udfprof_turn(uint32_t slot, const void *caller,
     if (C == &Discard)
       return C;
     --C->hot->left;
-    if ((low || high) && C->within.min == INT64_MIN) {
-      C->within.min = keyOf(low, isDouble(slot));
-      C->within.max = keyOf(high, isDouble(slot));
-    }
   }
   C->due = 0;
   if (C->hot->left >= 0)
     return C;
   const uint64_t Before = C->granted;
+  if (!Before) { // another session may watch another library
+    const int All = !low && !high;
+    C->within.min = All ? INT64_MIN : keyOf(low, isDouble(slot));
+    C->within.max = All ? INT64_MAX : keyOf(high, isDouble(slot));
+  }
   if (!(Before & C->sample_mask))
     C->due |= UDFPROF_SAMPLE;
   if (!(Before & C->time_mask))
