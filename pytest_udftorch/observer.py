@@ -43,7 +43,7 @@ def _must(command: Sequence[str], what: str) -> None:
             f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
             f"{done.stderr.strip()[-4000:]}\n"
             "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
-            "another version), those of Python (libpython3-dev), and those that torch's wheels "
+            "another version), those of Python (python3-dev), and those that torch's wheels "
             "bring."
         )
 

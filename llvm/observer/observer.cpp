@@ -177,7 +177,7 @@ void followKernels() {
   follow<&native::normal_stub>("aten::normal_");
 
   UNARY(atan2), UNARY(logaddexp), UNARY(logaddexp2), UNARY(hypot);
-  UNARY(igamma), UNARY(igammac), UNARY(xlogy), UNARY(ldexp);
+  UNARY(igamma), UNARY(igammac), UNARY(xlogy);
   follow<&native::xlog1py_stub>("aten::special_xlog1py");
   follow<&native::zeta_stub>("aten::special_zeta");
   follow<&native::pow_tensor_tensor_stub>("aten::pow");

@@ -117,7 +117,6 @@ private:
   Value *hot(IRBuilder<> &B);
   Value *callerOf(IRBuilder<> &B) const;
   Value *allLanes(IRBuilder<> &B, Value *Truth) const;
-  Value *through(IRBuilder<> &B, Value *X, bool HasSideEffects) const;
   void emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero, Value *Infinity);
   Value *passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
                 Value *&Infinity);
@@ -397,19 +396,6 @@ Value *Instrumenter::callerOf(IRBuilder<> &B) const {
   return B.CreateIntrinsic(Intrinsic::returnaddress, {}, {B.getInt32(0)});
 }
 
-/// X, of which LLVM knows nothing any more: it went through an empty
-/// instruction.
-Value *Instrumenter::through(IRBuilder<> &B, Value *X,
-                             bool HasSideEffects) const {
-  Type *T = X->getType();
-  const char *Place = T->isIntegerTy()                     ? "=r,0"
-                      : T->getPrimitiveSizeInBits() == 512 ? "=v,0"
-                                                           : "=x,0";
-  return B.CreateCall(InlineAsm::get(FunctionType::get(T, {T}, false), "",
-                                     Place, HasSideEffects),
-                      {X});
-}
-
 Value *Instrumenter::allLanes(IRBuilder<> &B, Value *Truth) const {
   if (lanes() == 1)
     return Truth;
@@ -454,11 +440,25 @@ Value *Instrumenter::passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
   if (W.IsExponential) {
     unsigned Bits = W.IsDouble ? 64 : 32;
     Type *Int = X->getType()->getWithNewType(B.getIntNTy(Bits));
-    // Otherwise LLVM would compare with 0.0, which under DAZ subnormals equal.
-    Value *Encoding = through(B, B.CreateBitCast(X, Int),
-                              /*HasSideEffects=*/false);
-    Value *Magnitude = B.CreateAnd(
-        Encoding, ConstantInt::get(Int, APInt::getSignedMaxValue(Bits)));
+    Value *Encoding = B.CreateBitCast(X, Int);
+    // In a variable (of observe.c), or LLVM would compare with 0.0, which
+    // subnormals equal under DAZ.
+    std::string Name =
+        ("__udf_magnitude_" + Twine(W.IsDouble ? "d" : "f")).str();
+    Type *ElemInt = B.getIntNTy(Bits);
+    auto *Variable =
+        cast<GlobalVariable>(M.getOrInsertGlobal(Name, ElemInt, [&] {
+          auto *G = new GlobalVariable(M, ElemInt, /*isConstant=*/false,
+                                       GlobalValue::ExternalLinkage,
+                                       /*Initializer=*/nullptr, Name);
+          G->setVisibility(GlobalValue::HiddenVisibility);
+          G->setDSOLocal(true);
+          return G;
+        }));
+    Value *Mask = B.CreateAlignedLoad(ElemInt, Variable, Align(Bits / 8));
+    if (lanes() > 1)
+      Mask = B.CreateVectorSplat(lanes(), Mask);
+    Value *Magnitude = B.CreateAnd(Encoding, Mask);
     Zero = B.CreateICmpEQ(Magnitude, Constant::getNullValue(Int), "zero");
     Infinity = B.CreateICmpEQ(
         Encoding,
@@ -515,7 +515,14 @@ void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
   // An argument that went through an empty instruction is another one, so no
   // call of the loop can be taken for the result of the one before.
   for (Value *Arg : Args)
-    Fresh.push_back(through(B, Arg, /*HasSideEffects=*/true));
+    Fresh.push_back(B.CreateCall(
+        InlineAsm::get(
+            FunctionType::get(Arg->getType(), {Arg->getType()}, false), "",
+            lanes() > 1 && Arg->getType()->getPrimitiveSizeInBits() == 512
+                ? "=v,0"
+                : "=x,0",
+            /*hasSideEffects=*/true),
+        {Arg}));
   Value *Y = callBody(B, Body, Fresh, Attribute::NoInline);
   B.CreateCall(InlineAsm::get(
                    FunctionType::get(B.getVoidTy(), {Y->getType()}, false), "",

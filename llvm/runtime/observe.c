@@ -23,6 +23,10 @@
 #define NAME3(a, b, c) PASTE3(a, b, c)
 #define NAMED(What) NAME3(What, SUFFIX, LANES)
 
+// All bits but the sign. Generated code reads them here (Instrument.cpp).
+HIDDEN __attribute__((used)) uint32_t __udf_magnitude_f = 0x7fffffff;
+HIDDEN __attribute__((used)) uint64_t __udf_magnitude_d = 0x7fffffffffffffff;
+
 #define REAL float
 #define INT int32_t
 #define SUFFIX f

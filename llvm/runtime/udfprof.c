@@ -135,11 +135,11 @@ static void clearBounds(struct udfprof_cell *C) {
 
 static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
                       unsigned Slot) {
-  const struct udfprof_range Within = C->within;
   memset(C, 0, sizeof *C);
   C->slot = (uint16_t)Slot;
   C->hot = Hot;
-  C->within = Within;
+  C->within.min = INT64_MIN;
+  C->within.max = INT64_MAX;
   C->live = UINT32_MAX;
   Hot->left = 0;
   Hot->zeros = Hot->infinities = 0;
@@ -316,8 +316,6 @@ static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot,
   if (!C)
     return &Discard;
   clearCell(C, Hot, Slot);
-  C->within.min = INT64_MIN;
-  C->within.max = INT64_MAX;
   setRows(C, RowLength);
   Row->used[Row->used_count] = (uint16_t)Slot;
   __atomic_store_n(&Hot->cell, C, __ATOMIC_RELEASE);
@@ -536,19 +534,26 @@ static uint32_t operatorId(struct udfprof_thread *T, const char *Name) {
 /// The operator outside of the observer's list whose code called from
 /// \p Caller; 0 if none did.
 static uint32_t callerId(struct udfprof_thread *T, const void *Caller) {
-  unsigned Bucket =
-      (unsigned)((uintptr_t)Caller ^ ((uintptr_t)Caller >> 8)) & 255;
-  if (T->callers[Bucket].caller != Caller) {
+  enum { COUNT = sizeof T->callers / sizeof *T->callers, PROBES = 8 };
+  const unsigned First =
+      (unsigned)((uintptr_t)Caller ^ ((uintptr_t)Caller >> 8));
+  unsigned B = First % COUNT;
+  for (unsigned I = 0; I < PROBES && T->callers[B].caller != Caller; ++I)
+    B = (First + I) % COUNT;
+  if (T->callers[B].caller != Caller) {
+    // An empty place among these, or else one is forgotten.
+    for (unsigned I = 0; I < PROBES && T->callers[B].caller; ++I)
+      B = (First + I) % COUNT;
     char Name[256] = "";
     if (Torch.caller_name)
       Torch.caller_name(Name, sizeof Name);
-    T->callers[Bucket].id = udfprof_intern(Name);
-    T->callers[Bucket].calls = 0;
-    T->callers[Bucket].caller = Caller;
+    T->callers[B].id = udfprof_intern(Name);
+    T->callers[B].calls = 0;
+    T->callers[B].caller = Caller;
   }
-  if (T->callers[Bucket].id && ++T->callers[Bucket].calls == UDFPROF_PATIENCE)
+  if (T->callers[B].id && ++T->callers[B].calls == UDFPROF_PATIENCE)
     Torch.follow_all();
-  return T->callers[Bucket].id;
+  return T->callers[B].id;
 }
 
 static uint32_t nodeId(struct udfprof_thread *T, const void *Node,
@@ -687,15 +692,16 @@ struct udfprof_cell *udfprof_turn(uint32_t slot, const void *caller,
     if (C == &Discard)
       return C;
     --C->hot->left;
-    if ((low || high) && C->within.min == INT64_MIN) {
-      C->within.min = keyOf(low, isDouble(slot));
-      C->within.max = keyOf(high, isDouble(slot));
-    }
   }
   C->due = 0;
   if (C->hot->left >= 0)
     return C;
   const uint64_t Before = C->granted;
+  if (!Before) { // another session may watch another library
+    const int All = !low && !high;
+    C->within.min = All ? INT64_MIN : keyOf(low, isDouble(slot));
+    C->within.max = All ? INT64_MAX : keyOf(high, isDouble(slot));
+  }
   if (!(Before & C->sample_mask))
     C->due |= UDFPROF_SAMPLE;
   if (!(Before & C->time_mask))
