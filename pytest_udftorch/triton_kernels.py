@@ -57,8 +57,7 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
         path = str(libdevice_for(active.parts, stock_libdevice(knobs.__file__)))
     except (LibdeviceError, SourceCompileError) as error:
         return _refuse_kernels(knobs, active, error)
-    own_path = nvidia.__dict__.get("libdevice_path")
-    own_variable = os.environ.get(_VARIABLE)
+    restore_path = _remember_path(nvidia)
     earlier = runtime.add_stages_inspection_hook
     nvidia.libdevice_path = path
     # Inductor hands the variable on, and sets the knob from it.
@@ -74,6 +73,17 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
 
     def restore() -> None:
         runtime.add_stages_inspection_hook = earlier
+        restore_path()
+
+    return restore
+
+
+def _remember_path(nvidia: Any) -> Callable[[], None]:
+    """Return what puts back the path of libdevice; setting the knob sets the variable too."""
+    own_path = nvidia.__dict__.get("libdevice_path")
+    own_variable = os.environ.get(_VARIABLE)
+
+    def restore() -> None:
         if own_path is None:
             nvidia.__dict__.pop("libdevice_path", None)
         else:
@@ -90,7 +100,7 @@ def _refuse_kernels(knobs: Any, active: Active, error: UdfError) -> Callable[[],
     """Let whoever uses no Triton go on; a kernel inside the session is the error."""
     nvidia, runtime = knobs.nvidia, knobs.runtime
     earlier = runtime.add_stages_inspection_hook
-    own_path = nvidia.__dict__.get("libdevice_path")
+    restore_path = _remember_path(nvidia)
     # Triton 3.6 asks the hook after it has looked for the kernel on disk, under the hash of
     # this file: no kernel of another library may be found.
     refused = cache_folder() / f"refused-{active.id}"
@@ -105,10 +115,7 @@ def _refuse_kernels(knobs: Any, active: Active, error: UdfError) -> Callable[[],
 
     def restore() -> None:
         runtime.add_stages_inspection_hook = earlier
-        if own_path is None:
-            nvidia.__dict__.pop("libdevice_path", None)
-        else:
-            nvidia.__dict__["libdevice_path"] = own_path
+        restore_path()
 
     return restore
 
