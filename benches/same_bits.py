@@ -206,7 +206,13 @@ def merge(paths: Sequence[Path]) -> dict[str, Any]:
             {"environment": part["environment"], "device": part["device"], "functions": {}},
         )
         place["functions"] |= part["functions"]
-    return {"command": "python -m benches.same_bits", "contexts": contexts}
+    first = next(iter(next(iter(contexts.values())).values()))
+    # Every context has its own; that of the first stands for the document.
+    return {
+        "command": "python -m benches.same_bits",
+        "environment": first["environment"],
+        "contexts": contexts,
+    }
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -203,10 +203,12 @@ def test_a_udf_that_calls_libm_is_an_error_of_the_kernel_and_not_of_the_session(
         "double cbrt(double);\nfloat my_expf(float x) { return (float)cbrt(x); }\n"
     )
     stock = ptx(kernels.by_name)
+    variable = os.environ.get("TRITON_LIBDEVICE_PATH")
     with patched(tmp_path):
         assert float(torch.exp(torch.tensor(8.0))) == 2.0
         with pytest.raises(LibdeviceError, match="calls cbrt, which a GPU does not have"):
             ptx(kernels.by_name)
+    assert os.environ.get("TRITON_LIBDEVICE_PATH") == variable
     assert ptx(kernels.by_name) == stock
 
 
