@@ -95,7 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
                 n: (found[n]["accuracy"], round(found[n]["step_ns"]["median"] / 1e3))
                 for n in LIBRARIES
             }, found["weights_that_differ"], flush=True)  # fmt: skip
-    command.store("cuda_training", options, {"device": describe_device("cuda"), "tasks": tasks})
+        # After each model: a run that is cut off keeps what it has.
+        command.store("cuda_training", options, {"device": describe_device("cuda"), "tasks": tasks})
     return 0
 
 
