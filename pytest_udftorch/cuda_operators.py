@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pytest_udftorch import dispatcher
 from pytest_udftorch.compilers import Active, Change
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
@@ -226,16 +227,21 @@ class _State:
         self._device: Any = None
 
     def register(self) -> None:
-        """Override the operators that hold one of the functions."""
+        """Override the operators that hold one of the functions.
+
+        Those that have a UDF at operator level are left to it.
+        """
         import torch
 
+        own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
         self._library = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
         try:
             # torch 2.11 warns, once a process, that a kernel is overridden.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for name, kernel in _kernels(self, self.active.functions).items():
-                    self._library.impl(name, kernel)
+                    if f"aten::{name}" not in own:
+                        self._library.impl(name, kernel)
         except BaseException:
             self.close()
             raise

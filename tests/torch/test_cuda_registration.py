@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 
-from pytest_udftorch import cuda_operators
+from pytest_udftorch import cuda_operators, dispatcher
 from pytest_udftorch.compilers import Active
 from pytest_udftorch.cuda_operators import _State, overloads
+from pytest_udftorch.dispatcher import PythonOverride, Role, Spec
 
 triton = pytest.importorskip("triton")
 
@@ -48,6 +49,24 @@ def test_operators_are_overridden_and_given_back():
         state.close()
     state.close()
     assert {name: kernel(name) for name in before} == before
+
+
+def test_an_operator_with_a_udf_of_its_own_is_left_to_it():
+    spec = Spec("aten::exp", "aten::exp", "CUDA", Role.AS_IS, "aten::exp")
+    mine = PythonOverride(spec, lambda x: x)
+    stock = {name: kernel(name) for name in ("exp", "exp_")}
+    dispatcher.overrides.push(mine, [mine])
+    state = _State(Chosen("exp"))
+    try:
+        with_udf = kernel("exp")
+        assert with_udf != stock["exp"]
+        state.register()
+        assert kernel("exp") == with_udf
+        assert kernel("exp_") != stock["exp_"]
+    finally:
+        state.close()
+        dispatcher.overrides.remove(mine)
+    assert {name: kernel(name) for name in stock} == stock
 
 
 @pytest.mark.parametrize("functions", ["exp", "log", "log1p", "pow", "sin erf", "tanh atan2"])
