@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -143,7 +144,7 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         f'-fpass-plugin={shlex.quote(str(plugin))} "$@"\n'
     )
     # The files that are named here lie elsewhere, and another installation has its own.
-    facts = json.dumps([cuda_id(parts), description, text])
+    facts = json.dumps([cuda_id(parts), description, text, _torch_installed()])
     folder = cache_folder() / f"compiler-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
     script = folder / "udf-clang++"
     if script.is_file():
@@ -158,6 +159,18 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
             "UDFTORCH_CACHE_DIR to a folder that can."
         ) from error
     return script
+
+
+def _torch_installed() -> list[str | int]:
+    """Return where torch is installed, and when it was.
+
+    Inductor keeps precompiled headers by the compiler's path, and clang takes none whose
+    headers have been installed again since.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return []
+    return [spec.origin, os.stat(spec.origin).st_mtime_ns]
 
 
 def _write(path: Path, text: str, mode: int = 0o644) -> None:
