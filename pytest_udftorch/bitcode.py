@@ -53,6 +53,7 @@ from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
 _VERSION: Final = 12
+_SCRIPT: Final = "udf-clang++"
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
 #: libm into them.
@@ -146,19 +147,15 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
     # The files that are named here lie elsewhere, and another installation has its own.
     facts = json.dumps([cuda_id(parts), description, text, _torch_installed()])
     folder = cache_folder() / f"compiler-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
-    script = folder / "udf-clang++"
-    if script.is_file():
-        return script
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / "selection.json", json.dumps(description, indent=1))
-        _write(script, text, mode=0o755)
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {folder.parent} cannot be written: {error}. Set "
-            "UDFTORCH_CACHE_DIR to a folder that can."
-        ) from error
-    return script
+
+    def make(scratch: Path) -> None:
+        (scratch / "selection.json").write_text(json.dumps(description, indent=1))
+        (scratch / _SCRIPT).write_text(text, encoding="utf-8")
+        (scratch / _SCRIPT).chmod(0o755)
+        (scratch / "build.json").write_text(json.dumps({"script": _SCRIPT}))
+
+    in_cache(folder, make)
+    return folder / _SCRIPT
 
 
 def _torch_installed() -> list[str | int]:
@@ -171,15 +168,6 @@ def _torch_installed() -> list[str | int]:
     if spec is None or spec.origin is None:
         return []
     return [spec.origin, os.stat(spec.origin).st_mtime_ns]
-
-
-def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Write a file that other processes see whole or not at all."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(name, mode)
-    os.replace(name, path)
 
 
 def make_bitcode(folder: Path) -> None:
@@ -204,10 +192,10 @@ def make_bitcode(folder: Path) -> None:
             pieces, replaced = _compile(Path(scratch), description, compiler)
             linked = Path(scratch) / "udf.bc"
             _run([str(tool(compiler, "llvm-link")), *map(str, pieces), "-o", str(linked)])
-            _write(
-                folder / "map.json",
-                json.dumps({"bitcode": str(folder / "udf.bc"), "targets": replaced}, indent=1),
-            )
+            facts = {"bitcode": str(folder / "udf.bc"), "targets": replaced}
+            mapping = Path(scratch) / "map.json"
+            mapping.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            mapping.replace(folder / "map.json")
             linked.replace(folder / "udf.bc")
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import subprocess
 import tempfile
@@ -19,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.bitcode import tool
-from pytest_udftorch.build import Compiler, cache_folder, find_compiler
-from pytest_udftorch.errors import CacheError, PythonUdfError, UnknownFunctionError, nearest
+from pytest_udftorch.build import Compiler, cache_folder, find_compiler, in_cache
+from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library import DESCRIPTION_FILE, UdfLibrary, load_library
 from pytest_udftorch.symbols import DTYPES, FUNCTIONS
 
@@ -84,19 +83,13 @@ def _store(files: dict[str, str]) -> Path:
     """Write a library into the cache under a name made of its content; return its folder."""
     key = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache_folder() / f"python-{key}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+
+    def make(scratch: Path) -> None:
         for name, text in files.items():
-            if not (folder / name).is_file():
-                handle, scratch = tempfile.mkstemp(dir=folder)
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(text)
-                os.replace(scratch, folder / name)
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {folder.parent} cannot be written: {error}. Set "
-            "UDFTORCH_CACHE_DIR to a folder that can."
-        ) from error
+            (scratch / name).write_text(text, encoding="utf-8")
+        (scratch / "build.json").write_text(json.dumps({"files": sorted(files)}))
+
+    in_cache(folder, make)
     return folder
 
 

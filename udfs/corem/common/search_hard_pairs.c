@@ -27,6 +27,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "search.h"
+
 #define FILTER_ULP 1024
 // atan(q) = q - q^3/3 + ... must differ from q down to q = 2^-150.
 #define PRECISION 640
@@ -54,18 +56,6 @@ struct hard_case {
   double distance_bits; // -log2 of the relative distance to the boundary
 };
 
-static uint32_t to_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-
-static float from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
-}
-
 // SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 static uint64_t random_state;
 
@@ -89,30 +79,6 @@ static int random_sign(void) { return random_bits() & 1 ? -1 : 1; }
 //===----------------------------------------------------------------------===//
 // Judging a pair
 //===----------------------------------------------------------------------===//
-
-// Distance of y to the nearest rounding boundary of float32, in units in the
-// last place of the double (of the double in [2^-126, 2^-125) for results that
-// are subnormal in float32).
-static uint64_t boundary_distance(double y) {
-  uint64_t u;
-  y = fabs(y);
-  if (y < 0x1p-126)
-    y += 0x1p-126;
-  memcpy(&u, &y, sizeof u);
-  int64_t d = (int64_t)(u & 0x1fffffff) - 0x10000000;
-  return (uint64_t)(d < 0 ? -d : d);
-}
-
-// The float32 boundary nearest to y (half-way between two neighbours), exact.
-static void nearest_boundary(mpfr_t boundary, mpfr_srcptr y) {
-  mpfr_exp_t e = mpfr_get_exp(y); // |y| in [2^(e-1), 2^e)
-  long ulp = e - 24 < -149 ? -149 : (long)(e - 24);
-  mpfr_mul_2si(boundary, y, -ulp, MPFR_RNDN);
-  mpfr_floor(boundary, boundary);
-  mpfr_mul_2si(boundary, boundary, 1, MPFR_RNDN);
-  mpfr_add_ui(boundary, boundary, 1, MPFR_RNDN);
-  mpfr_mul_2si(boundary, boundary, ulp - 1, MPFR_RNDN);
-}
 
 // -log2 of the relative distance to the boundary; -1 if the result is a float32
 // number or exactly half-way.
