@@ -69,10 +69,22 @@ def _bound(word):
 
 
 @triton.jit
-def _usual(x, side):
+def _known(seen, SLOT: tl.constexpr):
+    """Return the extremes so far, but finite ones, and which programs enter the histograms.
+
+    Asked for before the function is computed, so that nobody waits for them.
+    """
+    slot = seen[0] + SLOT * _SLOT
+    in_low = tl.maximum(_bound(slot + _IN), -_LARGEST)
+    in_high = tl.minimum(_bound(slot + _IN + 1), _LARGEST)
+    out_low = tl.maximum(_bound(slot + _OUT), -_LARGEST)
+    out_high = tl.minimum(_bound(slot + _OUT + 1), _LARGEST)
+    return in_low, in_high, out_low, out_high, tl.load(slot + _SAMPLE_MASK).to(tl.int32)
+
+
+@triton.jit
+def _usual(x, low, high):
     """Return whether values need no second look: normal numbers in the range seen so far."""
-    low = tl.maximum(_bound(side), -_LARGEST)
-    high = tl.minimum(_bound(side + 1), _LARGEST)
     return (x >= low) & (x <= high) & (tl.abs(x) >= _SMALLEST_NORMAL)
 
 
@@ -129,13 +141,13 @@ def _histogram(x, bins, inside):
 
 
 @triton.jit
-def _count(x, z, y, seen, SLOT: tl.constexpr):
+def _count(x, z, y, seen, known, SLOT: tl.constexpr):
     """Count what a function got, x and z or None, and y that it returned."""
     slot = seen[0] + SLOT * _SLOT
     inside = seen[1]
-    usual = _usual(x, slot + _IN) & _usual(y, slot + _OUT)
+    usual = _usual(x, known[0], known[1]) & _usual(y, known[2], known[3])
     if z is not None:
-        usual = usual & _usual(z, slot + _IN)
+        usual = usual & _usual(z, known[0], known[1])
     look = (~usual).to(tl.int32)
     if inside is not None:
         look = tl.where(inside, look, 0)
@@ -155,8 +167,7 @@ def _count(x, z, y, seen, SLOT: tl.constexpr):
             tl.atomic_min(slot + _MADE, now, mask=made_nan, sem="relaxed")
             tl.atomic_min(slot + _MADE + 1, now, mask=made_infinity, sem="relaxed")
             tl.atomic_min(slot + _MADE + 2, now, mask=made_subnormal, sem="relaxed")
-    sample_mask = tl.load(slot + _SAMPLE_MASK).to(tl.int32)
-    if (tl.program_id(0) & sample_mask) == 0:
+    if (tl.program_id(0) & known[4]) == 0:
         _histogram(x, slot + _HISTOGRAM_IN, inside)
         if z is not None:
             _histogram(z, slot + _HISTOGRAM_IN, inside)
@@ -249,18 +260,22 @@ def _mapped(name):
         inner = _jit(four, f"{name}_four")
 
         def whole(x, seen, SLOT: tl.constexpr = 0):
+            if seen[0] is not None:
+                known = _known(seen, SLOT)
             y = tl.map_elementwise(inner, x, pack=PACK)[0]
             if seen[0] is not None:
-                _count(x, None, y, seen, SLOT)
+                _count(x, None, y, seen, known, SLOT)
             return y
 
         return _jit(whole, f"{name}_whole")
     inner = _jit(four_pairs, f"{name}_four")
 
     def whole_pairs(x, z, seen, SLOT: tl.constexpr = 0):
+        if seen[0] is not None:
+            known = _known(seen, SLOT)
         y = tl.map_elementwise(inner, x, z, pack=PACK)[0]
         if seen[0] is not None:
-            _count(x, z, y, seen, SLOT)
+            _count(x, z, y, seen, known, SLOT)
         return y
 
     return _jit(whole_pairs, f"{name}_whole")
@@ -600,7 +615,8 @@ def softmax_rows(
     total = tl.sum(tl.where(inside, power, 0.0), 1)[:, None]
     if LOG:
         if seen is not None:
-            _count(total, None, libdevice.log(total), (seen, first + row[:, None] < rows), 1)
+            lines = (seen, first + row[:, None] < rows)
+            _count(total, None, libdevice.log(total), lines, _known(lines, 1), 1)
     tl.store(y + at, _row_result(value, power, peak, total, LOG).to(y.dtype.element_ty), inside)
 
 
@@ -634,7 +650,8 @@ def softmax_tiles(
     total = tl.sum(sums, 0)[None, :]
     if LOG:
         if seen is not None:
-            _count(total, None, libdevice.log(total), (seen, column < inner), 1)
+            each = (seen, column < inner)
+            _count(total, None, libdevice.log(total), each, _known(each, 1), 1)
     for start in range(0, n, TILE):
         inside = (start + steps < n) & (column < inner)
         at = (start + steps) * inner + column

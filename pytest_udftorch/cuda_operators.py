@@ -61,6 +61,9 @@ _SETTINGS: Final = {
 _SETTING: Final = (1024, 0)
 _WARPS: Final = 4
 
+#: Of kernels that count.
+_COUNTING_SETTING: Final = (1024, 0)
+
 #: Below so many elements a GPU has more multiprocessors than there are large blocks.
 _FEW: Final = 1 << 18
 _FEW_SETTING: Final = (512, 0)
@@ -520,9 +523,12 @@ def _run_dense(state: _State, operator: str, inputs: tuple[Any, ...], y: Any,
     for x in inputs:
         address |= x.data_ptr()
     row = state.row(index, function, operator)
-    block, registers = _FEW_SETTING if n < _FEW else _SETTINGS.get(function, _SETTING)
-    if row is not None:
-        registers = 0
+    if n < _FEW:
+        block, registers = _FEW_SETTING
+    elif row is not None:
+        block, registers = _COUNTING_SETTING
+    else:
+        block, registers = _SETTINGS.get(function, _SETTING)
     # Triton tells aligned pointers and 64-bit numbers from others.
     key = (function, y.dtype, address & 15 == 0, n >= 2**31, index, block, row is None)
     state.launch(

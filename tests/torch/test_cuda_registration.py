@@ -119,15 +119,21 @@ def _cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
-def ptx(kernel, signature, constants):
+def ptx(kernel, signature, constants, counts=None):
+    """Compile a kernel of ``cuda_kernels``; ``counts`` names its row to count in."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from pytest_udftorch import cuda_kernels
 
     constants = {k: getattr(cuda_kernels, v) if k == "F" else v for k, v in constants.items()}
+    function = getattr(cuda_kernels, kernel)
+    if counts:
+        signature = {**signature, ROW[kernel]: "*i64"}
+    else:
+        constants = {ROW[kernel]: None, **constants}
     source = ASTSource(
-        getattr(cuda_kernels, kernel),
+        function,
         {**signature, **dict.fromkeys(constants, "constexpr")},
         constexprs=constants,
         attrs={
