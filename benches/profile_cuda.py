@@ -31,6 +31,7 @@ import torch
 from torch.nn import functional as F
 
 from benches import command, training
+from benches.blocks import one_thread
 from benches.cuda_digests import driver
 from benches.cuda_speed import LARGE, SMALL, events, graph_of, numbers
 from benches.cuda_training import on_gpu
@@ -144,7 +145,7 @@ def steps(task: training.Task) -> dict[str, Any]:
 def counts(task: training.Task) -> dict[str, Any]:
     """Run the same steps on both devices; return what was counted, by device."""
     moved = on_gpu(task)
-    with patched("corem", profile=True, profile_stride=1) as session:
+    with one_thread(), patched("corem", profile=True, profile_stride=1) as session:
         for each in (task, moved):
             run, batches = training.Training(each, seed=0), task.batches(0)
             for _ in range(COUNTED_STEPS):

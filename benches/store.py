@@ -1,7 +1,8 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [profile] [compile] [cuda_digests] [cuda_speed] [cuda_training] [profile_cuda]
+        [compiled_cpu] [profile] [compile] [cuda_digests] [cuda_speed] [cuda_training]
+        [profile_cuda]
 
 Without names everything is measured that needs no GPU; ``profile`` stands for its parts,
 ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. The

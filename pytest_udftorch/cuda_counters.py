@@ -30,8 +30,14 @@ from pytest_udftorch.native import Cells, runtime
 from pytest_udftorch.record import Records
 from pytest_udftorch.symbols import FUNCTIONS
 
-# Words of a slot. The first three belong to the launch and are used in a row's first slot:
-# how many there were, their elements, and the rows that softmax and its kin summed up.
+# A slot begins with shards, of which each multiprocessor uses one: on one address they would
+# wait for each other. Then come the histograms.
+SHARDS: Final = 64
+SHARD: Final = 32
+
+# Words of a shard. The first three belong to the launch and are used in the first shard of a
+# row's first slot: how many there were, their elements, and the rows that softmax and its kin
+# summed up.
 LAUNCHES: Final = 0
 ELEMENTS: Final = 1
 LINES: Final = 2
@@ -44,7 +50,7 @@ OUT: Final = 11
 #: The GPU's clock when the first NaN, infinity, subnormal number was made.
 MADE: Final = 18
 SAMPLED: Final = 21
-HISTOGRAM_IN: Final = 32
+HISTOGRAM_IN: Final = SHARDS * SHARD
 #: By sign and then by exponent; half of it holds the bins of ``record``.
 BINS: Final = 1024
 HISTOGRAM_OUT: Final = HISTOGRAM_IN + BINS
@@ -55,7 +61,7 @@ _INFINITY: Final = 0x7F800000
 _LOWEST: Final = -_INFINITY - 1
 _NEVER: Final = np.iinfo(np.int64).max
 
-#: Slots that are allocated at once, 4 MB.
+#: Slots that are allocated at once, 8 MB.
 _CHUNK: Final = 256
 
 #: Kernel or formula of ``cuda_kernels`` -> its functions in the order of their slots, how often
@@ -90,11 +96,24 @@ CALLS: Final[dict[str, tuple[tuple[str, int, int], ...]]] = {
 def empty_slot(stride: int) -> Any:
     """Return a slot that has counted nothing: int64, ``SLOT`` words."""
     slot = np.zeros(SLOT, np.int64)
-    slot[SAMPLE_MASK] = stride - 1
+    shards = slot[:HISTOGRAM_IN].reshape(SHARDS, SHARD)
+    shards[:, SAMPLE_MASK] = stride - 1
     for side in (IN, OUT):
-        slot[side : side + 2] = _INFINITY, _LOWEST
-    slot[MADE : MADE + len(record.FIRSTS)] = _NEVER
+        shards[:, side : side + 2] = _INFINITY, _LOWEST
+    shards[:, MADE : MADE + len(record.FIRSTS)] = _NEVER
     return slot
+
+
+def _together(slot: Any) -> Any:
+    """Return the words of a slot's shards as those of one."""
+    shards = slot[:HISTOGRAM_IN].reshape(SHARDS, SHARD)
+    found = shards.sum(0)
+    for side in (IN, OUT):
+        found[side] = shards[:, side].min()
+        found[side + 1] = shards[:, side + 1].max()
+    made = slice(MADE, MADE + len(record.FIRSTS))
+    found[made] = shards[:, made].min(0)
+    return found
 
 
 def _value(key: int) -> float:
@@ -137,7 +156,7 @@ class Row:
             words: the row as read; int64, ``SLOT`` for each function.
             clock: what the GPU's clock is behind CLOCK_MONOTONIC, in ns.
         """
-        head = words[0]
+        head = _together(words[0])
         calls = CALLS[self.kernel]
         wanted = [i for i, call in enumerate(calls) if call[0] in self.counted]
         if not head[LAUNCHES] or not wanted:
@@ -152,7 +171,7 @@ class Row:
         cells["form"] = record.FORMS.index("array")
         for cell, index in zip(cells, wanted, strict=True):
             function, times, of = calls[index]
-            slot = words[index]
+            slot, bins = _together(words[index]), words[index].reshape(-1, 2, BINS // 2)
             cell["function"] = 1 + list(FUNCTIONS).index(function)
             cell["calls"] = times * head[LAUNCHES]
             cell["elements"] = times * head[of]
@@ -165,8 +184,7 @@ class Row:
                     cell[name] = int(slot[number]) + clock
             cell["hist_elements"] = slot[SAMPLED]
             for side, at in (("in", HISTOGRAM_IN), ("out", HISTOGRAM_OUT)):
-                bins = slot[at : at + BINS].reshape(2, -1)
-                cell[f"hist_{side}"] = bins[:, : record.HIST_BINS]
+                cell[f"hist_{side}"] = bins[at // BINS, :, : record.HIST_BINS]
         return cells, operators
 
 
@@ -296,14 +314,18 @@ class Counters:
                         )
                     torch.cuda.synchronize()
                     words = [chunk.cpu().numpy().reshape(_CHUNK, SLOT) for chunk in chunks]
-                    made = np.concatenate([w[:, MADE : MADE + len(record.FIRSTS)] for w in words])
-                    clock = _clock(torch) if (made != _NEVER).any() else 0
+                    clock = _clock(torch) if any(map(_made_something, words)) else 0
                 for row in rows:
                     if row.device == device:
                         last = row.first + len(CALLS[row.kernel])
                         parts.append(row.records(words[row.chunk][row.first : last], clock))
         cells, operators = zip(*parts, strict=True)
         return np.concatenate(cells), np.concatenate(operators)
+
+
+def _made_something(words: Any) -> bool:
+    shards = words[:, :HISTOGRAM_IN].reshape(-1, SHARD)
+    return bool((shards[:, MADE : MADE + len(record.FIRSTS)] != _NEVER).any())
 
 
 @contextlib.contextmanager

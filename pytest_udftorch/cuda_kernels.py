@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from triton.language import core
 from triton.language.extra import libdevice
-from triton.language.extra.cuda import globaltimer
+from triton.language.extra.cuda import globaltimer, smid
 
 from pytest_udftorch import cuda_counters, record
 from pytest_udftorch.bitcode import SPLIT
@@ -48,6 +48,8 @@ _HISTOGRAM_OUT = tl.constexpr(cuda_counters.HISTOGRAM_OUT)
 _BINS = tl.constexpr(cuda_counters.BINS)
 _BIN_OFFSET = tl.constexpr(record.HIST_OFFSET)
 _SLOT = tl.constexpr(cuda_counters.SLOT)
+_SHARDS = tl.constexpr(cuda_counters.SHARDS)
+_SHARD = tl.constexpr(cuda_counters.SHARD)
 _INFINITY = tl.constexpr(0x7F800000)
 _LOWEST = tl.constexpr(-0x7F800001)
 _SMALLEST_NORMAL = tl.constexpr(2.0**-126)
@@ -63,9 +65,20 @@ def _key(x):
 
 @triton.jit
 def _bound(word):
-    # Past the L1, which would go on showing a multiprocessor the bounds of its first program.
-    key = tl.load(word, cache_modifier=".cg").to(tl.int32)
+    key = tl.load(word).to(tl.int32)
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _processor():
+    return smid()
+
+
+@triton.jit
+def _shard(slot):
+    # Many programs of a multiprocessor read the same words, mostly from its L1; what is out of
+    # date there costs a second look.
+    return slot + (_processor() & (_SHARDS - 1)) * _SHARD
 
 
 @triton.jit
@@ -74,7 +87,7 @@ def _known(seen, SLOT: tl.constexpr):
 
     Asked for before the function is computed, so that nobody waits for them.
     """
-    slot = seen[0] + SLOT * _SLOT
+    slot = _shard(seen[0] + SLOT * _SLOT)
     in_low = tl.maximum(_bound(slot + _IN), -_LARGEST)
     in_high = tl.minimum(_bound(slot + _IN + 1), _LARGEST)
     out_low = tl.maximum(_bound(slot + _OUT), -_LARGEST)
@@ -89,12 +102,8 @@ def _usual(x, low, high):
 
 
 @triton.jit
-def _add(word, which, inside):
-    if inside is not None:
-        which = which & inside
-    count = tl.sum(tl.ravel(which.to(tl.int32)))
+def _add(word, count):
     tl.atomic_add(word, count.to(tl.int64), mask=count > 0, sem="relaxed")
-    return count
 
 
 @triton.jit
@@ -109,13 +118,26 @@ def _side(x, side, inside):
     # Most programs have nothing new, and would wait for each other.
     tl.atomic_min(side, low.to(tl.int64), mask=low < tl.load(side), sem="relaxed")
     tl.atomic_max(side + 1, high.to(tl.int64), mask=high > tl.load(side + 1), sem="relaxed")
-    size = tl.abs(x)
-    _add(side + _SPECIALS, x == 0.0, inside)
-    subnormals = _add(side + _SPECIALS + 1, (size > 0.0) & (size < _SMALLEST_NORMAL), inside)
-    infinities = _add(side + _SPECIALS + 2, x > _LARGEST, inside)
-    infinities += _add(side + _SPECIALS + 3, x < -_LARGEST, inside)
-    nans = _add(side + _SPECIALS + 4, x != x, inside)
-    return nans, infinities, subnormals
+    # Each has 16 bits: no program has more than 32,768 elements. NaNs are no kind.
+    kind = tl.where(tl.abs(x) < _SMALLEST_NORMAL, 1 << 16, 0).to(tl.int64)
+    kind = tl.where(x == 0.0, 1, kind)
+    kind = tl.where(x > _LARGEST, 1 << 32, kind)
+    kind = tl.where(x < -_LARGEST, 1 << 48, kind)
+    nan = (x != x).to(tl.int32)
+    if inside is not None:
+        kind = tl.where(inside, kind, 0)
+        nan = tl.where(inside, nan, 0)
+    kinds = tl.sum(tl.ravel(kind))
+    nans = tl.sum(tl.ravel(nan))
+    subnormals = (kinds >> 16) & 0xFFFF
+    rising = (kinds >> 32) & 0xFFFF
+    falling = (kinds >> 48) & 0xFFFF
+    _add(side + _SPECIALS, kinds & 0xFFFF)
+    _add(side + _SPECIALS + 1, subnormals)
+    _add(side + _SPECIALS + 2, rising)
+    _add(side + _SPECIALS + 3, falling)
+    _add(side + _SPECIALS + 4, nans)
+    return nans, rising + falling, subnormals
 
 
 @triton.jit
@@ -144,6 +166,7 @@ def _histogram(x, bins, inside):
 def _count(x, z, y, seen, known, SLOT: tl.constexpr):
     """Count what a function got, x and z or None, and y that it returned."""
     slot = seen[0] + SLOT * _SLOT
+    shard = _shard(slot)
     inside = seen[1]
     usual = _usual(x, known[0], known[1]) & _usual(y, known[2], known[3])
     if z is not None:
@@ -152,27 +175,30 @@ def _count(x, z, y, seen, known, SLOT: tl.constexpr):
     if inside is not None:
         look = tl.where(inside, look, 0)
     if tl.max(tl.ravel(look)) != 0:
-        nans, infinities, subnormals = _side(x, slot + _IN, inside)
+        nans, infinities, subnormals = _side(x, shard + _IN, inside)
         if z is not None:
-            more_nans, more_infinities, more_subnormals = _side(z, slot + _IN, inside)
+            more_nans, more_infinities, more_subnormals = _side(z, shard + _IN, inside)
             nans += more_nans
             infinities += more_infinities
             subnormals += more_subnormals
-        out_nans, out_infinities, out_subnormals = _side(y, slot + _OUT, inside)
+        out_nans, out_infinities, out_subnormals = _side(y, shard + _OUT, inside)
         made_nan = (nans == 0) & (out_nans > 0)
         made_infinity = (infinities == 0) & (out_infinities > 0)
         made_subnormal = (subnormals == 0) & (out_subnormals > 0)
         if made_nan | made_infinity | made_subnormal:
             now = _now()
-            tl.atomic_min(slot + _MADE, now, mask=made_nan, sem="relaxed")
-            tl.atomic_min(slot + _MADE + 1, now, mask=made_infinity, sem="relaxed")
-            tl.atomic_min(slot + _MADE + 2, now, mask=made_subnormal, sem="relaxed")
+            tl.atomic_min(shard + _MADE, now, mask=made_nan, sem="relaxed")
+            tl.atomic_min(shard + _MADE + 1, now, mask=made_infinity, sem="relaxed")
+            tl.atomic_min(shard + _MADE + 2, now, mask=made_subnormal, sem="relaxed")
     if (tl.program_id(0) & known[4]) == 0:
         _histogram(x, slot + _HISTOGRAM_IN, inside)
         if z is not None:
             _histogram(z, slot + _HISTOGRAM_IN, inside)
         _histogram(y, slot + _HISTOGRAM_OUT, inside)
-        _add(slot + _SAMPLED, tl.full(x.shape, 1, tl.int1), inside)
+        elements = tl.full(x.shape, 1, tl.int32)
+        if inside is not None:
+            elements = tl.where(inside, elements, 0)
+        _add(shard + _SAMPLED, tl.sum(tl.ravel(elements)))
 
 
 @triton.jit
@@ -597,9 +623,7 @@ def _row_result(x, power, peak, total, LOG: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["rows"])
-def softmax_rows(
-    x, y, rows, n, seen, LOG: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
-):
+def softmax_rows(x, y, rows, n, seen, LOG: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     if seen is not None:
         _launched(seen, tl.full([], 1, tl.int64) * rows * n, rows)
     first = tl.program_id(0).to(tl.int64) * ROWS
@@ -613,10 +637,9 @@ def softmax_rows(
     peak = tl.max(value, 1)[:, None]
     power = _exp(value - peak, (seen, inside))
     total = tl.sum(tl.where(inside, power, 0.0), 1)[:, None]
-    if LOG:
-        if seen is not None:
-            lines = (seen, first + row[:, None] < rows)
-            _count(total, None, libdevice.log(total), lines, _known(lines, 1), 1)
+    if LOG and seen is not None:
+        lines = (seen, first + row[:, None] < rows)
+        _count(total, None, libdevice.log(total), lines, _known(lines, 1), 1)
     tl.store(y + at, _row_result(value, power, peak, total, LOG).to(y.dtype.element_ty), inside)
 
 
@@ -648,10 +671,9 @@ def softmax_tiles(
         power = _exp(value.to(tl.float32) - peak, (seen, inside))
         sums += tl.where(inside, power, 0.0)
     total = tl.sum(sums, 0)[None, :]
-    if LOG:
-        if seen is not None:
-            each = (seen, column < inner)
-            _count(total, None, libdevice.log(total), each, _known(each, 1), 1)
+    if LOG and seen is not None:
+        each = (seen, column < inner)
+        _count(total, None, libdevice.log(total), each, _known(each, 1), 1)
     for start in range(0, n, TILE):
         inside = (start + steps < n) & (column < inner)
         at = (start + steps) * inner + column
@@ -664,9 +686,7 @@ def softmax_tiles(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def log_softmax_backward_rows(
-    g, y, gx, rows, n, seen, BLOCK: tl.constexpr, ROWS: tl.constexpr
-):
+def log_softmax_backward_rows(g, y, gx, rows, n, seen, BLOCK: tl.constexpr, ROWS: tl.constexpr):
     if seen is not None:
         _launched(seen, tl.full([], 1, tl.int64) * rows * n, rows)
     first = tl.program_id(0).to(tl.int64) * ROWS

@@ -61,8 +61,8 @@ _SETTINGS: Final = {
 _SETTING: Final = (1024, 0)
 _WARPS: Final = 4
 
-#: Of kernels that count.
-_COUNTING_SETTING: Final = (1024, 0)
+#: Of kernels that count, whose cost is one of each program more than of its elements.
+_COUNTING_SETTING: Final = (2048, 0)
 
 #: Below so many elements a GPU has more multiprocessors than there are large blocks.
 _FEW: Final = 1 << 18

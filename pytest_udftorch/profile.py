@@ -206,8 +206,9 @@ class First:
     after_s: float
 
     def __str__(self) -> str:
+        kind = self.dtype if self.device == DEVICES[0] else f"{self.dtype}, {self.device}"
         return (
-            f"{self.function} ({self.dtype}{', cuda' if self.device == 'cuda' else ''}) in {self.operator or 'no operator'}, layer "
+            f"{self.function} ({kind}) in {self.operator or 'no operator'}, layer "
             f"{self.module or NO_MODULE}, {self.stage}, after {self.after_s:.3f} s"
         )
 
@@ -419,9 +420,7 @@ class Profile:
         columns = {name: self._texts(name, cells) for name in key}
         full, starts = _grouped(self.cells, key)
         ends = [*starts[1:], len(full)]
-        contexts = {
-            tuple(int(o[name]) for name in record.OPERATOR_KEY): o for o in self.operators
-        }
+        contexts = {tuple(int(o[name]) for name in record.OPERATOR_KEY): o for o in self.operators}
         found = []
         for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
             part = full[start:end]

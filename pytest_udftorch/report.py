@@ -728,7 +728,9 @@ def _time_cells(row: Row, profile: Profile) -> list[Cell]:
 
 def _functions(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     timed = any(p.time_ns for p in profiles)
-    longest = max((r.time_ns for p in profiles for r in p.rows("function", "dtype", "device")), default=0)
+    longest = max(
+        (r.time_ns for p in profiles for r in p.rows("function", "dtype", "device")), default=0
+    )
     header = ["function", *_library_head(profiles), "operator calls", "calls", "elements"]
     header += ["time", "share", "time per element"] if timed else []
     header += [*_RANGE_HEAD, *_SPECIAL_HEAD]

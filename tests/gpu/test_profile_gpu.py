@@ -293,6 +293,8 @@ def test_layers_and_stages_are_those_of_the_cpu():
     model = Net()
     x = torch.randn(50, 8)
     found = {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with profiled() as s:
         for device in ("cpu", "cuda"):
             model.to(device)
@@ -306,6 +308,7 @@ def test_layers_and_stages_are_those_of_the_cpu():
                 for r in s.profile.rows("function", "operator", "module", "stage", "device")
                 if r.key["device"] == device
             }
+    torch.set_num_threads(threads)
     assert found["cuda"] == found["cpu"]
     assert ("exp", "aten::silu_backward", "features.1", "backward") in found["cuda"]
     table = s.profile.table("layer")
@@ -321,9 +324,7 @@ def test_the_same_numbers_have_the_same_ranges_on_both_devices():
         for name in names:
             getattr(torch, name)(x)
             getattr(torch, name)(x.cpu())
-    rows = {
-        (r.key["operator"], r.key["device"]): r for r in s.profile.rows("operator", "device")
-    }
+    rows = {(r.key["operator"], r.key["device"]): r for r in s.profile.rows("operator", "device")}
     for name in names:
         one, other = (rows[f"aten::{name}", device] for device in ("cpu", "cuda"))
         assert one.elements == other.elements == 20_000
