@@ -57,7 +57,9 @@ _REWRITTEN: Final = {
 
 def _set_config(config: Any, active: Active) -> Callable[[], None]:
     cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
-    threads = config.compile_threads
+    threads, rounding = config.compile_threads, config.eager_numerics.division_rounding
+    if active.functions:
+        config.eager_numerics.division_rounding = True
     if active.parts:
         config.cpp.cxx = (None, str(compiler_for(active.parts)))
     changes = dict([_CHANGES_METADATA] if active.functions else [])
@@ -69,6 +71,7 @@ def _set_config(config: Any, active: Active) -> Callable[[], None]:
         config.cpp.cxx = cxx
         config.aot_inductor.metadata = metadata
         config.compile_threads = threads
+        config.eager_numerics.division_rounding = rounding
 
     return restore
 
@@ -93,53 +96,46 @@ def _rewritten(template: str, x: object) -> str:
 
 
 def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
-    """Divide with correct rounding; sigmoid is Triton's own otherwise, with a division in it."""
+    """Write out what Triton or Inductor would divide in a way of its own.
+
+    ``tl.sigmoid`` divides approximately, and torch 2.11 takes the reciprocal of a float as an
+    integer's quotient, which ``division_rounding`` does not concern.
+    """
     if not active.functions:
         return lambda: None
     kind = codegen.TritonOverrides
-    own = {name: kind.__dict__[name] for name in ("truediv", "sigmoid")}
-    stock = kind.truediv
-
-    def truediv(x: Any, y: Any) -> str:
-        exact = rounded_quotient(x, y)
-        return str(stock(x, y)) if exact is None else exact
-
-    kind.truediv = staticmethod(truediv)
-    kind.sigmoid = staticmethod(_sigmoid)
+    own = {name: kind.__dict__.get(name) for name in ("sigmoid", "reciprocal")}
+    for name, formula in (("sigmoid", _sigmoid), ("reciprocal", _reciprocal)):
+        setattr(kind, name, staticmethod(_in_float32(formula, getattr(kind, name))))
 
     def restore() -> None:
         for name, value in own.items():
-            setattr(kind, name, value)
+            if value is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, value)
 
     return restore
 
 
-def rounded_quotient(x: Any, y: Any) -> str | None:
-    """Return Triton's expression of a quotient in float32; None in another dtype.
+def _in_float32(formula: Callable[[Any, Any, Any], Any], stock: Callable[[Any], Any]) -> Any:
+    def override(x: Any) -> Any:
+        import torch
+        from torch._inductor.virtualized import ops
 
-    Args:
-        x, y: names of values that know their dtype, as Inductor has them.
-    """
-    import torch
+        if getattr(x, "dtype", None) != torch.float32:
+            return stock(x)
+        return formula(ops, ops.constant(1.0, torch.float32), x)
 
-    kinds = [getattr(v, "dtype", None) for v in (x, y)]
-    if torch.float32 not in kinds or None in kinds:
-        return None
-    if torch.promote_types(*kinds) != torch.float32:
-        return None
-    # Triton's div_rn takes float32 alone.
-    texts = [
-        f"{v}" if kind == torch.float32 else f"({v}).to(tl.float32)"
-        for v, kind in zip((x, y), kinds, strict=True)
-    ]
-    return f"tl.div_rn({', '.join(texts)})"
+    return override
 
 
-def _sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)) in Inductor's operations, with its own division and exp."""
-    from torch._inductor.codegen.common import OpDecompositions
+def _sigmoid(ops: Any, one: Any, x: Any) -> Any:
+    return ops.truediv(one, ops.add(one, ops.exp(ops.neg(x))))
 
-    return OpDecompositions.sigmoid(x)
+
+def _reciprocal(ops: Any, one: Any, x: Any) -> Any:
+    return ops.truediv(one, x)
 
 
 # Composed operators: the operations of the eager kernels ------------------------------------
