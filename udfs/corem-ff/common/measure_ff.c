@@ -48,6 +48,12 @@ static const struct {
     {"cos", 0, 0x1.fffffep+12f, 1},
     {"tan", 0x1p-13f, 0x1.fffffep+12f, 1},
     {"erf", 0x1p-60f, 0x1.f8p+1f, 1},
+    {"atan", 0x1p-12f, 0x1p30f, 1},
+    {"asin", 0x1p-12f, 1, 1},
+    {"acos", 0, 0x1.fffffep-1f, 1},
+    {"asinh", 0x1p-12f, 0x1.fffffep127f, 1},
+    {"acosh", 1, 0x1.fffffep127f, 0},
+    {"atanh", 0x1p-12f, 0x1.fffffep-1f, 1},
 };
 
 int main(int argc, char **argv) {
