@@ -45,14 +45,20 @@ _FOREACH: Final = (*(f for f in BARE if f not in {"exp2", "asinh", "acosh", "ata
 #: Elements of a program, of 4 warps, and the most registers of a thread (0: as many as the
 #: compiler takes), measured on an H200 with 2^26 elements; and for others.
 _SETTINGS: Final = {
-    "exp": (2048, 0),
+    "exp": (1024, 40),
     "exp2": (2048, 0),
     "expm1": (2048, 64),
-    "log": (1024, 40),
-    "log2": (1024, 40),
-    "log10": (1024, 40),
+    "log": (1024, 48),
+    "log2": (1024, 48),
+    "log10": (1024, 48),
     "log1p": (2048, 64),
+    "cos": (1024, 48),
+    "acos": (1024, 48),
+    "erf": (2048, 0),
+    "erfc": (2048, 0),
     "sigmoid": (2048, 64),
+    "elu_of_ones": (2048, 64),
+    "gelu_erf": (2048, 0),
 }
 _SETTING: Final = (1024, 0)
 _WARPS: Final = 4
@@ -84,7 +90,8 @@ def _fixed(formula: str) -> Callable[..., Formula]:
 
 
 def _elu(alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Formula:
-    return "elu", _f32(_f32(alpha) * _f32(scale)), _f32(scale), _f32(input_scale)
+    scalars = _f32(_f32(alpha) * _f32(scale)), _f32(scale), _f32(input_scale)
+    return "elu_of_ones" if scalars == (1.0, 1.0, 1.0) else "elu", *scalars
 
 
 def _elu_backward(alpha: Any, scale: Any, input_scale: Any, is_result: bool) -> Formula:

@@ -164,7 +164,7 @@ def elementwise(formula, dtype="fp32"):
 @pytest.mark.parametrize(
     "formula",
     [
-        "exp", "erf", "asin", "pow", "silu", "elu", "gelu_tanh", "softplus", "mish",
+        "exp", "erf", "asin", "pow", "silu", "elu", "elu_of_ones", "gelu_tanh", "softplus", "mish",
         "silu_backward", "gelu_backward_tanh", "mish_backward", "logsigmoid_backward",
     ],
 )  # fmt: skip
