@@ -20,7 +20,6 @@ import ctypes
 import importlib
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -231,20 +230,11 @@ class _State:
 
         Those that have a UDF at operator level are left to it.
         """
-        import torch
-
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
-        self._library = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
-        try:
-            # torch 2.11 warns, once a process, that a kernel is overridden.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for name, kernel in _kernels(self, self.active.functions).items():
-                    if f"aten::{name}" not in own:
-                        self._library.impl(name, kernel)
-        except BaseException:
-            self.close()
-            raise
+        kernels = _kernels(self, self.active.functions)
+        self._library = dispatcher.implement(
+            "aten", "CUDA", {n: k for n, k in kernels.items() if f"aten::{n}" not in own}
+        )
 
     def close(self) -> None:
         """Give the operators back their stock kernels."""
@@ -691,6 +681,9 @@ def _pow_scalar_kernels(state: _State) -> dict[str, Callable[..., Any]]:
 
 def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
     """log_sigmoid returns a buffer besides, which CUDA leaves empty, and takes it back."""
+    import torch
+
+    handled = _handled()
     formulas = {"forward": _fixed("logsigmoid")(), "backward": _fixed("logsigmoid_backward")()}
     op = _unary("log_sigmoid", ("exp", "log1p"))
 
@@ -712,10 +705,27 @@ def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
 
         return kernel
 
+    forward_after = after("log_sigmoid_forward", 1, ())
+    backward_after = after("log_sigmoid_backward", 2, ())
+
+    def forward(x: Any) -> Any:
+        if x.dtype not in handled or not _is_dense(x):
+            return forward_after(x)
+        y = torch.empty_like(x)
+        _run_dense(state, op.name, (x,), y, formulas["forward"])
+        return y, x.new_empty(0)
+
+    def backward(grad: Any, x: Any, buffer: Any) -> Any:
+        if x.dtype not in handled or not _alike((grad, x)):
+            return backward_after(grad, x, buffer)
+        gx = torch.empty_like(grad)
+        _run_dense(state, op.name, (grad, x), gx, formulas["backward"])
+        return gx
+
     return {
-        "log_sigmoid_forward": after("log_sigmoid_forward", 1, ()),
+        "log_sigmoid_forward": forward,
         "log_sigmoid_forward.output": after("log_sigmoid_forward.output", 1, ("output", "buffer")),
-        "log_sigmoid_backward": after("log_sigmoid_backward", 2, ()),
+        "log_sigmoid_backward": backward,
         "log_sigmoid_backward.grad_input": after(
             "log_sigmoid_backward.grad_input", 2, ("grad_input",)
         ),
