@@ -6,8 +6,7 @@
 //
 // Error of hi + lo, relative: below 2^-39.33 (measured by measure_ff.c on every
 // seventh input, the largest at 0x1.0f8b4p+0). It is that of the logarithm, as
-// in asinh. The rounding test allows for ACOSH_FF_ERROR = 0x1.4p-39, and all
-// 2^32 inputs give the digest of corem's certificate.
+// in asinh. The rounding test allows for ACOSH_FF_ERROR = 0x1.4p-39.
 //
 // Of the inputs answered here the test leaves one in 2^14.2 to corem (8,300 of
 // 153,391,689).

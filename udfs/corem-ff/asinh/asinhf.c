@@ -7,8 +7,7 @@
 // Error of hi + lo, relative: below 2^-39.23 (measured by measure_ff.c on every
 // seventh input, the largest at -0x1.6a1d7cp-2). It is that of the logarithm,
 // largest for k = 1 and m just above sqrt(1/2), where the terms cancel to half.
-// The rounding test allows for ASINH_FF_ERROR = 0x1.4p-39, and all 2^32 inputs
-// give the digest of corem's certificate.
+// The rounding test allows for ASINH_FF_ERROR = 0x1.4p-39.
 //
 // Of the inputs answered here the test leaves one in 2^14.2 to corem (18,426 of
 // 335,544,320).
