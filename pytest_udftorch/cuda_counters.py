@@ -71,6 +71,7 @@ CALLS: Final[dict[str, tuple[tuple[str, int, int], ...]]] = {
     "sigmoid": (("exp", 1, ELEMENTS),),
     "silu": (("exp", 1, ELEMENTS),),
     "elu": (("expm1", 1, ELEMENTS),),
+    "elu_of_ones": (("expm1", 1, ELEMENTS),),
     "gelu_erf": (("erf", 1, ELEMENTS),),
     "gelu_tanh": (("tanh", 1, ELEMENTS),),
     "softplus": (("exp", 1, ELEMENTS), ("log1p", 1, ELEMENTS)),

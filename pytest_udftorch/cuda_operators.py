@@ -22,7 +22,6 @@ import ctypes
 import importlib
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -49,14 +48,20 @@ _FOREACH: Final = (*(f for f in BARE if f not in {"exp2", "asinh", "acosh", "ata
 #: Elements of a program, of 4 warps, and the most registers of a thread (0: as many as the
 #: compiler takes), measured on an H200 with 2^26 elements; and for others.
 _SETTINGS: Final = {
-    "exp": (2048, 0),
+    "exp": (1024, 40),
     "exp2": (2048, 0),
     "expm1": (2048, 64),
-    "log": (1024, 40),
-    "log2": (1024, 40),
-    "log10": (1024, 40),
+    "log": (1024, 48),
+    "log2": (1024, 48),
+    "log10": (1024, 48),
     "log1p": (2048, 64),
+    "cos": (1024, 48),
+    "acos": (1024, 48),
+    "erf": (2048, 0),
+    "erfc": (2048, 0),
     "sigmoid": (2048, 64),
+    "elu_of_ones": (2048, 64),
+    "gelu_erf": (2048, 0),
 }
 _SETTING: Final = (1024, 0)
 _WARPS: Final = 4
@@ -91,7 +96,8 @@ def _fixed(formula: str) -> Callable[..., Formula]:
 
 
 def _elu(alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Formula:
-    return "elu", _f32(_f32(alpha) * _f32(scale)), _f32(scale), _f32(input_scale)
+    scalars = _f32(_f32(alpha) * _f32(scale)), _f32(scale), _f32(input_scale)
+    return "elu_of_ones" if scalars == (1.0, 1.0, 1.0) else "elu", *scalars
 
 
 def _elu_backward(alpha: Any, scale: Any, input_scale: Any, is_result: bool) -> Formula:
@@ -252,17 +258,10 @@ class _State:
         if self.counted:
             counters.prepare(torch.cuda.current_device())
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
-        self._library = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
-        try:
-            # torch 2.11 warns, once a process, that a kernel is overridden.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for name, kernel in _kernels(self, self.active.functions).items():
-                    if f"aten::{name}" not in own:
-                        self._library.impl(name, kernel)
-        except BaseException:
-            self.close()
-            raise
+        kernels = _kernels(self, self.active.functions)
+        self._library = dispatcher.implement(
+            "aten", "CUDA", {n: k for n, k in kernels.items() if f"aten::{n}" not in own}
+        )
 
     def close(self) -> None:
         """Give the operators back their stock kernels."""
@@ -733,6 +732,9 @@ def _pow_scalar_kernels(state: _State) -> dict[str, Callable[..., Any]]:
 
 def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
     """log_sigmoid returns a buffer besides, which CUDA leaves empty, and takes it back."""
+    import torch
+
+    handled = _handled()
     formulas = {"forward": _fixed("logsigmoid")(), "backward": _fixed("logsigmoid_backward")()}
 
     def after(name: str, count: int, outputs: tuple[str, ...]) -> Callable[..., Any]:
@@ -754,10 +756,27 @@ def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
 
         return kernel
 
+    forward_after = after("log_sigmoid_forward", 1, ())
+    backward_after = after("log_sigmoid_backward", 2, ())
+
+    def forward(x: Any) -> Any:
+        if x.dtype not in handled or not _is_dense(x):
+            return forward_after(x)
+        y = torch.empty_like(x)
+        _run_dense(state, "log_sigmoid_forward", (x,), y, formulas["forward"])
+        return y, x.new_empty(0)
+
+    def backward(grad: Any, x: Any, buffer: Any) -> Any:
+        if x.dtype not in handled or not _alike((grad, x)):
+            return backward_after(grad, x, buffer)
+        gx = torch.empty_like(grad)
+        _run_dense(state, "log_sigmoid_backward", (grad, x), gx, formulas["backward"])
+        return gx
+
     return {
-        "log_sigmoid_forward": after("log_sigmoid_forward", 1, ()),
+        "log_sigmoid_forward": forward,
         "log_sigmoid_forward.output": after("log_sigmoid_forward.output", 1, ("output", "buffer")),
-        "log_sigmoid_backward": after("log_sigmoid_backward", 2, ()),
+        "log_sigmoid_backward": backward,
         "log_sigmoid_backward.grad_input": after(
             "log_sigmoid_backward.grad_input", 2, ("grad_input",)
         ),

@@ -31,6 +31,7 @@ COMPOSED = {
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
     "elu": lambda x: F.elu(x, 0.7),
+    "elu of ones": F.elu,
     "selu": F.selu,
     "celu": lambda x: F.celu(x, 1.3),
     "softplus": lambda x: F.softplus(x, 1.3, 5.0),
@@ -365,6 +366,34 @@ def test_compiled_code_agrees_with_eager():
                 assert same(got, f(x))
     assert not same(found["corem"][0], found["canary"][0])
     assert all(same(a, b) for a, b in zip(several(x), stock, strict=True))
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_compiled_composed_operators_have_the_bits_of_eager_ones(corem, name):
+    # Those that divide and, in gelu, fuse otherwise without the session's changes of Inductor.
+    torch._dynamo.reset()
+    compiled = torch.compile(COMPOSED[name], fullgraph=True)
+    x = numbers()
+    for dtype in (torch.float32, torch.bfloat16, torch.half):
+        eager = COMPOSED[name](x.to(dtype).cuda())
+        assert same(compiled(x.to(dtype).cuda()), eager)
+
+
+def test_compiled_quotients_are_correctly_rounded_inside_only():
+    x, y = torch.randn(2, 1 << 16, device="cuda").unbind()
+
+    def quotients(x, y):
+        return x / y, torch.sigmoid(x), torch.reciprocal(y)
+
+    compiled = torch.compile(quotients, fullgraph=True)
+    before = compiled(x, y)
+    with patched("corem"):
+        inside = compiled(x, y)
+        for got, want in zip(inside, quotients(x, y), strict=True):
+            assert same(got, want)
+    after = compiled(x, y)
+    assert all(same(a, b) for a, b in zip(before, after, strict=True))
+    assert not same(before[0], inside[0])
 
 
 def test_nothing_warns_at_registration():
