@@ -102,7 +102,7 @@ class Recorder:
         context = (ids(operator), ids(module), record.STAGES.index(stage))
         key = (
             ids(function), record.DTYPES.index(result.dtype.name), record.FORMS.index(form),
-            context[2], *context[:2],
+            record.DEVICES.index("cpu"), context[2], *context[:2],
         )  # fmt: skip
         if key not in self.rows:
             cell = self.rows[key] = record.empty_cells(1)
@@ -149,7 +149,19 @@ class Recorder:
             numbers = values[~np.isnan(values)]
             limits += [numbers.min(), numbers.max()] if numbers.size else [np.inf, -np.inf]
         self.event_rows.append(
-            (start, end, 1, key[0], key[1], key[3], *context[:2], result.size, *limits, flags, 0)
+            (
+                start,
+                end,
+                1,
+                key[0],
+                key[1],
+                context[2],
+                *context[:2],
+                result.size,
+                *limits,
+                flags,
+                0,
+            )
         )
 
     @property
@@ -158,7 +170,7 @@ class Recorder:
 
     @property
     def operators(self) -> np.ndarray:
-        rows = [(*key, (0,) * 7, *totals) for key, totals in self.contexts.items()]
+        rows = [(*key, 0, (0,) * 6, *totals) for key, totals in self.contexts.items()]
         return np.array(rows, record.OPERATOR)
 
     @property
