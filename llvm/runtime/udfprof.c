@@ -641,6 +641,11 @@ static struct place placeOf(const struct udfprof_thread *T) {
   return P;
 }
 
+uint64_t udfprof_place(void) {
+  const struct place P = placeOf(udfprof_attach());
+  return (uint64_t)P.Module << 2 | P.Stage;
+}
+
 static struct udfprof_row *rowOf(struct udfprof_thread *T, const void *Caller) {
   const struct udfprof_region *Region = T->region;
   if (Region && !T->name)

@@ -25,7 +25,7 @@ extern "C" {
 #define UDFPROF_EXPORT __attribute__((visibility("default")))
 
 /// Read by pytest_udftorch/native.py, which checks it.
-#define UDFPROF_ABI 2
+#define UDFPROF_ABI 3
 
 enum {
   // One slot per function, dtype and form: (function * 2 + dtype) * 5 + form.
@@ -212,7 +212,7 @@ struct udfprof_event {
 /// As CELL in pytest_udftorch/record.py, with the same reservation.
 struct udfprof_cell_record {
   uint16_t function;
-  uint8_t dtype, form, stage, pad[3];
+  uint8_t dtype, form, stage, device, pad[2]; // device: 0, the CPU
   uint32_t operator_id, module_id;
   uint64_t calls, elements;
   double in_min, in_max, out_min, out_max;
@@ -226,7 +226,7 @@ struct udfprof_cell_record {
 /// As OPERATOR there.
 struct udfprof_operator_record {
   uint32_t operator_id, module_id;
-  uint8_t stage, pad[7];
+  uint8_t stage, device, pad[6];
   uint64_t calls;
   double time; ///< in time stamp counts
 };
@@ -286,6 +286,9 @@ UDFPROF_EXPORT void udfprof_operator_udf(uint32_t number, uint64_t elements,
 
 /// CLOCK_MONOTONIC in nanoseconds.
 UDFPROF_EXPORT uint64_t udfprof_now(void);
+
+/// Where this thread is: the module's id times 4, plus the stage.
+UDFPROF_EXPORT uint64_t udfprof_place(void);
 
 UDFPROF_EXPORT struct udfprof_thread *udfprof_attach(void);
 UDFPROF_EXPORT void udfprof_set_torch(const struct udfprof_torch *torch);
