@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ from typing import Any
 import torch
 import triton
 
+from pytest_udftorch.certificate import Certificate, Run
 from pytest_udftorch.certificate import load as load_certificate
 from pytest_udftorch.cuda_operators import BARE
 from pytest_udftorch.environment import describe
 from pytest_udftorch.library import find_library
 from pytest_udftorch.session import follower, patched
+from pytest_udftorch.symbols import FUNCTIONS
 from pytest_udftorch.timers import describe_device
 
 CANONICAL_NAN = 0x7FC00000
@@ -47,17 +50,25 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def {name}(x, y, n, BLOCK: tl.constexpr):
+def {name}({pointers}, result, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
-    tl.store(y + at, libdevice.{name}(tl.load(x + at, inside)), inside)
+    tl.store(result + at, libdevice.{name}({values}), inside)
 """
 
 
 @functools.cache
-def _kernel(name: str) -> Any:
+def kernel(name: str) -> Any:
+    """Return a kernel that calls a function of libdevice."""
+    pointers = ("x", "y")[: FUNCTIONS[name].arity]
     with tempfile.NamedTemporaryFile("w", suffix=".py", delete=False) as file:
-        file.write(_KERNEL.format(name=name))
+        file.write(
+            _KERNEL.format(
+                name=name,
+                pointers=", ".join(pointers),
+                values=", ".join(f"tl.load({p} + at, inside)" for p in pointers),
+            )
+        )
     spec = importlib.util.spec_from_file_location(f"by_hand_{name}", file.name)
     assert spec is not None
     assert spec.loader is not None
@@ -66,12 +77,12 @@ def _kernel(name: str) -> Any:
     return getattr(module, name)
 
 
-def by_hand(name: str, x: torch.Tensor) -> torch.Tensor:
-    """Return a function of libdevice of every element of a contiguous tensor."""
-    y = torch.empty_like(x)
-    n = x.numel()
-    _kernel(name)[(triton.cdiv(n, 1024),)](x, y, n, BLOCK=1024)
-    return y
+def by_hand(name: str, *arguments: torch.Tensor) -> torch.Tensor:
+    """Return a function of libdevice of every element of contiguous tensors of one shape."""
+    result = torch.empty_like(arguments[0])
+    n = result.numel()
+    kernel(name)[(triton.cdiv(n, 1024),)](*arguments, result, n, BLOCK=1024)
+    return result
 
 
 def canonical(y: torch.Tensor) -> torch.Tensor:
@@ -120,28 +131,35 @@ def digest_of(jobs: list[Future[bytes]]) -> str:
     return whole.hexdigest()
 
 
-def examine(name: str, hasher: Hasher) -> dict[str, Any]:
-    """Run one function on all inputs in the open session."""
+def encodings() -> Iterator[tuple[torch.Tensor]]:
+    """Yield all 2^32 inputs on the GPU, in order, a slab at a time."""
+    slab = 1 << SLAB_BITS
+    for number in range(1 << (32 - SLAB_BITS)):
+        low = number * slab
+        x = torch.arange(low, low + slab, dtype=torch.int64, device="cuda")
+        # Encodings from 2^31 on are the negative numbers of int32.
+        x -= (low >> 31) << 32
+        yield (x.to(torch.int32).view(torch.float32),)
+
+
+def examine(
+    name: str, hasher: Hasher, inputs: Iterable[tuple[torch.Tensor, ...]]
+) -> dict[str, Any]:
+    """Run one function on slabs of inputs in the open session."""
     start = time.perf_counter()
     eager = getattr(torch, name)
     # One code object for all functions would run into torch's limit of recompilations, and from
     # there on eagerly.
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: eager(x), dynamic=False, fullgraph=True)
-    slab = 1 << SLAB_BITS
+    compiled = torch.compile(lambda *x: eager(*x), dynamic=False, fullgraph=True)
     jobs: list[Future[bytes]] = []
     different = {"triton": 0, "compiled": 0}
     prepared = 0.0
-    for number in range(1 << (32 - SLAB_BITS)):
-        low = number * slab - (1 << 31 if number * slab >= 1 << 31 else 0)
-        x = torch.arange(low, low + slab, dtype=torch.int64, device="cuda")
-        # Encodings from 2^31 on are the negative numbers of int32.
-        x = (x if number * slab < 1 << 31 else x - (1 << 31)).to(torch.int32).view(torch.float32)
-        first = canonical(eager(x))
-        for way, call in (("triton", lambda x: by_hand(name, x)), ("compiled", compiled)):
-            different[way] += int((canonical(call(x)) != first).sum())
-        if number == 0:
-            prepared = time.perf_counter() - start
+    for x in inputs:
+        first = canonical(eager(*x))
+        for way, call in (("triton", functools.partial(by_hand, name)), ("compiled", compiled)):
+            different[way] += int((canonical(call(*x)) != first).sum())
+        prepared = prepared or time.perf_counter() - start
         jobs += hasher.add(first)
     return {
         "jobs": jobs,
@@ -151,34 +169,39 @@ def examine(name: str, hasher: Hasher) -> dict[str, Any]:
     }
 
 
-def certified(name: str) -> tuple[str, str]:
-    """Return digest and hash of the sources in the CPU's certificate."""
+def certified(name: str) -> tuple[Certificate, Run]:
+    """Return the CPU's certificate of a function, and its first complete run."""
     folder = find_library("corem").folder
     (path,) = sorted((folder / name).glob("*.float32.certificate.json"))
     certificate = load_certificate(path)
     assert certificate.domain["chunk_bits"] == CHUNK_BITS
-    digests = {run.digest() for run in certificate.runs if not run.identity["flush"]}
-    (digest,) = digests - {None}
-    return str(digest), str(certificate.subject["source_sha256"])
+    runs = [r for r in certificate.runs if r.complete and not r.identity["flush"]]
+    assert len({run.digest() for run in runs}) == 1
+    return certificate, runs[0]
 
 
-def control(hasher: Hasher) -> dict[str, Any]:
+def control(hasher: Hasher, name: str, x: tuple[torch.Tensor, ...]) -> dict[str, Any]:
     """Run the library whose results are one bit off; return how many chunks agree."""
-    with patched("corem", functions=("exp",)):
-        x = torch.arange(1 << SLAB_BITS, dtype=torch.int32, device="cuda").view(torch.float32)
-        right = [job.result() for job in hasher.add(canonical(torch.exp(x)))]
-    with patched("canary", functions=("exp",)):
-        wrong = [job.result() for job in hasher.add(canonical(torch.exp(x)))]
+    found = []
+    for library in ("corem", "canary"):
+        with patched(library, functions=(name,)):
+            found.append([j.result() for j in hasher.add(canonical(getattr(torch, name)(*x)))])
     return {
         "library": "canary",
-        "chunks": len(right),
-        "chunks_equal": sum(a == b for a, b in zip(right, wrong, strict=True)),
+        "function": name,
+        "chunks": len(found[0]),
+        "chunks_equal": sum(a == b for a, b in zip(*found, strict=True)),
     }
 
 
 def driver() -> str:
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]
+
+
+def circumstances() -> dict[str, Any]:
+    """Return the GPU, its driver and the environment, as documents have them."""
+    return {"device": {**describe_device("cuda"), "driver": driver()}, "environment": describe()}
 
 
 def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:
@@ -188,19 +211,18 @@ def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:
         assert session.build is not None
         build_id, active = session.build.build_id, follower.active.id
         for name in functions:
-            results[name] = examine(name, hasher)
+            results[name] = examine(name, hasher, encodings())
         for name, entry in results.items():
-            digest, sources = certified(name)
+            certificate, run = certified(name)
             entry["digest"] = digest_of(entry.pop("jobs"))
-            entry["certificate"] = digest
-            entry["source_sha256"] = sources
+            entry["certificate"] = digest = run.digest()
+            entry["source_sha256"] = certificate.subject["source_sha256"]
             entry["equal"] = entry["digest"] == digest and not any(entry["different"].values())
             print(name, entry["equal"], entry["different"], entry["seconds"], flush=True)
-    checked = control(hasher)
+    checked = control(hasher, "exp", next(encodings()))
     print("control", checked)
     return {
-        "device": {**describe_device("cuda"), "driver": driver()},
-        "environment": describe(),
+        **circumstances(),
         "command": "python -m benches.cuda_digests",
         "build_id": build_id,
         "active_id": active,

@@ -47,6 +47,38 @@ def digests(document: dict[str, Any]) -> str:
     )
 
 
+def pairs(document: dict[str, Any]) -> str:
+    """Return the proof over pairs of arguments."""
+    lines = [
+        "| function | pairs | of the certificate's | chunks | with the certificate's digest | "
+        "eager CUDA: digest | the CPU's certificate | Triton: different | "
+        "compiled CUDA: different |",
+        "|" + "---|" * 9,
+    ]
+    for name, entry in document["functions"].items():
+        lines.append(
+            f"| {name} | {entry['inputs']:,} | {entry['of']:,} | {entry['chunks']} | "
+            f"{entry['chunks_equal']} | `{entry['digest'][:16]}` | "
+            f"`{entry['certificate'][:16]}` | {entry['different']['triton']:,} | "
+            f"{entry['different']['compiled']:,} |"
+        )
+    controls = "; ".join(
+        f"of {c['chunks']} chunks of {c['function']}, {c['chunks_equal']}"
+        for c in document["controls"]
+    )
+    (library,) = {c["library"] for c in document["controls"]}
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Controls: {controls} have the same digest under `{library}`, which is one bit off.",
+            "",
+            source(document),
+            "",
+        ]
+    )
+
+
 def speed(document: dict[str, Any]) -> str:
     """Return the operators' speed against the stock kernels."""
     large = document["large"]
@@ -134,6 +166,7 @@ def training(document: dict[str, Any]) -> str:
 
 TABLES = {
     "cuda_digests": digests,
+    "cuda_pairs": pairs,
     "cuda_speed": speed,
     "same_bits": same_bits,
     "cuda_training": training,

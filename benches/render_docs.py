@@ -498,6 +498,13 @@ def accuracy_page(results: Results) -> str:
             "",
             render_cuda.digests(results["cuda_digests"]),
         ]
+    if results.has("cuda_pairs"):
+        parts += [
+            "The pairs of the certificates of functions of two arguments, made again from their "
+            "seed; digests over the chunks that were run.",
+            "",
+            render_cuda.pairs(results["cuda_pairs"]),
+        ]
     sections = (
         ("## corem beside what PyTorch calls, float32", [_first_run(c) for c in own] + wide),
         ("## torch's operators in 16 bits, all 65,536 encodings", half),

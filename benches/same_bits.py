@@ -62,9 +62,9 @@ def functions(context: str) -> dict[str, tuple[Function, int]]:
         from benches.cuda_digests import by_hand
 
         def kernel(name: str) -> Function:
-            return lambda x: by_hand(name, x.contiguous())
+            return lambda *x: by_hand(name, *(t.contiguous() for t in x))
 
-        return {n: (kernel(n), 1) for n, (_, arity) in found.items() if arity == 1}
+        return {n: (kernel(n), arity) for n, (_, arity) in found.items()}
     return found | {name: (call, 1) for name, call in COMPOSED.items()}
 
 

@@ -20,7 +20,6 @@ import ctypes
 import importlib
 import math
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -238,20 +237,11 @@ class _State:
 
         Those that have a UDF at operator level are left to it.
         """
-        import torch
-
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
-        self._library = torch.library.Library("aten", "IMPL", "CUDA")  # type: ignore[no-untyped-call]
-        try:
-            # torch 2.11 warns, once a process, that a kernel is overridden.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for name, kernel in _kernels(self, self.active.functions).items():
-                    if f"aten::{name}" not in own:
-                        self._library.impl(name, kernel)
-        except BaseException:
-            self.close()
-            raise
+        kernels = _kernels(self, self.active.functions)
+        self._library = dispatcher.implement(
+            "aten", "CUDA", {n: k for n, k in kernels.items() if f"aten::{n}" not in own}
+        )
 
     def close(self) -> None:
         """Give the operators back their stock kernels."""

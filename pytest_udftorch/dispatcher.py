@@ -248,6 +248,34 @@ def bypass() -> contextlib.AbstractContextManager[None]:
 
 # Overrides in Python -----------------------------------------------------------------
 
+
+def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -> Any:
+    """Put kernels into the dispatcher; they are gone with ``_destroy`` of what is returned.
+
+    Args:
+        space: namespace of the operators (``aten``).
+        key: dispatch key.
+        kernels: overload in it (``log.out``) -> what is called.
+
+    Raises:
+        RuntimeError: torch takes one of them not; then none is there.
+    """
+    import torch
+
+    kind: Any = torch.library.Library
+    library = kind(space, "IMPL", key)
+    try:
+        with warnings.catch_warnings():
+            # torch 2.11 warns of the first in a process.
+            warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+            for name, kernel in kernels.items():
+                library.impl(name, kernel)
+    except BaseException:
+        library._destroy()
+        raise
+    return library
+
+
 # A thread may be inside a kernel that is taken out: the last ones stay alive.
 _alive: Final[collections.deque[Any]] = collections.deque(maxlen=256)
 
@@ -310,9 +338,7 @@ class PythonOverride:
         if spec.meta:
             self._meta = _kernel(spec.meta, "Meta")
         space, _, name = spec.operator.partition("::")
-        kind: Any = torch.library.Library
-        self._library = kind(space, "IMPL")
-        self._library.impl(name, self._call, spec.key)
+        self._library = implement(space, spec.key, {name: self._call})
         _alive.append(torch.library.get_kernel(spec.operator, spec.key))
 
     def unregister(self) -> None:

@@ -1,10 +1,16 @@
-"""TorchInductor's C++ under a session: compiled with the UDFs inside, cached apart.
+"""TorchInductor under a session: compiled with the UDFs inside, cached apart.
 
 While sessions are open, Inductor's C++ compiler is the one of ``bitcode.compiler_for``: clang
 with the pass ``udf-replace``, which puts the functions into the fused loops. The compiler's
 path holds a hash of the functions, and Inductor's caches of graphs and of kernels are keyed by
 it. What torch.compile holds in memory is dropped whenever the functions change, so a model
 compiled before is compiled again, or taken from its own cache.
+
+Of the operators that are composed of functions, sigmoid, softplus and gelu are rounded
+otherwise by Inductor than by the eager kernels: it divides approximately on CUDA, by a constant
+with its reciprocal, and does not fuse the product and sum that ATen's CPU kernel fuses. They
+are given the operations of the eager kernels (``cuda_kernels``). All float32 divisions on
+CUDA are correctly rounded, as in eager mode.
 
 Operators that a session overrides are not Inductor's to compute: they are called through the
 dispatcher.
@@ -28,6 +34,9 @@ from pytest_udftorch.errors import CompiledElsewhereError
 #: Key of a package's metadata; its value is the id of the active functions.
 METADATA: Final = "UDFTORCH_FUNCTIONS"
 
+#: What is changed of Inductor itself; its caches, keyed by the metadata, outlive this package.
+_CHANGES_METADATA: Final = ("UDFTORCH_CHANGES", "2")
+
 # What Inductor's vector code does not call by name, and what it is given instead. It spells
 # asinh and atanh out with log, though at::vec has them; and at::vec's erf for AVX-512 is a
 # polynomial around exp. {lanes} are those of one register of floats.
@@ -48,10 +57,13 @@ _REWRITTEN: Final = {
 
 def _set_config(config: Any, active: Active) -> Callable[[], None]:
     cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
-    threads = config.compile_threads
+    threads, rounding = config.compile_threads, config.eager_numerics.division_rounding
+    if active.functions:
+        config.eager_numerics.division_rounding = True
     if active.parts:
         config.cpp.cxx = (None, str(compiler_for(active.parts)))
-    config.aot_inductor.metadata = {**metadata, METADATA: active.id}
+    changes = dict([_CHANGES_METADATA] if active.functions else [])
+    config.aot_inductor.metadata = {**metadata, **changes, METADATA: active.id}
     # Triton's functions are changed in this process; a pool of workers would not see it.
     config.compile_threads = 1
 
@@ -59,6 +71,7 @@ def _set_config(config: Any, active: Active) -> Callable[[], None]:
         config.cpp.cxx = cxx
         config.aot_inductor.metadata = metadata
         config.compile_threads = threads
+        config.eager_numerics.division_rounding = rounding
 
     return restore
 
@@ -82,15 +95,112 @@ def _rewritten(template: str, x: object) -> str:
     return template.format(x=x, lanes=pick_vec_isa().bit_width() // 32)
 
 
+def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
+    """Write out what Triton or Inductor would divide in a way of its own.
+
+    ``tl.sigmoid`` divides approximately, and torch 2.11 takes the reciprocal of a float as an
+    integer's quotient, which ``division_rounding`` does not concern.
+    """
+    if not active.functions:
+        return lambda: None
+    kind = codegen.TritonOverrides
+    own = {name: kind.__dict__.get(name) for name in ("sigmoid", "reciprocal")}
+    for name, formula in (("sigmoid", _sigmoid), ("reciprocal", _reciprocal)):
+        setattr(kind, name, staticmethod(_in_float32(formula, getattr(kind, name))))
+
+    def restore() -> None:
+        for name, value in own.items():
+            if value is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, value)
+
+    return restore
+
+
+def _in_float32(formula: Callable[[Any, Any, Any], Any], stock: Callable[[Any], Any]) -> Any:
+    def override(x: Any) -> Any:
+        import torch
+        from torch._inductor.virtualized import ops
+
+        if getattr(x, "dtype", None) != torch.float32:
+            return stock(x)
+        return formula(ops, ops.constant(1.0, torch.float32), x)
+
+    return override
+
+
+def _sigmoid(ops: Any, one: Any, x: Any) -> Any:
+    return ops.truediv(one, ops.add(one, ops.exp(ops.neg(x))))
+
+
+def _reciprocal(ops: Any, one: Any, x: Any) -> Any:
+    return ops.truediv(one, x)
+
+
+# Composed operators: the operations of the eager kernels ------------------------------------
+
+#: Of one value in float32; ``ops`` are Inductor's operations, ``number`` makes a constant.
+Formula = Callable[..., Any]
+
+
+def _softplus(ops: Any, number: Callable[[float], Any], x: Any, beta: float = 1.0,
+              threshold: float = 20.0) -> Any:  # fmt: skip
+    scaled = ops.mul(x, number(beta))
+    curved = ops.truediv(ops.log1p(ops.exp(scaled)), number(beta))
+    return ops.where(ops.gt(scaled, number(threshold)), x, curved)
+
+
+def _gelu_tanh(ops: Any, number: Callable[[float], Any], x: Any, approximate: str) -> Any:
+    cubic = ops.mul(ops.mul(x, x), x)
+    inner = ops.mul(number(0.7978845608028654), ops.fma(number(0.044715), cubic, x))
+    return ops.mul(ops.mul(number(0.5), x), ops.add(number(1.0), ops.tanh(inner)))
+
+
+#: Overload -> formula, and whether it is the one for the other arguments of a call.
+_COMPOSED: Final[dict[str, tuple[Formula, Callable[..., bool]]]] = {
+    "aten::softplus": (_softplus, lambda *args, **kwargs: True),
+    "aten::gelu": (_gelu_tanh, lambda approximate="none": approximate == "tanh"),
+}
+
+
+def _composed(active: Active) -> dict[Any, tuple[Formula, Callable[..., bool]]]:
+    """Return the composed operators that Inductor is given the formulas of."""
+    if not active.functions:
+        return {}
+    return {overload(n): how for n, how in _COMPOSED.items() if n not in active.operators}
+
+
+def _lowered(formula: Formula) -> Callable[..., Any]:
+    """Return a lowering: computed in float32 and rounded once to the dtype of the tensor."""
+
+    def lower(x: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+        from torch._inductor.lowering import make_pointwise, to_dtype
+        from torch._inductor.virtualized import ops
+
+        def inner(value: Any) -> Any:
+            def number(constant: float) -> Any:
+                return ops.constant(float(constant), torch.float32)
+
+            return formula(ops, number, value, *args, **kwargs)
+
+        dtype = x.get_dtype()
+        wide = x if dtype == torch.float32 else to_dtype(x, torch.float32)
+        result = make_pointwise(inner)(wide)
+        return result if dtype == torch.float32 else to_dtype(result, dtype)
+
+    return lower
+
+
 def _set_lowerings(lowering: Any, active: Active) -> Callable[[], None]:
     """Let overridden operators be called, instead of computed by Inductor's own code."""
-    own = {}
+    fresh = {o: _lowered(formula) for o, (formula, _) in _composed(active).items()}
     for name in active.operators:
         operator = overload(name)
-        own[operator] = lowering.lowerings.get(operator)
-        lowering.lowerings[operator] = lowering.fallback_handler(
-            operator, add_to_fallback_set=False
-        )
+        fresh[operator] = lowering.fallback_handler(operator, add_to_fallback_set=False)
+    own = {operator: lowering.lowerings.get(operator) for operator in fresh}
+    lowering.lowerings.update(fresh)
 
     def restore() -> None:
         for operator, value in own.items():
@@ -103,9 +213,14 @@ def _set_lowerings(lowering: Any, active: Active) -> Callable[[], None]:
 
 
 def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None]:
-    """Let overridden operators get as far as the lowerings."""
+    """Let overridden and composed operators get as far as the lowerings."""
     table = decomposition.decompositions
-    own = {o: table.pop(o) for o in map(overload, active.operators) if o in table}
+    composed = _composed(active)
+    taken = (*map(overload, active.operators), *composed)
+    own = {o: table.pop(o) for o in taken if o in table}
+    for operator, (_, fits) in composed.items():
+        if operator in own:
+            table[operator] = _unless(fits, own[operator])
     forget = decomposition.fast_random_decomps.cache_clear  # holds a copy of the table
     forget()
 
@@ -114,6 +229,20 @@ def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None
         forget()
 
     return restore
+
+
+def _unless(fits: Callable[..., bool], stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decomposition that leaves calls to the lowering which its formula is for."""
+
+    @functools.wraps(stock)
+    def decomposition(x: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        if x.dtype in (torch.float32, torch.bfloat16, torch.half) and fits(*args, **kwargs):
+            return NotImplemented
+        return stock(x, *args, **kwargs)
+
+    return decomposition
 
 
 def _set_shims(shims: Any, active: Active) -> Callable[[], None]:
@@ -178,6 +307,7 @@ CHANGES: Final[dict[str, Change]] = {
     "torch._inductor.async_compile": _forget_kernels,
     "torch._inductor.config": _set_config,
     "torch._inductor.codegen.cpp": _set_overrides,
+    "torch._inductor.codegen.triton": _set_triton_overrides,
     "torch._inductor.lowering": _set_lowerings,
     "torch._inductor.decomposition": _set_decompositions,
     "torchgen.aoti.fallback_ops": _set_shims,

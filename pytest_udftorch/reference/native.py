@@ -196,18 +196,44 @@ def _build_error(name: str, message: str) -> UdfError:
 # The checker -------------------------------------------------------------------------
 
 
-class Checker:
-    """Typed access to the compiled checker."""
+class Inputs:
+    """Typed access to the generator of inputs alone, which needs no MPFR."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             self._lib = ctypes.CDLL(str(path))
+            generate = self._lib.udfref_inputs
+        except (OSError, AttributeError) as error:
+            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
+        generate.argtypes = (
+            ctypes.c_int32,
+            *(ctypes.c_uint64,) * 3,
+            *(ctypes.c_void_p,) * 2,
+        )
+        generate.restype = None
+
+    def inputs(
+        self, arity: int, seed: int, first: int, count: int
+    ) -> tuple[npt.NDArray[np.float32], ...]:
+        """Return inputs ``first``, ... of a domain: float32 arrays, one per argument."""
+        arrays = tuple(np.empty(count, dtype=np.float32) for _ in range(arity))
+        pointers = [a.ctypes.data for a in arrays]
+        self._lib.udfref_inputs(arity, seed, first, count, pointers[0], pointers[-1])
+        return arrays
+
+
+class Checker(Inputs):
+    """Typed access to the compiled checker."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
             self._lib.udfref_name.restype = ctypes.c_char_p
             sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
             self._lib.udfref_mpfr_version.restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
-            raise ReferenceBuildError(f"{path} is no usable checker: {error}.") from error
+            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
         if sizes != (ctypes.sizeof(Job), ctypes.sizeof(Outcome)):
             raise ReferenceBuildError(
                 f"{path} has structures of {sizes} bytes, this package expects "
@@ -216,12 +242,6 @@ class Checker:
         self.functions = self._function_names()
         self._lib.udfref_mpfr.argtypes = (ctypes.c_int32, ctypes.c_int64, *(ctypes.c_void_p,) * 3)
         self._lib.udfref_mpfr.restype = None
-        self._lib.udfref_inputs.argtypes = (
-            ctypes.c_int32,
-            *(ctypes.c_uint64,) * 3,
-            *(ctypes.c_void_p,) * 2,
-        )
-        self._lib.udfref_inputs.restype = None
         self._lib.udfref_check.argtypes = (
             ctypes.POINTER(Job),
             ctypes.POINTER(Outcome),
@@ -252,15 +272,6 @@ class Checker:
                 f"There is no reference for {function!r}. {nearest(function, self.functions)}"
             )
         return self.functions.index(function)
-
-    def inputs(
-        self, arity: int, seed: int, first: int, count: int
-    ) -> tuple[npt.NDArray[np.float32], ...]:
-        """Return inputs ``first``, ... of a domain: float32 arrays, one per argument."""
-        arrays = tuple(np.empty(count, dtype=np.float32) for _ in range(arity))
-        pointers = [a.ctypes.data for a in arrays]
-        self._lib.udfref_inputs(arity, seed, first, count, pointers[0], pointers[-1])
-        return arrays
 
     def mpfr(self, function: str, *arguments: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the correctly rounded float32 results, by MPFR's C library."""
@@ -307,6 +318,16 @@ def checker_file() -> Path:
     """
     sources = _own_sources("check.c", "pairs.c", "mpfr.c")
     return compile_shared("udfref", sources, ("-Wall", "-Wextra"), ("-lmpfr", "-lgmp", "-lm"))
+
+
+def generator() -> Inputs:
+    """Build and load the generator of inputs alone, where MPFR is not installed.
+
+    Raises:
+        ReferenceMissingError: no C compiler.
+        ReferenceBuildError, CacheError: see ``compile_shared``.
+    """
+    return Inputs(compile_shared("udfref-inputs", _own_sources("pairs.c"), ("-Wall",), ()))
 
 
 @functools.cache

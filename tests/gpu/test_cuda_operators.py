@@ -368,6 +368,34 @@ def test_compiled_code_agrees_with_eager():
     assert all(same(a, b) for a, b in zip(several(x), stock, strict=True))
 
 
+@pytest.mark.parametrize("name", COMPOSED)
+def test_compiled_composed_operators_have_the_bits_of_eager_ones(corem, name):
+    # Those that divide and, in gelu, fuse otherwise without the session's changes of Inductor.
+    torch._dynamo.reset()
+    compiled = torch.compile(COMPOSED[name], fullgraph=True)
+    x = numbers()
+    for dtype in (torch.float32, torch.bfloat16, torch.half):
+        eager = COMPOSED[name](x.to(dtype).cuda())
+        assert same(compiled(x.to(dtype).cuda()), eager)
+
+
+def test_compiled_quotients_are_correctly_rounded_inside_only():
+    x, y = torch.randn(2, 1 << 16, device="cuda").unbind()
+
+    def quotients(x, y):
+        return x / y, torch.sigmoid(x), torch.reciprocal(y)
+
+    compiled = torch.compile(quotients, fullgraph=True)
+    before = compiled(x, y)
+    with patched("corem"):
+        inside = compiled(x, y)
+        for got, want in zip(inside, quotients(x, y), strict=True):
+            assert same(got, want)
+    after = compiled(x, y)
+    assert all(same(a, b) for a, b in zip(before, after, strict=True))
+    assert not same(before[0], inside[0])
+
+
 def test_nothing_warns_at_registration():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from pytest_udftorch.cli import MISUSE, main
 from pytest_udftorch.errors import SessionStateError
 from pytest_udftorch.library import find_library
 from pytest_udftorch.session import follower, patched
+from pytest_udftorch.symbols import FUNCTIONS as KNOWN
 
 triton = pytest.importorskip("triton")
 
@@ -23,43 +23,27 @@ IN_DOUBLE = re.compile(r"_in_double|_accurate")
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
-    """One kernel for each function, in a file: Triton reads their source."""
-    folder = tmp_path_factory.mktemp("forms")
-    text = "import triton\nimport triton.language as tl\n"
-    text += "from triton.language.extra import libdevice\n"
-    for name in (*FUNCTIONS, "atan"):
+def kernels(kernel_file):
+    """One kernel for each function."""
+    text = ""
+    for name in FUNCTIONS:
+        second = ", tl.load(p + n + i)" if KNOWN[name].arity == 2 else ""
         text += f"""
 
 @triton.jit
 def of_{name}(p, o, n: tl.constexpr):
     i = tl.arange(0, n)
-    tl.store(o + i, libdevice.{name}(tl.load(p + i)))
+    tl.store(o + i, libdevice.{name}(tl.load(p + i){second}))
 """
-    (folder / "form_kernels.py").write_text(text)
-    sys.path.insert(0, str(folder))
-    try:
-        import form_kernels
-
-        yield form_kernels
-    finally:
-        sys.path.remove(str(folder))
+    return kernel_file(text)
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton-forms"))
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+@pytest.fixture
+def form_ptx(ptx):
+    def of(kernels, function: str) -> str:
+        return ptx(getattr(kernels, f"of_{function}"), capability=89, n=128)
 
-
-def ptx(kernels, function: str) -> str:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    kernel = getattr(kernels, f"of_{function}")
-    types = {"p": "*fp32", "o": "*fp32", "n": "constexpr"}
-    source = ASTSource(kernel, types, constexprs={"n": 128})
-    return triton.compile(source, target=GPUTarget("cuda", 89, 32)).asm["ptx"]
+    return of
 
 
 def bodies(text: str) -> dict[str, str]:
@@ -73,9 +57,9 @@ def bodies(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_double_precision_is_left_to_the_rare_branch(kernels, function):
+def test_double_precision_is_left_to_the_rare_branch(kernels, function, form_ptx):
     with patched("corem", functions=(function,), cuda_form="float-float"):
-        text = ptx(kernels, function)
+        text = form_ptx(kernels, function)
     parts = bodies(text)
     ordinary = {n: b for n, b in parts.items() if not IN_DOUBLE.search(n)}
     assert set(ordinary) == {f"of_{function}"}  # with the function inlined
@@ -95,26 +79,49 @@ def test_double_precision_is_left_to_the_rare_branch(kernels, function):
         assert not {r for pair in sums for r in pair} & products
 
 
-def test_forms_are_kept_apart_and_come_back(kernels):
+def test_forms_are_kept_apart_and_come_back(kernels, form_ptx):
     with patched("corem", cuda_form="double"):
-        double = ptx(kernels, "exp")
+        double = form_ptx(kernels, "exp")
         with patched("corem", cuda_form="float-float"):
-            pairs = ptx(kernels, "exp")
-            assert ptx(kernels, "exp") == pairs
-        assert ptx(kernels, "exp") == double
+            pairs = form_ptx(kernels, "exp")
+            assert form_ptx(kernels, "exp") == pairs
+        assert form_ptx(kernels, "exp") == double
     assert "udf_expf_in_double" not in double
     assert "udf_expf_in_double" in pairs
 
 
-def test_a_function_without_the_form_stays_in_double(kernels):
-    with patched("corem", cuda_form="float-float") as session:
-        text = ptx(kernels, "atan")
+def test_a_function_without_the_form_stays_in_double(kernels, form_ptx, tmp_path):
+    tables = {"exp": "", "log": ""}
+    for library, functions in (("corem", ("exp", "log")), ("corem-ff", ("exp",))):
+        for name in functions:
+            found = find_library(library).functions[name, "float32"]
+            tables[name] = (
+                f'[functions.{name}.float32]\nsource = "{name}.c"\n'
+                f'fast = "{found.fast}"\naccurate = "{found.accurate}"\n'
+            )
+            folder = tmp_path / library
+            folder.mkdir(exist_ok=True)
+            (folder / f"{name}.c").write_text(f'#include "{found.source}"\n')
+        other = 'float_float = "../corem-ff"\n' if library == "corem" else ""
+        (folder / "udf.toml").write_text(
+            f'[library]\nname = "part-of-{library}"\nversion = "1"\n{other}'
+            + "".join(tables[name] for name in functions)
+        )
+    with patched(tmp_path / "corem", cuda_form="float-float") as session:
+        assert "in_double" in form_ptx(kernels, "exp")
+        text = form_ptx(kernels, "log")
         chosen = session.cuda_forms()
-    assert "__udf_atanf" in text
+    assert "__udf_logf" in text
     assert "fma.rn.f64" in text
     assert "in_double" not in text
+    assert chosen == {"exp": "float-float", "log": "double"}
+
+
+def test_every_function_of_corem_has_the_form():
+    with patched("corem", cuda_form="float-float") as session:
+        chosen = session.cuda_forms()
     assert tuple(chosen) == session.functions
-    assert {n for n, form in chosen.items() if form == "float-float"} == set(FUNCTIONS)
+    assert set(chosen.values()) == {"float-float"}
 
 
 def test_a_session_tells_the_form():
@@ -163,20 +170,13 @@ def test_the_key_follows_the_sources_of_the_other_form(tmp_path, monkeypatch):
     assert libdevice_for((pairs,), stock) != libdevice_for((double,), stock)
 
 
-def test_the_timed_kernel_holds_the_function_it_names(tmp_path):
+def test_the_timed_kernel_holds_the_function_it_names(ptx):
     """What ``udftorch cuda-form`` runs on a GPU, compiled for one that is not there."""
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
     from pytest_udftorch import cuda_timing
 
-    types = {"x": "*fp32", "out": "*fp32", "n": "i32", "WHICH": "constexpr", "BLOCK": "constexpr"}
     for name in cuda_timing.DOMAINS:
-        source = ASTSource(
-            cuda_timing.apply_function, types, constexprs={"WHICH": name, "BLOCK": 128}
-        )
         with patched("corem", cuda_form="float-float"):
-            text = triton.compile(source, target=GPUTarget("cuda", 89, 32)).asm["ptx"]
+            text = ptx(cuda_timing.apply_function, capability=89, WHICH=name, BLOCK=128)
         assert f"udf_{name}f_in_double" in text
 
 

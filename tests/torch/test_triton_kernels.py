@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 
@@ -18,16 +19,8 @@ APPROXIMATION = "ex2.approx"
 DOUBLE = "fma.rn.f64"
 
 
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory):
-    """Kernels live in a file: Triton reads their source."""
-    folder = tmp_path_factory.mktemp("kernels")
-    (folder / "udf_kernels.py").write_text(
-        """
-import triton
-import triton.language as tl
+KERNELS = """
 from triton.language import exp as imported_exp
-from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -73,39 +66,23 @@ def in_double(p, o, n: tl.constexpr):
     i = tl.arange(0, n)
     tl.store(o + i, tl.exp(tl.load(p + i)))
 """
-    )
-    import sys
-
-    sys.path.insert(0, str(folder))
-    try:
-        import udf_kernels
-
-        yield udf_kernels
-    finally:
-        sys.path.remove(str(folder))
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+@pytest.fixture(scope="module")
+def kernels(kernel_file):
+    return kernel_file(KERNELS)
 
 
-def ptx(kernel, dtype: str = "fp32") -> str:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    source = ASTSource(
-        kernel, {"p": f"*{dtype}", "o": f"*{dtype}", "n": "constexpr"}, constexprs={"n": 128}
-    )
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+@pytest.fixture
+def ptx(ptx):
+    return functools.partial(ptx, n=128)
 
 
 EXP = ("by_library", "by_name", "by_import", "by_method", "by_softmax")
 
 
 @pytest.mark.parametrize("name", EXP)
-def test_every_way_to_exp_gets_the_udf_and_is_stock_again(kernels, name):
+def test_every_way_to_exp_gets_the_udf_and_is_stock_again(kernels, name, ptx):
     kernel = getattr(kernels, name)
     before = ptx(kernel)
     assert APPROXIMATION in before
@@ -117,7 +94,7 @@ def test_every_way_to_exp_gets_the_udf_and_is_stock_again(kernels, name):
     assert ptx(kernel) == before
 
 
-def test_only_the_chosen_functions_are_in(kernels):
+def test_only_the_chosen_functions_are_in(kernels, ptx):
     stock = ptx(kernels.sine)
     with patched("corem", functions=("exp",)):
         assert ptx(kernels.sine) == stock
@@ -127,7 +104,7 @@ def test_only_the_chosen_functions_are_in(kernels):
         assert APPROXIMATION in ptx(kernels.by_name)
 
 
-def test_two_libraries_do_not_share_kernels(kernels):
+def test_two_libraries_do_not_share_kernels(kernels, ptx):
     with patched("corem"):
         right = ptx(kernels.by_library)
     with patched("canary"):
@@ -137,7 +114,7 @@ def test_two_libraries_do_not_share_kernels(kernels):
         assert ptx(kernels.by_library) == right
 
 
-def test_double_precision_stays_stock(kernels):
+def test_double_precision_stays_stock(kernels, ptx):
     stock = ptx(kernels.in_double, "fp64")
     with patched("corem"):
         assert ptx(kernels.in_double, "fp64") == stock
@@ -194,7 +171,9 @@ def test_a_triton_that_makes_its_keys_elsewhere_is_refused(monkeypatch):
     assert follower.active.id == "stock"
 
 
-def test_a_udf_that_calls_libm_is_an_error_of_the_kernel_and_not_of_the_session(kernels, tmp_path):
+def test_a_udf_that_calls_libm_is_an_error_of_the_kernel_and_not_of_the_session(
+    kernels, ptx, tmp_path
+):
     (tmp_path / "udf.toml").write_text(
         '[library]\nname = "mine"\nversion = "1"\n'
         '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'

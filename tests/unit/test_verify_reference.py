@@ -120,6 +120,14 @@ def test_pairs_are_the_same_however_they_are_cut(checker):
     assert not np.array_equal(x.view(np.uint32), other.view(np.uint32))
 
 
+def test_the_generator_alone_makes_the_checkers_inputs(checker):
+    alone = native.generator()
+    for arity in (1, 2):
+        columns = alone.inputs(arity, 3, 1000, 500)
+        wanted = checker.inputs(arity, 3, 1000, 500)
+        assert [c.tobytes() for c in columns] == [c.tobytes() for c in wanted]
+
+
 def test_pairs_reach_exact_half_way_and_special_results(checker):
     x, y = checker.inputs(2, 0, 0, 20000)
     power = checker.mpfr("pow", x, y)
@@ -199,9 +207,9 @@ def test_a_cache_that_cannot_be_written_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_library_that_is_no_checker_is_refused(tmp_path):
-    with pytest.raises(native.ReferenceBuildError, match="no usable checker"):
+    with pytest.raises(native.ReferenceBuildError, match="no usable library"):
         native.Checker(Path("libm.so.6"))
-    with pytest.raises(native.ReferenceBuildError, match="no usable checker"):
+    with pytest.raises(native.ReferenceBuildError, match="no usable library"):
         native.Checker(tmp_path / "none.so")
 
 

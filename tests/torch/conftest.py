@@ -1,0 +1,49 @@
+"""Triton kernels of a test's own, and their PTX for a GPU that need not be there."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def kernel_file(tmp_path_factory):
+    """Return what imports kernels from a file of their own: Triton reads their source."""
+    folder = tmp_path_factory.mktemp("kernels")
+    numbers = itertools.count()
+
+    def load(text: str):
+        path = folder / f"kernels_{next(numbers)}.py"
+        path.write_text(
+            "import triton\nimport triton.language as tl\n"
+            f"from triton.language.extra import libdevice\n{text}"
+        )
+        spec = importlib.util.spec_from_file_location(f"{folder.name}.{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+@pytest.fixture
+def ptx(tmp_path_factory, monkeypatch):
+    """Return what compiles a kernel; its parameter n is a number, others are pointers."""
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
+
+    def text(kernel, dtype: str = "fp32", capability: int = 90, **constants) -> str:
+        types = {
+            name: "constexpr" if name in constants else "i32" if name == "n" else f"*{dtype}"
+            for name in kernel.arg_names
+        }
+        source = ASTSource(kernel, types, constexprs=constants)
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ptx"]
+
+    return text
