@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
+import zlib
 
 import pytest
 
@@ -12,10 +12,10 @@ import pytest
 def kernel_file(tmp_path_factory):
     """Return what imports kernels from a file of their own: Triton reads their source."""
     folder = tmp_path_factory.mktemp("kernels")
-    numbers = itertools.count()
 
     def load(text: str):
-        path = folder / f"kernels_{next(numbers)}.py"
+        # PTX names the file: one name for one text.
+        path = folder / f"kernels_{zlib.crc32(text.encode()):08x}.py"
         path.write_text(
             "import triton\nimport triton.language as tl\n"
             f"from triton.language.extra import libdevice\n{text}"
