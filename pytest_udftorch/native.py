@@ -14,7 +14,7 @@ from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
-_PROFILER_ABI: Final = 2  # UDFPROF_ABI in llvm/runtime/udfprof.h
+_PROFILER_ABI: Final = 3  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
 
 class _CSlot(ctypes.Structure):

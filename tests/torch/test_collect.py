@@ -769,7 +769,6 @@ def test_records_have_the_layout_of_the_header(tmp_path):
         "OutLow": "bound[1].low",
         "OutHigh": "bound[1].high",
         "Cell": "cell",
-        "Passed": "passed",
     }
     offsets = dict(re.findall(r"(\w+) = (\d+)", words))
     size = offsets.pop("HotSize")
