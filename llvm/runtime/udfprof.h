@@ -71,21 +71,20 @@ struct udfprof_range {
 };
 
 /// What generated code reads and writes of one function and form in one
-/// context, at the offsets that Instrument.cpp states: a cache line in its row,
-/// and another one for functions of which generated code knows the results of
-/// zero and of negative infinity (see Instrument.cpp), and counts these itself.
+/// context, at the offsets that Instrument.cpp states: a cache line in its row.
 struct udfprof_hot {
-  int64_t left;               ///< calls until the next one that is looked at
-  uint64_t zeros, infinities; ///< that passed, but for those in `passed`
+  int64_t left; ///< calls until the next one that is looked at
+  // Arguments of functions of which generated code knows the results of zero
+  // and of negative infinity (see Instrument.cpp), and counts these itself. The
+  // two counts lie apart, or LLVM would add to both in one vector, a detour.
+  uint64_t zeros;
+  struct udfprof_cell *cell;
   // Bound what needs no second look: the extremes so far, but finite and
   // inside cell->within; as a float or double. +inf and 0 if that is nothing.
   struct {
     uint64_t low, high;
   } bound[2];
-  struct udfprof_cell *cell;
-  // By lane, zeros in the lower half and infinities in the upper; emptied when
-  // a call is looked at, before a half is full.
-  uint32_t passed[16];
+  uint64_t infinities;
 };
 
 /// Bits of udfprof_cell::due: what the call that is looked at is used for.
