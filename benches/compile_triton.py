@@ -31,11 +31,14 @@ SIZES = [2**k for k in range(12, 29, 4)]
 #: Rows up to this length stay in the registers of one program.
 IN_REGISTERS = 32768
 
-#: Longer ones are spread over at most this many programs, which must run at the same time. Of
-#: rows too long for that, one program reads the rest twice, the second time from the L2.
-MOST_PARTS = 64
+#: Of longer ones, up to about twice that, two or three chunks of this many stay there, and the
+#: rest too if it is short.
+CHUNK = 16384
 
-#: Too many registers, or more programs than can run at the same time.
+#: A multiprocessor has so many registers; a program has all of them where a row needs it.
+REGISTERS = 65536
+
+#: Too many registers, or too much shared memory.
 FAILURES = (triton.runtime.errors.OutOfResources, RuntimeError)
 
 
@@ -109,76 +112,73 @@ def _softmax_long(
 
 
 @triton.jit
-def _softmax_parts(
+def _softmax_wide(
     x,
     y,
-    words,
-    rows,
     n,
-    STEP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PARTS: tl.constexpr,
-    SPREAD: tl.constexpr,
+    CHUNK: tl.constexpr,
+    KEPT: tl.constexpr,
+    REST: tl.constexpr,
+    AGAIN: tl.constexpr,
     EVEN: tl.constexpr,
+    STORE: tl.constexpr,
 ):
-    # A row is shared by a group of programs, each of which keeps its part in registers, so that
-    # the row is read once. All programs run at the same time (a cooperative launch), so those
-    # that are waited for do come. While one waits, its part of the group's next row is loaded.
-    part = tl.program_id(0) % PARTS
-    first = tl.program_id(0) // PARTS
-    groups = tl.num_programs(0) // PARTS
-    lane = tl.arange(0, BLOCK)
-    at = part * STEP + lane
-    four = at // 4 * 4
-    mine = lane // 4 * 4 < STEP
-    who = tl.arange(0, SPREAD)
-    corner = tl.arange(0, 8)
-    # Whole groups of four are moved at once also where a row starts between two of them; what
-    # belongs to the neighbours is read and dropped.
-    # 64 bits for the place of a row, 32 within it.
-    stride = n.to(tl.int64)
-    begin = stride * first
-    near = mine & (four < (begin % 4).to(tl.int32) + n)
-    value = tl.load(x + begin // 4 * 4 + at, near, other=-float("inf"))
-    for row in range(first, rows, groups):
-        begin = stride * row
-        skew = (begin % 4).to(tl.int32)
-        end = skew + n
-        value = tl.where(mine & (at >= skew) & (at < end), value, -float("inf"))
-        peak = tl.max(value, 0)
-        power = tl.exp(value - tl.where(peak == -float("inf"), 0.0, peak))
-        total = tl.sum(power, 0)
-        # Peak and sum travel in one word, which is written at once and is never 0: the sum is at
-        # least 1, or the peak is -inf.
-        high = peak.to(tl.int32, bitcast=True).to(tl.int64) << 32
-        low = total.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
-        board = words + row * PARTS
-        tl.store(board + part, high | low)
-        later = row + groups
-        ahead = stride * later
-        near = mine & (four < tl.where(later < rows, (ahead % 4).to(tl.int32) + n, 0))
-        following = tl.load(x + ahead // 4 * 4 + at, near, other=-float("inf"))
-        # Absent parts have peak -inf and sum 0.
-        found = tl.load(board + who, who < PARTS, other=-(2**55), volatile=True)
-        while tl.sum((found == 0).to(tl.int32), 0) > 0:
-            found = tl.load(board + who, who < PARTS, other=-(2**55), volatile=True)
-        peaks = (found >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-        totals = found.to(tl.int32).to(tl.float32, bitcast=True)
-        top = tl.max(peaks, 0)
-        scale = 1.0 / tl.sum(totals * tl.exp(peaks - top), 0)
-        # A part of -inf alone has no peak to rescale by; a row of -inf alone is NaN.
-        nothing = (peak == -float("inf")) & (top > -float("inf"))
-        rescale = tl.where(nothing, 0.0, tl.exp(peak - top) * scale)
-        inside = mine & (four >= skew) & (four + 4 <= end)
-        tl.store(y + begin // 4 * 4 + at, power * rescale, inside)
-        if not EVEN:
-            # The first group if the row starts within it, and the last one.
-            place = tl.where(corner < 4, corner, end // 4 * 4 + corner - 4)
-            owner = tl.where(corner < 4, tl.where(skew > 0, 0, -1), PARTS - 1)
-            inside = (owner == part) & (place >= skew) & (place < end)
-            edge = tl.load(x + begin // 4 * 4 + place, inside, other=-float("inf"))
-            tl.store(y + begin // 4 * 4 + place, tl.exp(edge - top) * scale, inside)
-        value = following
+    # One program has all registers of a multiprocessor. Two or three chunks of the row stay in
+    # them. The rest stays too, or is read again, from the L2: a quarter of 65,536 columns, where
+    # reading more again makes the L2 the bottleneck.
+    begin = tl.program_id(0).to(tl.int64) * n
+    lead = 0
+    if not EVEN:
+        # Chunks begin at the row's first whole group of four, so that 16 bytes are moved at once;
+        # the floats before it belong to the rest.
+        aligned = (begin + 3) // 4 * 4
+        lead = (aligned - begin).to(tl.int32)
+        begin = aligned
+    x += begin
+    y += begin
+    lane = tl.arange(0, CHUNK)
+    spot = tl.arange(0, REST)
+    place = KEPT * CHUNK + spot
+    if not EVEN:
+        place = tl.where(spot < REST - 4, place, spot - REST)
+    inside = (place >= -lead) & (place < n - lead)
+    rest = tl.load(x + place, inside, other=-float("inf"))
+    first = tl.load(x + lane)
+    second = tl.load(x + CHUNK + lane)
+    third = first
+    if KEPT == 3 and not AGAIN:
+        third = tl.load(x + 2 * CHUNK + lane)
+    rest_peak = tl.max(rest, 0)
+    rest_total = 0.0
+    # A rest of -inf alone would give inf - inf.
+    base = tl.where(rest_peak == -float("inf"), 0.0, rest_peak)
+    if AGAIN:
+        rest_total = tl.sum(tl.exp(rest - base), 0)
+        if KEPT == 3:
+            # Only now are there registers for it.
+            third = tl.load(x + 2 * CHUNK + lane)
+    peak = tl.maximum(tl.max(tl.maximum(tl.maximum(first, second), third), 0), rest_peak)
+    first = tl.exp(first - peak)
+    second = tl.exp(second - peak)
+    sums = first + second
+    if KEPT == 3:
+        third = tl.exp(third - peak)
+        sums += third
+    if AGAIN:
+        rest_total *= tl.exp(base - peak)
+    else:
+        rest = tl.exp(rest - peak)
+        rest_total = tl.sum(rest, 0)
+    scale = 1.0 / (tl.sum(sums, 0) + rest_total)
+    tl.store(y + lane, first * scale, cache_modifier=STORE)
+    if AGAIN:
+        rest = tl.load(x + place, inside, other=-float("inf"), eviction_policy="evict_first")
+    tl.store(y + CHUNK + lane, second * scale, cache_modifier=STORE)
+    if KEPT == 3:
+        tl.store(y + 2 * CHUNK + lane, third * scale, cache_modifier=STORE)
+    if AGAIN:
+        rest = tl.exp(rest - peak)
+    tl.store(y + place, rest * scale, inside, cache_modifier=STORE)
 
 
 def add(a, b, block=2048, warps=4):
@@ -201,8 +201,17 @@ def settings(n):
     The kernel's name, then its block sizes and warps.
     """
     block = triton.next_power_of_2(n)
+    # Four lanes of the rest are for what lies before the first group of four.
+    kept = min(3, (n if n % 4 == 0 else n - 3) // CHUNK)
+    rest = max(128, triton.next_power_of_2(n - kept * CHUNK + (0 if n % 4 == 0 else 4)))
+    if n > IN_REGISTERS and rest <= CHUNK:
+        # 56 floats of a thread and what it needs besides, of 64 registers.
+        again = kept * CHUNK + rest > 56 * 1024
+        return [
+            ("wide", kept, rest, again, warps, store) for warps in (16, 32) for store in ("", ".cs")
+        ]
     if n > IN_REGISTERS:
-        tried = [
+        return [
             ("long", head, chunk, warps, store, stages)
             for head in (16384, 32768)
             for chunk in (4096, 8192)
@@ -210,21 +219,6 @@ def settings(n):
             for store in ("", ".cs")
             for stages in (1, 3)
         ]
-        for block in (4096, 8192, 16384):
-            # Equal parts, each a whole number of 16 floats.
-            widest = n if n % 4 == 0 else n + 3
-            parts = triton.cdiv(widest, block)
-            step = 16 * triton.cdiv(triton.cdiv(widest, parts), 16)
-            if parts > MOST_PARTS:
-                continue
-            # 32 and 16 floats in a thread's registers, and as many of the next row.
-            tried += [
-                ("parts", step, block, parts, block // 1024, 16384 // block),
-                ("parts", step, block, parts, block // 512, 16384 // block),
-            ]
-            if block < 16384:
-                tried.append(("parts", step, block, parts, block // 512, 8192 // block))
-        return tried
     tried = []
     for rows in (1, 2, 4, 8, 16, 32):
         for warps in (1, 2, 4, 8, 16, 32):
@@ -240,27 +234,20 @@ _chosen: dict[int, tuple] = {}
 def _launch(x, y, setting):
     count, n = x.shape
     kernel, *sizes = setting
-    if kernel == "parts":
-        step, block, parts, warps, resident = sizes
-        # One word for each part of each row.
-        words = torch.zeros(count * parts, dtype=torch.int64, device=x.device)
-        places = torch.cuda.get_device_properties(x.device).multi_processor_count * resident
-        _softmax_parts[(min(count, places // parts) * parts,)](
+    if kernel == "wide":
+        kept, rest, again, warps, store = sizes
+        _softmax_wide[(count,)](
             x,
             y,
-            words,
-            count,
             n,
-            STEP=step,
-            BLOCK=block,
-            PARTS=parts,
-            SPREAD=triton.next_power_of_2(parts),
+            CHUNK=CHUNK,
+            KEPT=kept,
+            REST=rest,
+            AGAIN=again,
             EVEN=n % 4 == 0,
+            STORE=store,
             num_warps=warps,
-            num_stages=1,
-            # A multiprocessor has 65,536.
-            maxnreg=min(255, 65536 // (32 * warps * resident)),
-            launch_cooperative_grid=True,
+            maxnreg=REGISTERS // (32 * warps),
         )
     elif kernel == "long":
         head, chunk, warps, store, stages = sizes

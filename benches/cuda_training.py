@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from benches import command, stored, training
+from benches.cuda_digests import driver
 from benches.samples import Samples
 from pytest_udftorch.session import patched
 from pytest_udftorch.timers import describe_device
@@ -96,7 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
                 for n in LIBRARIES
             }, found["weights_that_differ"], flush=True)  # fmt: skip
         # After each model: a run that is cut off keeps what it has.
-        command.store("cuda_training", options, {"device": describe_device("cuda"), "tasks": tasks})
+        device = {**describe_device("cuda"), "driver": driver()}
+        command.store("cuda_training", options, {"device": device, "tasks": tasks})
     return 0
 
 

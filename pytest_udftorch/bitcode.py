@@ -52,7 +52,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 12
+_VERSION: Final = 13
 _SCRIPT: Final = "udf-clang++"
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
@@ -298,6 +298,16 @@ _NOT_CUDA: Final = frozenset(("-fPIC",))
 #: paths of its elements side by side, and has one branch for the rare others.
 SPLIT: Final = {"value": "float", "hard": "i32", "rest": "float"}
 
+#: Where a function whose fast path leaves it to the accurate one has no value: one that claims to
+#: be correctly rounded is NaN there, and a thread need not branch for it. Half of all floats are
+#: outside the domain of log. The conditions are false for NaN, which the accurate path answers.
+_OUTSIDE: Final = {
+    **dict.fromkeys(("log", "log2", "log10"), "x < 0"),
+    "log1p": "x < -1",
+    "acosh": "x < 1",
+    "atanh": "__builtin_fabsf(x) > 1",
+}
+
 # Division and square root without a branch, for normal operands (and zero under the root).
 # They stand in fast paths only, whose error bounds leave room for two units in the last place.
 # The approximations start with 20 bits; one step of third order gives 60.
@@ -504,11 +514,14 @@ def _split_paths(
     names = "xyz"[: known.arity]
     given, passed = ", ".join(f"float {n}" for n in names), ", ".join(names)
     exported = {part: f"__udf_{c_name}_{part}" for part in SPLIT}
+    outside = _OUTSIDE.get(function.name, "0") if function.max_ulp == 0.5 else "0"
     source = scratch / f"split-{c_name}.c"
     source.write_text(
         f'#include "{function.source}"\n'
-        f"float {exported['value']}({given}) {{ int h; return {function.fast}({passed}, &h); }}\n"
-        f"int {exported['hard']}({given}) {{ int h; {function.fast}({passed}, &h); return h; }}\n"
+        f"float {exported['value']}({given}) {{ int h; float r = {function.fast}({passed}, &h); "
+        f'return {outside} ? __builtin_nanf("") : r; }}\n'
+        f"int {exported['hard']}({given}) {{ int h; {function.fast}({passed}, &h); "
+        f"return {outside} ? 0 : h; }}\n"
         f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n",
         encoding="utf-8",
     )

@@ -31,6 +31,7 @@ COMPOSED = {
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
     "elu": lambda x: F.elu(x, 0.7),
+    "elu of ones": F.elu,
     "selu": F.selu,
     "celu": lambda x: F.celu(x, 1.3),
     "softplus": lambda x: F.softplus(x, 1.3, 5.0),

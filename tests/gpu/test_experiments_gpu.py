@@ -8,6 +8,8 @@ from benches import compile_convolutions, compile_matmul, compile_resnet_convolu
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+    # The products are of float32 on purpose.
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
 ]
 
 

@@ -411,16 +411,20 @@ def test_the_form_for_gpus_is_passed_on_and_told(suite):
     suite.write(
         test_it="""
         def test_chosen(udf_session, patched_libtorch):
-            assert udf_session.cuda_forms() == {"exp": "float-float", "pow": "double"}
-            inner = patched_libtorch("corem", functions=("exp",))
+            assert udf_session.cuda_forms() == {"exp": "float-float", "cos": "double"}
+            inner = patched_libtorch("./mine", functions=("exp",))
             assert inner.cuda_forms() == {"exp": "float-float"}
-            inner = patched_libtorch("corem", functions=("exp",), cuda_form="double")
+            inner = patched_libtorch("./mine", functions=("exp",), cuda_form="double")
             assert inner.cuda_forms() == {"exp": "double"}
     """
     )
-    options = ("--udf-lib=corem", "--udf-functions=exp,pow")
+    suite.library("pairs", 2, functions=("exp",))
+    described = suite.library("mine", 2) / "udf.toml"
+    text = described.read_text()
+    described.write_text(text.replace("[library]\n", '[library]\nfloat_float = "../pairs"\n'))
+    options = ("--udf-lib=./mine",)
     result = suite.run(*options, "--udf-cuda-form=float-float")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["udftorch: corem *, on GPUs float-float (double: pow); *"])
+    result.stdout.fnmatch_lines(["udftorch: mine *, on GPUs float-float (double: cos); *"])
     result = suite.run(*options, "--udf-cuda-form=double", "--collect-only")
     assert "on GPUs float-float" not in result.stdout.str()

@@ -11,71 +11,70 @@ pytest.importorskip("triton")
 
 ROOT = Path(__file__).parents[2]
 
-# The interpreter runs programs one after the other: no program can wait for a later one. So the
-# board is written beforehand, from float64; each program still writes its own word.
 SCRIPT = """
 import torch
 import triton
 
-from benches.compile_triton import _softmax_parts, _softmax_rows
+from benches.compile_triton import _softmax_long, _softmax_rows, _softmax_wide
 
 torch.manual_seed(6)
 
 
-def board(x, step, parts):
-    words = torch.zeros(len(x) * parts, dtype=torch.int64)
-    n = x.shape[1]
-    for row, values in enumerate(x):
-        skew = row * n % 4
-        for part in range(parts):
-            first = max(0, part * step - skew)
-            mine = values[first : max(0, (part + 1) * step - skew)]
-            peak = mine.max() if mine.numel() else torch.tensor(-float("inf"))
-            sum_ = torch.exp(mine - peak).sum() if torch.isfinite(peak) else torch.tensor(0.0)
-            pair = torch.stack([sum_, peak]).float().view(torch.int32).to(torch.int64)
-            words[row * parts + part] = (pair[1] << 32) | (pair[0] & 0xFFFFFFFF)
-    return words
-
-
-def softmax(x, step, block, parts):
-    y = torch.full_like(x, 7.0)
-    words = board(x, step, parts)
-    before = words.clone()
-    n = x.shape[1]
-    _softmax_parts[(2 * parts,)](
-        x, y, words, len(x), n, STEP=step, BLOCK=block, PARTS=parts,
-        SPREAD=triton.next_power_of_2(parts), EVEN=n % 4 == 0,
-    )
-    assert torch.equal(words >> 32, before >> 32), "a program found another peak"
-    return y
-
-
-def check(rows, columns, step, block, parts, extreme):
+def rows_of(rows, columns):
     x = torch.randn(rows, columns)
-    if extreme:
-        x[0, : columns // 2] = -float("inf")
-        x[1] = -1e30
-        x[2, -1] = 1e30
-    torch.testing.assert_close(softmax(x, step, block, parts), torch.softmax(x, 1))
-    y = torch.empty_like(x)
-    block = triton.next_power_of_2(columns)
-    _softmax_rows[(triton.cdiv(rows, 2),)](x, y, rows, columns, BLOCK=block, ROWS=2, WHOLE=False)
+    x[0, : columns // 2] = -float("inf")
+    x[1] = -1e30
+    x[2, -1] = 1e30
+    x[3, 0] = 1e30
+    x[4, -9:] = -float("inf")
+    return x
+
+
+def check(x, kernel, grid, *sizes, **constants):
+    y = torch.full_like(x, 7.0)
+    kernel[grid](x, y, *sizes, x.shape[1], **constants)
     torch.testing.assert_close(y, torch.softmax(x, 1))
 
 
-check(3, 64, 64, 64, 1, extreme=False)
-# Rows that start anywhere between groups of four.
-check(5, 61, 64, 64, 1, extreme=False)
-check(5, 125, 32, 32, 4, extreme=True)
-# Parts narrower than their block.
-check(5, 127, 48, 64, 3, extreme=True)
+# Rows that start anywhere between groups of four, with one, some and no floats left over.
+for columns in (51, 53, 58, 59, 60):
+    x = rows_of(9, columns)
+    for again in (False, True):
+        check(x, _softmax_wide, (9,), CHUNK=16, KEPT=3, REST=16, AGAIN=again,
+              EVEN=columns % 4 == 0, STORE="")
+for columns in (32, 40, 41, 44):
+    check(rows_of(6, columns), _softmax_wide, (6,), CHUNK=16, KEPT=2, REST=16, AGAIN=False,
+          EVEN=columns % 4 == 0, STORE="")
+check(rows_of(5, 64), _softmax_wide, (5,), CHUNK=16, KEPT=3, REST=16, AGAIN=True, EVEN=True,
+      STORE="")
+check(rows_of(5, 61), _softmax_rows, (3,), 5, BLOCK=64, ROWS=2, WHOLE=False)
+check(rows_of(5, 61), _softmax_long, (5,), HEAD=16, CHUNK=8, STORE="", STAGES=1)
+"""
+
+SETTINGS = """
+from benches.compile_triton import CHUNK, IN_REGISTERS, settings
+
+for n in (*range(IN_REGISTERS - 5, IN_REGISTERS + 9), 40000, 49151, 49152, 49155, 50257, 60001,
+          *range(65528, 65545), 100000):
+    for kernel, *sizes in settings(n):
+        if kernel == "wide":
+            kept, rest, again, warps, store = sizes
+            # Floats before the first group of four come out of the same lanes of every row.
+            free = rest if n % 4 == 0 else rest - 4
+            assert (n if n % 4 == 0 else n - 3) >= kept * CHUNK, n
+            assert n - kept * CHUNK <= free, n
+            assert 2 <= kept <= 3, n
+        else:
+            assert (kernel == "rows") == (n <= IN_REGISTERS), n
+assert {s[0] for s in settings(50257)} == {s[0] for s in settings(65536)} == {"wide"}
 """
 
 
-def test_rows_over_one_and_several_programs():
+@pytest.mark.parametrize("script", [SCRIPT, SETTINGS], ids=["results", "settings"])
+def test_rows_of_any_length(script):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         env=environment,
         capture_output=True,
         text=True,

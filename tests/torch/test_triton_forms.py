@@ -13,6 +13,7 @@ from pytest_udftorch.cli import MISUSE, main
 from pytest_udftorch.errors import SessionStateError
 from pytest_udftorch.library import find_library
 from pytest_udftorch.session import follower, patched
+from pytest_udftorch.symbols import FUNCTIONS as KNOWN
 
 triton = pytest.importorskip("triton")
 
@@ -25,13 +26,14 @@ IN_DOUBLE = re.compile(r"_in_double|_accurate")
 def kernels(kernel_file):
     """One kernel for each function."""
     text = ""
-    for name in (*FUNCTIONS, "atan"):
+    for name in FUNCTIONS:
+        second = ", tl.load(p + n + i)" if KNOWN[name].arity == 2 else ""
         text += f"""
 
 @triton.jit
 def of_{name}(p, o, n: tl.constexpr):
     i = tl.arange(0, n)
-    tl.store(o + i, libdevice.{name}(tl.load(p + i)))
+    tl.store(o + i, libdevice.{name}(tl.load(p + i){second}))
 """
     return kernel_file(text)
 
@@ -88,15 +90,38 @@ def test_forms_are_kept_apart_and_come_back(kernels, form_ptx):
     assert "udf_expf_in_double" in pairs
 
 
-def test_a_function_without_the_form_stays_in_double(kernels, form_ptx):
-    with patched("corem", cuda_form="float-float") as session:
-        text = form_ptx(kernels, "atan")
+def test_a_function_without_the_form_stays_in_double(kernels, form_ptx, tmp_path):
+    tables = {"exp": "", "log": ""}
+    for library, functions in (("corem", ("exp", "log")), ("corem-ff", ("exp",))):
+        for name in functions:
+            found = find_library(library).functions[name, "float32"]
+            tables[name] = (
+                f'[functions.{name}.float32]\nsource = "{name}.c"\n'
+                f'fast = "{found.fast}"\naccurate = "{found.accurate}"\n'
+            )
+            folder = tmp_path / library
+            folder.mkdir(exist_ok=True)
+            (folder / f"{name}.c").write_text(f'#include "{found.source}"\n')
+        other = 'float_float = "../corem-ff"\n' if library == "corem" else ""
+        (folder / "udf.toml").write_text(
+            f'[library]\nname = "part-of-{library}"\nversion = "1"\n{other}'
+            + "".join(tables[name] for name in functions)
+        )
+    with patched(tmp_path / "corem", cuda_form="float-float") as session:
+        assert "in_double" in form_ptx(kernels, "exp")
+        text = form_ptx(kernels, "log")
         chosen = session.cuda_forms()
-    assert "__udf_atanf" in text
+    assert "__udf_logf" in text
     assert "fma.rn.f64" in text
     assert "in_double" not in text
+    assert chosen == {"exp": "float-float", "log": "double"}
+
+
+def test_every_function_of_corem_has_the_form():
+    with patched("corem", cuda_form="float-float") as session:
+        chosen = session.cuda_forms()
     assert tuple(chosen) == session.functions
-    assert {n for n, form in chosen.items() if form == "float-float"} == set(FUNCTIONS)
+    assert set(chosen.values()) == {"float-float"}
 
 
 def test_a_session_tells_the_form():

@@ -51,12 +51,23 @@ def test_an_unknown_form_is_named_with_its_origin(monkeypatch):
         patched("corem")
 
 
-def test_a_library_without_the_form_says_so():
+def test_a_library_without_the_form_says_so(tmp_path):
     with pytest.raises(CudaFormError, match="'canary' has no float-float form"):
         patched("canary", cuda_form="float-float")
-    with pytest.raises(CudaFormError, match="'corem' has no float-float form of pow; it has"):
-        patched("corem", functions=("pow",), cuda_form="float-float")
-    assert patched("corem", functions=("pow", "exp"), cuda_form="float-float")
+    for name, functions in (("mine", ("exp", "pow")), ("pairs", ("exp",))):
+        tables = "".join(
+            f'[functions.{f}.float32]\nsource = "f.c"\nscalar = "{f}"\n' for f in functions
+        )
+        other = 'float_float = "../pairs"\n' if name == "mine" else ""
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "f.c").write_text("")
+        text = f'[library]\nname = "{name}"\nversion = "1"\n{other}{tables}'
+        (folder / "udf.toml").write_text(text)
+    mine = tmp_path / "mine"
+    with pytest.raises(CudaFormError, match="'mine' has no float-float form of pow; it has one of"):
+        patched(mine, functions=("pow",), cuda_form="float-float")
+    assert patched(mine, functions=("pow", "exp"), cuda_form="float-float")
     assert patched("std", cuda_form="float-float")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +16,16 @@ from pytest_udftorch.inputs import read_hard_cases, sample
 from pytest_udftorch.library import find_library
 from pytest_udftorch.reference.native import LLVM_FOLDERS
 from pytest_udftorch.rounding import assert_correctly_rounded
-from pytest_udftorch.symbols import forms
+from pytest_udftorch.symbols import FUNCTIONS, forms
 
 COREM, PAIRS = find_library("corem"), find_library("corem-ff")
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
 FORMS = forms("float32", resolve_cpu_level(None))
 #: Chunks of 2**24: ordinary and large arguments of both signs, and special ones.
 STRATA = (0x3E, 0x42, 0x45, 0x7F, 0xBF, 0xC2)
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "compiled.md"
+ONE_ARGUMENT = [f for f in PAIRS.function_names if FUNCTIONS[f].arity == 1]
+TWO_ARGUMENTS = [f for f in PAIRS.function_names if FUNCTIONS[f].arity == 2]
 
 with_fma = pytest.mark.skipif("v8" not in FORMS, reason="no FMA: corem in double is used")
 
@@ -34,14 +39,30 @@ def certificate_of(library, function):
     return source.parent / f"{function}.float32.certificate.json"
 
 
-def through(function, form, x):
+def through(function, form, *columns):
     build = build_library(PAIRS)
     if form == "array":
-        out = np.empty_like(x)
-        build.array_function(function)(x.size, x.ctypes.data, out.ctypes.data, 0)
+        out = np.empty_like(columns[0])
+        pointers = [c.ctypes.data for c in columns]
+        build.array_function(function)(out.size, *pointers, out.ctypes.data, 0)
         return out
     scalar = build.scalar_function(function)
-    return np.array([scalar(v) for v in x.tolist()], dtype=np.float32)
+    rows = zip(*(c.tolist() for c in columns), strict=True)
+    return np.array([scalar(*row) for row in rows], dtype=np.float32)
+
+
+def rewritten(folder, function, body):
+    """Return the name of a library whose function is ``body``, after the float-float source."""
+    described = PAIRS.functions[function, "float32"]
+    both = "float x, float y" if function in TWO_ARGUMENTS else "float x"
+    (folder / "udf.toml").write_text(
+        '[library]\nname = "rewritten"\nversion = "1"\n'
+        f'[functions.{function}.float32]\nsource = "f.c"\nscalar = "f"\nmax_ulp = 0.5\n'
+    )
+    (folder / "f.c").write_text(
+        f'#include "{described.source}"\nfloat f({both}) {{ int hard; {body} }}\n'
+    )
+    return str(folder)
 
 
 def test_corem_names_it_for_gpus():
@@ -50,20 +71,33 @@ def test_corem_names_it_for_gpus():
     assert all(f.max_ulp == 0.5 for f in PAIRS.functions.values())
 
 
+def test_the_page_names_the_functions():
+    (names,) = re.findall(r"name\s+one\.\s+(.+?)\s+have\s+this\s+form", PAGE.read_text(), re.DOTALL)
+    assert set(re.split(r",\s+|\s+and\s+", names)) == set(PAIRS.function_names)
+
+
 @pytest.mark.parametrize("function", PAIRS.function_names)
 def test_hard_cases_and_their_neighbours_are_right(function):
-    cases = read_hard_cases(PAIRS.functions[function, "float32"].hard_cases, 1)
-    near = cases.astype(np.int64).reshape(-1, 1) + np.arange(-2, 3)
-    x = np.unique(near % 2**32).astype(np.uint32).view(np.float32)
+    arity = FUNCTIONS[function].arity
+    cases = read_hard_cases(PAIRS.functions[function, "float32"].hard_cases, arity)
+    cases = cases.reshape(len(cases), arity).astype(np.int64)
+    near = np.concatenate([cases + step * (np.arange(arity) == 0) for step in range(-2, 3)])
+    near = np.unique(near % 2**32, axis=0).astype(np.uint32).view(np.float32)
+    columns = tuple(np.ascontiguousarray(c) for c in near.T)
     for form in ("array", "scalar"):
-        assert_correctly_rounded(through(function, form, x), x, function=function)
+        got = through(function, form, *columns)
+        inputs = columns[0] if arity == 1 else columns
+        assert_correctly_rounded(got, inputs, function=function)
 
 
 @pytest.mark.parametrize("function", PAIRS.function_names)
 def test_a_sample_is_right_in_the_form_that_gpus_get(function):
     checker = verify.load_checker(verify.checker_file())
-    x = sample(function, 20_000, seed=11).view(np.float32)
-    got, want = through(function, "scalar", x), checker.mpfr(function, x)
+    if function in TWO_ARGUMENTS:
+        columns = checker.inputs(2, 11, 0, 20_000)
+    else:
+        columns = (sample(function, 20_000, seed=11).view(np.float32),)
+    got, want = through(function, "scalar", *columns), checker.mpfr(function, *columns)
     both_nan = np.isnan(got) & np.isnan(want)
     assert np.array_equal(got.view(np.uint32)[~both_nan], want.view(np.uint32)[~both_nan])
 
@@ -72,7 +106,8 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
 def test_strata_have_the_digests_that_corem_is_certified_with(function):
     plan = plan_of("corem-ff", function, count_hard=False)
     stored = certificate.load(certificate_of(COREM, function))
-    assert verify.sample_mismatches(stored, plan, STRATA) == []
+    chunks = (0,) if function in TWO_ARGUMENTS else STRATA
+    assert verify.sample_mismatches(stored, plan, chunks) == []
 
 
 @pytest.mark.parametrize("function", PAIRS.function_names)
@@ -92,7 +127,7 @@ def test_certificate_is_whole_and_has_the_outputs_of_corem(function):
 
 
 @with_fma
-@pytest.mark.parametrize("function", PAIRS.function_names)
+@pytest.mark.parametrize("function", ONE_ARGUMENT)
 def test_a_warp_hardly_ever_needs_double_precision(function):
     """Of the floats from 1/2 to 2, fewer than one in 2^13."""
     plan = replace(plan_of("corem-ff", function), judge=False)
@@ -101,18 +136,25 @@ def test_a_warp_hardly_ever_needs_double_precision(function):
 
 
 @with_fma
-@pytest.mark.parametrize("function", ["exp", "log", "sin", "tanh", "erf"])
+@pytest.mark.parametrize("function", TWO_ARGUMENTS)
+def test_a_warp_hardly_ever_needs_double_precision_for_a_pair(tmp_path, function):
+    """Of pairs of floats from 1/2 to 2, fewer than one in 2^13."""
+    path = PAIRS.functions[function, "float32"].fast
+    library = rewritten(tmp_path, function, f"{path}(x, y, &hard); return (float)hard;")
+    rng = np.random.default_rng(5)
+    x, y = (np.exp2(rng.uniform(-1, 1, 1 << 23)).astype(np.float32) for _ in range(2))
+    out = np.empty_like(x)
+    call = build_library(library).array_function(function)
+    call(out.size, x.ctypes.data, y.ctypes.data, out.ctypes.data, 0)
+    assert 0 < np.count_nonzero(out) < out.size >> 13
+
+
+@with_fma
+@pytest.mark.parametrize("function", ["exp", "log", "sin", "tanh", "erf", "asin", "atanh", "erfc"])
 def test_the_rounding_test_is_what_makes_it_right(tmp_path, function):
-    described = PAIRS.functions[function, "float32"]
-    (tmp_path / "udf.toml").write_text(
-        '[library]\nname = "unchecked"\nversion = "1"\n'
-        f'[functions.{function}.float32]\nsource = "f.c"\nscalar = "f"\nmax_ulp = 0.5\n'
-    )
-    (tmp_path / "f.c").write_text(
-        f'#include "{described.source}"\n'
-        f"float f(float x) {{ int hard; return {described.fast}(x, &hard); }}\n"
-    )
-    made = verify.run_chunk(plan_of(str(tmp_path), function), 0x3F).tally
+    path = PAIRS.functions[function, "float32"].fast
+    library = rewritten(tmp_path, function, f"return {path}(x, &hard);")
+    made = verify.run_chunk(plan_of(library, function), 0x3F).tally
     right = verify.run_chunk(plan_of("corem-ff", function), 0x3F).tally
     assert right.wrong == 0
     assert 0 < made.wrong < right.hard
@@ -198,8 +240,9 @@ def test_a_certificate_of_something_else_is_refused(tmp_path):
     other = certificate_of(COREM, "log")
     with pytest.raises(certificate.CertificateMismatchError, match="says nothing about exp"):
         verify.verify(plan, tmp_path / "made.json", against=other, workers=0)
-    with pytest.raises(verify.PlanError, match="'corem-ff' has no float32 'pow'"):
-        verify.stored_certificate(plan_of("corem", "pow"), "corem-ff")
+    without = hypot_library(tmp_path / "mine")
+    with pytest.raises(verify.PlanError, match="mine' has no float32 'pow'"):
+        verify.stored_certificate(plan_of("corem", "pow"), without)
 
 
 def test_an_unfinished_certificate_is_refused(tmp_path):

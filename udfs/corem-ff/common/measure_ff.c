@@ -9,6 +9,9 @@
 //     -DSOURCE='"../exp/expf.c"' common/measure_ff.c -o measure_ff -lm
 //   ./measure_ff 7
 //
+// Functions of two arguments want -DPAIRS, and are run on 2^32 / STEP random
+// pairs of positive numbers.
+//
 //===----------------------------------------------------------------------===//
 
 #define NAME_(f) #f
@@ -48,17 +51,82 @@ static const struct {
     {"cos", 0, 0x1.fffffep+12f, 1},
     {"tan", 0x1p-13f, 0x1.fffffep+12f, 1},
     {"erf", 0x1p-60f, 0x1.f8p+1f, 1},
+    {"atan", 0x1p-12f, 0x1p30f, 1},
+    {"asin", 0x1p-12f, 1, 1},
+    {"acos", 0, 0x1.fffffep-1f, 1},
+    {"asinh", 0x1p-12f, 0x1.fffffep127f, 1},
+    {"acosh", 1, 0x1.fffffep127f, 0},
+    {"atanh", 0x1p-12f, 0x1.fffffep-1f, 1},
+    {"erfc", -0x1.f8p+1f, 0x1.2639bep+3f, 0},
 };
 
-int main(int argc, char **argv) {
-  unsigned step = argc > 1 ? (unsigned)atoi(argv[1]) : 7;
+// Functions of two arguments, -DPAIRS: the range of log2 of the first one, and
+// of the second one. For pow the latter is that of the result.
+static const struct {
+  const char *name;
+  double first[2], second[2];
+} pair_ranges[] = {
+    {"hypot", {-126, 127}, {-20, 20}},
+    {"atan2", {-80, 80}, {-40, 40}},
+    {"pow", {-126, 128}, {-126, 128}},
+};
+
+static struct {
+  double error;
+  float at[2];
+  uint64_t count, hard;
+} seen_all;
+
+// hi + lo may lack a power of two and the sign.
+static void compare(double exact, int hard, float x, float y) {
+  double hi = seen.hi;
+  int exact_exponent, exponent;
+  double a = frexp(fabs(exact), &exact_exponent);
+  double b = frexp(fabs(hi), &exponent);
+  int apart = a > 1.5 * b ? -1 : b > 1.5 * a ? 1 : 0;
+  double scaled = copysign(ldexp(exact, exponent - exact_exponent + apart), hi);
+  double error = fabs(((hi - scaled) + seen.lo) / scaled);
+  seen_all.count++;
+  seen_all.hard += hard != 0;
+  if (exact != 0 && error > seen_all.error) {
+    seen_all.error = error;
+    seen_all.at[0] = x;
+    seen_all.at[1] = y;
+  }
+}
+
+#ifdef PAIRS
+
+static double uniform(uint64_t *state, const double range[2]) {
+  *state = *state * UINT64_C(6364136223846793005) + 1442695040888963407;
+  return range[0] + (double)(*state >> 11) * 0x1p-53 * (range[1] - range[0]);
+}
+
+static int run(unsigned step) {
+  unsigned which = 0;
+  while (strcmp(pair_ranges[which].name, NAME(FUNCTION)) != 0)
+    if (++which == sizeof pair_ranges / sizeof *pair_ranges)
+      return 1;
+  uint64_t state = step;
+  for (uint64_t i = 0; i < UINT64_C(1) << 32; i += step) {
+    float x = (float)exp2(uniform(&state, pair_ranges[which].first));
+    double second = uniform(&state, pair_ranges[which].second);
+    int is_pow = strcmp(NAME(FUNCTION), "pow") == 0;
+    float y = (float)(is_pow ? second / log2(x) : exp2(second) * x);
+    int hard;
+    PATH(FUNCTION)(x, y, &hard);
+    compare(FUNCTION((double)x, (double)y), hard, x, y);
+  }
+  return 0;
+}
+
+#else
+
+static int run(unsigned step) {
   unsigned which = 0;
   while (strcmp(ranges[which].name, NAME(FUNCTION)) != 0)
     if (++which == sizeof ranges / sizeof *ranges)
       return 1;
-  double worst = 0;
-  float at = 0;
-  uint64_t count = 0, hard_count = 0;
   for (uint64_t i = 0; i < UINT64_C(1) << 32; i += step) {
     float x = udf_f32_from_bits((uint32_t)i);
     float measured = ranges[which].both_signs ? fabsf(x) : x;
@@ -67,23 +135,22 @@ int main(int argc, char **argv) {
       continue;
     int hard;
     PATH(FUNCTION)(x, &hard);
-    count++;
-    hard_count += hard != 0;
-    // hi + lo lacks a power of two and the sign.
-    double exact = FUNCTION((double)x), hi = seen.hi;
-    int exact_exponent, exponent;
-    double a = frexp(fabs(exact), &exact_exponent);
-    double b = frexp(fabs(hi), &exponent);
-    int apart = a > 1.5 * b ? -1 : b > 1.5 * a ? 1 : 0;
-    double scaled =
-        copysign(ldexp(exact, exponent - exact_exponent + apart), hi);
-    double error = fabs(((hi - scaled) + seen.lo) / scaled);
-    if (exact != 0 && error > worst) {
-      worst = error;
-      at = x;
-    }
+    compare(FUNCTION((double)x), hard, x, 0);
   }
-  printf("%s: error 2^%.2f at %a; hard: %llu of %llu, 2^%.1f\n", NAME(FUNCTION),
-         log2(worst), at, (unsigned long long)hard_count,
-         (unsigned long long)count, log2((double)hard_count / count));
+  return 0;
+}
+
+#endif
+
+int main(int argc, char **argv) {
+  if (run(argc > 1 ? (unsigned)atoi(argv[1]) : 7))
+    return 1;
+  printf("%s: error 2^%.2f at %a", NAME(FUNCTION), log2(seen_all.error),
+         seen_all.at[0]);
+#ifdef PAIRS
+  printf(", %a", seen_all.at[1]);
+#endif
+  printf("; hard: %llu of %llu, 2^%.1f\n", (unsigned long long)seen_all.hard,
+         (unsigned long long)seen_all.count,
+         log2((double)seen_all.hard / (double)seen_all.count));
 }

@@ -1,0 +1,98 @@
+"""Fast and accurate paths as functions of their own, for eager CUDA, run here on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+
+from pytest_udftorch import bitcode
+from pytest_udftorch.build import FLAGS, build_library, find_compiler, resolve_cpu_level
+from pytest_udftorch.library import find_library
+from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS
+
+COREM = find_library("corem")
+
+
+def encodings() -> np.ndarray:
+    """Floats of every exponent and sign, the ends of domains and their neighbours."""
+    ends = np.array([0, 1, -1, np.inf, -np.inf, np.nan, 2], dtype=np.float32)
+    near = [ends, np.nextafter(ends, np.float32(9)), np.nextafter(ends, np.float32(-9))]
+    generator = np.random.default_rng(11)
+    fractions = generator.integers(0, 1 << 23, size=(512, 4), dtype=np.uint32)
+    rest = (np.arange(512, dtype=np.uint32) << 23)[:, None] | fractions
+    return np.concatenate([*near, rest.ravel().view(np.float32)])
+
+
+class Split:
+    """The three functions of a library's function, compiled for this CPU."""
+
+    def __init__(self, folder, library, name, monkeypatch):
+        # The divisions without a branch start with instructions of a GPU.
+        monkeypatch.setattr(bitcode, "_BRANCHLESS", {})
+        compiler, function = find_compiler(), library.functions[name, "float32"]
+        flags = [f for f in FLAGS if f != "-fvisibility=hidden"]
+        flags += CPU_LEVELS[resolve_cpu_level(None)][0]
+        folders = (library.folder, *library.include_dirs)
+        piece = bitcode._split_paths(folder, compiler, flags, function, folders)
+        shared = folder / f"{name}.so"
+        command = [compiler.path, "-shared", "-fPIC", "-O2", piece, "-o", shared]
+        subprocess.run(command, check=True, capture_output=True)
+        loaded = ctypes.CDLL(shared)
+        c_name = FUNCTIONS[name].c_name("float32")
+        kinds = {"float": ctypes.c_float, "i32": ctypes.c_int}
+        for part, kind in bitcode.SPLIT.items():
+            call = getattr(loaded, f"__udf_{c_name}_{part}")
+            call.restype, call.argtypes = kinds[kind], [ctypes.c_float]
+            setattr(self, part, call)
+
+    def __call__(self, x):
+        return self.rest(x) if self.hard(x) else self.value(x)
+
+
+def different(split, build, name):
+    """Return the inputs where a NaN or another encoding differs from the whole function's."""
+    whole = build.scalar_function(name)
+    x = encodings()
+    got, want = (
+        np.array([f(v) for v in x.tolist()], dtype=np.float32).view(np.uint32)
+        for f in (split, whole)
+    )
+    return x[got != want]
+
+
+@pytest.mark.parametrize("name", ["acos", "acosh", "atanh", "exp", "log", "log1p"])
+def test_the_parts_make_the_function_again(name, tmp_path, monkeypatch):
+    split = Split(tmp_path, COREM, name, monkeypatch)
+    assert different(split, build_library(COREM), name).size == 0
+
+
+def test_where_a_function_has_no_value_it_is_not_hard(tmp_path, monkeypatch):
+    split = Split(tmp_path, COREM, "log", monkeypatch)
+    outside = [-1.0, -np.inf, -1e-45, -3e38]
+    assert [split.hard(x) for x in outside] == [0] * 4
+    assert all(np.isnan(split.value(x)) for x in outside)
+    assert all(split.hard(x) for x in (0.0, -0.0, np.inf, np.nan))
+
+
+def test_a_domain_that_is_too_narrow_is_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(bitcode._OUTSIDE, "log", "x < 1")
+    split = Split(tmp_path, COREM, "log", monkeypatch)
+    found = different(split, build_library(COREM), "log")
+    assert found.size
+    assert np.all((found >= 0) & (found < 1))
+
+
+def test_a_library_that_claims_less_keeps_its_values_everywhere(tmp_path, monkeypatch):
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "mine"\nversion = "1"\n[functions.log.float32]\n'
+        'source = "l.c"\nfast = "fast"\naccurate = "accurate"\nmax_ulp = 2\n'
+    )
+    (tmp_path / "l.c").write_text(
+        "static inline float fast(float x, int *hard) { *hard = 0; return x; }\n"
+        "static float accurate(float x) { return x; }\n"
+    )
+    split = Split(tmp_path, find_library(tmp_path), "log", monkeypatch)
+    assert split.value(-2.0) == -2.0
