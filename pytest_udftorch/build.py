@@ -8,6 +8,7 @@ so a stale build cannot be picked up; builds appear in the cache by one atomic r
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -19,7 +20,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -373,6 +374,22 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
     }
 
 
+@contextlib.contextmanager
+def writing(cache: Path) -> Iterator[None]:
+    """Name the folder of the cache that what is done here could not write.
+
+    Raises:
+        CacheError: instead of an ``OSError``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CacheError(
+            f"The build cache {cache} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to a "
+            "folder that can."
+        ) from error
+
+
 def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
     """Fill ``folder`` of the cache by ``make(scratch)``, unless it holds a ``build.json``.
 
@@ -387,7 +404,7 @@ def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
     from filelock import FileLock
 
     cache = folder.parent
-    try:
+    with writing(cache):
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(cache / f"{folder.name}.lock"):
             if (folder / "build.json").is_file():
@@ -401,11 +418,6 @@ def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
                 scratch.replace(folder)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {cache} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to a "
-            "folder that can."
-        ) from error
 
 
 def _compile(

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.build import cache_folder
-from pytest_udftorch.errors import CacheError, CudaFormError, nearest
+from pytest_udftorch.build import cache_folder, writing
+from pytest_udftorch.errors import CudaFormError, nearest
 
 DOUBLE: Final = "double"
 FLOAT_FLOAT: Final = "float-float"
@@ -29,9 +29,12 @@ FORMS: Final = (DOUBLE, FLOAT_FLOAT, AUTO)
 VARIABLE: Final = "UDFTORCH_CUDA_FORM"
 
 #: Compute capabilities with one float64 unit for two of float32; all others have one for 32 or
-#: 64. CUDA C++ Programming Guide, "Arithmetic Instructions", throughput of 64-bit
-#: floating-point add, multiply and multiply-add.
-STRONG: Final = frozenset({(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)})
+#: 64. CUDA C++ Programming Guide, section "Arithmetic Instructions", table "Throughput of Native
+#: Arithmetic Instructions", rows of 64-bit and 32-bit floating-point add, multiply and
+#: multiply-add, results for a clock and multiprocessor: 6.0, 7.x (7.5 excepted, by a footnote) and
+#: 8.0 have 32 and 64, 9.0 and 10.0 have 64 and 128; 6.1 and 6.2 have 4 and 128, 8.6, 8.9 and 12.0
+#: have 2 and 128.
+STRONG: Final = frozenset({(6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0)})
 
 
 @dataclass(frozen=True)
@@ -153,15 +156,10 @@ def store_measurement(name: str, times_ns: Mapping[str, float]) -> Path:
     """
     path = measurement_file()
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with writing(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({**measurements(), name: dict(times_ns)}, indent=1, sort_keys=True)
         scratch.write_text(text + "\n", encoding="utf-8")
         scratch.replace(path)
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {path.parent} cannot be written: {error}. Set UDFTORCH_CACHE_DIR "
-            "to a folder that can."
-        ) from error
     _for_this_machine.cache_clear()
     return path

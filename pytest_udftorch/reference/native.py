@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.build import cache_folder
-from pytest_udftorch.errors import CacheError, UdfError, nearest
+from pytest_udftorch.build import cache_folder, writing
+from pytest_udftorch.errors import UdfError, nearest
 
 FOLDER: Final = Path(__file__).parent
 #: Where LLVM's packages for Debian and Ubuntu put the archive.
@@ -141,7 +141,7 @@ def compile_shared(
     target = cache_folder() / "reference" / f"lib{name}-{key.hexdigest()[:16]}.so"
     if target.is_file():
         return target
-    try:
+    with writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_suffix(".lock")):
             if target.is_file():
@@ -157,11 +157,6 @@ def compile_shared(
                 if run.returncode != 0:
                     raise _build_error(name, run.stderr)
                 output.replace(target)
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {target.parent} cannot be written: {error}. Set "
-            "UDFTORCH_CACHE_DIR to a folder that can."
-        ) from error
     return target
 
 

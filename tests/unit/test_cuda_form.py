@@ -80,6 +80,25 @@ def test_weak_double_precision_takes_float_float():
     assert choose((RTX, H200), {}) == DOUBLE
 
 
+@pytest.mark.parametrize(
+    ("capability", "form"),
+    [
+        *((strong, DOUBLE) for strong in ((6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0))),
+        *(
+            (weak, FLOAT_FLOAT)
+            for weak in ((6, 1), (6, 2), (7, 5), (8, 6), (8, 9), (10, 3), (12, 0))
+        ),
+    ],
+)
+def test_the_capability_decides_without_a_measurement(capability, form):
+    gpu = Gpu("unknown", capability)
+    assert choose((gpu,), {}) == form
+    assert choose((gpu,), {"another": {DOUBLE: 2.0, FLOAT_FLOAT: 1.0}}) == form
+    # The faster form as measured, whatever the capability says.
+    for faster, slower in ((DOUBLE, FLOAT_FLOAT), (FLOAT_FLOAT, DOUBLE)):
+        assert choose((gpu,), {"unknown": {faster: 1.0, slower: 2.0}}) == faster
+
+
 def test_a_measurement_overrides_the_capability(cache):
     store_measurement(H200.name, {DOUBLE: 2.0, FLOAT_FLOAT: 1.0})
     path = store_measurement(RTX.name, {DOUBLE: 1.0, FLOAT_FLOAT: 2.0})
