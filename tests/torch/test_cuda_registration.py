@@ -185,6 +185,17 @@ def test_elementwise_kernels_hold_the_functions_exactly(formula):
     assert "st.global.v4.b32" in text
 
 
+def test_long_constants_of_fast_paths_come_from_constant_memory():
+    from pytest_udftorch import patched
+
+    with patched("corem"):
+        text = elementwise("tanh")
+    held = re.findall(r"\.const \.align 8 \.f64 (\w+) = 0d(\w+);", text)
+    assert len(held) >= 8
+    assert all(bits in name and not bits.endswith("0" * 8) for name, bits in held)
+    assert all(f"[{name}]" in text for name, _ in held)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
 def test_short_dtypes_are_computed_in_float32(dtype):
     from pytest_udftorch import patched
