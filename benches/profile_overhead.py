@@ -2,14 +2,16 @@
 
     python -m benches.profile_overhead [--mnist DIR] [--cifar DIR] [--store FILE]
 
-Contenders are sessions without a profile (``off``), the same once more (``off again``, the
-A/A control: what the method itself takes for a difference), and with each depth. They run
-interleaved on one training (benches/blocks.py). Stated is the median over the blocks of the
-step's time over that of ``off`` in the same block, with its 95 % bootstrap interval; the
-cost is within a bound when the whole interval is, above it when the whole interval is, and
-otherwise the measurement is too coarse to tell. The same ratios of processor time stand
-beside it; they decide nothing. Each model and library has a share of the time, some seven
-minutes in all, and what is measured is stored after each of them.
+The base is a session without a profile. Contenders are the same once more (``off again``,
+the A/A control: what the method itself takes for a difference), and a session with each
+depth. They run interleaved on one training, each between two runs of the base
+(``against`` of benches/blocks.py), and each run opens its session again. Stated is the
+median over the blocks of the step's time over that of the base, the geometric mean of the
+runs before and after, with its 95 % bootstrap interval; the cost is within a bound when the
+whole interval is, above it when the whole interval is, and otherwise the measurement is too
+coarse to tell. The same ratios of processor time stand beside it; they decide nothing. Each
+model and library has a share of the time, some seven minutes in all, and what is measured is
+stored after each of them.
 
 Memory is what the profiler's runtime has allocated itself, after some steps and after four
 times as many.
@@ -36,7 +38,7 @@ from benches import blocks, command
 from benches.training import Task, Training, lenet, resnet, transformer
 from pytest_udftorch import UdfError, build_library, patched
 from pytest_udftorch.native import runtime
-from pytest_udftorch.samples import FEWEST_RUNS, Interval, ratio
+from pytest_udftorch.samples import FEWEST_RUNS, Interval, bootstrap
 
 LIBRARIES = ("std", "corem")
 DEPTHS = ("counters", "timed", "events")
@@ -51,20 +53,22 @@ class Size:
 
     Attributes:
         blocks: at most.
-        steps: of a contender in a block.
+        steps: timed in a run.
+        warm_up: steps of a run before them.
         seconds: for all blocks.
     """
 
     blocks: int
     steps: int
+    warm_up: int
     seconds: float
 
 
-#: Six and a half minutes in all, and half a minute for what is not timed.
+#: Some seven minutes in all, and half a minute for what is not timed.
 SIZES = {
-    "lenet": Size(300, 10, 40.0),
-    "resnet": Size(60, 2, 100.0),
-    "transformer": Size(200, 6, 55.0),
+    "lenet": Size(300, 12, 4, 45.0),
+    "resnet": Size(60, 2, 1, 105.0),
+    "transformer": Size(200, 6, 2, 55.0),
 }
 
 #: Steps after which memory is read for the first time.
@@ -86,22 +90,24 @@ def verdict(interval: Interval, bound: float, count: int) -> str:
 
 def overhead(task: Task, library: str, size: Size) -> dict[str, Any]:
     """Return contender -> ratio to ``off`` with its interval and, for a depth, the verdict."""
-    depths: dict[str, bool | str] = {"off": False, "off again": False, **{d: d for d in DEPTHS}}
-    samples = blocks.measure(
+    depths: dict[str, bool | str] = {"off again": False, **{d: d for d in DEPTHS}}
+    ratios = blocks.against(
         task,
+        lambda: patched(library),
         {
             name: lambda depth=depth: patched(library, profile=depth)
             for name, depth in depths.items()
         },
         blocks=size.blocks,
         steps=size.steps,
+        warm_up=size.warm_up,
         seconds=size.seconds,
     )
-    off = samples["wall"]["off"]
-    count = len(off)
-    found: dict[str, Any] = {"step_ns": statistics.median(off), "blocks": count, "ratios": {}}
-    for name in (n for n in depths if n != "off"):
-        intervals = {clock: ratio(times[name], times["off"]) for clock, times in samples.items()}
+    count = len(ratios.contenders["wall"]["off again"])
+    step = statistics.median(ratios.base["wall"])
+    found: dict[str, Any] = {"step_ns": step, "blocks": count, "ratios": {}}
+    for name in depths:
+        intervals = {clock: bootstrap(of[name]) for clock, of in ratios.contenders.items()}
         found["ratios"][name] = {clock: asdict(i) for clock, i in intervals.items()}
         if name in BOUNDS:
             found["ratios"][name]["verdict"] = verdict(intervals["wall"], BOUNDS[name], count)

@@ -164,10 +164,58 @@ def training(document: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"{sources}.", "", source(document), ""])
 
 
+def _over(entry: dict[str, Any]) -> str:
+    return f"{entry['value']:.2f} ({entry['low']:.2f} to {entry['high']:.2f})"
+
+
+def profile(document: dict[str, Any]) -> str:
+    """Return what a profile costs on a GPU, and how its counts compare with the CPU's."""
+    lines = [
+        "| operator | kernel, 2^26 elements, µs | with counters | again without | "
+        "call, 2^16 elements, µs | with counters | again without |",
+        "|---" * 7 + "|",
+    ]
+    for name, entry in document["operators"].items():
+        cells = [f"{entry['kernel_ns'] / 1e3:,.0f}"]
+        cells += [_over(entry["kernel"][n]) for n in ("counters", "off again")]
+        if "call" in entry:
+            cells += [f"{entry['call_ns'] / 1e3:.1f}"]
+            cells += [_over(entry["call"][n]) for n in ("counters", "off again")]
+        else:
+            cells += ["", "", ""]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| training step | ms | with counters | again without | records on both devices | "
+        "with equal operator calls | with equal elements |",
+        "|---" * 7 + "|",
+    ]
+    different = []
+    for model in document["models"].values():
+        rows = model["counts"]["rows"]
+        both = [r for r in rows if "cpu" in r and "cuda" in r]
+        equal = {
+            what: [r for r in both if r["cpu"][what] == r["cuda"][what]]
+            for what in ("operator_calls", "elements")
+        }
+        lines.append(
+            f"| {model['label']} | {model['step_ns'] / 1e6:.2f} | "
+            f"{_over(model['ratios']['counters'])} | {_over(model['ratios']['off again'])} | "
+            f"{len(both)} of {len(rows)} | {len(equal['operator_calls'])} | "
+            f"{len(equal['elements'])} |"
+        )
+        different += [r for r in both if r not in equal["elements"]]
+    if different:
+        names = sorted({f"{r['function']} in {r['operator']}" for r in different})
+        lines += ["", f"Other elements on the CPU: {', '.join(names)} (see above)."]
+    return "\n".join([*lines, "", source(document), ""])
+
+
 TABLES = {
     "cuda_digests": digests,
     "cuda_pairs": pairs,
     "cuda_speed": speed,
     "same_bits": same_bits,
     "cuda_training": training,
+    "profile_cuda": profile,
 }

@@ -2,6 +2,7 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
+        [profile_cuda]
 
 Without names everything is measured that needs no GPU; ``profile`` stands for its parts,
 ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. The
@@ -35,7 +36,7 @@ COMMANDS = {
 #: Those that need a GPU; left out unless they are named.
 GPU = {
     n: (f"benches.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
-    for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training")
+    for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))

@@ -19,7 +19,7 @@ def task():
 @pytest.mark.parametrize("library", profile_overhead.LIBRARIES)
 def test_overhead_on_lenet(benchmark, task, library):
     profile_overhead.check_results(task, library, steps=2)
-    size = profile_overhead.Size(6, 3, 600.0)
+    size = profile_overhead.Size(6, 3, 1, 600.0)
     found = benchmark.pedantic(profile_overhead.overhead, args=(task, library, size), rounds=1)
     benchmark.extra_info["overhead"] = found
     assert set(found["ratios"]) == {"off again", *profile_overhead.DEPTHS}
@@ -39,7 +39,7 @@ def test_memory_is_constant_and_events_go_to_disk(task):
 
 def test_figures_are_kept_after_each_library(task):
     kept = []
-    small = profile_overhead.Size(6, 1, 0.0)
+    small = profile_overhead.Size(6, 1, 1, 0.0)
     found = profile_overhead.run(
         [task], {"lenet": small}, lambda f: kept.append(list(f["models"]["lenet"]["libraries"]))
     )

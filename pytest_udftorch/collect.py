@@ -27,6 +27,7 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_udftorch import record
+from pytest_udftorch.cuda_counters import counters
 from pytest_udftorch.errors import (
     ProfileBusyError,
     ProfileDepthError,
@@ -137,6 +138,7 @@ class Collector:
         self._parts: list[tuple[Records, Records]] = []
         self._events: list[Records] = []
         self._lost = self._lost_before = 0
+        self._missed = 0  # launches on GPUs, before the last take
         self._spool: Path | None = None
         self._pid = os.getpid()
         self._reading = threading.RLock()
@@ -199,8 +201,14 @@ class Collector:
             self._drain.start()
             undo.callback(self._drain.join)
             undo.callback(self._stopping.set)
-        self._cells.start(DEPTHS.index(self.depth), self.stride)
+        self._count()
         undo.callback(self._cells.stop)
+        undo.callback(counters.stop)
+
+    def _count(self) -> None:
+        """Begin to count from zero."""
+        self._cells.start(DEPTHS.index(self.depth), self.stride)
+        counters.start(self.stride)
 
     def stop(self) -> None:
         """End: everything is put back, and the file, if there is one, is closed.
@@ -213,6 +221,7 @@ class Collector:
             _deactivate()
             return
         self._cells.stop()
+        counters.stop()
         self.meta = {**self.meta, "wall_ns": time.monotonic_ns() - self._started_ns}
         try:
             self._final = self.profile()
@@ -270,7 +279,8 @@ class Collector:
             part = self._new_part()
             # From here the runtime counts what is lost from zero, too.
             self._lost_before = self._lost
-            self._cells.start(DEPTHS.index(self.depth), self.stride)
+            self._missed += counters.missed
+            self._count()
             self._parts.append(part)
             if self.writer is not None:
                 self._write(self.writer, *part, scope)
@@ -289,6 +299,12 @@ class Collector:
             notes = []
             if self._lost:
                 notes.append(f"{self._lost:,} events were lost: the buffer overflowed.")
+            if missed := self._missed + counters.missed:
+                notes.append(
+                    f"{missed:,} launches on GPUs were not counted: a CUDA graph was being "
+                    "captured, and there was no room for another row. Call the operators once "
+                    "before the capture."
+                )
             mine = Profile.from_arrays(
                 self.strings,
                 {"wall_ns": time.monotonic_ns() - self._started_ns, **self.meta},
@@ -302,11 +318,13 @@ class Collector:
     def _new_part(self) -> tuple[Records, Records]:
         with self._reading:
             parts = []
-            for what, dtype in (("cells", record.CELL), ("operators", record.OPERATOR)):
+            on_gpus = counters.read()
+            kinds = (("cells", record.CELL), ("operators", record.OPERATOR))
+            for (what, dtype), more in zip(kinds, on_gpus, strict=True):
                 # Other threads may add contexts between the two calls.
                 rows = np.zeros(self._cells.count(what) + 16, dtype)
                 count = self._cells.read(what, rows.ctypes.data, len(rows))
-                rows = self._named(rows[: min(count, len(rows))])
+                rows = self._named(np.concatenate([rows[: min(count, len(rows))], more]))
                 rows["time_ns"] *= self._clock_rate()[2]
                 parts.append(rows)
             return add_cells(parts[0]), add_operators(parts[1])

@@ -11,6 +11,8 @@ resizing, warnings and errors are torch's own; where the function is one of floa
 values are then overwritten. Other dtypes (float64, complex) stay stock.
 
 Nothing is registered before the process uses CUDA, and triton is imported with the first call.
+
+The functions of a profiled session count in rows of ``cuda_counters``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any, Final
 
 from pytest_udftorch import dispatcher
 from pytest_udftorch.compilers import Active, Change
+from pytest_udftorch.cuda_counters import counters, layout
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
     LibdeviceError,
@@ -62,6 +65,9 @@ _SETTINGS: Final = {
 }
 _SETTING: Final = (1024, 0)
 _WARPS: Final = 4
+
+#: Of kernels that count, whose cost is one of each program more than of its elements.
+_COUNTING_SETTING: Final = (2048, 0)
 
 #: Below so many elements a GPU has more multiprocessors than there are large blocks.
 _FEW: Final = 1 << 18
@@ -227,6 +233,16 @@ class _State:
         self.active = active
         self.launchers: dict[Any, Any] = {}
         self.checked = False
+        #: Functions that a profiled session counts.
+        self.counted = frozenset(
+            name
+            for part in active.parts
+            if part.build.profiled
+            for name, dtype in part.functions
+            if dtype == "float32"
+        )
+        self._wanted: dict[str, frozenset[str]] = {}
+        self._checking = False
         self._library: Any = None
         self._hooks: Any = None
         self._stream: Any = None
@@ -237,6 +253,10 @@ class _State:
 
         Those that have a UDF at operator level are left to it.
         """
+        import torch
+
+        if self.counted:
+            counters.prepare(torch.cuda.current_device())
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
         kernels = _kernels(self, self.active.functions)
         self._library = dispatcher.implement(
@@ -248,6 +268,21 @@ class _State:
         library, self._library = self._library, None
         if library is not None:
             library._destroy()
+
+    def row(self, device: int, kernel: str, operator: str) -> Any:
+        """Return the row of ``cuda_counters`` that a launch counts in, or None.
+
+        Args:
+            device: index of the current GPU.
+            kernel: a key of ``cuda_counters.CALLS``.
+            operator: ATen's name without ``aten::``.
+        """
+        if not self.counted or not counters.active or self._checking:
+            return None
+        wanted = self._wanted.get(kernel)
+        if wanted is None:
+            wanted = self._wanted[kernel] = layout(kernel, self.counted)
+        return counters.row(device, kernel, wanted, operator) if wanted else None
 
     def launch(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
                constants: dict[str, Any], warps: int, registers: int = 0) -> None:  # fmt: skip
@@ -311,7 +346,7 @@ class _State:
             ) from error
         if torch.cuda.is_current_stream_capturing():
             return  # A capture cannot wait for a result.
-        self.checked = True
+        self.checked = self._checking = True
         try:
             for part in self.active.parts:
                 for function, dtype in part.functions:
@@ -321,6 +356,8 @@ class _State:
         except BaseException:
             self.checked = False
             raise
+        finally:
+            self._checking = False
 
     def _check_one(self, torch: Any, build: Any, function: str) -> None:
         from pytest_udftorch.session import _canary
@@ -467,8 +504,9 @@ def _on(device: Any) -> Iterator[None]:
         yield
 
 
-def _run_dense(state: _State, name: str, inputs: tuple[Any, ...], y: Any, formula: Formula) -> None:
-    """Compute dense tensors of one dtype and the same strides."""
+def _run_dense(state: _State, operator: str, inputs: tuple[Any, ...], y: Any,
+               formula: Formula) -> None:  # fmt: skip
+    """Compute dense tensors of one dtype and the same strides for an operator."""
     import torch
 
     n = y.numel()
@@ -477,18 +515,24 @@ def _run_dense(state: _State, name: str, inputs: tuple[Any, ...], y: Any, formul
     index = y.get_device()
     if index != torch._C._cuda_getDevice():
         with _on(y.device):
-            _run_dense(state, name, inputs, y, formula)
+            _run_dense(state, operator, inputs, y, formula)
         return
     function, a, b, c = formula
     address = y.data_ptr()
     for x in inputs:
         address |= x.data_ptr()
-    block, registers = _FEW_SETTING if n < _FEW else _SETTINGS.get(function, _SETTING)
+    row = state.row(index, function, operator)
+    if n < _FEW:
+        block, registers = _FEW_SETTING
+    elif row is not None:
+        block, registers = _COUNTING_SETTING
+    else:
+        block, registers = _SETTINGS.get(function, _SETTING)
     # Triton tells aligned pointers and 64-bit numbers from others.
-    key = (function, y.dtype, address & 15 == 0, n >= 2**31, index, block)
+    key = (function, y.dtype, address & 15 == 0, n >= 2**31, index, block, row is None)
     state.launch(
         key, "unary" if len(inputs) == 1 else "binary", -(-n // block),
-        (*inputs, y, n, a, b, c), {"F": function, "BLOCK": block}, _WARPS, registers,
+        (*inputs, y, n, a, b, c, row), {"F": function, "BLOCK": block}, _WARPS, registers,
     )  # fmt: skip
 
 
@@ -692,11 +736,11 @@ def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
 
     handled = _handled()
     formulas = {"forward": _fixed("logsigmoid")(), "backward": _fixed("logsigmoid_backward")()}
-    op = _unary("log_sigmoid", ("exp", "log1p"))
 
     def after(name: str, count: int, outputs: tuple[str, ...]) -> Callable[..., Any]:
         stock = _stock(name)
         formula = formulas["forward" if count == 1 else "backward"]
+        op = _unary(name.partition(".")[0], ("exp", "log1p"))
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
             inputs = tuple(args[:count])
@@ -719,14 +763,14 @@ def _log_sigmoid_kernels(state: _State) -> dict[str, Callable[..., Any]]:
         if x.dtype not in handled or not _is_dense(x):
             return forward_after(x)
         y = torch.empty_like(x)
-        _run_dense(state, op.name, (x,), y, formulas["forward"])
+        _run_dense(state, "log_sigmoid_forward", (x,), y, formulas["forward"])
         return y, x.new_empty(0)
 
     def backward(grad: Any, x: Any, buffer: Any) -> Any:
         if x.dtype not in handled or not _alike((grad, x)):
             return backward_after(grad, x, buffer)
         gx = torch.empty_like(grad)
-        _run_dense(state, op.name, (grad, x), gx, formulas["backward"])
+        _run_dense(state, "log_sigmoid_backward", (grad, x), gx, formulas["backward"])
         return gx
 
     return {
@@ -746,9 +790,9 @@ def _power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def _run_rows(state: _State, name: str, tensors: tuple[Any, ...], dim: int,
+def _run_rows(state: _State, operator: str, name: str, tensors: tuple[Any, ...], dim: int,
               constants: dict[str, Any]) -> None:  # fmt: skip
-    """Run a kernel over the rows along ``dim`` of contiguous tensors of one shape."""
+    """Run an operator's kernel over the rows along ``dim`` of contiguous tensors of one shape."""
     import torch
 
     y = tensors[-1]
@@ -757,7 +801,7 @@ def _run_rows(state: _State, name: str, tensors: tuple[Any, ...], dim: int,
     index = y.get_device()
     if index != torch._C._cuda_getDevice():
         with _on(y.device):
-            _run_rows(state, name, tensors, dim, constants)
+            _run_rows(state, operator, name, tensors, dim, constants)
         return
     n = y.shape[dim] if y.dim() else 1
     inner = math.prod(y.shape[dim + 1 :]) if y.dim() else 1
@@ -766,15 +810,18 @@ def _run_rows(state: _State, name: str, tensors: tuple[Any, ...], dim: int,
     for t in tensors:
         address |= t.data_ptr()
     dtypes = tuple(t.dtype for t in tensors)
+    short = inner == 1 and n <= _ROW_IN_REGISTERS
+    calls = f"{'log_' if constants.get('LOG') else ''}{name}_{'rows' if short else 'tiles'}"
+    row = state.row(index, calls, operator)
     shared = (name, dtypes, address & 15 == 0, n % 16 == 0, n == 1, n >= 2**31, index,
-              *constants.values())  # fmt: skip
-    if inner == 1 and n <= _ROW_IN_REGISTERS:
+              row is None, *constants.values())  # fmt: skip
+    if short:
         block = _power_of_two(n)
         rows = max(1, _ROW_ELEMENTS // block)
         warps = min(32, max(1, rows * block // (32 * _ROW_PER_THREAD)))
         state.launch(
             (*shared, block, outer >= 2**31), f"{name}_rows", -(-outer // rows),
-            (*tensors, outer, n), {**constants, "BLOCK": block, "ROWS": rows}, warps,
+            (*tensors, outer, n, row), {**constants, "BLOCK": block, "ROWS": rows}, warps,
         )  # fmt: skip
         return
     columns = min(_power_of_two(inner), 64)
@@ -784,7 +831,7 @@ def _run_rows(state: _State, name: str, tensors: tuple[Any, ...], dim: int,
     warps = min(16, max(1, tile * columns // 256))
     state.launch(
         (*shared, columns, tile, inner % 16 == 0, inner == 1, inner >= 2**31, blocks >= 2**31),
-        f"{name}_tiles", outer * blocks, (*tensors, n, inner, blocks),
+        f"{name}_tiles", outer * blocks, (*tensors, n, inner, blocks, row),
         {**constants, "TILE": tile, "COLUMNS": columns}, warps,
     )  # fmt: skip
 
@@ -798,7 +845,9 @@ def _softmax_kernels(state: _State, name: str, *, log: bool) -> dict[str, Callab
     def fill(x: Any, dim: int, y: Any) -> None:
         direct = y.is_contiguous()
         target = y if direct else torch.empty(y.shape, dtype=y.dtype, device=y.device)
-        _run_rows(state, "softmax", (x.contiguous(), target), dim % max(x.dim(), 1), {"LOG": log})
+        _run_rows(
+            state, name, "softmax", (x.contiguous(), target), dim % max(x.dim(), 1), {"LOG": log}
+        )  # fmt: skip
         if not direct:
             y.copy_(target)
 
@@ -836,7 +885,7 @@ def _log_softmax_backward_kernels(state: _State) -> dict[str, Callable[..., Any]
         direct = gx.is_contiguous()
         target = gx if direct else torch.empty(gx.shape, dtype=gx.dtype, device=gx.device)
         _run_rows(
-            state, "log_softmax_backward", (grad.contiguous(), output.contiguous(), target),
+            state, name, "log_softmax_backward", (grad.contiguous(), output.contiguous(), target),
             dim % max(grad.dim(), 1), {},
         )  # fmt: skip
         if not direct:

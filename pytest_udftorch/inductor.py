@@ -103,7 +103,9 @@ def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
     """
     if not active.functions:
         return lambda: None
-    kind = codegen.TritonOverrides
+    kind = codegen.TritonKernelOverrides
+    # Wraps sigmoid for float64 when the first kernel is made, and once only.
+    kind._setup_libdevice_routing()
     own = {name: kind.__dict__.get(name) for name in ("sigmoid", "reciprocal")}
     for name, formula in (("sigmoid", _sigmoid), ("reciprocal", _reciprocal)):
         setattr(kind, name, staticmethod(_in_float32(formula, getattr(kind, name))))

@@ -14,7 +14,7 @@ from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
-_PROFILER_ABI: Final = 2  # UDFPROF_ABI in llvm/runtime/udfprof.h
+_PROFILER_ABI: Final = 3  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
 
 class _CSlot(ctypes.Structure):
@@ -225,6 +225,9 @@ class Cells:
         lib.udfprof_operator_udf.argtypes = (ctypes.c_uint32, word, word)
         lib.udfprof_operator_udf.restype = None
         lib.udfprof_memory.restype = word
+        #: Where the calling thread is: its module's id times 4, plus the stage.
+        self.place = lib.udfprof_place
+        self.place.argtypes, self.place.restype = (), word
         lib.udfprof_clocks.argtypes = (ctypes.POINTER(word), ctypes.POINTER(word))
         lib.udfprof_clocks.restype = None
 

@@ -26,7 +26,7 @@ from pytest_udftorch.errors import (
     ProfileMismatchError,
     nearest,
 )
-from pytest_udftorch.record import DTYPES, FORMS, STAGES, Records, StringTable
+from pytest_udftorch.record import DEVICES, DTYPES, FORMS, STAGES, Records, StringTable
 
 Kind = Literal["nan", "inf", "subnormal"]
 
@@ -35,10 +35,10 @@ IDENTITY: Final = ("library", "version", "build_id", "cpu_level", "torch", "dept
 
 #: What a table can have one row for.
 GROUPS: Final = {
-    "function": ("function", "dtype"),
-    "operator": ("operator",),
-    "layer": ("module",),
-    "stage": ("stage",),
+    "function": ("function", "dtype", "device"),
+    "operator": ("operator", "device"),
+    "layer": ("module", "device"),
+    "stage": ("stage", "device"),
 }
 
 #: How a layer is shown that is none: code outside of every nn.Module.
@@ -84,7 +84,7 @@ class Row:
     """Cells that were added up, and how often operators ran that used the function.
 
     Attributes:
-        key: which function, dtype, form, stage, operator and module; those that were added
+        key: which function, dtype, form, device, stage, operator and module; those that were added
             up over are missing.
         cell: one CELL; its ids are meaningless where ``key`` has no such name.
         operator_calls: of the operators in whose calls one of the functions was used.
@@ -103,6 +103,8 @@ class Row:
         for name, text in self.key.items():
             if name == "module":
                 parts.append(text or NO_MODULE)
+            elif name == "device":
+                parts += [text] if text != DEVICES[0] else []
             elif name != "dtype" or text not in ("float32", "any"):
                 parts.append(text or "(none)")
         return " ".join(parts)
@@ -187,7 +189,7 @@ class First:
 
     Attributes:
         kind: ``nan``, ``inf`` or ``subnormal``.
-        function, dtype, form, operator, module, stage: which one, and where.
+        function, dtype, form, device, operator, module, stage: which one, and where.
         time_ns: when: UTC, ns since 1970.
         after_s: the same, since the profile began.
     """
@@ -196,6 +198,7 @@ class First:
     function: str
     dtype: str
     form: str
+    device: str
     operator: str
     module: str
     stage: str
@@ -203,8 +206,9 @@ class First:
     after_s: float
 
     def __str__(self) -> str:
+        kind = self.dtype if self.device == DEVICES[0] else f"{self.dtype}, {self.device}"
         return (
-            f"{self.function} ({self.dtype}) in {self.operator or 'no operator'}, layer "
+            f"{self.function} ({kind}) in {self.operator or 'no operator'}, layer "
             f"{self.module or NO_MODULE}, {self.stage}, after {self.after_s:.3f} s"
         )
 
@@ -290,8 +294,8 @@ class Profile:
     Attributes:
         processes: for each process what its header says: library, build, clocks, rank, ...
         strings: id -> string, for the ids in the arrays.
-        cells: dtype CELL, one for each function, dtype, form, stage, operator and module.
-        operators: dtype OPERATOR, one for each operator, module and stage.
+        cells: dtype CELL, one for each function, dtype, form, device, stage, operator and module.
+        operators: dtype OPERATOR, one for each operator, module, stage and device.
         events: dtype EVENT, by their start; empty unless the depth is ``events``.
         notes: sentences about what is missing.
 
@@ -408,7 +412,7 @@ class Profile:
         """Return the cells added up for each value of ``key``, in the order of the run.
 
         Args:
-            *key: some of function, dtype, form, stage, operator, module.
+            *key: some of function, dtype, form, device, stage, operator, module.
         """
         cells = add_cells(self.cells, key)
         if not len(cells):
@@ -416,20 +420,11 @@ class Profile:
         columns = {name: self._texts(name, cells) for name in key}
         full, starts = _grouped(self.cells, key)
         ends = [*starts[1:], len(full)]
-        contexts = {
-            (int(o["operator"]), int(o["module"]), int(o["stage"])): o for o in self.operators
-        }
+        contexts = {tuple(int(o[name]) for name in record.OPERATOR_KEY): o for o in self.operators}
         found = []
         for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
             part = full[start:end]
-            used = set(
-                zip(
-                    part["operator"].tolist(),
-                    part["module"].tolist(),
-                    part["stage"].tolist(),
-                    strict=True,
-                )
-            )
+            used = set(zip(*(part[name].tolist() for name in record.OPERATOR_KEY), strict=True))
             ops = [contexts[c] for c in used if c in contexts]
             found.append(
                 Row(
@@ -442,11 +437,12 @@ class Profile:
         return found
 
     def layers(self) -> list[Row]:
-        """Return one row per module, function and dtype; modules in the order of first use.
+        """Return one row per module, function, dtype and device; modules in the order of first use.
 
         What belongs to no module comes last.
         """
-        return sorted(self.rows("module", "function", "dtype"), key=lambda r: not r.key["module"])
+        rows = self.rows("module", "function", "dtype", "device")
+        return sorted(rows, key=lambda r: not r.key["module"])
 
     def table(self, by: str = "function", top: int | None = None) -> str:
         """Return a table for a terminal.
@@ -509,7 +505,7 @@ class Profile:
         numbers = rows[name].tolist()
         if name in ("function", "operator", "module"):
             return [self.strings[n] for n in numbers]
-        names = {"dtype": DTYPES, "form": FORMS, "stage": STAGES}[name]
+        names = {"dtype": DTYPES, "form": FORMS, "stage": STAGES, "device": DEVICES}[name]
         return [names[n] for n in numbers]
 
     # Plain data ----------------------------------------------------------------------
@@ -519,7 +515,7 @@ class Profile:
         firsts = {kind: self.first(kind) for kind in ("nan", "inf", "subnormal")}
         return {
             **{k: self.meta[k] for k in IDENTITY if k in self.meta},
-            "functions": [row.as_dict() for row in self.rows("function", "dtype")],
+            "functions": [row.as_dict() for row in self.rows("function", "dtype", "device")],
             "first": {kind: str(first) for kind, first in firsts.items() if first},
             "notes": list(self.notes),
         }

@@ -48,6 +48,8 @@ FORMS: Final = ("scalar", "v4", "v8", "v16", "array", "operator")
 
 #: What the runtime calls them is this plus a number (udfprof.h).
 FIRST_OPERATOR_UDF: Final = 1000
+#: Where a function ran. One that was called on a GPU is a launch of a kernel, form ``array``.
+DEVICES: Final = ("cpu", "cuda")
 STAGES: Final = ("other", "forward", "backward", "optimizer")
 DEPTHS: Final = ("counters", "timed", "events")
 
@@ -92,11 +94,12 @@ MAXIMA: Final = ("in_max", "out_max")
 FIRSTS: Final = ("made_nan_ns", "made_inf_ns", "made_subnormal_ns")
 
 #: What tells the cells of a process apart.
-CELL_KEY: Final = ("function", "dtype", "form", "stage", "operator", "module")
-OPERATOR_KEY: Final = ("operator", "module", "stage")
+CELL_KEY: Final = ("function", "dtype", "form", "device", "stage", "operator", "module")
+OPERATOR_KEY: Final = ("operator", "module", "stage", "device")
 
 #: One function in one form, dtype and context: 10,432 bytes. ``function``, ``operator`` and
-#: ``module`` are ids of strings, ``dtype``, ``form`` and ``stage`` indices of the tuples above.
+#: ``module`` are ids of strings, ``dtype``, ``form``, ``stage`` and ``device`` indices of the
+#: tuples above.
 #: Minima and maxima are over values that are no NaN, infinities included; where there was
 #: none, they are +inf and -inf. ``in`` covers all arguments of a function together.
 CELL: Final = _struct(
@@ -105,7 +108,8 @@ CELL: Final = _struct(
         ("dtype", "u1", ()),
         ("form", "u1", ()),
         ("stage", "u1", ()),
-        ("pad", "u1", (3,)),
+        ("device", "u1", ()),
+        ("pad", "u1", (2,)),
         ("operator", "<u4", ()),
         ("module", "<u4", ()),
         ("calls", "<u8", ()),
@@ -130,7 +134,8 @@ OPERATOR: Final = _struct(
         ("operator", "<u4", ()),
         ("module", "<u4", ()),
         ("stage", "u1", ()),
-        ("pad", "u1", (7,)),
+        ("device", "u1", ()),
+        ("pad", "u1", (6,)),
         ("calls", "<u8", ()),
         ("time_ns", "<f8", ()),
     ]
@@ -733,7 +738,8 @@ def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
     for name in ("function", "operator", "module"):
         if name in names:
             _text(content, np.unique(rows[name]))
-    for name, known in (("dtype", DTYPES), ("form", FORMS), ("stage", STAGES)):
+    coded = {"dtype": DTYPES, "form": FORMS, "stage": STAGES, "device": DEVICES}
+    for name, known in coded.items():
         if name in names and len(rows) and rows[name].max() >= len(known):
             raise _Unreadable(f"{name} {rows[name].max()} is unknown")
     return rows

@@ -49,6 +49,7 @@ _KIND_TITLES: Final[dict[Kind, str]] = {
 }
 
 _TOP: Final = 8
+_EVERYTHING: Final = ("module", "function", "dtype", "device", "form", "stage", "operator")
 
 
 # Terminal ----------------------------------------------------------------------------
@@ -470,7 +471,6 @@ def _chart_row(
     names: Sequence[str],
     number: int,
 ) -> str:
-    module, function, dtype = key
     rows = [row for row in found if row is not None]
     lines = []
     for name, row in zip(names, found, strict=True):
@@ -488,10 +488,10 @@ def _chart_row(
             f'<svg height="{y + 1}"><use href="#bands"/>{"".join(strips)}</svg>'
             f'<div class="limits">{"".join(limits)}</div>'
         )
-    what = function if dtype == "float32" else f"{function} {dtype}"
+    what = _function(rows[0])
     counts = list(dict.fromkeys(f"{r.operator_calls:,}" for r in rows))
     calls = " and ".join(counts) + (" operator call" if counts == ["1"] else " operator calls")
-    shown = escape(module or NO_MODULE)
+    shown = escape(key[0] or NO_MODULE)
     data = {
         "use": number,
         "headroom": min(map(headroom, rows)),
@@ -714,7 +714,8 @@ def _layers(profiles: Sequence[Profile], names: Sequence[str]) -> str:
 
 def _function(row: Row) -> str:
     function, dtype = row.key["function"], row.key["dtype"]
-    return function if dtype in ("float32", "any") else f"{function} {dtype}"
+    text = function if dtype in ("float32", "any") else f"{function} {dtype}"
+    return text if row.key["device"] == record.DEVICES[0] else f"{text} {row.key['device']}"
 
 
 def _time_cells(row: Row, profile: Profile) -> list[Cell]:
@@ -727,14 +728,16 @@ def _time_cells(row: Row, profile: Profile) -> list[Cell]:
 
 def _functions(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     timed = any(p.time_ns for p in profiles)
-    longest = max((r.time_ns for p in profiles for r in p.rows("function", "dtype")), default=0)
+    longest = max(
+        (r.time_ns for p in profiles for r in p.rows("function", "dtype", "device")), default=0
+    )
     header = ["function", *_library_head(profiles), "operator calls", "calls", "elements"]
     header += ["time", "share", "time per element"] if timed else []
     header += [*_RANGE_HEAD, *_SPECIAL_HEAD]
     # The libraries of one function beside each other.
     found: dict[str, list[list[Cell]]] = {}
     for number, (profile, name) in enumerate(zip(profiles, names, strict=True)):
-        for row in profile.rows("function", "dtype"):
+        for row in profile.rows("function", "dtype", "device"):
             cells = [
                 text_cell(_function(row)),
                 *_library(profiles, name),
@@ -785,7 +788,7 @@ def _stages(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     found: dict[str, list[list[Cell]]] = {}
     for profile, name in zip(profiles, names, strict=True):
         rows: dict[str, dict[str, Row]] = {}
-        for row in profile.rows("function", "dtype", "stage"):
+        for row in profile.rows("function", "dtype", "device", "stage"):
             rows.setdefault(_function(row), {})[row.key["stage"]] = row
         for function, by_stage in rows.items():
             cells = [text_cell(function), *_library(profiles, name)]
@@ -817,7 +820,7 @@ def _operators(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     header += ["time in function", "time of operator", "share of operator"] if timed else []
     found: dict[tuple[str, ...], list[list[Cell]]] = {}
     for profile, name in zip(profiles, names, strict=True):
-        for row in profile.rows("operator", "function", "dtype"):
+        for row in profile.rows("operator", "function", "dtype", "device"):
             cells = [
                 text_cell(row.key["operator"] or "(no operator)", wrap=True),
                 *_library(profiles, name),
@@ -845,7 +848,7 @@ def _cells(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     header += ["calls", "elements", *_RANGE_HEAD, *_SPECIAL_HEAD]
     rows = []
     for profile, name in zip(profiles, names, strict=True):
-        for row in profile.rows("module", "function", "dtype", "form", "stage", "operator"):
+        for row in profile.rows(*_EVERYTHING):
             rows.append(
                 [
                     text_cell(row.key["module"] or NO_MODULE, wrap=True),
@@ -867,7 +870,8 @@ def _cells(profiles: Sequence[Profile], names: Sequence[str]) -> str:
             "<h2>Everything</h2>",
             '<p class="hint">One line for each function, form, stage, operator and layer. Forms: '
             "scalar; v4, v8 and v16 take so many elements at once; array takes any number; "
-            "operator is a UDF at operator level.</p>",
+            "operator is a UDF at operator level. What ran on a GPU says cuda; a call is a launch "
+            "there.</p>",
             table("cells", header, rows),
         ]
     )

@@ -7,8 +7,9 @@
 // call that is sampled, and compares its arguments with bounds
 // (llvm/runtime/udfprof.h) before the body and its results after it: branches
 // that are hardly ever taken. Behind them lies the code of
-// llvm/runtime/observe.c, which looks closer. An array form calls observe.c at
-// once, which calls F.body on chunks.
+// llvm/runtime/observe.c, which looks closer. Of what instructions make masks
+// is only done here what cannot be left out: each takes as long as several
+// others. An array form calls observe.c at once, which calls F.body on chunks.
 //
 // Of a function with an `ordinary` range the results need no look: between
 // these bounds arguments that are neither zero nor subnormal have ordinary
@@ -30,6 +31,7 @@
 #include "llvm/IR/Module.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/MathExtras.h"
+#include <tuple>
 
 #define DEBUG_TYPE "udf-instrument"
 
@@ -54,18 +56,14 @@ namespace {
 enum HotOffset : unsigned {
   Left = 0,
   Zeros = 8,
-  Infinities = 16,
+  Cell = 16,
   InLow = 24,
   InHigh = 32,
   OutLow = 40,
   OutHigh = 48,
-  Cell = 56,
-  Passed = 64,
-  HotSize = 128
+  Infinities = 56,
+  HotSize = 64
 };
-
-// In udfprof_hot::passed of one lane: a zero, a negative infinity.
-constexpr unsigned OneZero = 1, OneInfinity = 1 << 16;
 
 // The same of struct udfprof_cell.
 enum CellOffset : unsigned { Due = 0, Live = 4, HotOf = 8 };
@@ -118,8 +116,7 @@ private:
   Value *callerOf(IRBuilder<> &B) const;
   Value *allLanes(IRBuilder<> &B, Value *Truth) const;
   void emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero, Value *Infinity);
-  Value *passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
-                Value *&Infinity);
+  std::pair<Value *, Value *> zeroAndInfinity(IRBuilder<> &B, Value *X);
   uint64_t encoding(double X) const;
   void emitArray(Function *Body);
   void emitJoint(Function *Body);
@@ -432,68 +429,57 @@ Value *Instrumenter::isOld(IRBuilder<> &B, Value *X, Value *Hot,
                      B.CreateICmpNE(Exponent, Constant::getNullValue(Int)));
 }
 
-/// Whether each lane of X passes in front of the body; also says which lanes of
-/// an exponential pass as zeros and as negative infinities.
-Value *Instrumenter::passes(IRBuilder<> &B, Value *X, Value *Hot, Value *&Zero,
-                            Value *&Infinity) {
-  Value *Old = isOld(B, X, Hot, HotOffset::InLow);
-  if (W.IsExponential) {
-    unsigned Bits = W.IsDouble ? 64 : 32;
-    Type *Int = X->getType()->getWithNewType(B.getIntNTy(Bits));
-    Value *Encoding = B.CreateBitCast(X, Int);
-    // In a variable (of observe.c), or LLVM would compare with 0.0, which
-    // subnormals equal under DAZ.
-    std::string Name =
-        ("__udf_magnitude_" + Twine(W.IsDouble ? "d" : "f")).str();
-    Type *ElemInt = B.getIntNTy(Bits);
-    auto *Variable =
-        cast<GlobalVariable>(M.getOrInsertGlobal(Name, ElemInt, [&] {
-          auto *G = new GlobalVariable(M, ElemInt, /*isConstant=*/false,
-                                       GlobalValue::ExternalLinkage,
-                                       /*Initializer=*/nullptr, Name);
-          G->setVisibility(GlobalValue::HiddenVisibility);
-          G->setDSOLocal(true);
-          return G;
-        }));
-    Value *Mask = B.CreateAlignedLoad(ElemInt, Variable, Align(Bits / 8));
-    if (lanes() > 1)
-      Mask = B.CreateVectorSplat(lanes(), Mask);
-    Value *Magnitude = B.CreateAnd(Encoding, Mask);
-    Zero = B.CreateICmpEQ(Magnitude, Constant::getNullValue(Int), "zero");
-    Infinity = B.CreateICmpEQ(
-        Encoding,
-        ConstantInt::get(
-            Int, APFloat::getInf(ElemTy->getFltSemantics(), /*Negative=*/true)
-                     .bitcastToAPInt()),
-        "infinity");
-    Old = B.CreateOr(Old, B.CreateOr(Zero, Infinity));
-  }
-  return Old;
+/// Which lanes of X, an argument of an exponential, are zeros, and which are
+/// negative infinities.
+std::pair<Value *, Value *> Instrumenter::zeroAndInfinity(IRBuilder<> &B,
+                                                          Value *X) {
+  unsigned Bits = W.IsDouble ? 64 : 32;
+  Type *Int = X->getType()->getWithNewType(B.getIntNTy(Bits));
+  Value *Encoding = B.CreateBitCast(X, Int);
+  // In a variable (of observe.c), or LLVM would compare with 0.0, which
+  // subnormals equal under DAZ.
+  std::string Name = ("__udf_magnitude_" + Twine(W.IsDouble ? "d" : "f")).str();
+  Type *ElemInt = B.getIntNTy(Bits);
+  auto *Variable = cast<GlobalVariable>(M.getOrInsertGlobal(Name, ElemInt, [&] {
+    auto *G = new GlobalVariable(M, ElemInt, /*isConstant=*/false,
+                                 GlobalValue::ExternalLinkage,
+                                 /*Initializer=*/nullptr, Name);
+    G->setVisibility(GlobalValue::HiddenVisibility);
+    G->setDSOLocal(true);
+    return G;
+  }));
+  Value *Mask = B.CreateAlignedLoad(ElemInt, Variable, Align(Bits / 8));
+  if (lanes() > 1)
+    Mask = B.CreateVectorSplat(lanes(), Mask);
+  Value *Magnitude = B.CreateAnd(Encoding, Mask);
+  Value *Zero = B.CreateICmpEQ(Magnitude, Constant::getNullValue(Int), "zero");
+  Value *Infinity = B.CreateICmpEQ(
+      Encoding,
+      ConstantInt::get(Int, APFloat::getInf(ElemTy->getFltSemantics(),
+                                            /*Negative=*/true)
+                                .bitcastToAPInt()),
+      "infinity");
+  return {Zero, Infinity};
 }
 
-/// Counts in vectors, which needs no way from masks to numbers.
+/// Counts the lanes that are true.
 void Instrumenter::emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero,
                               Value *Infinity) {
-  if (lanes() == 1) {
-    for (auto [Offset, Is] :
-         {std::pair<unsigned, Value *>{HotOffset::Zeros, Zero},
-          {HotOffset::Infinities, Infinity}}) {
-      Value *At = word(B, Hot, Offset);
-      Type *I64 = B.getInt64Ty();
-      B.CreateAlignedStore(B.CreateAdd(B.CreateAlignedLoad(I64, At, Align(8)),
-                                       B.CreateZExt(Is, I64)),
-                           At, Align(8));
-    }
-    return;
+  Type *I64 = B.getInt64Ty();
+  for (auto [Offset, Is] :
+       {std::pair<unsigned, Value *>{HotOffset::Zeros, Zero},
+        {HotOffset::Infinities, Infinity}}) {
+    Value *Count = Is;
+    if (lanes() > 1)
+      Count = B.CreateUnaryIntrinsic(
+          Intrinsic::ctpop,
+          B.CreateZExt(B.CreateBitCast(Is, B.getIntNTy(lanes())),
+                       B.getInt32Ty()));
+    Value *At = word(B, Hot, Offset);
+    B.CreateAlignedStore(B.CreateAdd(B.CreateAlignedLoad(I64, At, Align(8)),
+                                     B.CreateZExt(Count, I64)),
+                         At, Align(8));
   }
-  auto *Ty = FixedVectorType::get(B.getInt32Ty(), lanes());
-  Value *At = word(B, Hot, HotOffset::Passed);
-  Value *Sum = B.CreateAlignedLoad(Ty, At, Align(64), "passed");
-  Sum = B.CreateSelect(Zero, B.CreateAdd(Sum, ConstantInt::get(Ty, OneZero)),
-                       Sum);
-  Sum = B.CreateSelect(
-      Infinity, B.CreateAdd(Sum, ConstantInt::get(Ty, OneInfinity)), Sum);
-  B.CreateAlignedStore(Sum, At, Align(64));
 }
 
 /// Measures some calls of the body when the call is due for it.
@@ -591,12 +577,17 @@ void Instrumenter::emitRowEnd(IRBuilder<> &B, Function *Cold, Function *Body,
   Value *Hot = B.CreateAlignedLoad(
       B.getPtrTy(), word(B, Cell, CellOffset::HotOf), Align(8), "hot");
   Value *Zero = nullptr, *Infinity = nullptr;
-  Value *Old = passes(B, X, Hot, Zero, Infinity);
-  B.CreateCondBr(allLanes(B, B.CreateOr(Old, B.CreateNot(Live))), Pass, Full);
+  Value *Passes =
+      B.CreateOr(isOld(B, X, Hot, HotOffset::InLow), B.CreateNot(Live));
+  if (W.IsExponential) {
+    std::tie(Zero, Infinity) = zeroAndInfinity(B, X);
+    Passes = B.CreateOr(Passes, B.CreateOr(Zero, Infinity));
+  }
+  B.CreateCondBr(allLanes(B, Passes), Pass, Full);
 
   B.SetInsertPoint(Pass);
   B.CreateAlignedStore(B.getInt32(~0u), LiveAt, Align(4));
-  if (Zero)
+  if (W.IsExponential)
     emitPassed(B, Hot, B.CreateAnd(Zero, Live), B.CreateAnd(Infinity, Live));
   CallInst *Y = callBody(B, Body, {X}, Attribute::NoInline);
   Y->setTailCall();
@@ -689,11 +680,31 @@ void Instrumenter::emitLanes(Function *Body) {
   B.CreateRet(Z);
 
   B.SetInsertPoint(Known);
-  Value *Zero = nullptr, *Infinity = nullptr;
-  Value *Pass = passes(B, Args[0], Hot, Zero, Infinity);
+  Value *IsOld = isOld(B, Args[0], Hot, HotOffset::InLow);
   for (Value *Arg : drop_begin(Args))
-    Pass = B.CreateAnd(Pass, passes(B, Arg, Hot, Zero, Infinity));
-  B.CreateCondBr(allLanes(B, Pass), Old, Look, likely());
+    IsOld = B.CreateAnd(IsOld, isOld(B, Arg, Hot, HotOffset::InLow));
+  if (W.IsExponential) {
+    // Finding zeros takes longer than the test before. Where none has come up
+    // yet, none is expected; where one has, as softmax makes one in a row, all
+    // are looked for at once: which call holds one, no branch can predict.
+    BasicBlock *Plain = BasicBlock::Create(Ctx, "plain", F);
+    BasicBlock *Maybe = BasicBlock::Create(Ctx, "maybe", F);
+    BasicBlock *Passed = BasicBlock::Create(Ctx, "passed", F);
+    Value *Zeros =
+        B.CreateAlignedLoad(I64, word(B, Hot, HotOffset::Zeros), Align(8));
+    B.CreateCondBr(B.CreateIsNull(Zeros), Plain, Maybe);
+    B.SetInsertPoint(Plain);
+    B.CreateCondBr(allLanes(B, IsOld), Old, Maybe, likely());
+    B.SetInsertPoint(Maybe);
+    auto [Zero, Infinity] = zeroAndInfinity(B, Args[0]);
+    B.CreateCondBr(allLanes(B, B.CreateOr(IsOld, B.CreateOr(Zero, Infinity))),
+                   Passed, Look, likely());
+    B.SetInsertPoint(Passed);
+    emitPassed(B, Hot, Zero, Infinity);
+    B.CreateBr(Old);
+  } else {
+    B.CreateCondBr(allLanes(B, IsOld), Old, Look, likely());
+  }
 
   B.SetInsertPoint(Look);
   Z = B.CreateCall(LookAt, Args);
@@ -701,8 +712,6 @@ void Instrumenter::emitLanes(Function *Body) {
   B.CreateRet(Z);
 
   B.SetInsertPoint(Old);
-  if (Zero)
-    emitPassed(B, Hot, Zero, Infinity);
   CallInst *Y = callBody(B, Body, Args, Attribute::AlwaysInline);
   Y->setTailCall();
   if (W.IsOrdinary) {

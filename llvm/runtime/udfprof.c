@@ -143,7 +143,6 @@ static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
   C->live = UINT32_MAX;
   Hot->left = 0;
   Hot->zeros = Hot->infinities = 0;
-  memset(Hot->passed, 0, sizeof Hot->passed);
   clearBounds(C);
   for (int Side = 0; Side < 2; ++Side) {
     clearRange(&C->before[Side]);
@@ -161,19 +160,7 @@ struct passed {
 };
 
 static struct passed passedOf(const struct udfprof_hot *Hot) {
-  struct passed P = {Hot->zeros, Hot->infinities};
-  for (int I = 0; I < 16; ++I) {
-    P.Zeros += Hot->passed[I] & 0xffff;
-    P.Infinities += Hot->passed[I] >> 16;
-  }
-  return P;
-}
-
-static void collectPassed(struct udfprof_hot *Hot) {
-  const struct passed P = passedOf(Hot);
-  Hot->zeros = P.Zeros;
-  Hot->infinities = P.Infinities;
-  memset(Hot->passed, 0, sizeof Hot->passed);
+  return (struct passed){Hot->zeros, Hot->infinities};
 }
 
 static uint64_t callsOf(const struct udfprof_cell *C) {
@@ -500,9 +487,17 @@ static uint32_t moduleOfNode(uint64_t Sequence, uint64_t Thread) {
     uint64_t Count = __atomic_load_n(&T->made_count, __ATOMIC_ACQUIRE);
     if (T->torch_id != Thread || !Count)
       continue;
-    // The last entry that is not behind the node; entries are in order.
-    uint64_t Low = Count > UDFPROF_MADE ? Count - UDFPROF_MADE : 0;
-    uint64_t High = Count;
+    // The last entry that is not behind the node; entries are in order. It is
+    // near the end, of which strides are taken: halves of all would meet other
+    // cache lines.
+    const uint64_t First = Count > UDFPROF_MADE ? Count - UDFPROF_MADE : 0;
+    uint64_t Low = Count, High = Count, Step = 1;
+    do {
+      High = Low;
+      Low = High - First > Step ? High - Step : First;
+      Step *= 2;
+    } while (Low > First &&
+             T->made[Low & UDFPROF_MADE_MASK].sequence > Sequence);
     if (T->made[Low & UDFPROF_MADE_MASK].sequence > Sequence)
       return 0;
     while (High - Low > 1) {
@@ -641,6 +636,11 @@ static struct place placeOf(const struct udfprof_thread *T) {
   return P;
 }
 
+uint64_t udfprof_place(void) {
+  const struct place P = placeOf(udfprof_attach());
+  return (uint64_t)P.Module << 2 | P.Stage;
+}
+
 static struct udfprof_row *rowOf(struct udfprof_thread *T, const void *Caller) {
   const struct udfprof_region *Region = T->region;
   if (Region && !T->name)
@@ -706,11 +706,7 @@ struct udfprof_cell *udfprof_turn(uint32_t slot, const void *caller,
     C->due |= UDFPROF_SAMPLE;
   if (!(Before & C->time_mask))
     C->due |= UDFPROF_TIME;
-  // Halves of hot->passed hold 16 bits.
-  const uint64_t Mask = C->sample_mask & 0x7fff;
-  if (!(Before & Mask))
-    collectPassed(C->hot);
-  uint64_t Next = (Before | Mask) + 1;
+  uint64_t Next = (Before | C->sample_mask) + 1;
   if (C->row_calls) {
     if (Before == C->row_next) {
       C->live = (1u << C->row_rest) - 1;

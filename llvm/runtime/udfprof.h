@@ -25,7 +25,7 @@ extern "C" {
 #define UDFPROF_EXPORT __attribute__((visibility("default")))
 
 /// Read by pytest_udftorch/native.py, which checks it.
-#define UDFPROF_ABI 2
+#define UDFPROF_ABI 3
 
 enum {
   // One slot per function, dtype and form: (function * 2 + dtype) * 5 + form.
@@ -71,21 +71,20 @@ struct udfprof_range {
 };
 
 /// What generated code reads and writes of one function and form in one
-/// context, at the offsets that Instrument.cpp states: a cache line in its row,
-/// and another one for functions of which generated code knows the results of
-/// zero and of negative infinity (see Instrument.cpp), and counts these itself.
+/// context, at the offsets that Instrument.cpp states: a cache line in its row.
 struct udfprof_hot {
-  int64_t left;               ///< calls until the next one that is looked at
-  uint64_t zeros, infinities; ///< that passed, but for those in `passed`
+  int64_t left; ///< calls until the next one that is looked at
+  // Arguments of functions of which generated code knows the results of zero
+  // and of negative infinity (see Instrument.cpp), and counts these itself. The
+  // two counts lie apart, or LLVM would add to both in one vector, a detour.
+  uint64_t zeros;
+  struct udfprof_cell *cell;
   // Bound what needs no second look: the extremes so far, but finite and
   // inside cell->within; as a float or double. +inf and 0 if that is nothing.
   struct {
     uint64_t low, high;
   } bound[2];
-  struct udfprof_cell *cell;
-  // By lane, zeros in the lower half and infinities in the upper; emptied when
-  // a call is looked at, before a half is full.
-  uint32_t passed[16];
+  uint64_t infinities;
 };
 
 /// Bits of udfprof_cell::due: what the call that is looked at is used for.
@@ -212,7 +211,7 @@ struct udfprof_event {
 /// As CELL in pytest_udftorch/record.py, with the same reservation.
 struct udfprof_cell_record {
   uint16_t function;
-  uint8_t dtype, form, stage, pad[3];
+  uint8_t dtype, form, stage, device, pad[2]; // device: 0, the CPU
   uint32_t operator_id, module_id;
   uint64_t calls, elements;
   double in_min, in_max, out_min, out_max;
@@ -226,7 +225,7 @@ struct udfprof_cell_record {
 /// As OPERATOR there.
 struct udfprof_operator_record {
   uint32_t operator_id, module_id;
-  uint8_t stage, pad[7];
+  uint8_t stage, device, pad[6];
   uint64_t calls;
   double time; ///< in time stamp counts
 };
@@ -286,6 +285,9 @@ UDFPROF_EXPORT void udfprof_operator_udf(uint32_t number, uint64_t elements,
 
 /// CLOCK_MONOTONIC in nanoseconds.
 UDFPROF_EXPORT uint64_t udfprof_now(void);
+
+/// Where this thread is: the module's id times 4, plus the stage.
+UDFPROF_EXPORT uint64_t udfprof_place(void);
 
 UDFPROF_EXPORT struct udfprof_thread *udfprof_attach(void);
 UDFPROF_EXPORT void udfprof_set_torch(const struct udfprof_torch *torch);

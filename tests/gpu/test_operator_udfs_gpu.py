@@ -13,6 +13,8 @@ from pytest_udftorch.errors import OperatorRecursionError
 
 pytestmark = [
     pytest.mark.gpu,
+    # What torch imports with its compiler.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
+import zlib
 
 import pytest
 
@@ -12,10 +12,10 @@ import pytest
 def kernel_file(tmp_path_factory):
     """Return what imports kernels from a file of their own: Triton reads their source."""
     folder = tmp_path_factory.mktemp("kernels")
-    numbers = itertools.count()
 
     def load(text: str):
-        path = folder / f"kernels_{next(numbers)}.py"
+        # PTX names the file: one name for one text.
+        path = folder / f"kernels_{zlib.crc32(text.encode()):08x}.py"
         path.write_text(
             "import triton\nimport triton.language as tl\n"
             f"from triton.language.extra import libdevice\n{text}"
@@ -30,7 +30,7 @@ def kernel_file(tmp_path_factory):
 
 @pytest.fixture
 def ptx(tmp_path_factory, monkeypatch):
-    """Return what compiles a kernel; its parameter n is a number, others are pointers."""
+    """Return what compiles a kernel; parameters that are not in ``numbers`` are pointers."""
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -38,11 +38,10 @@ def ptx(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
     monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
 
-    def text(kernel, dtype: str = "fp32", capability: int = 90, **constants) -> str:
-        types = {
-            name: "constexpr" if name in constants else "i32" if name == "n" else f"*{dtype}"
-            for name in kernel.arg_names
-        }
+    def text(kernel, dtype: str = "fp32", capability: int = 90, numbers=("n",), **constants) -> str:
+        types = {name: f"*{dtype}" for name in kernel.arg_names}
+        types |= {name: "i32" for name in numbers if name in types}
+        types |= dict.fromkeys(constants, "constexpr")
         source = ASTSource(kernel, types, constexprs=constants)
         return triton.compile(source, target=GPUTarget("cuda", capability, 32)).asm["ptx"]
 

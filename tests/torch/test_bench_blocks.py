@@ -12,7 +12,7 @@ import torch
 from benches import blocks, render_profile, training
 from benches.profile_counting import operator_calls
 from pytest_udftorch import patched
-from pytest_udftorch.samples import ratio
+from pytest_udftorch.samples import bootstrap, ratio
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,33 @@ def test_every_contender_runs_once_a_block(task):
     for clock in blocks.CLOCKS:
         assert {n: len(v) for n, v in samples[clock].items()} == {"a": 4, "b": 4, "c": 4}
         assert all(t > 0 for values in samples[clock].values() for t in values)
+
+
+def test_every_contender_runs_between_two_of_the_base(task):
+    entered = []
+
+    @contextmanager
+    def context(name):
+        entered.append(name)
+        yield
+
+    ratios = blocks.against(
+        task,
+        lambda: context("base"),
+        {name: lambda name=name: context(name) for name in ("a", "b", "c")},
+        blocks=4,
+        steps=2,
+        warm_up=1,
+    )
+    assert entered[:4] == ["base", "a", "b", "c"]
+    assert entered[4::2] == ["base"] * 13
+    runs = entered[5::2]
+    assert all(sorted(runs[i : i + 3]) == ["a", "b", "c"] for i in range(0, 12, 3))
+    assert len({tuple(runs[i : i + 3]) for i in range(0, 12, 3)}) > 1
+    for clock in blocks.CLOCKS:
+        assert {n: len(v) for n, v in ratios.contenders[clock].items()} == {"a": 4, "b": 4, "c": 4}
+        assert len(ratios.base[clock]) == 12
+        assert all(r > 0 for values in ratios.contenders[clock].values() for r in values)
 
 
 def test_weights_move_only_when_learning(task):
@@ -80,8 +107,19 @@ def test_a_cost_shows(task):
         samples = blocks.measure(
             task, {"std": lambda: patched("std"), "slow": slow}, blocks=9, steps=5
         )
+        ratios = blocks.against(
+            task,
+            lambda: patched("std"),
+            {"slow": slow, "again": lambda: patched("std")},
+            blocks=9,
+            steps=5,
+            warm_up=2,
+        ).contenders["cpu"]
     found = ratio(samples["cpu"]["slow"], samples["cpu"]["std"])
     assert found.low > 1.2
+    slow_one, again = bootstrap(ratios["slow"]), bootstrap(ratios["again"])
+    assert slow_one.low > 1.2
+    assert again.high < slow_one.low
 
 
 def test_one_thread_is_put_back():

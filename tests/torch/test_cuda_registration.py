@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import pytest
@@ -13,6 +14,7 @@ from pytest_udftorch.cuda_operators import _State, overloads
 from pytest_udftorch.dispatcher import PythonOverride, Role, Spec
 
 triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
 
 pytestmark = pytest.mark.skipif(
     not torch._C._dispatch_has_kernel_for_dispatch_key("aten::exp", "CUDA"),
@@ -113,21 +115,30 @@ def test_a_session_without_float32_functions_overrides_nothing():
 
 SCALARS = {"a": "fp32", "b": "fp32", "c": "fp32"}
 
+#: The parameter of each kernel that says where to count.
+ROW = {"unary": "row", "binary": "row", "softmax_rows": "seen", "softmax_tiles": "seen"}
+
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
-def ptx(kernel, signature, constants):
+def ptx(kernel, signature, constants, *, counts=False):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from pytest_udftorch import cuda_kernels
 
-    constants = {k: getattr(cuda_kernels, v) if k == "F" else v for k, v in constants.items()}
+    named = {k: getattr(cuda_kernels, v) for k, v in constants.items() if isinstance(v, str)}
+    constants = {**constants, **named}
+    function = getattr(cuda_kernels, kernel) if isinstance(kernel, str) else kernel
+    if counts:
+        signature = {**signature, ROW[kernel]: "*i64"}
+    elif kernel in ROW:
+        constants = {ROW[kernel]: None, **constants}
     source = ASTSource(
-        getattr(cuda_kernels, kernel),
+        function,
         {**signature, **dict.fromkeys(constants, "constexpr")},
         constexprs=constants,
         attrs={
@@ -150,7 +161,7 @@ def approximations(text):
     return [i for i in found if i not in ("rcp.approx.ftz.f64", "rsqrt.approx.f64")]
 
 
-def elementwise(formula, dtype="fp32"):
+def elementwise(formula, dtype="fp32", *, counts=False):
     two = formula.endswith(("backward", "_input", "_result", "backward_erf", "backward_tanh"))
     two |= formula in ("pow", "atan2", "hypot")
     names = ("x1", "x2", "y") if two else ("x", "y")
@@ -158,6 +169,7 @@ def elementwise(formula, dtype="fp32"):
         "binary" if two else "unary",
         {**{n: f"*{dtype}" for n in names}, "n": "i32", **SCALARS},
         {"F": formula, "BLOCK": 1024},
+        counts=counts,
     )
 
 
@@ -221,3 +233,83 @@ def test_softmax_kernels(log):
         assert approximations(text) == []
         assert "fma.rn.f64" in text
         assert ("div.rn.f32" in text) != log
+
+
+# Kernels that count ---------------------------------------------------------------------
+
+
+@triton.jit(do_not_specialize=["n"])
+def plain(x, y, n, a, b, c, F: tl.constexpr, BLOCK: tl.constexpr):
+    """What ``unary`` is without any of its code for counting."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    x += start
+    y += start
+    at = tl.arange(0, BLOCK)
+    if n - start >= BLOCK:
+        tl.store(y + at, F(tl.load(x + at).to(tl.float32)).to(y.dtype.element_ty))
+    else:
+        inside = at < n - start
+        value = F(tl.load(x + at, inside, other=0.0).to(tl.float32))
+        tl.store(y + at, value.to(y.dtype.element_ty), inside)
+
+
+def plain_function(name):
+    from pytest_udftorch import cuda_kernels
+
+    # exp branches after two elements, the others after four.
+    mapped, pack = ("_exp_by_two", 2) if name == "exp" else (f"_{name}", 4)
+    inner = inspect.getclosurevars(getattr(cuda_kernels, mapped).fn).nonlocals["inner"]
+    pack = tl.constexpr(pack)
+
+    def whole(x):
+        return tl.map_elementwise(inner, x, pack=pack)[0]
+
+    # Triton tells functions of one module apart by their names.
+    whole.__name__ = whole.__qualname__ = f"{name}_plain"
+    return triton.jit(whole)
+
+
+def code(text):
+    """PTX without comments, places in sources, and the kernel's name."""
+    text = re.sub(r"//.*", "", text[: text.index(".section")])
+    text = re.sub(r"^\s*(\.loc|\.file|\$L__(tmp|func)).*$", "", text, flags=re.M)
+    text = re.sub(r"\b(plain|unary)\b|\b(plain|unary)_param", "kernel", text)
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("formula", ["exp2", "log"])
+def test_a_kernel_that_does_not_count_is_as_if_nothing_knew_of_counting(formula):
+    from pytest_udftorch import patched
+
+    signature = {"x": "*fp32", "y": "*fp32", "n": "i32", **SCALARS}
+    with patched("corem"):
+        without = code(ptx(plain, signature, {"F": plain_function(formula), "BLOCK": 1024}))
+        off = code(elementwise(formula))
+        on = code(elementwise(formula, counts=True))
+    assert off == without
+    assert on != without  # what is compared can differ
+
+
+def test_a_kernel_that_counts_takes_one_more_pointer_and_adds_to_it():
+    from pytest_udftorch import patched
+
+    with patched("corem"):
+        off, on = elementwise("silu"), elementwise("silu", counts=True)
+        tiles = ptx(
+            "softmax_tiles",
+            {"x": "*fp32", "y": "*fp32", "n": "i32", "inner": "i32", "blocks": "i32"},
+            {"LOG": True, "TILE": 32, "COLUMNS": 16},
+            counts=True,
+        )
+    assert not re.search(r"\b(atom|red)\.", off)
+    assert "globaltimer" not in off
+    for text in (on, tiles):
+        assert re.search(r"(atom|red)\S*global\S*add\S*64", text)
+        assert re.search(r"(atom|red)\S*global\S*min\S*s64", text)
+        assert "globaltimer" in text
+        assert approximations(text) == []
+    # Subnormal numbers are told from zeros.
+    assert "setp" in on
+    assert ".ftz" not in on.replace("rcp.approx.ftz.f64", "")
+    pointers = [len(re.findall(r"\.param \.u64 \.ptr", t)) for t in (off, on)]
+    assert pointers[1] == pointers[0] + 1

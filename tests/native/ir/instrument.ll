@@ -9,7 +9,7 @@
 
 ; CHECK-LABEL: define float @f(float %0)
 ; CHECK: %row = load ptr, ptr %{{.*}}, align 8
-; CHECK: getelementptr inbounds i8, ptr %row, i64 5120
+; CHECK: getelementptr inbounds i8, ptr %row, i64 2560
 ; CHECK: store i64 %{{.*}}, ptr %{{.*}}, align 8
 ; CHECK: br i1 %{{.*}}, label %turn, label %known, !prof
 ; CHECK-COUNT-2: fcmp o{{[lg]}}t float
@@ -29,11 +29,16 @@
 
 ; CHECK-LABEL: define <8 x float> @e_v8(<8 x float> %0)
 ; CHECK-COUNT-2: fcmp o{{[lg]}}t <8 x float>
-; CHECK: %zero = icmp eq <8 x i32>
-; CHECK: %infinity = icmp eq <8 x i32>
-; CHECK: store <8 x i32>
+; CHECK: %[[NONE:.*]] = icmp eq i64 %{{.*}}, 0
+; CHECK-NEXT: br i1 %[[NONE]], label %plain, label %maybe
 ; CHECK: %[[Y:.*]] = tail call <8 x float> @e_v8.body(<8 x float> %0)
 ; CHECK-NEXT: ret <8 x float> %[[Y]]
+; CHECK: br i1 %{{.*}}, label %old, label %maybe, !prof
+; CHECK: %zero = icmp eq <8 x i32>
+; CHECK: %infinity = icmp eq <8 x i32>
+; CHECK: br i1 %{{.*}}, label %passed, label %look, !prof
+; CHECK-COUNT-2: call i32 @llvm.ctpop.i32(
+; CHECK: br label %old
 ; CHECK-NOT: __udf_result
 
 ; CHECK-LABEL: define void @f_array(
