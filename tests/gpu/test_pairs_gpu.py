@@ -12,6 +12,8 @@ from pytest_udftorch.timers import SyncTimer
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+    # Inductor captures an empty graph first, to have a pool of memory.
+    pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
 ]
 
 
