@@ -28,7 +28,6 @@ from typing import Any, Final
 
 from pytest_udftorch import dispatcher
 from pytest_udftorch.compilers import Active, Change
-from pytest_udftorch.cuda_counters import counters, layout
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
     LibdeviceError,
@@ -256,6 +255,8 @@ class _State:
         import torch
 
         if self.counted:
+            from pytest_udftorch.cuda_counters import counters  # brings numpy
+
             counters.prepare(torch.cuda.current_device())
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
         kernels = _kernels(self, self.active.functions)
@@ -277,7 +278,11 @@ class _State:
             kernel: a key of ``cuda_counters.CALLS``.
             operator: ATen's name without ``aten::``.
         """
-        if not self.counted or not counters.active or self._checking:
+        if not self.counted or self._checking:
+            return None
+        from pytest_udftorch.cuda_counters import counters, layout
+
+        if not counters.active:
             return None
         wanted = self._wanted.get(kernel)
         if wanted is None:
