@@ -12,6 +12,8 @@ from pytest_udftorch.timers import SyncTimer
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+    # The products are of float32 on purpose.
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
     # Inductor captures an empty graph first, to have a pool of memory.
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
 ]
