@@ -23,7 +23,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 14
+_VERSION: Final = 13
 _SCRIPT: Final = "udf-clang++"
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
@@ -342,15 +342,6 @@ define internal double @__udf_root(double %x) alwaysinline {
 """
 
 
-# An operand of which the assembler takes the upper half alone if the lower one is zero.
-_LONG: Final = re.compile(r"double (0x[0-9A-F]{8}(?!00000000)[0-9A-F]{8})\b")
-# Masks below 2^31 have nine digits at most.
-_LOW_BITS: Final = re.compile(
-    r"(%(\w+) = and i64 %(\w+), (\d{1,9})\n  )(%\w+) = icmp (eq|ne) i64 %\2, 0\b"
-)
-_ARITHMETIC: Final = re.compile(r" = (?:tail )?call double @llvm\.fma\.f64|= f(?:mul|add) double")
-
-
 def cuda_sources(part: Part) -> list[tuple[UdfLibrary, tuple[tuple[str, str], ...]]]:
     """Return libraries, and which float32 functions of a part a GPU gets from each."""
     library = part.build.library
@@ -543,8 +534,7 @@ def _split_paths(
         ]
     )  # fmt: skip
     fast = {exported["value"], exported["hard"]}
-    lines = _branchless(text.read_text(encoding="utf-8"), fast)
-    changed.write_text(_narrowed(_in_constant_memory(lines, fast)), encoding="utf-8")
+    changed.write_text(_branchless(text.read_text(encoding="utf-8"), fast))
     _run(
         [
             str(tool(compiler, "opt")), "-passes=internalize,always-inline,globaldce,verify",
@@ -555,20 +545,13 @@ def _split_paths(
     return out
 
 
-def _marked(text: str, functions: set[str]) -> Iterator[tuple[str, bool]]:
-    """Return the lines of LLVM's text, and whether each belongs to one of some functions."""
-    inside = False
+def _branchless(text: str, functions: set[str]) -> str:
+    """Return LLVM's text with the double divisions and roots of some functions replaced."""
+    lines, inside, found = [], False, False
     for line in text.splitlines():
         if line.startswith("define "):
             match = re.search(r"@(\w+)\(", line)
             inside = match is not None and match[1] in functions
-        yield line, inside
-
-
-def _branchless(text: str, functions: set[str]) -> str:
-    """Return LLVM's text with the double divisions and roots of some functions replaced."""
-    lines, found = [], False
-    for line, inside in _marked(text, functions):
         if inside:
             for operation, call in _BRANCHLESS.items():
                 line, count = re.subn(operation, call, line)
@@ -579,37 +562,6 @@ def _branchless(text: str, functions: set[str]) -> str:
         if not any(line.startswith("declare double @llvm.fma.f64") for line in lines):
             lines.append("declare double @llvm.fma.f64(double, double, double)")
     return "\n".join(lines) + "\n"
-
-
-def _in_constant_memory(text: str, functions: set[str]) -> str:
-    """Return LLVM's text where some functions load the long operands of their arithmetic.
-
-    One instruction loads a double that two would make. What a kernel could change is not folded
-    back into the code: externally_initialized.
-    """
-    lines: list[str] = []
-    held: set[str] = set()
-    for line, inside in _marked(text, functions):
-        if inside and _ARITHMETIC.search(line):
-            for bits in _LONG.findall(line):
-                held.add(bits)
-                name = f"%held.{len(lines)}"
-                lines.append(f"  {name} = load double, ptr addrspace(4) @__udf_{bits}, align 8")
-                line = line.replace(f"double {bits}", f"double {name}", 1)
-        lines.append(line)
-    kind = "internal addrspace(4) externally_initialized global double"
-    lines += [f"@__udf_{bits} = {kind} {bits}, align 8" for bits in sorted(held)]
-    return "\n".join(lines) + "\n"
-
-
-def _narrowed(text: str) -> str:
-    """Return LLVM's text with 64-bit tests of lower bits as 32-bit ones, half as many for a GPU."""
-    return _LOW_BITS.sub(
-        r"\1%low.\2 = trunc i64 %\3 to i32\n"
-        r"  %masked.\2 = and i32 %low.\2, \4\n"
-        r"  \5 = icmp \6 i32 %masked.\2, 0",
-        text,
-    )
 
 
 def _inline(compiler: Compiler, symbols: list[str], libdevice: Path, out: Path) -> None:
