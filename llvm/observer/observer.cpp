@@ -96,7 +96,7 @@ struct InRows {
 
 struct Binding {
   std::atomic<void *> *Pointer;
-  void *Stock, *Ours;
+  void *Before, *Ours;
 };
 
 /// Stands in for a kernel. \p Rows: it works along the last dimension.
@@ -129,14 +129,18 @@ struct Kernel<Stub, Rows, Result (*)(Args...)> {
     if (!std::holds_alternative<void *>(Chosen))
       return;
     std::atomic<void *> *Pointer = &Impl->cpu_dispatch_ptr;
-    void *Now = Pointer->load();
+    void *Before = Pointer->load();
+    // torch 2.11 forgets its choice: it leaves a null pointer, chooses at each
+    // call, and takes a pointer that is there.
+    void *Now = Before ? Before : std::get<void *>(Chosen);
     void *Ours = reinterpret_cast<void *>(run);
     for (void *K : Kernels)
       if (K && Now == K) { // or else something stands in for it already
         Stock = reinterpret_cast<Result (*)(Args...)>(K);
         Name = Operator;
-        if (Pointer->compare_exchange_strong(Now, Ours))
-          All.push_back({Pointer, K, Ours});
+        void *Expected = Before;
+        if (Pointer->compare_exchange_strong(Expected, Ours))
+          All.push_back({Pointer, Before, Ours});
         return;
       }
   }
@@ -215,7 +219,7 @@ void followKernels() {
 void leaveKernels() {
   for (const Binding &B : Bound) {
     void *Expected = B.Ours;
-    B.Pointer->compare_exchange_strong(Expected, B.Stock);
+    B.Pointer->compare_exchange_strong(Expected, B.Before);
   }
   Bound.clear();
 }
