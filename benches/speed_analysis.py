@@ -31,7 +31,6 @@ from benches.speed import Contender, contenders, levels, sample
 from pytest_udftorch.build import find_compiler
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library import find_library
-from pytest_udftorch.symbols import FUNCTIONS
 
 STEPS: Final = Path(__file__).parent / "native" / "steps.c"
 #: Elements of a followed run; the array form runs this many and twice as many.
@@ -76,19 +75,24 @@ class Tracer:
             self._lib = ctypes.CDLL(str(path))
         self._where = np.empty(MOST_STEPS, dtype=np.uint64)
 
-    def follow(self, contender: Contender, inputs: np.ndarray) -> np.ndarray:
+    def follow(self, contender: Contender, *inputs: np.ndarray) -> np.ndarray:
         """Return the addresses of the executed instructions, those of the loop included.
+
+        Args:
+            contender: the form.
+            inputs: one array of float32 for each argument.
 
         Raises:
             TracingError: the child cannot be followed, or it does not come to an end.
         """
         run = getattr(self._lib, f"steps_{contender.form}")
         run.restype = ctypes.c_int64
-        output = np.empty_like(inputs)
+        output = np.empty_like(inputs[0])
+        given = [x.ctypes.data for x in inputs]
         count = run(
             ctypes.c_void_p(contender.address),
-            ctypes.c_int64(inputs.size),
-            ctypes.c_void_p(inputs.ctypes.data),
+            ctypes.c_int64(output.size),
+            *(ctypes.c_void_p(x) for x in (*given, None)[:2]),
             ctypes.c_void_p(output.ctypes.data),
             ctypes.c_void_p(self._where.ctypes.data),
             ctypes.c_int64(MOST_STEPS),
@@ -199,33 +203,33 @@ def _block(where: np.ndarray) -> tuple[np.ndarray, float]:
     return where[middle[0] : middle[1]], turns
 
 
-def analyse(tracer: Tracer, contender: Contender, inputs: np.ndarray) -> dict[str, Any]:
+def analyse(tracer: Tracer, contender: Contender, *inputs: np.ndarray) -> dict[str, Any]:
     """Follow one form.
 
     Args:
         tracer: follows.
         contender: the form.
-        inputs: twice ``ELEMENTS`` of them.
+        inputs: for each argument twice ``ELEMENTS`` of them.
 
     Returns:
         ``instructions`` per element, ``mix`` (kind -> instructions per element), and
         ``cycles`` (model -> least cycles per element).
     """
-    where = tracer.follow(contender, inputs)
+    where = tracer.follow(contender, *inputs)
     calls = _calls(where)
     counts = Counter(kind(i) for call in calls for i in call)
-    elements = inputs.size
+    size = elements = inputs[0].size
     if contender.form == "array":
         # What a call does once is not counted.
-        (once,) = _calls(tracer.follow(contender, inputs[:ELEMENTS]))
+        (once,) = _calls(tracer.follow(contender, *(x[:ELEMENTS] for x in inputs)))
         counts.subtract(map(kind, once))
         elements -= ELEMENTS
         block, turns = _block(where)
         (typical,) = _calls(block)
-        lanes = inputs.size / turns
+        lanes = size / turns
     else:
         typical = sorted(calls, key=len)[len(calls) // 2]
-        lanes = inputs.size / len(calls)
+        lanes = size / len(calls)
     return {
         "instructions": sum(counts.values()) / elements,
         "mix": {k: counts[k] / elements for k in (*KINDS, OTHER) if counts[k]},
@@ -233,20 +237,15 @@ def analyse(tracer: Tracer, contender: Contender, inputs: np.ndarray) -> dict[st
     }
 
 
-def univariate() -> list[str]:
-    """Return corem's functions of one argument."""
-    return [n for n in find_library("corem").function_names if FUNCTIONS[n].arity == 1]
-
-
 def run(functions: Sequence[str]) -> dict[str, Any]:
     """Analyse everything and return function -> level -> contender -> figures."""
     tracer = Tracer()
     result: dict[str, Any] = {}
     for function in functions:
-        (inputs,) = sample(function, 2 * ELEMENTS)
+        inputs = sample(function, 2 * ELEMENTS)
         result[function] = {
             level: {
-                c.name: analyse(tracer, c, inputs)
+                c.name: analyse(tracer, c, *inputs)
                 for c in contenders(function, level)
                 if c.name in PEERS
             }
@@ -260,10 +259,10 @@ def run(functions: Sequence[str]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run from the command line; ``--store`` writes benches/results/speed_analysis.json."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("functions", nargs="*", help="default: all of corem of one argument")
+    parser.add_argument("functions", nargs="*", help="default: all of corem")
     parser.add_argument("--store", action="store_true", help="write the result")
     options = parser.parse_args(arguments)
-    functions = run(options.functions or univariate())
+    functions = run(options.functions or find_library("corem").function_names)
     if options.store:
         stored.save(
             stored.RESULTS / "speed_analysis.json",

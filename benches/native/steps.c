@@ -24,9 +24,14 @@
 #define BREAKPOINT_CODE 0xcc
 
 typedef void (*array_function)(int64_t, const float *, float *, int64_t);
+typedef void (*array_pairs)(int64_t, const float *, const float *, float *,
+                            int64_t);
 typedef float (*scalar_function)(float);
+typedef float (*scalar_pairs)(float, float);
 typedef __m256 (*v8_function)(__m256);
+typedef __m256 (*v8_pairs)(__m256, __m256);
 typedef __m512 (*v16_function)(__m512);
+typedef __m512 (*v16_pairs)(__m512, __m512);
 
 static int stopped(pid_t child) {
   int status;
@@ -73,30 +78,41 @@ static int64_t follow(pid_t child, uint64_t *where, int64_t most) {
     return found;                                                              \
   } while (0)
 
-EXPORT int64_t steps_array(void *f, int64_t n, const float *in, float *out,
-                           uint64_t *where, int64_t most) {
-  FOLLOW(((array_function)f)(n, in, out, 0));
+// Of functions of one argument, b is null.
+
+EXPORT int64_t steps_array(void *f, int64_t n, const float *a, const float *b,
+                           float *out, uint64_t *where, int64_t most) {
+  if (b)
+    FOLLOW(((array_pairs)f)(n, a, b, out, 0));
+  FOLLOW(((array_function)f)(n, a, out, 0));
 }
 
-EXPORT int64_t steps_scalar(void *f, int64_t n, const float *in, float *out,
-                            uint64_t *where, int64_t most) {
-  FOLLOW(for (int64_t i = 0; i < n; ++i) out[i] = ((scalar_function)f)(in[i]));
+EXPORT int64_t steps_scalar(void *f, int64_t n, const float *a, const float *b,
+                            float *out, uint64_t *where, int64_t most) {
+  if (b)
+    FOLLOW(for (int64_t i = 0; i < n; ++i) out[i] =
+               ((scalar_pairs)f)(a[i], b[i]));
+  FOLLOW(for (int64_t i = 0; i < n; ++i) out[i] = ((scalar_function)f)(a[i]));
 }
 
-__attribute__((target("avx2"))) EXPORT int64_t steps_v8(void *f, int64_t n,
-                                                        const float *in,
-                                                        float *out,
-                                                        uint64_t *where,
-                                                        int64_t most) {
+__attribute__((target("avx2"))) EXPORT int64_t
+steps_v8(void *f, int64_t n, const float *a, const float *b, float *out,
+         uint64_t *where, int64_t most) {
+  if (b)
+    FOLLOW(for (int64_t i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(
+        out + i,
+        ((v8_pairs)f)(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i))));
   FOLLOW(for (int64_t i = 0; i + 8 <= n; i += 8) _mm256_storeu_ps(
-      out + i, ((v8_function)f)(_mm256_loadu_ps(in + i))));
+      out + i, ((v8_function)f)(_mm256_loadu_ps(a + i))));
 }
 
-__attribute__((target("avx512f"))) EXPORT int64_t steps_v16(void *f, int64_t n,
-                                                            const float *in,
-                                                            float *out,
-                                                            uint64_t *where,
-                                                            int64_t most) {
+__attribute__((target("avx512f"))) EXPORT int64_t
+steps_v16(void *f, int64_t n, const float *a, const float *b, float *out,
+          uint64_t *where, int64_t most) {
+  if (b)
+    FOLLOW(for (int64_t i = 0; i + 16 <= n; i += 16) _mm512_storeu_ps(
+        out + i,
+        ((v16_pairs)f)(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i))));
   FOLLOW(for (int64_t i = 0; i + 16 <= n; i += 16) _mm512_storeu_ps(
-      out + i, ((v16_function)f)(_mm512_loadu_ps(in + i))));
+      out + i, ((v16_function)f)(_mm512_loadu_ps(a + i))));
 }

@@ -50,6 +50,17 @@ def test_the_array_form_is_counted_by_element(tracer, forms):
     assert all(0 < c < array["instructions"] for c in array["cycles"].values())
 
 
+def test_both_arguments_reach_a_function_of_two(tracer):
+    forms = {c.name: c for c in contenders("pow", WIDEST)}
+    for name in ("corem", "corem vector"):
+        x = np.full(2 * ELEMENTS, 1.25, dtype=np.float32)
+        usual = analyse(tracer, forms[name], x, np.full_like(x, 3.7))
+        # A NaN takes another way, wherever it stands.
+        special = analyse(tracer, forms[name], x, np.full_like(x, np.nan))
+        assert special["instructions"] != usual["instructions"]
+        assert sum(usual["mix"].values()) == pytest.approx(usual["instructions"])
+
+
 def test_more_steps_than_there_is_room_for(tracer, forms, monkeypatch):
     monkeypatch.setattr(speed_analysis, "MOST_STEPS", 10)
     with pytest.raises(TracingError, match="corem vector cannot be followed: over 10 steps"):
