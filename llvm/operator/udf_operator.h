@@ -424,8 +424,26 @@ inline OperatorHandle find(const char *Name) {
       Dot == std::string::npos ? "" : Text.substr(Dot + 1).c_str());
 }
 
+/// Calls a kernel by the only way that torch 2.11 has to it, boxed.
+template <class Safe> struct BoxedKernel : c10::OperatorKernel {
+  explicit BoxedKernel(Safe Inner) : Inner(std::move(Inner)) {}
+  void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
+                  c10::Stack *Stack) {
+    Inner.callBoxed(Op, Keys, Stack);
+  }
+  Safe Inner;
+};
+
+template <class Safe> KernelFunction kernelIn(Safe Inner) {
+  if constexpr (requires { Inner.kernelFunction(); })
+    return Inner.kernelFunction();
+  else
+    return KernelFunction::makeFromBoxedFunctor(
+        std::make_unique<BoxedKernel<Safe>>(std::move(Inner)));
+}
+
 inline KernelFunction kernelOf(const OperatorHandle &Op, c10::DispatchKey Key) {
-  return Op.getComputedKernelForDispatchKey(Key).kernelFunction();
+  return kernelIn(Op.getComputedKernelForDispatchKey(Key));
 }
 
 /// Runs \p Body; 0, or -1 with what it threw in \p Message.
