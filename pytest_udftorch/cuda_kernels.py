@@ -246,6 +246,20 @@ def _jit(function, name):
     return triton.jit(function)
 
 
+def _whole(inner, pack, name):
+    """Return a function of tensors that counts, from one of ``pack`` numbers."""
+
+    def whole(x, seen, SLOT: tl.constexpr = 0):
+        if seen[0] is not None:
+            known = _known(seen, SLOT)
+        y = tl.map_elementwise(inner, x, pack=pack)[0]
+        if seen[0] is not None:
+            _count(x, None, y, seen, known, SLOT)
+        return y
+
+    return _jit(whole, name)
+
+
 def _mapped(name):
     """Return a function of libdevice as one of tensors."""
     value, hard, rest = (_extern(name, part) for part in ("value", "hard", "rest"))
@@ -283,17 +297,7 @@ def _mapped(name):
         return y0, y1, y2, y3
 
     if FUNCTIONS[name].arity == 1:
-        inner = _jit(four, f"{name}_four")
-
-        def whole(x, seen, SLOT: tl.constexpr = 0):
-            if seen[0] is not None:
-                known = _known(seen, SLOT)
-            y = tl.map_elementwise(inner, x, pack=PACK)[0]
-            if seen[0] is not None:
-                _count(x, None, y, seen, known, SLOT)
-            return y
-
-        return _jit(whole, f"{name}_whole")
+        return _whole(_jit(four, f"{name}_four"), PACK, f"{name}_whole")
     inner = _jit(four_pairs, f"{name}_four")
 
     def whole_pairs(x, z, seen, SLOT: tl.constexpr = 0):
@@ -321,17 +325,7 @@ def _mapped_by_two(name):
                 y1 = rest(x1)
         return y0, y1
 
-    inner = _jit(two, f"{name}_two")
-
-    def whole(x, seen, SLOT: tl.constexpr = 0):
-        if seen[0] is not None:
-            known = _known(seen, SLOT)
-        y = tl.map_elementwise(inner, x, pack=2)[0]
-        if seen[0] is not None:
-            _count(x, None, y, seen, known, SLOT)
-        return y
-
-    return _jit(whole, f"{name}_whole_by_two")
+    return _whole(_jit(two, f"{name}_two"), tl.constexpr(2), f"{name}_whole_by_two")
 
 
 _exp = _mapped("exp")

@@ -241,6 +241,7 @@ class _State:
             if dtype == "float32"
         )
         self._wanted: dict[str, frozenset[str]] = {}
+        self._rows: Any = None  # cuda_counters, which brings numpy, where it is needed
         self._checking = False
         self._library: Any = None
         self._hooks: Any = None
@@ -255,9 +256,8 @@ class _State:
         import torch
 
         if self.counted:
-            from pytest_udftorch.cuda_counters import counters  # brings numpy
-
-            counters.prepare(torch.cuda.current_device())
+            self._rows = importlib.import_module("pytest_udftorch.cuda_counters")
+            self._rows.counters.prepare(torch.cuda.current_device())
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
         kernels = _kernels(self, self.active.functions)
         self._library = dispatcher.implement(
@@ -278,16 +278,12 @@ class _State:
             kernel: a key of ``cuda_counters.CALLS``.
             operator: ATen's name without ``aten::``.
         """
-        if not self.counted or self._checking:
-            return None
-        from pytest_udftorch.cuda_counters import counters, layout
-
-        if not counters.active:
+        if self._rows is None or not self._rows.counters.active or self._checking:
             return None
         wanted = self._wanted.get(kernel)
         if wanted is None:
-            wanted = self._wanted[kernel] = layout(kernel, self.counted)
-        return counters.row(device, kernel, wanted, operator) if wanted else None
+            wanted = self._wanted[kernel] = self._rows.layout(kernel, self.counted)
+        return self._rows.counters.row(device, kernel, wanted, operator) if wanted else None
 
     def launch(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
                constants: dict[str, Any], warps: int, registers: int = 0) -> None:  # fmt: skip

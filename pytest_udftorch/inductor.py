@@ -35,7 +35,7 @@ from pytest_udftorch.errors import CompiledElsewhereError
 METADATA: Final = "UDFTORCH_FUNCTIONS"
 
 #: What is changed of Inductor itself; its caches, keyed by the metadata, outlive this package.
-_CHANGES_METADATA: Final = ("UDFTORCH_CHANGES", "2")
+_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "2"}
 
 # What Inductor's vector code does not call by name, and what it is given instead. It spells
 # asinh and atanh out with log, though at::vec has them; and at::vec's erf for AVX-512 is a
@@ -62,7 +62,7 @@ def _set_config(config: Any, active: Active) -> Callable[[], None]:
         config.eager_numerics.division_rounding = True
     if active.parts:
         config.cpp.cxx = (None, str(compiler_for(active.parts)))
-    changes = dict([_CHANGES_METADATA] if active.functions else [])
+    changes = _CHANGES_METADATA if active.functions else {}
     config.aot_inductor.metadata = {**metadata, **changes, METADATA: active.id}
     # Triton's functions are changed in this process; a pool of workers would not see it.
     config.compile_threads = 1
