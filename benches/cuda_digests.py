@@ -194,14 +194,16 @@ def control(hasher: Hasher, name: str, x: tuple[torch.Tensor, ...]) -> dict[str,
     }
 
 
-def driver() -> str:
+def gpu() -> dict[str, Any]:
+    """Return the GPU and its driver, as documents have them."""
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()[0]
+    found = subprocess.run(asked, capture_output=True, text=True, check=True)
+    return {**describe_device("cuda"), "driver": found.stdout.split()[0]}
 
 
 def circumstances() -> dict[str, Any]:
     """Return the GPU, its driver and the environment, as documents have them."""
-    return {"device": {**describe_device("cuda"), "driver": driver()}, "environment": describe()}
+    return {"device": gpu(), "environment": describe()}
 
 
 def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:

@@ -23,11 +23,9 @@ import torch
 from torch.nn import functional as F
 
 from benches import stored
-from benches.cuda_digests import driver
+from benches.cuda_digests import circumstances
 from pytest_udftorch.cuda_operators import BARE
-from pytest_udftorch.environment import describe
 from pytest_udftorch.session import patched
-from pytest_udftorch.timers import describe_device
 
 LARGE, SMALL = 1 << 26, 1 << 16
 COLUMNS = 4096
@@ -172,8 +170,7 @@ def main(arguments: list[str] | None = None) -> int:
     names = options.operators.split(",") if options.operators else None
     figures = {
         "command": "python -m benches.cuda_speed",
-        "environment": describe(),
-        "device": {**describe_device("cuda"), "driver": driver()},
+        **circumstances(),
         "large": LARGE,
         "small": SMALL,
         **measure(names),

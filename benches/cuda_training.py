@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from benches import command, stored, training
-from benches.cuda_digests import driver
+from benches.cuda_digests import gpu
 from benches.samples import Samples
 from pytest_udftorch.session import patched
-from pytest_udftorch.timers import describe_device
 
 LIBRARIES = ("std", "corem")
 STEPS, TURN, SEEDS = 1000, 50, (0, 1, 2)
@@ -44,6 +44,17 @@ def on_gpu(task: training.Task) -> training.Task:
     return replace(task, samples=moved, make=lambda: task.make().cuda())
 
 
+def turn_ns(run: training.Training, batches: Sequence[torch.Tensor]) -> float:
+    """Return the time of a step, the first left out: it compiles or loads what is new."""
+    run.step(batches[0])
+    torch.cuda.synchronize()
+    start = time.perf_counter_ns()
+    for batch in batches[1:]:
+        run.step(batch)
+    torch.cuda.synchronize()
+    return (time.perf_counter_ns() - start) / (len(batches) - 1)
+
+
 def train(task: training.Task, seed: int, steps: int) -> dict[str, Any]:
     """Train twice; return accuracy, loss and times per step by library."""
     runs = {library: training.Training(task, seed) for library in LIBRARIES}
@@ -53,13 +64,7 @@ def train(task: training.Task, seed: int, steps: int) -> dict[str, Any]:
         chosen = [next(batches).cuda() for _ in range(TURN)]
         for library in LIBRARIES if turn % 2 else LIBRARIES[::-1]:
             with patched(library):
-                runs[library].step(chosen[0])  # what is compiled or loaded first is not timed
-                torch.cuda.synchronize()
-                start = time.perf_counter_ns()
-                for batch in chosen[1:]:
-                    runs[library].step(batch)
-                torch.cuda.synchronize()
-                times[library].append((time.perf_counter_ns() - start) / (TURN - 1))
+                times[library].append(turn_ns(runs[library], chosen))
     found: dict[str, Any] = {}
     for library, run in runs.items():
         with patched(library):
@@ -97,8 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
                 for n in LIBRARIES
             }, found["weights_that_differ"], flush=True)  # fmt: skip
         # After each model: a run that is cut off keeps what it has.
-        device = {**describe_device("cuda"), "driver": driver()}
-        command.store("cuda_training", options, {"device": device, "tasks": tasks})
+        command.store("cuda_training", options, {"device": gpu(), "tasks": tasks})
     return 0
 
 

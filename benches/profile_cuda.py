@@ -32,13 +32,12 @@ from torch.nn import functional as F
 
 from benches import command, training
 from benches.blocks import one_thread
-from benches.cuda_digests import driver
+from benches.cuda_digests import gpu
 from benches.cuda_speed import LARGE, SMALL, events, graph_of, numbers
-from benches.cuda_training import on_gpu
+from benches.cuda_training import on_gpu, turn_ns
 from pytest_udftorch.profile import Profile, Row
-from pytest_udftorch.samples import ratio
+from pytest_udftorch.samples import median, ratio
 from pytest_udftorch.session import patched
-from pytest_udftorch.timers import describe_device
 
 CONTENDERS: Mapping[str, bool] = {"off": False, "off again": False, "counters": True}
 
@@ -108,11 +107,11 @@ def operators() -> dict[str, Any]:
     found = {}
     for name, (call, x, few) in cases.items():
         big = kernel_times(call, x)
-        found[name] = {"kernel_ns": sorted(big["off"])[len(big["off"]) // 2], "kernel": ratios(big)}
+        found[name] = {"kernel_ns": median(big["off"]), "kernel": ratios(big)}
         if name != WITH_ZEROS:
             python = call_times(call, few.abs() if name == "log" else few)
             found[name] |= {
-                "call_ns": sorted(python["off"])[len(python["off"]) // 2],
+                "call_ns": median(python["off"]),
                 "call": ratios(python),
             }
         shown = {k: round(v["value"], 3) for k, v in found[name]["kernel"].items()}
@@ -129,17 +128,11 @@ def steps(task: training.Task) -> dict[str, Any]:
         for name in _shuffled(rng):
             chosen = [next(batches).cuda() for _ in range(STEPS + 1)]
             with patched("corem", profile=CONTENDERS[name]):
-                run.step(chosen[0])
-                torch.cuda.synchronize()
-                start = time.perf_counter_ns()
-                for batch in chosen[1:]:
-                    run.step(batch)
-                torch.cuda.synchronize()
+                step_ns = turn_ns(run, chosen)
                 if block:  # the first compiles
-                    found[name].append((time.perf_counter_ns() - start) / STEPS)
-    middle = sorted(found["off"])[len(found["off"]) // 2]
+                    found[name].append(step_ns)
     return {"label": task.label, "data": str(task.samples), "steps": STEPS, "blocks": BLOCKS,
-            "step_ns": middle, "ratios": ratios(found)}  # fmt: skip
+            "step_ns": median(found["off"]), "ratios": ratios(found)}  # fmt: skip
 
 
 def counts(task: training.Task) -> dict[str, Any]:
@@ -180,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command.parser("profile_cuda", __doc__, "mnist")
     options = parser.parse_args(arguments)
     figures: dict[str, Any] = {
-        "device": {**describe_device("cuda"), "driver": driver()},
+        "device": gpu(),
         "large": LARGE,
         "small": SMALL,
         "operators": operators(),
