@@ -46,14 +46,13 @@ UDF_INLINE float udf_expm1f_fast(float x, int *hard) {
   double k = kd - EXPM1_MAGIC;
   double r = UDF_FMA(k, -EXPM1_LN2, d);
   double r2 = r * r;
-  double r4 = r2 * r2;
   double q12 = UDF_FMA(r, EXPM1_C2, EXPM1_C1);
   double q34 = UDF_FMA(r, EXPM1_C4, EXPM1_C3);
   double q56 = UDF_FMA(r, EXPM1_C6, EXPM1_C5);
   double q78 = UDF_FMA(r, EXPM1_C8, EXPM1_C7);
-  double low = UDF_FMA(r2, q34, q12);
-  double high = UDF_FMA(r2, q78, q56);
-  double q = UDF_FMA(r4, high, low);
+  double q58 = UDF_FMA(r2, q78, q56);
+  double q38 = UDF_FMA(r2, q58, q34);
+  double q = UDF_FMA(r2, q38, q12);
   double e = UDF_FMA(r2, q, r);
   double scale = udf_f64_from_bits(udf_f64_bits(kd) << 52);
   double y = UDF_FMA(scale, e, scale - 1);

@@ -1,22 +1,28 @@
 //===- tanhf.c - Correctly rounded float32 tanh ---------------------------===//
 //
 // Method. tanh(x) = E / (E + 2) with E = expm1(2x), in double, for both signs
-// of x. 2x = k ln(2) + r, |r| <= 0.3469, e = expm1(r) = r + r^2 Q(r), Q of
-// degree 7, E = 2^k e + (2^k - 1). One division; its latency hides behind the
-// polynomials of other lanes.
+// of x. 2x = k ln(2) + r, |r| <= 0.3469. With H = (r/2) coth(r/2), an even
+// function of r, e^r = (H + r/2) / (H - r/2); fdlibm's e_exp.c divides so, too.
+// Here H is a polynomial of degree 4 in r^2. With h = H - r/2 and s = 2^k,
 //
-// Error of the fast path, relative. e: 2^-43.4 (certified by supnorm). E:
-// 2^-42.9, and the quotient multiplies that by 2 / (E + 2): below 2^-43.1,
-// since E has its largest error where E > 0. The reduction (|k| <= 29) and the
-// evaluation add less than 2^-48: 2^-43 in all, which is at most 2^10 units in
-// the last place of the double. The rounding test sends everything within
-// TANH_MARGIN = 2^11 units of a boundary to the accurate path. For subnormal
-// arguments the double result is the argument itself, which is no boundary.
+//   E = (s - 1) + s r / h,   tanh(x) = ((s - 1) h + s r) / ((s + 1) h + s r),
 //
-// Accurate path. The same formula in double-double, relative error below
-// 2^-74.
+// so that there is no division but that of tanh itself; its latency hides
+// behind the polynomials of other lanes. For k = 0 the quotient is r / 2H:
+// small arguments keep their relative accuracy.
 //
-// Inputs that take the accurate path: 1,958 of 2^32 with FMA.
+// Error of the fast path, relative. H: 2^-49.5 (certified by supnorm), which
+// reaches tanh as 1.1 times that at most, as dE/E = -s r / (h^2 E) dH and
+// tanh multiplies it by 2 / (E + 2). The reduction (|k| <= 29) adds less than
+// 2^-48, the evaluation and the division less than 2^-49: 2^-46.9 in all, which
+// is below 2^7 units in the last place of the double. The rounding test sends
+// everything within TANH_MARGIN = 2^8 units of a boundary to the accurate path.
+// For subnormal arguments the double result is the argument itself, which is no
+// boundary.
+//
+// Accurate path. E / (E + 2) in double-double, relative error below 2^-74.
+//
+// Inputs that take the accurate path: 260 of 2^32 with FMA.
 // Hardest case, 2^-50.3 relative from the boundary:
 //   x      0x1.86fbc4p-10 (0x3ac37de2)
 //   result 0x1.86fbb2p-10 (0x3ac37dd9)
@@ -34,7 +40,7 @@
 // UDF_ROUND_MAGIC plus the exponent bias: the low bits of d * log2(e) + it are
 // the encoding of 2^k, to be shifted into place.
 #define TANH_MAGIC (UDF_ROUND_MAGIC + 1023)
-#define TANH_MARGIN (UINT64_C(1) << 11)
+#define TANH_MARGIN (UINT64_C(1) << 8)
 
 UDF_INLINE float udf_tanhf_fast(float x, int *hard) {
   // Comparisons are written so that NaN passes.
@@ -44,20 +50,14 @@ UDF_INLINE float udf_tanhf_fast(float x, int *hard) {
   double kd = UDF_FMA(d, TANH_LOG2E, TANH_MAGIC);
   double k = kd - TANH_MAGIC;
   double r = UDF_FMA(k, -TANH_LN2, d);
-  double r2 = r * r;
-  double r4 = r2 * r2;
-  double q12 = UDF_FMA(r, TANH_C2, TANH_C1);
-  double q34 = UDF_FMA(r, TANH_C4, TANH_C3);
-  double q56 = UDF_FMA(r, TANH_C6, TANH_C5);
-  double q78 = UDF_FMA(r, TANH_C8, TANH_C7);
-  double low = UDF_FMA(r2, q34, q12);
-  double high = UDF_FMA(r2, q78, q56);
-  double q = UDF_FMA(r4, high, low);
-  double e = UDF_FMA(r2, q, r);
+  double z = r * r;
+  double p34 = UDF_FMA(z, TANH_C4, TANH_C3);
+  double p24 = UDF_FMA(z, p34, TANH_C2);
+  double p14 = UDF_FMA(z, p24, TANH_C1);
+  double h = UDF_FMA(r, -0.5, UDF_FMA(z, p14, TANH_C0));
   double scale = udf_f64_from_bits(udf_f64_bits(kd) << 52);
-  // expm1(2x) / (expm1(2x) + 2)
-  double num = UDF_FMA(scale, e, scale - 1);
-  double den = UDF_FMA(scale, e, scale + 1);
+  double num = UDF_FMA(scale - 1, h, scale * r);
+  double den = UDF_FMA(h, 2.0, num);
   double y = num / den;
   *hard = udf_near_boundary(y, TANH_MARGIN);
   // Only the sign of -0 is missing.
