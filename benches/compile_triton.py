@@ -142,7 +142,10 @@ def _softmax_wide(
     if not EVEN:
         place = tl.where(spot < REST - 4, place, spot - REST)
     inside = (place >= -lead) & (place < n - lead)
-    rest = tl.load(x + place, inside, other=-float("inf"))
+    if AGAIN:
+        rest = tl.load(x + place, inside, other=-float("inf"), eviction_policy="evict_last")
+    else:
+        rest = tl.load(x + place, inside, other=-float("inf"))
     first = tl.load(x + lane)
     second = tl.load(x + CHUNK + lane)
     third = first

@@ -330,8 +330,9 @@ def _mapped_by_two(name):
 
 _exp = _mapped("exp")
 _exp_by_two = _mapped_by_two("exp")
-_exp2 = _mapped("exp2")
+_exp2_by_two = _mapped_by_two("exp2")
 _expm1 = _mapped("expm1")
+_expm1_by_two = _mapped_by_two("expm1")
 _log = _mapped("log")
 _log2 = _mapped("log2")
 _log10 = _mapped("log10")
@@ -366,12 +367,12 @@ def exp(x, a, b, c, seen):
 
 @triton.jit
 def exp2(x, a, b, c, seen):
-    return _exp2(x, seen)
+    return _exp2_by_two(x, seen)
 
 
 @triton.jit
 def expm1(x, a, b, c, seen):
-    return _expm1(x, seen)
+    return _expm1_by_two(x, seen)
 
 
 @triton.jit
@@ -483,7 +484,7 @@ def elu(x, a, b, c, seen):
 @triton.jit
 def elu_of_ones(x, a, b, c, seen):
     # elu where all three scalars are 1.
-    return tl.where(x > 0.0, x, _expm1(x, seen))
+    return tl.where(x > 0.0, x, _expm1_by_two(x, seen))
 
 
 @triton.jit

@@ -48,8 +48,8 @@ _FOREACH: Final = (*(f for f in BARE if f not in {"exp2", "asinh", "acosh", "ata
 #: compiler takes), measured on an H200 with 2^26 elements; and for others.
 _SETTINGS: Final = {
     "exp": (1024, 40),
-    "exp2": (2048, 0),
-    "expm1": (2048, 64),
+    "exp2": (1024, 40),
+    "expm1": (1024, 40),
     "log": (1024, 48),
     "log2": (1024, 48),
     "log10": (1024, 48),
@@ -58,8 +58,9 @@ _SETTINGS: Final = {
     "acos": (1024, 48),
     "erf": (2048, 0),
     "erfc": (2048, 0),
+    "tanh": (2048, 0),
     "sigmoid": (2048, 64),
-    "elu_of_ones": (2048, 64),
+    "elu_of_ones": (1024, 48),
     "gelu_erf": (2048, 0),
 }
 _SETTING: Final = (1024, 0)

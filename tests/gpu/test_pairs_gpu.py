@@ -16,6 +16,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning"),
     # Inductor captures an empty graph first, to have a pool of memory.
     pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning"),
+    # Inductor's own, where max-autotune tries its templates.
+    pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning"),
 ]
 
 
