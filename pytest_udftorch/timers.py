@@ -119,7 +119,8 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
         versions["cuda"] = str(torch.version.cuda)
         versions["cudnn"] = str(untyped(torch.backends.cudnn.version)())
     for name in ("triton", "torchvision"):
-        with contextlib.suppress(ImportError):
+        # A torchvision built for another torch raises RuntimeError: its operators are not there.
+        with contextlib.suppress(ImportError, RuntimeError):
             versions[name] = str(__import__(name).__version__)
     return {
         "device": found.type,

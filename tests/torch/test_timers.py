@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -113,6 +115,16 @@ def test_device_description_names_versions_and_flags():
     assert found["versions"]["torch"] == torch.__version__
     assert found["machine"]["cpu"]
     assert "cudnn.benchmark" in found["flags"]
+
+
+@pytest.mark.parametrize(
+    "error", ["RuntimeError('no such operator')", "ImportError('no such file')"]
+)
+def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypatch):
+    (tmp_path / "torchvision.py").write_text(f"raise {error}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    assert "torchvision" not in timers.describe_device("cpu")["versions"]
 
 
 @pytest.mark.parametrize(
