@@ -238,19 +238,21 @@ def test_the_predictor_learns_a_rule_and_not_noise():
     rows = synthetic(120, lambda c: 1 + 0.2 * (c["kernel"] > 1) + 0.1 * c["stride"])
     judged = compile_predictor.evaluate(rows)["predictor"]["judged"]
     assert judged["shape"]["within"] > 0.8
+    assert judged["the same, by trees"]["within"] > 0.8
     assert judged["median speed-up"]["within"] < 0.6
     assert judged["control: taught in another order"]["within"] < 0.6
     assert judged["one half of the runs for the other"]["within"] == 1
 
 
-def test_no_prediction_is_of_a_convolution_that_was_seen():
+@pytest.mark.parametrize("learner", [compile_predictor.cross_validate, compile_predictor.by_trees])
+def test_no_prediction_is_of_a_convolution_that_was_seen(learner):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(50, 3, generator=generator)
     y = torch.randn(50, generator=generator)
-    before = compile_predictor.cross_validate(x, y)
+    before = learner(x, y)
     changed = y.clone()
     changed[7] += 5
-    after = compile_predictor.cross_validate(x, changed)
+    after = learner(x, changed)
     # Its own prediction does not know of the change; those of other folds do.
     assert after[7] == pytest.approx(float(before[7]), abs=1e-4)
     assert (after - before).abs().max() > 0.05
