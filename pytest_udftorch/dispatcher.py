@@ -33,6 +33,7 @@ from pytest_udftorch.errors import (
     nearest,
 )
 from pytest_udftorch.native import runtime
+from pytest_udftorch.stacked import Stacked
 
 #: Dispatch keys of backends whose tensors can be made here -> torch's name of the device.
 BACKENDS: Final = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps"}
@@ -532,29 +533,12 @@ class StockOperators:
 Layer = Sequence[Override] | StockOperators
 
 
-class Overrides:
+class Overrides(Stacked[Layer]):
     """The layers of a process's open sessions, and what is registered for them."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._layers: list[tuple[object, Layer]] = []
+        super().__init__()
         self._registered: dict[tuple[str, str], Override] = {}
-
-    def push(self, owner: object, layer: Layer) -> None:
-        """Add a layer on top; after an error everything is as before."""
-        with self.lock:
-            self._layers.append((owner, layer))
-            try:
-                self._apply()
-            except BaseException:
-                self.remove(owner)
-                raise
-
-    def remove(self, owner: object) -> None:
-        """Take the layer of ``owner`` out, wherever it lies."""
-        with self.lock:
-            self._layers = [(o, layer) for o, layer in self._layers if o is not owner]
-            self._apply()
 
     def registered(self) -> list[Override]:
         """Return the overrides that are in the dispatcher now."""

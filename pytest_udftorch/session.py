@@ -44,6 +44,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.library import UdfLibrary, find_library, is_operator
 from pytest_udftorch.native import Runtime, Slot, runtime
+from pytest_udftorch.stacked import Stacked
 from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _all_symbols() -> dict[str, Symbol]:
     return found
 
 
-class Binder:
+class Binder(Stacked[Mapping[str, int]]):
     """The slots of one process and the layers of open sessions over them.
 
     A layer maps symbols, or ``symbol@version``, to addresses; the latter is taken first. A
@@ -115,6 +116,7 @@ class Binder:
     """
 
     def __init__(self, native: Runtime, objects: Sequence[str] = TORCH_OBJECTS) -> None:
+        super().__init__()
         self.native = native
         self.objects = tuple(objects)
         self.symbols = _all_symbols()
@@ -125,8 +127,6 @@ class Binder:
         for symbol in self.symbols.values():
             self._groups.setdefault((symbol.function, symbol.dtype), []).append(symbol)
         self._called = {slot.symbol for slot in self.slots}
-        self.lock = threading.RLock()
-        self._layers: list[tuple[object, Mapping[str, int]]] = []
         self._counted: list[frozenset[str]] = []
         self._stock: dict[Slot, int] = {}  # what a slot held before the first session
         self._ours: dict[Slot, int] = {}  # what we stored in it
@@ -147,22 +147,6 @@ class Binder:
     def owners(self) -> list[object]:
         """Return the owners of the layers, the lowest first."""
         return [owner for owner, _ in self._layers]
-
-    def push(self, owner: object, layer: Mapping[str, int]) -> None:
-        """Add a layer (symbol -> address) on top and rebind."""
-        with self.lock:
-            self._layers.append((owner, layer))
-            try:
-                self._apply()
-            except BaseException:
-                self.remove(owner)
-                raise
-
-    def remove(self, owner: object) -> None:
-        """Take the layer of ``owner`` out, wherever it lies, and rebind."""
-        with self.lock:
-            self._layers = [(o, layer) for o, layer in self._layers if o is not owner]
-            self._apply()
 
     @functools.cached_property
     def parallel_slots(self) -> list[Slot]:
