@@ -245,8 +245,9 @@ def plain(x, y, n, a, b, c, F: tl.constexpr, BLOCK: tl.constexpr):
 def plain_function(name):
     from pytest_udftorch import cuda_kernels
 
-    # exp branches after two elements, the others after four.
-    mapped, pack = ("_exp_by_two", 2) if name == "exp" else (f"_{name}", 4)
+    # Some functions branch after two elements, the others after four.
+    two = hasattr(cuda_kernels, f"_{name}_by_two")
+    mapped, pack = (f"_{name}_by_two", 2) if two else (f"_{name}", 4)
     inner = inspect.getclosurevars(getattr(cuda_kernels, mapped).fn).nonlocals["inner"]
     pack = tl.constexpr(pack)
 
