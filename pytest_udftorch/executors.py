@@ -348,6 +348,9 @@ _BASES: dict[str, Executor] = {
 }
 
 
+_OURS: Final = frozenset(_BASES)
+
+
 def registered() -> list[str]:
     """Return the names of the base executors."""
     return list(_BASES)
@@ -371,8 +374,13 @@ def unregister(name: str) -> None:
     """Remove an executor added with :func:`register`.
 
     Raises:
-        UnknownExecutorError: no such executor.
+        UnknownExecutorError: no such executor, or one of this package's.
     """
+    if name in _OURS:
+        raise UnknownExecutorError(
+            f"{name!r} is one of this package's executors and cannot be removed. Leave it out of "
+            "the names you give."
+        )
     if name not in _BASES:
         raise UnknownExecutorError(f"No executor {name!r}. {nearest(name, _BASES)}")
     del _BASES[name]

@@ -326,7 +326,7 @@ class SyncTimer:
 
     Raises:
         DeviceMissingError: no such device here.
-        TimerOptionError: fewer than one run or round, or a negative warm-up.
+        TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
     """
 
     def __init__(
@@ -342,10 +342,11 @@ class SyncTimer:
         progress: Progress | None = None,
         gpu_state: bool = True,
     ) -> None:
-        if runs < 1 or rounds < 1 or warmup < 0:
+        whole = all(isinstance(n, int) for n in (runs, rounds, warmup))
+        if not whole or runs < 1 or rounds < 1 or warmup < 0:
             raise TimerOptionError(
-                f"runs={runs}, rounds={rounds}, warmup={warmup}: at least one run of one round "
-                f"is needed, and {FEWEST_RUNS} runs for a verdict."
+                f"runs={runs}, rounds={rounds}, warmup={warmup}: whole numbers, at least one "
+                f"run of one round, and {FEWEST_RUNS} runs for a verdict."
             )
         self.device = require_device(device)
         if flush_l2 and self.device.type != "cuda":

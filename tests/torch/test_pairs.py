@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.metadata
 import math
 import re
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch import executors, pairs
-from pytest_udftorch.timers import DeviceMissingError
+from pytest_udftorch.timers import DeviceMissingError, TimerOptionError
 
 
 class Tiny(nn.Module):
@@ -224,6 +225,48 @@ def test_model_is_left_as_it_was(tiny, images):
     assert tiny.conv.weight.is_contiguous()
 
 
+class Written(nn.Module):
+    """Writes a dtype out, so that it runs in no other."""
+
+    def forward(self, x):
+        return x @ torch.ones(8, 2, dtype=torch.float32)
+
+
+@dataclasses.dataclass
+class Spectrum:
+    values: torch.Tensor
+
+
+class Transform(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(torch.fft.rfft(x))
+
+
+def test_complex_results_are_compared(images, own_executor):
+    def off(model, inputs):
+        return lambda *given: model(*given) * (1 + 0.01j)
+
+    pair = pairs.model_pair(Transform(lambda y: y).eval(), images, [own_executor("off", off)])
+    assert pair.members["eager"].agrees
+    assert 0 < pair.members["eager"].accuracy.distance < 1e-6
+    assert pair.members["off"].accuracy.distance == pytest.approx(0.01, rel=1e-3)
+    assert not pair.members["off"].agrees
+
+
+def test_a_result_of_an_unknown_class_is_no_agreement(images):
+    pair = pairs.model_pair(Transform(Spectrum).eval(), images, ())
+    with pytest.raises(pairs.DisagreementError, match="a Spectrum, whose tensors cannot be"):
+        pair.check()
+
+
+def test_one_executor_needs_no_list(tiny, images):
+    assert pairs.model_pair(tiny, images, "fx").working == ["eager", "fx"]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
@@ -254,6 +297,22 @@ def test_model_is_left_as_it_was(tiny, images):
             lambda m, x: executors.register(executors.Executor("fx", None)),
             executors.UnknownExecutorError,
             "Taken",
+        ),
+        (
+            lambda m, x: executors.unregister("compile"),
+            executors.UnknownExecutorError,
+            "cannot be removed",
+        ),
+        (lambda m, x: pairs.model_pair(m, {"x": x}), pairs.PairInputError, r"give \(inputs,\)"),
+        (
+            lambda m, x: pairs.model_pair(m, x, ()).measure(run=3),
+            TimerOptionError,
+            "'run'.*'runs'",
+        ),
+        (
+            lambda m, x: pairs.model_pair(Written().eval(), x),
+            pairs.NoReferenceError,
+            "fails in float64.*take dtype",
         ),
         (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),
         (lambda m, x: pairs.model_pair(m, x)["fx"], pairs.MemberFailedError, "not in this pair"),

@@ -131,6 +131,7 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
     ("call", "error", "says"),
     [
         (lambda: timers.SyncTimer("cpu", runs=0), timers.TimerOptionError, "runs=0"),
+        (lambda: timers.SyncTimer("cpu", rounds=2.5), timers.TimerOptionError, "whole numbers"),
         (lambda: timers.SyncTimer("cpu", flush_l2=True), timers.TimerOptionError, "none on cpu"),
         (lambda: timers.sync_timer("cpu", round=3), timers.TimerOptionError, "'rounds'"),
         (lambda: timers.SyncTimer("abacus"), timers.UnknownDeviceError, "Use cpu or cuda"),
