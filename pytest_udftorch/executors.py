@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib.metadata
 import tempfile
 import warnings
@@ -96,9 +97,7 @@ class Executor:
         Raises:
             ExecutorUnavailableError: wrong device or dtype.
         """
-        for tensor in pytree.tree_leaves(list(inputs)):
-            if not isinstance(tensor, torch.Tensor):
-                continue
+        for tensor in _tensors(inputs):
             if tensor.device.type not in self.devices:
                 raise ExecutorUnavailableError(
                     f"{self.name} runs on {' and '.join(sorted(self.devices))}, the inputs are "
@@ -114,6 +113,10 @@ class Executor:
 def convert(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Apply ``function`` to every tensor of a nested structure."""
     return pytree.tree_map_only(torch.Tensor, function, value)
+
+
+def _tensors(value: Sequence[Any]) -> list[torch.Tensor]:
+    return [t for t in pytree.tree_leaves(list(value)) if isinstance(t, torch.Tensor)]
 
 
 def to_channels_last(value: Any) -> Any:
@@ -135,13 +138,13 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
         ExecutorUnavailableError: the inputs are not on a CUDA device.
         RuntimeError: the work cannot be captured (it waits for the device, for instance).
     """
-    tensors = [t for t in pytree.tree_leaves(list(inputs)) if isinstance(t, torch.Tensor)]
+    tensors = _tensors(inputs)
     if not tensors or any(t.device.type != "cuda" for t in tensors):
         raise ExecutorUnavailableError(
             "A CUDA graph needs all inputs on a CUDA device. Move model and inputs to cuda."
         )
     static = convert(inputs, torch.clone)
-    leaves = [t for t in pytree.tree_leaves(list(static)) if isinstance(t, torch.Tensor)]
+    leaves = _tensors(static)
     side = untyped(torch.cuda.Stream)()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
@@ -164,9 +167,7 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
         raise
 
     def replay(*arguments: Any) -> Any:
-        given = pytree.tree_leaves(list(arguments))
-        fresh = [t for t in given if isinstance(t, torch.Tensor)]
-        for mine, theirs in zip(leaves, fresh, strict=True):
+        for mine, theirs in zip(leaves, _tensors(arguments), strict=True):
             if mine is theirs:
                 continue
             # A copy would broadcast and convert without a word.
@@ -237,17 +238,24 @@ def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     return loaded
 
 
+@functools.cache
+def _start_lazy() -> None:
+    """Start the backend of lazy tensors; a second start in a process is an error of torch's."""
+    import torch._lazy.ts_backend
+
+    torch._lazy.ts_backend.init()
+
+
 def _lazy(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     try:
         import torch._lazy
-        import torch._lazy.ts_backend
 
-        torch._lazy.ts_backend.init()
+        _start_lazy()
     except (ImportError, AttributeError, RuntimeError) as error:
         raise ExecutorUnavailableError(
             f"This torch build has no lazy tensors ({type(error).__name__}: {error})."
         ) from error
-    home = next((t.device for t in pytree.tree_leaves(list(inputs))), torch.device("cpu"))
+    home = _tensors(inputs)[0].device
     lazy_model = model.to("lazy")
 
     def run(*arguments: Any) -> Any:
@@ -302,7 +310,7 @@ def _jax(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
             import torchax
         except Exception as error:
             raise _optional("torchax", error) from error
-        home = inputs[0].device
+        home = _tensors(inputs)[0].device
         kind = "gpu" if home.type == "cuda" else "cpu"
         try:
             device = jax.devices(kind)[home.index or 0]

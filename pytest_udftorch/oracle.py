@@ -205,7 +205,9 @@ class Plan:
         model = copy.deepcopy(model).eval()
         units = None
         if len(self.stored.bounds) > 2:
-            units = Units(model, arguments, bounds=self.stored.bounds)
+            with contextlib.suppress(UntraceableModelError):
+                units = Units(model, arguments, bounds=self.stored.bounds)
+        # A model that cannot be traced is another one than was cut into units.
         self.stored.check(
             model=_fingerprint(model, units),
             inputs=[_describe(t) for t in arguments],
@@ -503,8 +505,8 @@ def oracle(
         choices, the regret against the bound, and the fresh measurement.
 
     Raises:
-        OracleOptionError: too few runs for a verdict, no unit, executors with cudagraph, or an
-            error budget that no executor keeps.
+        OracleOptionError: too few runs for a verdict, no unit, no call expected, executors with
+            cudagraph, or an error budget that no executor keeps.
         JournalError: the journal's folder is missing, or the file is something else.
         DeviceMissingError, PairInputError, MemberFailedError, NoReferenceError,
             UnknownExecutorError: as from ``model_pair``.
@@ -521,6 +523,11 @@ def oracle(
         raise OracleOptionError(
             f"runs={runs}, max_units={max_units}, executors={names}: a verdict needs "
             f"{FEWEST_RUNS} runs, a plan one unit, and CUDA graphs are added by the oracle."
+        )
+    if not expected_calls > 0:
+        raise OracleOptionError(
+            f"expected_calls={expected_calls}: what compiling costs is shared out over the calls "
+            "that are expected. Give a positive number, or leave it out: compiling is then free."
         )
     if "eager" not in names:
         names.insert(0, "eager")

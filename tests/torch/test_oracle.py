@@ -344,6 +344,20 @@ def test_a_plan_is_applied_without_gradients_to_its_own_inputs(model, x, tmp_pat
         oracle.Plan.load(tmp_path / "plan.json").apply(model)
 
 
+def test_a_model_of_no_operator_gets_a_plan(x):
+    plan = oracle.oracle(nn.Identity().eval(), x, executors="eager", **QUICK)
+    assert torch.equal(plan.apply(nn.Identity())(x), x)
+
+
+def test_a_plan_of_units_is_refused_for_a_model_that_cannot_be_traced(model, x):
+    plan = oracle.oracle(model, x, executors="eager", **QUICK)
+    hooked = Branches().eval()
+    hooked.register_forward_hook(lambda *_: None)
+    assert len(plan.stored.bounds) > 2
+    with pytest.raises(plans.PlanMismatchError, match="made for model"):
+        plan.apply(hooked)
+
+
 def test_inputs_within_a_dict_are_known_by_shape_and_not_by_value():
     class Named(nn.Module):
         def __init__(self):
@@ -429,6 +443,7 @@ def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
     [
         ({"runs": 3}, "verdict needs"),
         ({"max_units": 0}, "one unit"),
+        ({"expected_calls": 0}, "positive number"),
         ({"executors": ["eager+cudagraph"]}, "added by the oracle"),
     ],
 )

@@ -263,6 +263,15 @@ def test_a_result_of_an_unknown_class_is_no_agreement(images):
         pair.check()
 
 
+def test_lazy_tensors_serve_more_than_one_pair(tiny, images):
+    first = pairs.model_pair(tiny, images, "lazy")
+    if "lazy" in first.failures:
+        pytest.skip(first.failures["lazy"])
+    second = pairs.model_pair(tiny, images, "lazy")
+    second.check()
+    assert second.failures == {}
+
+
 def test_one_executor_needs_no_list(tiny, images):
     assert pairs.model_pair(tiny, images, "fx").working == ["eager", "fx"]
 
