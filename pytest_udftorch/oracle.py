@@ -370,7 +370,8 @@ class _Bench:
                 run = capture(change, (source,))
             arguments = getattr(run, "inputs", (source,))
             timer = SyncTimer(source.device, runs=3, rounds=runs, warmup=1, gpu_state=False)
-            found[to_last] = timer.time(functools.partial(run, *arguments)).median_ns / 10
+            timed = timer.compare({"change": functools.partial(run, *arguments)}).complete()
+            found[to_last] = timed["change"].median_ns / 10
         return found
 
 
@@ -557,7 +558,7 @@ def oracle(
         )
     allowed = _within_budget(pair, names, suffix, max_ulp)
     with measuring():
-        uniform = pair.measure(runs=runs, rounds=rounds, warmup=5)
+        uniform = pair.measure(runs=runs, rounds=rounds, warmup=5).complete()
     whole = {
         name: uniform[name + suffix].median_ns
         + pair.members[name + suffix].first_call_ns / expected_calls
@@ -872,7 +873,7 @@ def _contest(
         with torch.no_grad(), _limits():
             return timer.compare(
                 {name: functools.partial(call, *inputs) for name, call in contenders.items()}
-            )
+            ).complete()
 
     stock = {name: pair[name] for name in opponents if name in pair.working}
     everyone = {name: pair[name] for name in pair.working}

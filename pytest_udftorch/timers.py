@@ -271,6 +271,16 @@ class Comparison:
         """Say whether ``name`` is faster than ``over``, slower, or neither."""
         return compare(self[name].runs_ns, self[over].runs_ns)
 
+    def complete(self) -> Comparison:
+        """Return the comparison itself, for callers that are nothing without all its runs.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C cut it short.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return {
@@ -452,8 +462,13 @@ class SyncTimer:
                     if self._progress is not None:
                         self._progress(done, self.runs, f"run {done} of {self.runs}")
         except KeyboardInterrupt:
-            if not wall[_EMPTY]:
+            # It may have come between two contenders' entries of one run.
+            tables = (wall, launch, event) if self._on_cuda else (wall,)
+            kept = min(len(row) for table in tables for row in table.values())
+            if not kept:
                 raise
+            for row in (row for table in tables for row in table.values()):
+                del row[kept:]
             interrupted = True
         if self._read_state:
             states.append(read_gpu_state(self.device.index or 0))

@@ -407,6 +407,29 @@ def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path, no
     assert set(plan.report["unit_ns"]) == set(INTERPRETED)
 
 
+def test_ctrl_c_within_a_measurement_ends_the_search(model, x):
+    calls = 0
+
+    def make(inner, inputs):
+        def run(*given):
+            nonlocal calls
+            calls += 1
+            # Making it takes one call and the warm-up five: the third run is under way.
+            if calls == 12:
+                raise KeyboardInterrupt
+            return inner(*given)
+
+        return run
+
+    executors.register(executors.Executor("interrupted", make))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            oracle.oracle(model, x, executors=["eager", "interrupted"], **QUICK)
+    finally:
+        executors.unregister("interrupted")
+    assert calls == 12
+
+
 def test_the_journal_of_another_model_is_not_taken_over(model, x, tmp_path, nothing_hopeless):
     journal = tmp_path / "journal.json"
     oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)

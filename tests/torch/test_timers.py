@@ -93,6 +93,25 @@ def test_interrupted_measurement_keeps_its_complete_runs():
     assert timed.to_json()["interrupted"] is True
 
 
+def test_interruption_between_two_entries_of_a_run_leaves_pairs(monkeypatch):
+    entered = []
+
+    def median(values):
+        entered.append(values)
+        if len(entered) == 8:
+            raise KeyboardInterrupt
+        return samples.median(values)
+
+    monkeypatch.setattr(timers, "median", median)
+    timed = timers.SyncTimer("cpu", runs=20, rounds=1).compare({"a": busy(10), "b": busy(10)})
+    monkeypatch.undo()
+    assert timed.interrupted
+    assert [len(timed[name].wall_ns) for name in "ab"] == [2, 2]
+    assert len(timed["a"].empty_ns) == 2
+    with pytest.raises(KeyboardInterrupt):
+        timed.complete()
+
+
 def test_interruption_before_the_first_run_is_passed_on():
     def stop():
         raise KeyboardInterrupt
