@@ -67,7 +67,11 @@ class UnknownExecutorError(UdfError):
 
 
 class CapturedShapeError(UdfError):
-    """A captured graph was given inputs of other shapes or dtypes than it was captured with."""
+    """Inputs of other shapes or dtypes than those a graph or a package was made for."""
+
+
+class LostBranchError(UdfError):
+    """A trace would keep one branch of control flow that depends on a tensor."""
 
 
 class ExecutorUnavailableError(UdfError):
@@ -117,6 +121,12 @@ def convert(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any
 
 def _tensors(value: Sequence[Any]) -> list[torch.Tensor]:
     return [t for t in pytree.tree_leaves(list(value)) if isinstance(t, torch.Tensor)]
+
+
+def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """Return a copy of the tensor with these strides, in elements."""
+    copied = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
+    return copied.copy_(value)
 
 
 def to_channels_last(value: Any) -> Any:
@@ -208,8 +218,19 @@ def _quiet() -> Any:
 
 
 def _trace(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-    with _quiet(), torch.no_grad():
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+        warnings.simplefilter("always")
         traced: Run = torch.jit.freeze(untyped(torch.jit.trace)(model.eval(), inputs, strict=False))
+    torch_itself = str(Path(torch.__file__).parent)
+    for warning in said:
+        branch = warning.category.__name__ == "TracerWarning" and "boolean" in str(warning.message)
+        # Where torch itself asks, it checks shapes.
+        if branch and not warning.filename.startswith(torch_itself):
+            raise LostBranchError(
+                f"{warning.filename}, line {warning.lineno}: what is done next depends on a "
+                "tensor, and a trace keeps only what these inputs choose. Leave "
+                "torchscript-trace out; torchscript-script keeps both."
+            )
     return traced
 
 
@@ -235,7 +256,25 @@ def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
             package = str(Path(folder) / "model.pt2")
             path = torch._inductor.aoti_compile_and_package(program, package_path=package)
             loaded: Run = torch._inductor.aoti_load_package(path)
-    return loaded
+    # The package looks at none of them, and would compute something wrong.
+    made_for = [(t.shape, t.dtype, t.stride()) for t in _tensors(inputs)]
+
+    def run(*arguments: Any) -> Any:
+        expected = iter(made_for)
+
+        def fit(given: torch.Tensor) -> torch.Tensor:
+            shape, dtype, stride = next(expected)
+            if given.shape != shape or given.dtype != dtype:
+                raise CapturedShapeError(
+                    f"The package was compiled for {dtype}{list(shape)} and is given "
+                    f"{given.dtype}{list(given.shape)}. Compile one for these inputs too, or use "
+                    "another executor."
+                )
+            return given if given.stride() == stride else _laid_out(given, stride)
+
+        return loaded(*convert(arguments, fit))
+
+    return run
 
 
 @functools.cache

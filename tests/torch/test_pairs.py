@@ -135,6 +135,33 @@ def test_control_flow_fails_where_it_must_and_is_said(images):
     assert "TraceError" in pair.failures["fx"]
 
 
+def test_a_branch_that_a_trace_would_lose_is_said(images):
+    class Flow(nn.Module):
+        def forward(self, x):
+            if x.sum() > 1e9:
+                return x + 1
+            return x - 1
+
+    pair = pairs.model_pair(Flow().eval(), images, ["torchscript-trace", "torchscript-script"])
+    assert pair.working == ["eager", "torchscript-script"]
+    assert re.search(
+        r"test_pairs.py, line \d+: .* depends on a", pair.failures["torchscript-trace"]
+    )
+
+
+def test_a_package_of_aotinductor_takes_other_layouts_and_refuses_other_shapes():
+    model = nn.Sequential(nn.Softmax(1), nn.Sigmoid()).eval()
+    x = torch.randn(3, 4, 5, 6)
+    pair = pairs.model_pair(model, x, "aotinductor")
+    assert pair.failures == {}
+    with torch.no_grad():
+        for other in (x + 1, (x - 1).contiguous(memory_format=torch.channels_last)):
+            torch.testing.assert_close(pair["aotinductor"](other), model(other))
+    for other in (torch.randn(5, 4, 5, 6), x.double()):
+        with pytest.raises(executors.CapturedShapeError, match="compiled for"):
+            pair["aotinductor"](other)
+
+
 def test_other_shapes_are_computed_and_not_broadcast(tiny, images):
     pair = pairs.model_pair(tiny, images, ["fx", "eager+channels_last"])
     for shape in ((1, 3, 8, 8), (5, 3, 12, 10)):
