@@ -218,7 +218,8 @@ class Plan:
         if name is not None:
             full = f"{name}+cudagraph" if self.stored.cuda_graph else name
             with torch.no_grad():
-                return _guarded(registry.make(registry.resolve(full), model, arguments))
+                call = registry.make(registry.resolve(full), model, arguments)
+            return call if self.stored.cuda_graph else _guarded(call)
         assert units is not None
         bench = _Bench(units, arguments, model)
         chain = bench.chain(list(self.stored.segments))
