@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from benches.compile_models import MODELS, build, images, write
+from benches.compile_models import MODELS, build, images
+from benches.experiment import save
 from pytest_udftorch import roofline
 from pytest_udftorch.timers import describe_device
 
@@ -40,7 +41,7 @@ def main(arguments=None):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
     found = bounds(options.models, options.batches, device)
-    write(options.output, {**describe_device(device), **found})
+    save(options.output, {**describe_device(device), **found})
     print(found["ceilings"])
     for row in found["rows"]:
         print(row)

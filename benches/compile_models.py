@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 import torchvision
 
+from benches.experiment import save
 from pytest_udftorch import layers
 from pytest_udftorch.pairs import model_pair
 from pytest_udftorch.samples import median
@@ -94,7 +95,7 @@ def end_to_end(name, batch, device, executors=None, lock=None, **timer):
             ),
         )
     with turn(lock, fcntl.LOCK_EX):
-        pair.measure(**timer)
+        pair.measure(**timer).complete()
     return {"model": name, "batch": batch, **pair.to_json()}
 
 
@@ -134,22 +135,31 @@ def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds
 
 
 def begin(path, device, lists):
-    """Return the document of an earlier run on this machine, or one with empty lists."""
+    """Return the document of an earlier run on this machine, or one with empty lists.
+
+    A file of another machine, or of other versions, ends the command: it would be overwritten.
+    """
     fresh = {**describe_device(device), **{name: [] for name in lists}}
-    if path.is_file():
+    if not path.parent.is_dir():
+        sys.exit(f"{path.parent}, the folder of the output, does not exist. Make it.")
+    if not path.exists():
+        return fresh
+    try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        if all(found.get(k) == fresh[k] for k in ("device", "machine", "versions", "flags")):
-            return {**fresh, **found}
-    return fresh
+        other = [k for k in ("device", "machine", "versions", "flags") if found[k] != fresh[k]]
+    except (OSError, ValueError, KeyError, TypeError):
+        sys.exit(f"{path} is no stored result of a bench. Name another file, or delete it.")
+    if other:
+        sys.exit(
+            f"{path} was measured with another {', '.join(other)}, and would be overwritten. "
+            "Name another file, or delete it."
+        )
+    return {**fresh, **found}
 
 
 def there(rows, name, batch):
     """Return whether a row of this model and batch is in a list."""
     return any(row["model"] == name and row["batch"] == batch for row in rows)
-
-
-def write(path, document):
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def side_by_side(module, options, device, lists, arguments):
@@ -180,7 +190,7 @@ def side_by_side(module, options, device, lists, arguments):
             f"{len(processes)} processes, one per model, shared the machine: executors were made "
             "side by side, the device was timed by one at a time"
         )
-        write(options.output, result)
+        save(options.output, result)
     return status
 
 
@@ -236,7 +246,7 @@ def main(arguments=None):
                 prefix_rounds=options.prefix_rounds,
             )
             result["validation"].append(row)
-            write(options.output, result)
+            save(options.output, result)
             print(row, flush=True)
         for batch in options.batches:
             if options.only == "validation" or there(result["end_to_end"], name, batch):
@@ -251,7 +261,7 @@ def main(arguments=None):
                 rounds=options.rounds,
             )
             result["end_to_end"].append(row)
-            write(options.output, result)
+            save(options.output, result)
             for key, member in row["members"].items():
                 timing = row["measurement"]["timings"].get(key, {})
                 print(

@@ -22,8 +22,8 @@ from benches.compile_models import (
     side_by_side,
     there,
     turn,
-    write,
 )
+from benches.experiment import save
 from pytest_udftorch.oracle import oracle
 from pytest_udftorch.samples import median, ratio
 
@@ -134,7 +134,7 @@ def main(arguments=None):
                 journal=journal,
             )
             result["cells"].append(row)
-            write(options.output, result)
+            save(options.output, result)
             journal.unlink()
             print(
                 "RESULT",

@@ -23,7 +23,7 @@ import triton.language as tl
 
 from pytest_udftorch.executors import capture
 from pytest_udftorch.samples import median
-from pytest_udftorch.timers import SyncTimer, describe_device
+from pytest_udftorch.timers import DeviceMissingError, SyncTimer, describe_device
 
 ROW_LENGTHS = [2**k for k in range(8, 17)] + [1000, 3000, 12288, 50257]
 SIZES = [2**k for k in range(12, 29, 4)]
@@ -317,8 +317,9 @@ def _both(contenders, runs, rounds):
         replay = capture(lambda _, call=call: call(), (marker,))
         replays[name] = functools.partial(replay, *replay.inputs)
     timer = SyncTimer("cuda", runs=runs, rounds=rounds, warmup=3, flush_l2=True)
-    device = timer.compare(replays)
-    return device, SyncTimer("cuda", runs=runs, rounds=rounds, warmup=3).compare(contenders)
+    device = timer.compare(replays).complete()
+    called = SyncTimer("cuda", runs=runs, rounds=rounds, warmup=3).compare(contenders).complete()
+    return device, called
 
 
 def measure_softmax(elements, lengths=ROW_LENGTHS, runs=20, rounds=10):
@@ -430,9 +431,13 @@ def main(arguments=None):
     parser.add_argument("--elements", type=int, default=2**28)
     parser.add_argument("--runs", type=int, default=20)
     options = parser.parse_args(arguments)
+    try:
+        described = describe_device("cuda")
+    except DeviceMissingError as error:
+        sys.exit(f"compile_triton: {error}")
     compile_settings(ROW_LENGTHS, options.elements)
     result = {
-        **describe_device("cuda"),
+        **described,
         "elements": options.elements,
         "add": measure_add(runs=options.runs),
         "softmax": measure_softmax(options.elements, runs=options.runs),

@@ -137,12 +137,14 @@ def compare(calls: dict[str, Call], device: str, seconds: float) -> Comparison:
         calls_each = seconds / max(each, 1e-9)
         runs = max(FEWEST_RUNS, min(RUNS, int(calls_each / 2)))
         rounds = max(1, min(ROUNDS, int(calls_each / runs) - 1))
-        return SyncTimer(device, runs=runs, rounds=rounds, warmup=0, gpu_state=False).compare(calls)
+        timer = SyncTimer(device, runs=runs, rounds=rounds, warmup=0, gpu_state=False)
+        return timer.compare(calls).complete()
 
 
 def _seconds(timer: SyncTimer, calls: dict[str, Call]) -> float:
     """Return what one round of all contenders takes."""
-    return sum(median(t.wall_ns) for t in timer.compare(calls).timings.values()) / 1e9
+    timed = timer.compare(calls).complete()
+    return sum(median(t.wall_ns) for t in timed.timings.values()) / 1e9
 
 
 def timings_json(timed: Comparison) -> dict[str, Any]:
@@ -272,7 +274,8 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
     return [by_key[key] for key in keys if key in by_key]
 
 
-def _save(path: Path | None, document: dict[str, Any]) -> None:
+def save(path: Path | None, document: dict[str, Any]) -> None:
+    """Write a document as JSON, where there is a path to write it to."""
     if path is None:
         return
     # Whole or not at all: a run may be stopped at any time.
@@ -301,9 +304,11 @@ def run(
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent.
-        ResumeError: ``output`` is the file of something else.
+        ResumeError: ``output`` is the file of something else, or its folder is missing.
     """
     require_device(device)
+    if output is not None and not output.parent.is_dir():
+        raise ResumeError(f"{output.parent}, the folder of the output, does not exist. Make it.")
     settings = _settings(experiment, device, scale)
     budget = experiment.budget_s[scale] if budget_s is None else budget_s
     cases = experiment.cases(device, scale)
@@ -335,7 +340,7 @@ def run(
             spent.append(time.monotonic() - begun)
             rows.append(row)
             done.add(key)
-            _save(output, document)
+            save(output, document)
             total = time.monotonic() - start
             say(f"{number}/{len(cases)}, {total:.0f} s of {budget:g} s: {summary(case, row)}")
     except KeyboardInterrupt:
@@ -349,7 +354,7 @@ def run(
         say(f"left out: {len(left_out) - SAID} more")
     if experiment.finish is not None:
         document |= experiment.finish([r for r in rows if "error" not in r])
-    _save(output, document)
+    save(output, document)
     return document
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib.metadata
 import tempfile
 import warnings
@@ -66,7 +67,11 @@ class UnknownExecutorError(UdfError):
 
 
 class CapturedShapeError(UdfError):
-    """A captured graph was given inputs of other shapes or dtypes than it was captured with."""
+    """Inputs of other shapes or dtypes than those a graph or a package was made for."""
+
+
+class LostBranchError(UdfError):
+    """A trace would keep one branch of control flow that depends on a tensor."""
 
 
 class ExecutorUnavailableError(UdfError):
@@ -96,9 +101,7 @@ class Executor:
         Raises:
             ExecutorUnavailableError: wrong device or dtype.
         """
-        for tensor in pytree.tree_leaves(list(inputs)):
-            if not isinstance(tensor, torch.Tensor):
-                continue
+        for tensor in _tensors(inputs):
             if tensor.device.type not in self.devices:
                 raise ExecutorUnavailableError(
                     f"{self.name} runs on {' and '.join(sorted(self.devices))}, the inputs are "
@@ -114,6 +117,16 @@ class Executor:
 def convert(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """Apply ``function`` to every tensor of a nested structure."""
     return pytree.tree_map_only(torch.Tensor, function, value)
+
+
+def _tensors(value: Sequence[Any]) -> list[torch.Tensor]:
+    return [t for t in pytree.tree_leaves(list(value)) if isinstance(t, torch.Tensor)]
+
+
+def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """Return a copy of the tensor with these strides, in elements."""
+    copied = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
+    return copied.copy_(value)
 
 
 def to_channels_last(value: Any) -> Any:
@@ -135,13 +148,13 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
         ExecutorUnavailableError: the inputs are not on a CUDA device.
         RuntimeError: the work cannot be captured (it waits for the device, for instance).
     """
-    tensors = [t for t in pytree.tree_leaves(list(inputs)) if isinstance(t, torch.Tensor)]
+    tensors = _tensors(inputs)
     if not tensors or any(t.device.type != "cuda" for t in tensors):
         raise ExecutorUnavailableError(
             "A CUDA graph needs all inputs on a CUDA device. Move model and inputs to cuda."
         )
     static = convert(inputs, torch.clone)
-    leaves = [t for t in pytree.tree_leaves(list(static)) if isinstance(t, torch.Tensor)]
+    leaves = _tensors(static)
     side = untyped(torch.cuda.Stream)()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side), torch.no_grad():
@@ -164,9 +177,7 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _CAPTURE_WARMUP)
         raise
 
     def replay(*arguments: Any) -> Any:
-        given = pytree.tree_leaves(list(arguments))
-        fresh = [t for t in given if isinstance(t, torch.Tensor)]
-        for mine, theirs in zip(leaves, fresh, strict=True):
+        for mine, theirs in zip(leaves, _tensors(arguments), strict=True):
             if mine is theirs:
                 continue
             # A copy would broadcast and convert without a word.
@@ -207,8 +218,19 @@ def _quiet() -> Any:
 
 
 def _trace(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-    with _quiet(), torch.no_grad():
+    with warnings.catch_warnings(record=True) as said, torch.no_grad():
+        warnings.simplefilter("always")
         traced: Run = torch.jit.freeze(untyped(torch.jit.trace)(model.eval(), inputs, strict=False))
+    torch_itself = str(Path(torch.__file__).parent)
+    for warning in said:
+        branch = warning.category.__name__ == "TracerWarning" and "boolean" in str(warning.message)
+        # Where torch itself asks, it checks shapes.
+        if branch and not warning.filename.startswith(torch_itself):
+            raise LostBranchError(
+                f"{warning.filename}, line {warning.lineno}: what is done next depends on a "
+                "tensor, and a trace keeps only what these inputs choose. Leave "
+                "torchscript-trace out; torchscript-script keeps both."
+            )
     return traced
 
 
@@ -234,20 +256,45 @@ def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
             package = str(Path(folder) / "model.pt2")
             path = torch._inductor.aoti_compile_and_package(program, package_path=package)
             loaded: Run = torch._inductor.aoti_load_package(path)
-    return loaded
+    # The package looks at none of them, and would compute something wrong.
+    made_for = [(t.shape, t.dtype, t.stride()) for t in _tensors(inputs)]
+
+    def run(*arguments: Any) -> Any:
+        expected = iter(made_for)
+
+        def fit(given: torch.Tensor) -> torch.Tensor:
+            shape, dtype, stride = next(expected)
+            if given.shape != shape or given.dtype != dtype:
+                raise CapturedShapeError(
+                    f"The package was compiled for {dtype}{list(shape)} and is given "
+                    f"{given.dtype}{list(given.shape)}. Compile one for these inputs too, or use "
+                    "another executor."
+                )
+            return given if given.stride() == stride else _laid_out(given, stride)
+
+        return loaded(*convert(arguments, fit))
+
+    return run
+
+
+@functools.cache
+def _start_lazy() -> None:
+    """Start the backend of lazy tensors; a second start in a process is an error of torch's."""
+    import torch._lazy.ts_backend
+
+    torch._lazy.ts_backend.init()
 
 
 def _lazy(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     try:
         import torch._lazy
-        import torch._lazy.ts_backend
 
-        torch._lazy.ts_backend.init()
+        _start_lazy()
     except (ImportError, AttributeError, RuntimeError) as error:
         raise ExecutorUnavailableError(
             f"This torch build has no lazy tensors ({type(error).__name__}: {error})."
         ) from error
-    home = next((t.device for t in pytree.tree_leaves(list(inputs))), torch.device("cpu"))
+    home = _tensors(inputs)[0].device
     lazy_model = model.to("lazy")
 
     def run(*arguments: Any) -> Any:
@@ -302,7 +349,7 @@ def _jax(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
             import torchax
         except Exception as error:
             raise _optional("torchax", error) from error
-        home = inputs[0].device
+        home = _tensors(inputs)[0].device
         kind = "gpu" if home.type == "cuda" else "cpu"
         try:
             device = jax.devices(kind)[home.index or 0]
@@ -348,6 +395,9 @@ _BASES: dict[str, Executor] = {
 }
 
 
+_OURS: Final = frozenset(_BASES)
+
+
 def registered() -> list[str]:
     """Return the names of the base executors."""
     return list(_BASES)
@@ -371,8 +421,13 @@ def unregister(name: str) -> None:
     """Remove an executor added with :func:`register`.
 
     Raises:
-        UnknownExecutorError: no such executor.
+        UnknownExecutorError: no such executor, or one of this package's.
     """
+    if name in _OURS:
+        raise UnknownExecutorError(
+            f"{name!r} is one of this package's executors and cannot be removed. Leave it out of "
+            "the names you give."
+        )
     if name not in _BASES:
         raise UnknownExecutorError(f"No executor {name!r}. {nearest(name, _BASES)}")
     del _BASES[name]

@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeAlias
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils import _pytree as pytree
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.samples import Interval, bootstrap, median
@@ -43,6 +44,7 @@ __all__ = [
 ]
 
 Instrument: TypeAlias = Literal["pure", "sync", "timed", "timed_sync"]
+Inputs: TypeAlias = Sequence[Any] | torch.Tensor
 INSTRUMENTS: Final[tuple[Instrument, ...]] = ("pure", "sync", "timed", "timed_sync")
 
 #: Prefix of the profiler ranges, so that they are told from the model's own.
@@ -240,8 +242,12 @@ class _Watch:
             self._leave(number)
 
 
-def _device_of(model: nn.Module, inputs: Sequence[Any]) -> torch.device:
-    for tensor in (*model.parameters(), *inputs):
+def _arguments(inputs: Inputs) -> tuple[Any, ...]:
+    return (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+
+
+def _device_of(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
+    for tensor in (*model.parameters(), *pytree.tree_leaves(inputs)):
         if isinstance(tensor, torch.Tensor):
             return tensor.device
     return torch.device("cpu")
@@ -273,13 +279,13 @@ def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Mo
     return notes
 
 
-def find_layers(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[Layer], list[str]]:
+def find_layers(model: nn.Module, inputs: Inputs) -> tuple[list[Layer], list[str]]:
     """Run ``model(*inputs)`` once; return its layers in call order, and notes.
 
     Raises:
         NoLayerError: no module was called that a hook can watch.
     """
-    notes_before = _notes(model, [], {})
+    inputs = _arguments(inputs)
     with _Watch(model) as watch, torch.no_grad():
         watch.start()
         model(*inputs)
@@ -289,7 +295,7 @@ def find_layers(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[Layer], l
             f"{type(model).__name__} called no module without children: there is no layer to "
             "time. Time it end to end with sync_timer."
         )
-    return called, _notes(model, called, watch.leaves) + notes_before
+    return called, _notes(model, called, watch.leaves)
 
 
 class _Clock:
@@ -329,7 +335,7 @@ class _Clock:
 
 def layer_times(
     model: nn.Module,
-    inputs: Sequence[Any],
+    inputs: Inputs,
     *,
     runs: int = 20,
     rounds: int = 10,
@@ -340,7 +346,7 @@ def layer_times(
 
     Args:
         model: any module; runs under ``no_grad``.
-        inputs: positional arguments of the model.
+        inputs: a tensor, or the positional arguments of the model.
         runs: medians that a result rests on; interleaved with the model without hooks.
         rounds: forward passes in a run.
         warmup: passes before the first.
@@ -348,8 +354,9 @@ def layer_times(
             ("timed_sync"); False records CUDA events and leaves the stream running.
 
     Raises:
-        NoLayerError: see :func:`find_layers`.
+        NoLayerError: see :func:`find_layers`; or other layers in another pass.
     """
+    inputs = _arguments(inputs)
     device = _device_of(model, inputs)
     layers, notes = find_layers(model, inputs)
     plain = SyncTimer(device, runs=1, rounds=rounds, warmup=0, gpu_state=False)
@@ -368,10 +375,7 @@ def layer_times(
                     model(*inputs)
                     collected.append(clock.read_ns())
             if any(len(times) != len(layers) for times in collected):
-                raise NoLayerError(
-                    "The model called different layers in different forward passes. Time it "
-                    "end to end, or give inputs that take one path."
-                )
+                raise _other_path()
             for number, row in enumerate(per_layer):
                 row.append(median([times[number] for times in collected]))
     if device.type == "cuda" and not synchronise:
@@ -380,6 +384,13 @@ def layer_times(
         LayerRow(layer, tuple(times)) for layer, times in zip(layers, per_layer, strict=True)
     )
     return LayerReport("layer timing", rows, join(whole), tuple(notes))
+
+
+def _other_path() -> NoLayerError:
+    return NoLayerError(
+        "The model called different layers in different forward passes. Time it end to end, or "
+        "give inputs that take one path."
+    )
 
 
 def join(timings: Sequence[Timing]) -> Timing:
@@ -396,12 +407,12 @@ def join(timings: Sequence[Timing]) -> Timing:
     )
 
 
-class _Stop(Exception):
-    """Raised by a hook when the layer asked for has run."""
+class _Stop(BaseException):
+    """Raised by a hook when the layer asked for has run; a model's ``except`` lets it pass."""
 
 
 def _prefixes(
-    model: nn.Module, inputs: Sequence[Any], layers: Sequence[Layer]
+    model: nn.Module, inputs: tuple[Any, ...], layers: Sequence[Layer]
 ) -> dict[str, Callable[[], None]]:
     """Return callables that run the model up to its entry, to each layer, and to its end.
 
@@ -427,8 +438,13 @@ def _prefixes(
                 handle = module.register_forward_hook(stop, prepend=True)
             try:
                 model(*inputs)
+                if left > 0:
+                    raise _other_path()
                 raise _Stop
             except _Stop:
+                pass
+            finally:
+                # Also when the model fails, or on Ctrl-C: it would stop every later call.
                 handle.remove()
 
         return run
@@ -447,7 +463,7 @@ def _prefixes(
 
 def layer_subtraction(
     model: nn.Module,
-    inputs: Sequence[Any],
+    inputs: Inputs,
     *,
     runs: int = 20,
     rounds: int = 10,
@@ -463,15 +479,16 @@ def layer_subtraction(
 
     Args:
         model: any module; runs under ``no_grad``.
-        inputs: positional arguments of the model.
+        inputs: a tensor, or the positional arguments of the model.
         runs: paired runs; they carry the bootstrap intervals.
         rounds: passes in a run.
         warmup: untimed passes of each prefix.
         progress: as in :class:`~pytest_udftorch.timers.SyncTimer`.
 
     Raises:
-        NoLayerError: see :func:`find_layers`.
+        NoLayerError: see :func:`find_layers`; or a layer is not reached in another pass.
     """
+    inputs = _arguments(inputs)
     device = _device_of(model, inputs)
     layers, notes = find_layers(model, inputs)
     timer = SyncTimer(device, runs=runs, rounds=rounds, warmup=warmup, progress=progress)
@@ -496,7 +513,7 @@ def _total(event: Any, attribute: str) -> float:
 
 
 def layer_profile(
-    model: nn.Module, inputs: Sequence[Any], *, passes: int = 10, warmup: int = 3
+    model: nn.Module, inputs: Inputs, *, passes: int = 10, warmup: int = 3
 ) -> list[ProfileRow]:
     """Return the profiler's times of each layer, the medians over ``passes``.
 
@@ -507,6 +524,7 @@ def layer_profile(
     Raises:
         NoLayerError: see :func:`find_layers`.
     """
+    inputs = _arguments(inputs)
     device = _device_of(model, inputs)
     layers, _ = find_layers(model, inputs)
     ranges: dict[int, Any] = {}
@@ -576,7 +594,7 @@ def _instrumented(model: nn.Module, instrument: Instrument, device: torch.device
 
 def instrument_overhead(
     model: nn.Module,
-    inputs: Sequence[Any],
+    inputs: Inputs,
     *,
     runs: int = 20,
     rounds: int = 10,
@@ -591,6 +609,7 @@ def instrument_overhead(
     Returns:
         Timings by ``instrument`` or ``instrument, profiled``, interleaved by runs.
     """
+    inputs = _arguments(inputs)
     device = _device_of(model, inputs)
     find_layers(model, inputs)
     timer = SyncTimer(device, runs=1, rounds=rounds, warmup=1, gpu_state=False)

@@ -17,9 +17,11 @@ import bisect
 import contextlib
 import copy
 import functools
+import io
 import itertools
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -37,13 +39,27 @@ from pytest_udftorch import plans, roofline
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.executors import capture
 from pytest_udftorch.fusion import UntraceableModelError
-from pytest_udftorch.pairs import ModelPair, _limits, accuracy, model_pair, reference
+from pytest_udftorch.pairs import (
+    ModelPair,
+    _arguments,
+    _limits,
+    accuracy,
+    model_pair,
+    reference,
+)
 from pytest_udftorch.plans import Choice, PlanMismatchError, StoredPlan
 from pytest_udftorch.samples import FEWEST_RUNS, median
 from pytest_udftorch.segments import Units
 from pytest_udftorch.timers import Comparison, SyncTimer, cuda_event, require_device, untyped
 
-__all__ = ["OracleOptionError", "Plan", "PlanMismatchError", "oracle"]
+__all__ = [
+    "JournalError",
+    "OracleOptionError",
+    "Plan",
+    "PlanInputsError",
+    "PlanMismatchError",
+    "oracle",
+]
 
 #: Executors of segments and, applied to the whole model, the uniform ones.
 EXECUTORS: Final = {
@@ -80,9 +96,25 @@ class OracleOptionError(UdfError):
     """Options that make no plan."""
 
 
+class JournalError(UdfError):
+    """The journal of a search cannot be written, or is a file of something else."""
+
+
+class PlanInputsError(UdfError):
+    """A plan that was read from a file is applied without inputs, which the file does not hold."""
+
+
+class _Text(str):
+    """A string that is its own repr."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def _describe(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
-        return repr(value)
+        # Tensors within a list or dict are described too, and not their values.
+        return repr(pytree.tree_map_only(torch.Tensor, lambda t: _Text(_describe(t)), value))
     layout = ""
     if value.dim() == 4 and not value.is_contiguous():
         layout = " channels_last"
@@ -122,9 +154,11 @@ class Plan:
 
     Attributes:
         stored: what :meth:`save` writes.
+        inputs: those that the plan was made with; None after :meth:`load`.
     """
 
     stored: StoredPlan
+    inputs: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -146,23 +180,34 @@ class Plan:
         """Read a plan; see :meth:`StoredPlan.load` for the errors."""
         return cls(StoredPlan.load(path))
 
-    def apply(self, model: nn.Module, inputs: Sequence[Any]) -> Callable[..., Any]:
-        """Return a callable that runs a copy of ``model`` by the plan.
+    def apply(
+        self, model: nn.Module, inputs: Sequence[Any] | torch.Tensor | None = None
+    ) -> Callable[..., Any]:
+        """Return a callable that runs a copy of ``model`` by the plan, without gradients.
 
         On CUDA the callable replays a graph: its output is overwritten by the next call.
 
         Args:
             model: of the architecture the plan was made for; its weights may be others.
-            inputs: example inputs of the shapes the plan was made for.
+            inputs: a tensor or the positional arguments, of the shapes the plan was made for;
+                by default those that it was made with.
 
         Raises:
             PlanMismatchError: another model, shapes, device or torch version.
+            PlanInputsError: no inputs, and the plan was read from a file.
         """
-        arguments = tuple(inputs)
+        if inputs is None and self.inputs is None:
+            raise PlanInputsError(
+                "A plan's file holds no inputs. Give some of the shapes that it was made for: "
+                f"plan.apply(model, inputs) with {', '.join(self.stored.inputs)}."
+            )
+        arguments = _arguments(self.inputs if inputs is None else inputs)
         model = copy.deepcopy(model).eval()
         units = None
         if len(self.stored.bounds) > 2:
-            units = Units(model, arguments, bounds=self.stored.bounds)
+            with contextlib.suppress(UntraceableModelError):
+                units = Units(model, arguments, bounds=self.stored.bounds)
+        # A model that cannot be traced is another one than was cut into units.
         self.stored.check(
             model=_fingerprint(model, units),
             inputs=[_describe(t) for t in arguments],
@@ -172,11 +217,13 @@ class Plan:
         name = self.uniform
         if name is not None:
             full = f"{name}+cudagraph" if self.stored.cuda_graph else name
-            return registry.make(registry.resolve(full), model, arguments)
+            with torch.no_grad():
+                call = registry.make(registry.resolve(full), model, arguments)
+            return call if self.stored.cuda_graph else _guarded(call)
         assert units is not None
         bench = _Bench(units, arguments, model)
         chain = bench.chain(list(self.stored.segments))
-        return capture(chain, arguments) if self.stored.cuda_graph else bench.guarded(chain)
+        return capture(chain, arguments) if self.stored.cuda_graph else _guarded(chain)
 
 
 def _fingerprint(model: nn.Module, units: Units | None) -> str:
@@ -184,6 +231,16 @@ def _fingerprint(model: nn.Module, units: Units | None) -> str:
         return units.fingerprint
     shapes = sorted((k, tuple(v.shape)) for k, v in model.state_dict().items())
     return f"{type(model).__name__} of {len(shapes)} tensors, {hash_text(repr(shapes))}"
+
+
+def _guarded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the callable without gradients: with them compilers make other code."""
+
+    def run(*arguments: Any) -> Any:
+        with torch.no_grad():
+            return call(*arguments)
+
+    return run
 
 
 def hash_text(text: str) -> str:
@@ -212,8 +269,11 @@ class _Bench:
             call = registry.make(registry.resolve(name), self.units.segment(first, stop), arguments)
             with torch.no_grad(), _limits():
                 call(*arguments)
-                # What the segment meets after a neighbour in the other memory format.
-                call(*registry.to_channels_last(arguments))
+                # What the segment meets after a neighbour in the other memory format. One that
+                # cannot take it (a view of the pixels) still serves after other neighbours; FX
+                # would print why it cannot.
+                with contextlib.suppress(RuntimeError), contextlib.redirect_stderr(io.StringIO()):
+                    call(*registry.to_channels_last(arguments))
             key = f"{first}:{stop} {name}"
             self.compile_ns[key] = time.perf_counter_ns() - before
             self._made[choice] = call
@@ -221,14 +281,6 @@ class _Bench:
 
     def chain(self, segments: Sequence[Choice]) -> _Chain:
         return _Chain([self.make(choice) for choice in segments])
-
-    @staticmethod
-    def guarded(chain: _Chain) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            with torch.no_grad():
-                return chain(*arguments)
-
-        return run
 
     def time_in_place(self, segments: Sequence[Choice], runs: int) -> list[float]:
         """Return the time of each segment within one pass over all, medians over ``runs``."""
@@ -319,7 +371,8 @@ class _Bench:
                 run = capture(change, (source,))
             arguments = getattr(run, "inputs", (source,))
             timer = SyncTimer(source.device, runs=3, rounds=runs, warmup=1, gpu_state=False)
-            found[to_last] = timer.time(functools.partial(run, *arguments)).median_ns / 10
+            timed = timer.compare({"change": functools.partial(run, *arguments)}).complete()
+            found[to_last] = timed["change"].median_ns / 10
         return found
 
 
@@ -349,6 +402,7 @@ class _Search:
     report: dict[str, Any] = field(default_factory=dict)
     journal: Path | None = None
     progress: Callable[[int, int, str], None] | None = None
+    inputs: tuple[Any, ...] = ()
     began_ns: int = field(default_factory=time.perf_counter_ns)
     step: int = 0
     steps: int = 0
@@ -361,30 +415,53 @@ class _Search:
     def keep(self, **entries: Any) -> None:
         self.report.update(entries)
         if self.journal is not None:
-            self.journal.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+            # Whole or not at all: a search may be stopped at any time.
+            scratch = self.journal.with_name(f"{self.journal.name}.partial")
+            scratch.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+            os.replace(scratch, self.journal)
 
 
 def _resume(journal: Path | None, key: dict[str, Any]) -> dict[str, Any]:
-    if journal is None or not journal.exists():
+    """Return what a journal holds of the same search.
+
+    Raises:
+        JournalError: its folder is missing, or it is no journal and would be overwritten.
+    """
+    if journal is None:
+        return {}
+    if not journal.parent.is_dir():
+        raise JournalError(f"{journal.parent}, the folder of the journal, does not exist. Make it.")
+    if not journal.exists():
         return {}
     try:
         found = json.loads(journal.read_text(encoding="utf-8"))
-    except ValueError:
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict) or not {"inputs", "device", "torch", "executors"} <= set(found):
+        raise JournalError(
+            f"{journal} is no journal of a search, and is left alone. Name another file, or "
+            "delete it."
+        )
+    if any(found.get(k) != v for k, v in key.items()):
         return {}
-    same = isinstance(found, dict) and all(found.get(k) == v for k, v in key.items())
     # Only what was measured is taken over; conclusions are drawn anew.
-    return (
-        {k: found[k] for k in ("bounds", "unit_ns", "unit_profiled_ns") if k in found}
-        if same
-        else {}
-    )
+    return {k: found[k] for k in ("bounds", "unit_ns", "unit_profiled_ns") if k in found}
+
+
+def _graph(model: nn.Module) -> str:
+    """Return a digest of what units are cut from: the traced model and its parameters' shapes."""
+    try:
+        traced = Units(copy.deepcopy(model), (), bounds=()).fingerprint
+    except UntraceableModelError:
+        return _fingerprint(model, None)
+    return hash_text(traced)
 
 
 def oracle(
     model: nn.Module,
     inputs: Sequence[Any] | torch.Tensor,
     *,
-    executors: Sequence[str] | None = None,
+    executors: str | Sequence[str] | None = None,
     opponents: Sequence[str] | None = None,
     device: str | torch.device | None = None,
     max_units: int = 8,
@@ -418,8 +495,8 @@ def oracle(
         runs: medians of a measurement; the last one is fresh and interleaved.
         rounds: timed calls in a run.
         max_seconds: no segment is compiled after this time; the search ends with what it has.
-        journal: file for what was measured; a search over the same file goes on from it, and
-            Ctrl-C leaves it complete.
+        journal: file for what was measured; a search of the same model and options over the
+            same file goes on from it, and Ctrl-C leaves it complete.
         progress: called with steps done, steps in all, and a text; the first says about how
             long the search will take.
         compiling: context entered while executors are made; for machines shared by processes.
@@ -430,21 +507,29 @@ def oracle(
         choices, the regret against the bound, and the fresh measurement.
 
     Raises:
-        OracleOptionError: too few runs for a verdict, no unit, or executors with cudagraph.
-        DeviceMissingError, PairInputError, MemberFailedError, UnknownExecutorError: as from
-            ``model_pair``.
+        OracleOptionError: too few runs for a verdict, no unit, no call expected, executors with
+            cudagraph, or an error budget that no executor keeps.
+        JournalError: the journal's folder is missing, or the file is something else.
+        DeviceMissingError, PairInputError, MemberFailedError, NoReferenceError,
+            UnknownExecutorError: as from ``model_pair``.
     """
-    arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    arguments = _arguments(inputs)
     if device is not None:
         target = require_device(device)
         model = copy.deepcopy(model).to(target)
         arguments = registry.convert(arguments, lambda t: t.to(target))
     home = _home(arguments)
-    names = list(executors or EXECUTORS[home.type])
+    given = [executors] if isinstance(executors, str) else executors
+    names = list(given or EXECUTORS[home.type])
     if runs < FEWEST_RUNS or max_units < 1 or any("cudagraph" in name for name in names):
         raise OracleOptionError(
             f"runs={runs}, max_units={max_units}, executors={names}: a verdict needs "
             f"{FEWEST_RUNS} runs, a plan one unit, and CUDA graphs are added by the oracle."
+        )
+    if not expected_calls > 0:
+        raise OracleOptionError(
+            f"expected_calls={expected_calls}: what compiling costs is shared out over the calls "
+            "that are expected. Give a positive number, or leave it out: compiling is then free."
         )
     if "eager" not in names:
         names.insert(0, "eager")
@@ -454,8 +539,10 @@ def oracle(
         "device": _device_name(home),
         "torch": str(torch.__version__),
         "executors": names,
+        "graph": _graph(model),
+        "max_units": max_units,
     }
-    state = _Search(journal=Path(journal) if journal else None, progress=progress)
+    state = _Search(journal=Path(journal) if journal else None, progress=progress, inputs=arguments)
     state.report = _resume(state.journal, key)
     state.keep(**key, cuda_graph=bool(suffix))
 
@@ -472,7 +559,7 @@ def oracle(
         )
     allowed = _within_budget(pair, names, suffix, max_ulp)
     with measuring():
-        uniform = pair.measure(runs=runs, rounds=rounds, warmup=5)
+        uniform = pair.measure(runs=runs, rounds=rounds, warmup=5).complete()
     whole = {
         name: uniform[name + suffix].median_ns
         + pair.members[name + suffix].first_call_ns / expected_calls
@@ -515,6 +602,8 @@ def oracle(
     costs, profiled, switch = _candidates(
         bench, units, whole, state, compiling, measuring, runs, expected_calls
     )
+    if not costs:
+        return _uniform_plan(best, units, None, key, state, bool(suffix))
     deadline = state.began_ns + max_seconds * 1e9
     segments = _find(
         bench,
@@ -698,26 +787,27 @@ def _find(
     limit = (whole[best] - outside) * WORTHWHILE
     found = plans.segment_search(costs, reachable, switch, measure, limit, MOST_SEGMENTS)
     single = {name: row for name, row in costs.items()}
-    fastest_two = sorted(reachable, key=reachable.__getitem__)
-    compiled = next((n for n in fastest_two if n.startswith("compile")), fastest_two[0])
     chosen: dict[str, list[Choice]] = {
         "layer-timed oracle": plans.merge_units(plans.fastest(single)),
-        "best of two runs": plans.merge_units(plans.best_of_two_runs(single, "eager", compiled)),
         "greedy": plans.merge_units(plans.greedy(single, switch)),
-        "thesis programme": plans.merge_units(
-            plans.thesis_programme({n: single[n] for n in ("eager", compiled)}, switch)
-        ),
         "programme over all executors": plans.merge_units(plans.thesis_programme(single, switch)),
     }
+    # The thesis chooses between two, of which one is eager; that may be outside of the budget.
+    if "eager" in single:
+        by_time = sorted(reachable, key=reachable.__getitem__)
+        compiled = next((n for n in by_time if n.startswith("compile")), by_time[0])
+        two = {n: single[n] for n in ("eager", compiled)}
+        chosen["best of two runs"] = plans.merge_units(
+            plans.best_of_two_runs(two, "eager", compiled)
+        )
+        chosen["thesis programme"] = plans.merge_units(plans.thesis_programme(two, switch))
+        state.keep(unit_bound_of_two_ns=round(plans.layer_bound(two), 1))
     if profiled:
         chosen["profiler-timed oracle"] = plans.merge_units(plans.fastest(profiled))
         state.keep(unit_bound_profiled_ns=round(plans.layer_bound(profiled), 1))
     bound = plans.layer_bound(single)
     state.keep(
         unit_bound_ns=round(bound, 1),
-        unit_bound_of_two_ns=round(
-            plans.layer_bound({n: single[n] for n in ("eager", compiled)}), 1
-        ),
         segments_measured=found.measured,
         segments_pruned=found.pruned,
         predicted_ns=round(found.predicted_ns, 1),
@@ -756,19 +846,19 @@ def _contest(
     wanted = _double_reference(pair, inputs)
     calls: dict[str, Callable[..., Any]] = {}
     problems: dict[str, str] = {}
-    distances: dict[str, float] = {}
+    distances: dict[str, float | str] = {}
     for name, segments in chosen.items():
         state.say(f"plan {name}")
         try:
             with compiling():
                 chain = bench.chain(segments)
-                call = capture(chain, inputs) if suffix else bench.guarded(chain)
+                call = capture(chain, inputs) if suffix else _guarded(chain)
                 result = registry.convert(call(*inputs), torch.clone)
         except Exception as error:
             problems[name] = f"{type(error).__name__}: {str(error)[:300]}"
             continue
         found = accuracy(result, wanted)
-        distances[name] = found.distance
+        distances[name] = found.distance if math.isfinite(found.distance) else str(found.distance)
         floor = 4 * torch.finfo(torch.float32).eps
         too_far = found.distance > max(pair.tolerance * eager.distance, floor)
         if found.problem or too_far or (max_ulp is not None and found.worst_ulp > max_ulp):
@@ -784,7 +874,7 @@ def _contest(
         with torch.no_grad(), _limits():
             return timer.compare(
                 {name: functools.partial(call, *inputs) for name, call in contenders.items()}
-            )
+            ).complete()
 
     stock = {name: pair[name] for name in opponents if name in pair.working}
     everyone = {name: pair[name] for name in pair.working}
@@ -870,5 +960,6 @@ def _plan(
             torch=key["torch"],
             cuda_graph=graph,
             report=state.report,
-        )
+        ),
+        state.inputs,
     )

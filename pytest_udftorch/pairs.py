@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from pytest_udftorch import executors as registry
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.executors import Executor, ExecutorUnavailableError
 from pytest_udftorch.rounding import ulp_distance
-from pytest_udftorch.timers import Comparison, SyncTimer, describe_device, require_device, untyped
+from pytest_udftorch.timers import Comparison, describe_device, require_device, sync_timer, untyped
 
 __all__ = [
     "Accuracy",
@@ -33,6 +33,7 @@ __all__ = [
     "Member",
     "MemberFailedError",
     "ModelPair",
+    "NoReferenceError",
     "PairInputError",
     "accuracy",
     "model_pair",
@@ -50,6 +51,10 @@ RECOMPILE_LIMIT: Final = 256
 
 class PairInputError(UdfError):
     """Model and inputs make no pair: training mode, several devices, or no tensor at all."""
+
+
+class NoReferenceError(UdfError):
+    """The model does not run in float64, so that nothing tells how exact its forms are."""
 
 
 class DisagreementError(UdfError):
@@ -120,13 +125,28 @@ class Member:
 
 
 def _double(value: Any) -> Any:
-    return registry.convert(value, lambda t: t.double() if t.is_floating_point() else t)
+    def widen(t: torch.Tensor) -> torch.Tensor:
+        if t.is_complex():
+            return t.to(torch.complex128)
+        return t.double() if t.is_floating_point() else t
+
+    return registry.convert(value, widen)
 
 
 def reference(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """Return the output of a float64 copy of the model on the inputs in float64."""
-    with torch.no_grad():
-        return copy.deepcopy(model).double()(*_double(inputs))
+    """Return the output of a float64 copy of the model on the inputs in float64.
+
+    Raises:
+        NoReferenceError: the copy fails, by a dtype that the model writes out for instance.
+    """
+    try:
+        with torch.no_grad():
+            return copy.deepcopy(model).double()(*_double(inputs))
+    except Exception as error:
+        raise NoReferenceError(
+            f"The model fails in float64, which its forms are judged by: {_reason(error)}. Let "
+            "tensors made in forward() take dtype and device from the inputs."
+        ) from error
 
 
 def accuracy(result: Any, reference: Any) -> Accuracy:
@@ -144,13 +164,25 @@ def accuracy(result: Any, reference: Any) -> Accuracy:
     worst = 0
     for number, (mine, theirs) in enumerate(zip(leaves, wanted, strict=True)):
         if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
-            if type(mine) is not type(theirs) or mine != theirs:
+            try:
+                same = type(mine) is type(theirs) and bool(mine == theirs)
+            except RuntimeError:
+                # A class of the model's own, with tensors inside that pytree does not reach.
+                return Accuracy(
+                    math.inf,
+                    0,
+                    f"output {number} is a {type(mine).__name__}, whose tensors cannot be "
+                    "compared: register it with torch.utils._pytree, or return a tuple or dict",
+                )
+            if not same:
                 return Accuracy(math.inf, 0, f"output {number} is {mine!r}, wanted {theirs!r}")
             continue
         if mine.shape != theirs.shape:
             return Accuracy(
                 math.inf, 0, f"output {number}: {list(mine.shape)}, wanted {list(theirs.shape)}"
             )
+        if mine.is_complex() and theirs.is_complex():
+            mine, theirs = torch.view_as_real(mine), torch.view_as_real(theirs)
         if not mine.is_floating_point():
             if not torch.equal(mine, theirs):
                 return Accuracy(math.inf, 0, f"output {number}: other values of {mine.dtype}")
@@ -244,8 +276,15 @@ class ModelPair:
             )
 
     def measure(self, **options: Any) -> Comparison:
-        """Time the working members, interleaved; options as for ``sync_timer``."""
-        timer = SyncTimer(self.device, **options)
+        """Time the working members, interleaved, under ``no_grad``.
+
+        Args:
+            options: as for :func:`~pytest_udftorch.timers.sync_timer`.
+
+        Raises:
+            TimerOptionError: an unknown option, or options that make no measurement.
+        """
+        timer = sync_timer(self.device, **options)
         calls = {name: self._bind(name) for name in self.working}
         with torch.no_grad(), _limits():
             self.timing = timer.compare(calls)
@@ -294,6 +333,16 @@ def _limits() -> Any:
     )
 
 
+def _arguments(inputs: Any) -> tuple[Any, ...]:
+    """Return positional arguments, of which a tensor alone is the only one."""
+    if isinstance(inputs, Mapping):
+        raise PairInputError(
+            "inputs is a dict, but holds the positional arguments of the model. For a model that "
+            "takes a dict give (inputs,); one that takes keywords needs a wrapper without them."
+        )
+    return (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+
+
 def _check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
     if model.training:
         raise PairInputError(
@@ -339,7 +388,7 @@ def _make(executor: Executor, model: nn.Module, inputs: tuple[Any, ...]) -> tupl
 def model_pair(
     model: nn.Module,
     inputs: Sequence[Any] | torch.Tensor,
-    executors: Sequence[str | Executor] = ("eager", "compile"),
+    executors: str | Executor | Sequence[str | Executor] = ("eager", "compile"),
     *,
     device: str | torch.device | None = None,
     tolerance: float = TOLERANCE,
@@ -350,7 +399,8 @@ def model_pair(
     Args:
         model: in evaluation mode; left as it is, each member gets a copy.
         inputs: a tensor, or the positional arguments.
-        executors: names for ``executors.resolve``, or executors. ``eager`` is always made.
+        executors: one or more names for ``executors.resolve``, or executors. ``eager`` is
+            always made.
         device: if given, a copy of the model and the inputs are moved there first.
         tolerance: a member agrees if its distance to the float64 reference is at most this
             many times the eager result's, or 4 units of its dtype's precision.
@@ -358,17 +408,19 @@ def model_pair(
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent; its text is a skip's reason.
-        PairInputError: training mode, or tensors on several devices.
+        PairInputError: training mode, tensors on several devices, or a dict of keywords.
         UnknownExecutorError: no such executor.
         MemberFailedError: the eager model itself fails.
+        NoReferenceError: the model fails in float64.
     """
-    arguments = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+    arguments = _arguments(inputs)
     if device is not None:
         target = require_device(device)
         model = copy.deepcopy(model).to(target)
         arguments = registry.convert(arguments, lambda t: t.to(target))
     home = _check_inputs(model, arguments)
-    chosen = [registry.resolve(e) for e in executors]
+    given = [executors] if isinstance(executors, str | Executor) else executors
+    chosen = [registry.resolve(e) for e in given]
     if all(e.name != "eager" for e in chosen):
         chosen.insert(0, registry.resolve("eager"))
     chosen.sort(key=lambda e: e.name != "eager")

@@ -296,6 +296,9 @@ class StoredPlan:
             segments = tuple((int(a), int(b), str(e)) for a, b, e in content.pop("segments"))
             bounds = tuple(content.pop("bounds"))
             inputs = tuple(content.pop("inputs"))
+            ends = [0, *(stop for _, stop, _ in segments)]
+            if [first for first, _, _ in segments] != ends[:-1] or ends[-1] != len(bounds) - 1:
+                raise ValueError("its segments do not cover the model")
             return cls(segments=segments, bounds=bounds, inputs=inputs, **content)
         except (TypeError, ValueError, KeyError) as error:
             raise PlanFileError(f"{path} is a damaged plan: {error}. Make a new one.") from error

@@ -134,7 +134,8 @@ def _cache_bytes(device: torch.device) -> float:
 
 
 def _best_s(device: torch.device, call: Callable[[], object]) -> float:
-    timing = SyncTimer(device, runs=5, rounds=3, warmup=3, gpu_state=False).time(call)
+    timer = SyncTimer(device, runs=5, rounds=3, warmup=3, gpu_state=False)
+    timing = timer.compare({"call": call}).complete()["call"]
     return min(timing.runs_ns) / 1e9
 
 

@@ -69,6 +69,7 @@ class Units:
         return [
             f"{self.body[a].name}..{self.body[b - 1].name}"
             for a, b in itertools.pairwise(self.bounds)
+            if a < b  # a model that returns its input has no node
         ]
 
     @property

@@ -271,6 +271,16 @@ class Comparison:
         """Say whether ``name`` is faster than ``over``, slower, or neither."""
         return compare(self[name].runs_ns, self[over].runs_ns)
 
+    def complete(self) -> Comparison:
+        """Return the comparison itself, for callers that are nothing without all its runs.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C cut it short.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return {
@@ -326,7 +336,7 @@ class SyncTimer:
 
     Raises:
         DeviceMissingError: no such device here.
-        TimerOptionError: fewer than one run or round, or a negative warm-up.
+        TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
     """
 
     def __init__(
@@ -342,10 +352,11 @@ class SyncTimer:
         progress: Progress | None = None,
         gpu_state: bool = True,
     ) -> None:
-        if runs < 1 or rounds < 1 or warmup < 0:
+        whole = all(isinstance(n, int) for n in (runs, rounds, warmup))
+        if not whole or runs < 1 or rounds < 1 or warmup < 0:
             raise TimerOptionError(
-                f"runs={runs}, rounds={rounds}, warmup={warmup}: at least one run of one round "
-                f"is needed, and {FEWEST_RUNS} runs for a verdict."
+                f"runs={runs}, rounds={rounds}, warmup={warmup}: whole numbers, at least one "
+                f"run of one round, and {FEWEST_RUNS} runs for a verdict."
             )
         self.device = require_device(device)
         if flush_l2 and self.device.type != "cuda":
@@ -451,8 +462,13 @@ class SyncTimer:
                     if self._progress is not None:
                         self._progress(done, self.runs, f"run {done} of {self.runs}")
         except KeyboardInterrupt:
-            if not wall[_EMPTY]:
+            # It may have come between two contenders' entries of one run.
+            tables = (wall, launch, event) if self._on_cuda else (wall,)
+            kept = min(len(row) for table in tables for row in table.values())
+            if not kept:
                 raise
+            for row in (row for table in tables for row in table.values()):
+                del row[kept:]
             interrupted = True
         if self._read_state:
             states.append(read_gpu_state(self.device.index or 0))

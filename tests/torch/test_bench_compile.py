@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from benches import compile_models, compile_oracle, render_compile
+from benches import compile_models, compile_oracle, compile_triton, render_compile
+from benches.experiment import save
 from benches.render_docs import Results
 
 QUICK = ["--batches", "1", "--models", "squeezenet1_1", "--runs", "6", "--rounds", "1"]
@@ -51,8 +52,14 @@ def test_end_to_end_measures_only_what_is_missing(small, tmp_path, monkeypatch):
     assert compile_models.main(given) == 0
     document = json.loads(out.read_text())
     out.write_text(json.dumps({**document, "versions": {"torch": "0.4"}}))
-    with pytest.raises(AssertionError, match="measured again"):
+    with pytest.raises(SystemExit, match="another versions, and would be overwritten"):
         compile_models.main(given)
+    out.write_text("{}")
+    with pytest.raises(SystemExit, match="no stored result"):
+        compile_models.main(given)
+    assert out.read_text() == "{}"
+    with pytest.raises(SystemExit, match="Make it"):
+        compile_models.main([str(tmp_path / "none" / "models.json"), *given[1:]])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
@@ -85,6 +92,12 @@ def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
     assert cell["plan_over"]["best_uniform"]["low"] >= 1 or cell["replaced_by"]
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_triton_without_a_gpu_says_so(tmp_path):
+    with pytest.raises(SystemExit, match="compile_triton: CUDA was asked for"):
+        compile_triton.main([str(tmp_path / "out.json")])
+
+
 CHILD = """
 import json
 import sys
@@ -107,9 +120,7 @@ def test_side_by_side_keeps_what_the_others_stored(tmp_path, monkeypatch):
         output=tmp_path / "out.json", models=["one", "broken", "two"], batches=[1, 32]
     )
     lists = ("cells",)
-    compile_models.write(
-        tmp_path / "begun.json", compile_models.begin(tmp_path / "none", "cpu", lists)
-    )
+    save(tmp_path / "begun.json", compile_models.begin(tmp_path / "none", "cpu", lists))
     given = compile_models.handed_on(options, [])
     for _ in range(2):
         status = compile_models.side_by_side("child_of_a_bench", options, "cpu", lists, given)

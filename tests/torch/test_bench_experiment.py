@@ -86,8 +86,31 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
     assert len(again["rows"]) == 3
 
 
+def test_a_case_cut_short_while_it_is_timed_is_not_stored(tmp_path):
+    """Ctrl-C within a measurement ends the run; half a row would be taken for a whole one."""
+
+    def prepare(case, device):
+        calls = 0
+
+        def stop():
+            nonlocal calls
+            calls += 1
+            if case["n"] == 2 and calls > 40:
+                raise KeyboardInterrupt
+
+        return Prepared({"a": stop, "b": lambda: None})
+
+    cases = [{"n": 1}, {"n": 2}, {"n": 3}]
+    stopped = Experiment("stopped", lambda _device, _scale: cases, prepare)
+    document = experiment.run(stopped, tmp_path / "out.json", "cpu", "small", say=lambda _: None)
+    assert document["interrupted"]
+    assert [row["case"]["n"] for row in document["rows"]] == [1]
+
+
 def test_a_file_of_something_else_is_not_touched(tmp_path):
     path = tmp_path / "out.json"
+    with pytest.raises(ResumeError, match="Make it"):
+        experiment.run(squares([1]), tmp_path / "none" / "out.json", "cpu", "small")
     experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
     before = path.read_text()
     with pytest.raises(ResumeError, match="another scale"):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -282,6 +284,98 @@ def test_hooks_of_the_model_are_never_dropped(model, x):
     assert seen == ["relu"] * 3
 
 
+class Pixels(nn.Module):
+    """A LeNet's end: a view of the pixels, which channels_last does not bear."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = nn.Conv2d(3, 4, 3), nn.MaxPool2d(2)
+        self.linear = nn.Linear(36, 5)
+
+    def forward(self, x):
+        x = self.pool(self.conv(x).relu())
+        return self.linear(x.view(x.size(0), -1))
+
+
+def test_a_view_that_channels_last_does_not_bear_costs_no_plan(x, nothing_hopeless, capfd):
+    model, x = Pixels().eval(), x[:, :, :8, :8].contiguous()
+    plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
+    assert "eager" in plan.report["unit_ns"]
+    assert "view size" in plan.report["members"]["eager+channels_last"]["error"]
+    torch.testing.assert_close(plan.apply(model)(x), model(x), rtol=1e-5, atol=1e-5)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_units_that_no_executor_can_run_leave_the_uniform_executor(model, x, monkeypatch):
+    def fail(self, choice):
+        raise RuntimeError("no region of its own")
+
+    monkeypatch.setattr(oracle._Bench, "make", fail)
+    plan = oracle.oracle(model, x, executors=["eager"], **QUICK)
+    assert plan.uniform == "eager"
+    assert "no region of its own" in plan.report["failed_on_units"]["eager"]
+
+
+def test_eager_itself_can_be_outside_of_the_error_budget(model, x, nothing_hopeless):
+    def make(exact, inputs):
+        exact = exact.double()
+        return lambda *given: exact(*(t.double() for t in given)).float()
+
+    executors.register(executors.Executor("exact", make))
+    try:
+        plan = oracle.oracle(model, x, executors=["eager", "exact"], max_ulp=1, **QUICK)
+        assert plan.report["members"]["eager"]["worst_ulp"] > 1
+        assert plan.uniform == "exact"
+        assert torch.equal(plan.apply(model)(x), model.double()(x.double()).float())
+    finally:
+        executors.unregister("exact")
+    assert "greedy" in plan.report["plans"]
+    assert "best of two runs" not in plan.report["plans"]
+
+
+def test_a_plan_is_applied_without_gradients_to_its_own_inputs(model, x, tmp_path):
+    plan = oracle.oracle(model, x, executors="eager", **QUICK)
+    assert plan.uniform == "eager"
+    for run in (plan.apply(model), plan.apply(model, x), plan.apply(model, [x])):
+        assert torch.equal(run(x), model(x))
+        assert not run(x).requires_grad
+    plan.save(tmp_path / "plan.json")
+    with pytest.raises(oracle.PlanInputsError, match=r"apply\(model, inputs\) with float32\["):
+        oracle.Plan.load(tmp_path / "plan.json").apply(model)
+
+
+def test_a_model_of_no_operator_gets_a_plan(x):
+    plan = oracle.oracle(nn.Identity().eval(), x, executors="eager", **QUICK)
+    assert torch.equal(plan.apply(nn.Identity())(x), x)
+
+
+def test_a_plan_of_units_is_refused_for_a_model_that_cannot_be_traced(model, x):
+    plan = oracle.oracle(model, x, executors="eager", **QUICK)
+    hooked = Branches().eval()
+    hooked.register_forward_hook(lambda *_: None)
+    assert len(plan.stored.bounds) > 2
+    with pytest.raises(plans.PlanMismatchError, match="made for model"):
+        plan.apply(hooked)
+
+
+def test_inputs_within_a_dict_are_known_by_shape_and_not_by_value():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, named):
+            return self.linear(named["x"])
+
+    model = Named().eval()
+    plan = oracle.oracle(model, ({"x": torch.zeros(2, 4)},), executors="eager", **QUICK)
+    assert plan.stored.inputs == ("{'x': float32[2, 4]}",)
+    other = {"x": torch.ones(2, 4)}
+    assert torch.equal(plan.apply(model, (other,))(other), model(other))
+    with pytest.raises(plans.PlanMismatchError, match=r"float32\[3, 4\]"):
+        plan.apply(model, ({"x": torch.ones(3, 4)},))
+
+
 def test_plan_on_the_cpu_takes_other_shapes(model, x):
     plan = oracle.oracle(model, x, executors=INTERPRETED, **QUICK)
     run = plan.apply(model, (x,))
@@ -313,11 +407,66 @@ def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path, no
     assert set(plan.report["unit_ns"]) == set(INTERPRETED)
 
 
+def test_ctrl_c_within_a_measurement_ends_the_search(model, x):
+    calls = 0
+
+    def make(inner, inputs):
+        def run(*given):
+            nonlocal calls
+            calls += 1
+            # Making it takes one call and the warm-up five: the third run is under way.
+            if calls == 12:
+                raise KeyboardInterrupt
+            return inner(*given)
+
+        return run
+
+    executors.register(executors.Executor("interrupted", make))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            oracle.oracle(model, x, executors=["eager", "interrupted"], **QUICK)
+    finally:
+        executors.unregister("interrupted")
+    assert calls == 12
+
+
+def test_the_journal_of_another_model_is_not_taken_over(model, x, tmp_path, nothing_hopeless):
+    journal = tmp_path / "journal.json"
+    oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
+    stored = json.loads(journal.read_text())
+    stored["unit_ns"] = {name: [1.0] * len(row) for name, row in stored["unit_ns"].items()}
+    journal.write_text(json.dumps(stored))
+    again = oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
+    assert again.report["unit_ns"] == stored["unit_ns"]
+    journal.write_text(json.dumps(stored))
+    other = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval()
+    plan = oracle.oracle(other, x, executors=INTERPRETED, journal=journal, **QUICK)
+    assert plan.report["bounds"] != stored["bounds"]
+    assert all(ns > 1 for row in plan.report["unit_ns"].values() for ns in row)
+    journal.write_text(json.dumps(stored))
+    fewer = oracle.oracle(
+        model, x, executors=INTERPRETED, journal=journal, **{**QUICK, "max_units": 2}
+    )
+    assert len(fewer.report["bounds"]) == 3
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"weights": 1}'])
+def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
+    journal = tmp_path / "mine.json"
+    journal.write_text(text)
+    with pytest.raises(oracle.JournalError, match="is no journal of a search"):
+        oracle.oracle(model, x, executors="eager", journal=journal, **QUICK)
+    assert journal.read_text() == text
+    with pytest.raises(oracle.JournalError, match="Make it"):
+        oracle.oracle(model, x, executors="eager", journal=tmp_path / "no" / "j", **QUICK)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         ({"runs": 3}, "verdict needs"),
         ({"max_units": 0}, "one unit"),
+        ({"expected_calls": 0}, "positive number"),
         ({"executors": ["eager+cudagraph"]}, "added by the oracle"),
     ],
 )

@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.metadata
 import math
 import re
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch import executors, pairs
-from pytest_udftorch.timers import DeviceMissingError
+from pytest_udftorch.timers import DeviceMissingError, TimerOptionError
 
 
 class Tiny(nn.Module):
@@ -134,6 +135,33 @@ def test_control_flow_fails_where_it_must_and_is_said(images):
     assert "TraceError" in pair.failures["fx"]
 
 
+def test_a_branch_that_a_trace_would_lose_is_said(images):
+    class Flow(nn.Module):
+        def forward(self, x):
+            if x.sum() > 1e9:
+                return x + 1
+            return x - 1
+
+    pair = pairs.model_pair(Flow().eval(), images, ["torchscript-trace", "torchscript-script"])
+    assert pair.working == ["eager", "torchscript-script"]
+    assert re.search(
+        r"test_pairs.py, line \d+: .* depends on a", pair.failures["torchscript-trace"]
+    )
+
+
+def test_a_package_of_aotinductor_takes_other_layouts_and_refuses_other_shapes():
+    model = nn.Sequential(nn.Softmax(1), nn.Sigmoid()).eval()
+    x = torch.randn(3, 4, 5, 6)
+    pair = pairs.model_pair(model, x, "aotinductor")
+    assert pair.failures == {}
+    with torch.no_grad():
+        for other in (x + 1, (x - 1).contiguous(memory_format=torch.channels_last)):
+            torch.testing.assert_close(pair["aotinductor"](other), model(other))
+    for other in (torch.randn(5, 4, 5, 6), x.double()):
+        with pytest.raises(executors.CapturedShapeError, match="compiled for"):
+            pair["aotinductor"](other)
+
+
 def test_other_shapes_are_computed_and_not_broadcast(tiny, images):
     pair = pairs.model_pair(tiny, images, ["fx", "eager+channels_last"])
     for shape in ((1, 3, 8, 8), (5, 3, 12, 10)):
@@ -224,6 +252,57 @@ def test_model_is_left_as_it_was(tiny, images):
     assert tiny.conv.weight.is_contiguous()
 
 
+class Written(nn.Module):
+    """Writes a dtype out, so that it runs in no other."""
+
+    def forward(self, x):
+        return x @ torch.ones(8, 2, dtype=torch.float32)
+
+
+@dataclasses.dataclass
+class Spectrum:
+    values: torch.Tensor
+
+
+class Transform(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(torch.fft.rfft(x))
+
+
+def test_complex_results_are_compared(images, own_executor):
+    def off(model, inputs):
+        return lambda *given: model(*given) * (1 + 0.01j)
+
+    pair = pairs.model_pair(Transform(lambda y: y).eval(), images, [own_executor("off", off)])
+    assert pair.members["eager"].agrees
+    assert 0 < pair.members["eager"].accuracy.distance < 1e-6
+    assert pair.members["off"].accuracy.distance == pytest.approx(0.01, rel=1e-3)
+    assert not pair.members["off"].agrees
+
+
+def test_a_result_of_an_unknown_class_is_no_agreement(images):
+    pair = pairs.model_pair(Transform(Spectrum).eval(), images, ())
+    with pytest.raises(pairs.DisagreementError, match="a Spectrum, whose tensors cannot be"):
+        pair.check()
+
+
+def test_lazy_tensors_serve_more_than_one_pair(tiny, images):
+    first = pairs.model_pair(tiny, images, "lazy")
+    if "lazy" in first.failures:
+        pytest.skip(first.failures["lazy"])
+    second = pairs.model_pair(tiny, images, "lazy")
+    second.check()
+    assert second.failures == {}
+
+
+def test_one_executor_needs_no_list(tiny, images):
+    assert pairs.model_pair(tiny, images, "fx").working == ["eager", "fx"]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
@@ -254,6 +333,22 @@ def test_model_is_left_as_it_was(tiny, images):
             lambda m, x: executors.register(executors.Executor("fx", None)),
             executors.UnknownExecutorError,
             "Taken",
+        ),
+        (
+            lambda m, x: executors.unregister("compile"),
+            executors.UnknownExecutorError,
+            "cannot be removed",
+        ),
+        (lambda m, x: pairs.model_pair(m, {"x": x}), pairs.PairInputError, r"give \(inputs,\)"),
+        (
+            lambda m, x: pairs.model_pair(m, x, ()).measure(run=3),
+            TimerOptionError,
+            "'run'.*'runs'",
+        ),
+        (
+            lambda m, x: pairs.model_pair(Written().eval(), x),
+            pairs.NoReferenceError,
+            "fails in float64.*take dtype",
         ),
         (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),
         (lambda m, x: pairs.model_pair(m, x)["fx"], pairs.MemberFailedError, "not in this pair"),

@@ -93,6 +93,25 @@ def test_interrupted_measurement_keeps_its_complete_runs():
     assert timed.to_json()["interrupted"] is True
 
 
+def test_interruption_between_two_entries_of_a_run_leaves_pairs(monkeypatch):
+    entered = []
+
+    def median(values):
+        entered.append(values)
+        if len(entered) == 8:
+            raise KeyboardInterrupt
+        return samples.median(values)
+
+    monkeypatch.setattr(timers, "median", median)
+    timed = timers.SyncTimer("cpu", runs=20, rounds=1).compare({"a": busy(10), "b": busy(10)})
+    monkeypatch.undo()
+    assert timed.interrupted
+    assert [len(timed[name].wall_ns) for name in "ab"] == [2, 2]
+    assert len(timed["a"].empty_ns) == 2
+    with pytest.raises(KeyboardInterrupt):
+        timed.complete()
+
+
 def test_interruption_before_the_first_run_is_passed_on():
     def stop():
         raise KeyboardInterrupt
@@ -131,6 +150,7 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
     ("call", "error", "says"),
     [
         (lambda: timers.SyncTimer("cpu", runs=0), timers.TimerOptionError, "runs=0"),
+        (lambda: timers.SyncTimer("cpu", rounds=2.5), timers.TimerOptionError, "whole numbers"),
         (lambda: timers.SyncTimer("cpu", flush_l2=True), timers.TimerOptionError, "none on cpu"),
         (lambda: timers.sync_timer("cpu", round=3), timers.TimerOptionError, "'rounds'"),
         (lambda: timers.SyncTimer("abacus"), timers.UnknownDeviceError, "Use cpu or cuda"),

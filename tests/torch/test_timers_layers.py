@@ -93,13 +93,58 @@ def test_subtraction_leaves_no_hook_behind():
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
 
 
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_failing_pass_leaves_no_hook_behind(error):
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.relu, self.tanh, self.left = nn.ReLU(), nn.Tanh(), 3
+
+        def forward(self, x):
+            self.left -= 1
+            if not self.left:
+                raise error
+            return self.tanh(self.relu(x))
+
+    model = Fails()
+    with pytest.raises(error):
+        layers.layer_subtraction(model, INPUT, runs=2, rounds=2, warmup=0)
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+    model(*INPUT)
+
+
+def test_subtraction_passes_through_a_model_that_catches_errors():
+    class Catches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.sleep, self.relu = Sleep(2), nn.ReLU()
+
+        def forward(self, x):
+            try:
+                x = self.relu(x)
+            except Exception:
+                x = x.clone()
+            return self.sleep(x)
+
+    report = layers.layer_subtraction(Catches(), INPUT, runs=3, rounds=3, warmup=0)
+    assert [row.layer.name for row in report.rows[:2]] == ["relu", "sleep"]
+    assert report.rows[0].median_ns < report.rows[1].median_ns
+
+
+@pytest.mark.parametrize("method", ["layer_times", "layer_subtraction", "instrument_overhead"])
+def test_one_tensor_needs_no_tuple(method):
+    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    getattr(layers, method)(model, torch.zeros(3, 2), runs=1, rounds=1)
+    assert len(layers.layer_profile(model, torch.zeros(3, 2), passes=1)) == 2
+
+
 def test_hooks_of_the_model_are_kept_and_named():
     model = nn.Sequential(nn.Linear(2, 2), Sleep(1))
     seen = []
     model[1].register_forward_hook(lambda *_: (time.sleep(0.005), seen.append(1))[0])
     report = layers.layer_times(model, INPUT, runs=2, rounds=2, warmup=0)
     assert seen
-    assert any("hooks of the model's own" in note and "1" in note for note in report.notes)
+    assert report.notes == ("hooks of the model's own, outside of the layers' times: 1",)
     # The model's own hook sleeps longer than the layer and is not counted as the layer.
     assert report.rows[1].median_ns < 0.5 * report.end_to_end.median_ns
 
@@ -125,11 +170,12 @@ def test_model_without_layers_is_refused():
         layers.layer_times(Nothing(), INPUT)
 
 
-def test_path_that_changes_between_passes_is_refused():
+@pytest.mark.parametrize("method", [layers.layer_times, layers.layer_subtraction])
+def test_path_that_changes_between_passes_is_refused(method):
     class Turns(nn.Module):
         def __init__(self):
             super().__init__()
-            self.calls = 0
+            self.calls = 1
             self.relu, self.tanh = nn.ReLU(), nn.Tanh()
 
         def forward(self, x):
@@ -137,7 +183,7 @@ def test_path_that_changes_between_passes_is_refused():
             return self.relu(x) if self.calls % 2 else self.tanh(self.relu(x))
 
     with pytest.raises(layers.NoLayerError, match="different layers"):
-        layers.layer_times(Turns(), INPUT, runs=1, rounds=2, warmup=0)
+        method(Turns(), INPUT, runs=1, rounds=2, warmup=0)
 
 
 def test_profiler_data_ranks_layers_by_host_time():

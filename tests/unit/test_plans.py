@@ -169,6 +169,17 @@ def test_damaged_file_is_refused(tmp_path, text, says):
         plans.StoredPlan.load(path)
 
 
+@pytest.mark.parametrize(
+    "segments", [[], [[0, 2, "eager"]], [[0, 2, "eager"], [1, 3, "fx"]], [[1, 3, "eager"]]]
+)
+def test_segments_that_do_not_cover_the_model_are_refused(plan, tmp_path, segments):
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "segments": segments}))
+    with pytest.raises(plans.PlanFileError, match="do not cover"):
+        plans.StoredPlan.load(path)
+
+
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(plans.PlanFileError, match="holds no plan"):
         plans.StoredPlan.load(tmp_path / "none.json")
