@@ -195,6 +195,25 @@ def test_a_session_is_refused_while_another_thread_compiles():
         thread.join()
 
 
+def test_a_session_within_a_compile_is_refused():
+    errors = []
+
+    def backend(graph, inputs):
+        with pytest.raises(CompileRunningError, match="in this thread") as caught:
+            patched("canary").__enter__()
+        errors.append(caught.value)
+        return graph.forward
+
+    x = torch.linspace(-3, 3, 50)
+    before = torch.exp(x)
+    assert torch.equal(torch.compile(lambda x: torch.exp(x), backend=backend)(x), before)
+    assert len(errors) == 1
+    assert torch.equal(torch.exp(x), before)
+    assert follower.active.id == STOCK
+    with patched("canary"):
+        assert not torch.equal(torch.exp(x), before)
+
+
 def test_the_config_is_as_before_after_an_exception():
     import torch._inductor.config as config
     from torch._inductor.codegen.cpp import CppVecOverrides
