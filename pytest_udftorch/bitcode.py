@@ -52,7 +52,7 @@ from pytest_udftorch.native import pass_plugin
 from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS, forms
 
 # Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 13
+_VERSION: Final = 14
 _SCRIPT: Final = "udf-clang++"
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
@@ -292,6 +292,9 @@ _CUDA_FLAGS: Final = (
     "-Wno-unknown-cuda-version", "-D__FMA__=1",
 )  # fmt: skip
 _NOT_CUDA: Final = frozenset(("-fPIC",))
+
+#: LLVM's intrinsics of functions of math that are no instructions of a GPU, or approximate ones.
+_NO_INSTRUCTION: Final = frozenset((*FUNCTIONS, "exp10", "powi", "sincos"))
 
 #: What the kernels of eager CUDA call instead of ``__nv_expf``: the fast path's result, whether
 #: it is not to be trusted, and the accurate path's result. A thread then computes the fast
@@ -589,7 +592,11 @@ def _inline(compiler: Compiler, symbols: list[str], libdevice: Path, out: Path) 
 def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
     listing = _run([str(tool(compiler, "llvm-nm")), "--undefined-only", str(bitcode)])
     names = [line.split()[-1] for line in listing.splitlines() if line.strip()]
-    if names := sorted(n for n in names if not n.startswith("llvm.")):
+    # An intrinsic of a function of math ends the process in LLVM's code generator for a GPU.
+    text = _run([str(tool(compiler, "opt")), "-S", "-passes=verify", str(bitcode), "-o", "-"])
+    called = set(re.findall(r" call [^@\n]*@llvm\.(\w+)\.", text))
+    found = {n for n in names if not n.startswith("llvm.")} | (called & _NO_INSTRUCTION)
+    if names := sorted(found):
         raise LibdeviceError(
             f"A UDF calls {', '.join(names)}, which a GPU does not have. Write it without the C "
             "library, or leave the function out of sessions that use Triton."

@@ -200,7 +200,10 @@ def _version(path: Path, mtime_ns: int) -> str:
             [path, "--version"], capture_output=True, text=True, check=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerNotFoundError(f"{path} --version does not run: {error}.") from error
+        raise CompilerNotFoundError(
+            f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
+            "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
+        ) from error
     return run.stdout.splitlines()[0] if run.stdout else ""
 
 
@@ -542,6 +545,14 @@ def _file_name(name: str) -> str:
 
 def _fail_source(library: UdfLibrary, source: Path, message: str) -> None:
     message = message.strip()
+    if "unable to load plugin" in message:
+        compiler, (plugin, major) = find_compiler(), pass_plugin()
+        raise CompilerNotFoundError(
+            f"{compiler.path} ({compiler.version}) cannot load the pass plugin {plugin}, which "
+            f"is built for LLVM {major}:\n{message}\nIt must be a clang whose LLVM is a shared "
+            f"library, as that of the package clang-{major}; or reinstall pytest_udftorch with the "
+            "development files of the LLVM that this clang is made of."
+        )
     if "udf-widen" in message:
         raise SignatureError(
             f"{source} does not define what {library.folder / 'udf.toml'} names:\n{message}\n"

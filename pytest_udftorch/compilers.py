@@ -88,7 +88,8 @@ class Follower:
             wait: let a compilation that runs in another thread finish first.
 
         Raises:
-            CompileRunningError: one is running, and ``wait`` is false.
+            CompileRunningError: one is running, in this thread or another, and ``wait`` is
+                false.
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
         active = _active(parts, operators)
@@ -98,6 +99,12 @@ class Follower:
         if frames is None:
             self._switch(active)
             return
+        if not wait and frames.compile_lock._is_owned():
+            raise CompileRunningError(
+                "torch.compile is compiling in this thread (a backend, or a hook of one, opens the "
+                "session), and would end up with some functions of one library and some of "
+                "another. Open the session before the model is called."
+            )
         if not frames.compile_lock.acquire(blocking=wait):
             raise CompileRunningError(
                 "torch.compile is compiling in another thread, and would end up with some "

@@ -60,8 +60,8 @@ def asked_form(form: str | None) -> str:
     if asked not in FORMS:
         source = f"cuda_form={asked!r}" if form else f"{VARIABLE}={asked!r}"
         raise CudaFormError(
-            f"{source} is no form of functions on a GPU. {nearest(asked, FORMS)} Both forms give "
-            "the same bits; auto takes the one that is faster on the GPUs of this machine."
+            f"{source} is no form of functions on a GPU. {nearest(str(asked), FORMS)} Both forms "
+            "give the same bits; auto takes the one that is faster on the GPUs of this machine."
         )
     return asked
 

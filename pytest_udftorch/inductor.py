@@ -34,6 +34,9 @@ from pytest_udftorch.errors import CompiledElsewhereError
 #: Key of a package's metadata; its value is the id of the active functions.
 METADATA: Final = "UDFTORCH_FUNCTIONS"
 
+#: Likewise; its value names the libraries, for people.
+_LIBRARIES: Final = "UDFTORCH_LIBRARIES"
+
 #: What is changed of Inductor itself; its caches, keyed by the metadata, outlive this package.
 _CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "2"}
 
@@ -55,6 +58,12 @@ _REWRITTEN: Final = {
 }
 
 
+def _libraries(active: Active) -> str:
+    """Return names and versions of the libraries that functions come from."""
+    names = dict.fromkeys(f"{p.build.library.name} {p.build.library.version}" for p in active.parts)
+    return ", ".join(names) or STOCK
+
+
 def _set_config(config: Any, active: Active) -> Callable[[], None]:
     cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
     threads, rounding = config.compile_threads, config.eager_numerics.division_rounding
@@ -63,7 +72,8 @@ def _set_config(config: Any, active: Active) -> Callable[[], None]:
     if active.parts:
         config.cpp.cxx = (None, str(compiler_for(active.parts)))
     changes = _CHANGES_METADATA if active.functions else {}
-    config.aot_inductor.metadata = {**metadata, **changes, METADATA: active.id}
+    names = {METADATA: active.id, _LIBRARIES: _libraries(active)}
+    config.aot_inductor.metadata = {**metadata, **changes, **names}
     # Triton's functions are changed in this process; a pool of workers would not see it.
     config.compile_threads = 1
 
@@ -276,9 +286,11 @@ def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
                 made_with = self.get_metadata().get(METADATA, STOCK)
                 self.__dict__[METADATA] = made_with
             if made_with != follower.active.id:
+                whose = self.get_metadata().get(_LIBRARIES, made_with)
                 raise CompiledElsewhereError(
-                    f"This package was compiled with the functions {made_with!r}, and "
-                    f"{follower.active.id!r} are active: its results would not be theirs. Call "
+                    f"This package was compiled with the functions {made_with!r} ({whose}), and "
+                    f"{follower.active.id!r} ({_libraries(follower.active)}) are active: its "
+                    "results would not be theirs. Call "
                     "it inside a session of the library it was compiled under (or outside of "
                     "any, if it was compiled outside), or compile it again here."
                 )

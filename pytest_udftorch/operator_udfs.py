@@ -32,6 +32,7 @@ from pytest_udftorch.build import Compiler, cache_folder, find_compiler, in_cach
 from pytest_udftorch.dispatcher import Mode, Override, PythonOverride, Role, Spec
 from pytest_udftorch.errors import (
     DispatchKeyError,
+    LibraryFormatError,
     NativeLibraryError,
     OperatorRecursionError,
     OperatorResultError,
@@ -94,8 +95,19 @@ def operator_udf(
         A decorator that gives a ``UdfLibrary`` with the function's name.
 
     Raises:
-        LibraryFormatError: no such name of an operator can be, or no such dtype.
+        LibraryFormatError: no such name of an operator can be, or no such dtype; keys or dtypes
+            are no sequence of names.
     """
+    if not isinstance(operator, str):
+        raise LibraryFormatError(
+            f"operator_udf was given {type(operator).__name__}, and takes torch's name of the "
+            'operator that a UDF stands for: write @operator_udf("aten::log.out") above the UDF.'
+        )
+    for what, names in (("dispatch_keys", dispatch_keys), ("dtypes", dtypes)):
+        if isinstance(names, str):
+            raise LibraryFormatError(
+                f"{what}={names!r} is a string. Give a sequence: {what}=({names!r},)."
+            )
 
     def make(function: Callable[..., Any]) -> UdfLibrary:
         name = getattr(function, "__name__", "operator_udf")

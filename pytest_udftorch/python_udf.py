@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
+import math
 import re
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +26,15 @@ from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library import DESCRIPTION_FILE, UdfLibrary, load_library
 from pytest_udftorch.symbols import DTYPES, FUNCTIONS
 
-# Attributes that LLVM before 21 does not read, and what it had instead.
-_NEWER: Final = ((" captures(none)", " nocapture"),)
+# What LLVM before 21 does not read, and what it had instead.
+_NEWER: Final = (
+    (" captures(none)", " nocapture"),
+    ("icmp samesign ", "icmp "),
+)
+
+#: Numba's compiled functions -> the text of their modules before LLVM changed them. Numba
+#: compiles a function that others call once in a process.
+_recorded: Final[MutableMapping[Any, list[str]]] = weakref.WeakKeyDictionary()
 
 
 def udf(
@@ -53,18 +63,30 @@ def udf(
 
     Raises:
         UnknownFunctionError: libtorch has no such function to swap, or no such dtype.
-        PythonUdfError: Numba is missing or cannot compile the function.
+        PythonUdfError: Numba is missing or cannot compile the function, or the claim is no
+            number of ULP.
         CompilerNotFoundError, CompilerTooOldError: see ``build.find_compiler``.
         CacheError: the cache folder cannot be written.
     """
+    if not isinstance(function, str):
+        raise UnknownFunctionError(
+            f"udf was given {type(function).__name__}, and takes torch's name of the function that "
+            'a UDF stands for: write @udf("exp") above the UDF.'
+        )
     if function not in FUNCTIONS:
         raise UnknownFunctionError(
             f"PyTorch has no function {function!r} to swap. {nearest(function, FUNCTIONS)}"
         )
     if dtype not in DTYPES:
-        raise UnknownFunctionError(f"Unknown dtype {dtype!r}. {nearest(dtype, DTYPES)}")
+        raise UnknownFunctionError(f"Unknown dtype {dtype!r}. {nearest(str(dtype), DTYPES)}")
+    if max_ulp is not None and not _is_claim(max_ulp):
+        raise PythonUdfError(
+            f"max_ulp={max_ulp!r} is no claim: it is a positive number of ULP, 0.5 for correctly "
+            "rounded. Leave it out to claim nothing."
+        )
 
     def make(source: Callable[..., Any]) -> UdfLibrary:
+        _check_plain(source, function)
         symbol = f"udf_{FUNCTIONS[function].c_name(dtype)}"
         text = _llvm(source, symbol, dtype, FUNCTIONS[function].arity)
         name = getattr(source, "__name__", "python_udf")
@@ -72,11 +94,36 @@ def udf(
             "[library]", f"name = {json.dumps(name)}", 'version = "1"',
             'description = "written in Python"',
             f"[functions.{function}.{dtype}]", f'source = "{function}.ll"',
-            f'scalar = "{symbol}"', *([] if max_ulp is None else [f"max_ulp = {max_ulp}"]),
+            f'scalar = "{symbol}"', *([] if max_ulp is None else [f"max_ulp = {float(max_ulp)}"]),
         ]  # fmt: skip
         return load_library(_store({f"{function}.ll": text, DESCRIPTION_FILE: "\n".join(lines)}))
 
     return make
+
+
+def _is_claim(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0
+    )
+
+
+def _check_plain(source: object, function: str) -> None:
+    if not inspect.isfunction(source):
+        raise PythonUdfError(
+            f"A UDF is a plain Python function, and {type(source).__name__} was given for "
+            f"{function!r}. Write def or lambda; of a function that Numba has compiled already, "
+            "give its py_func."
+        )
+    arity = FUNCTIONS[function].arity
+    if source.__code__.co_argcount != arity:
+        raise PythonUdfError(
+            f"{_name(source)} has {source.__code__.co_argcount} parameters, and {function!r} is a "
+            f"function of {arity}. Other numbers are constants in the function, or variables "
+            "around it."
+        )
 
 
 def _store(files: dict[str, str]) -> Path:
@@ -136,6 +183,17 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
     text = re.sub(r"^(; ModuleID|source_filename).*\n", "", text, flags=re.MULTILINE)
     text = _renamed(text)
     declared = re.findall(r"^declare .*@\"?([\w.]+)", text, re.MULTILINE)
+    if ".numba.unresolved$" in text:
+        raise PythonUdfError(
+            f"{_name(source)} calls itself, or functions in it call each other in a circle. Write "
+            "it as a loop."
+        )
+    if re.search(r"inttoptr \(i64 \d+ to ptr\)", text):
+        raise PythonUdfError(
+            f"{_name(source)} uses an address of this process (a function of ctypes, a large "
+            "array), which the build in the cache outlives. A UDF calls Python functions, and "
+            "has small tables in it as tuples."
+        )
     runtime = sorted(n for n in declared if n.startswith(("Py", "numba_", "NRT_")))
     if runtime:
         raise PythonUdfError(
@@ -153,48 +211,64 @@ def _renamed(text: str) -> str:
 
 
 def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[list[str], str]:
-    """Return the LLVM text of every module Numba makes, and the name of the function in it."""
+    """Return the LLVM text of every module that is needed, and the name of the function in it."""
     try:
         import numba
         from numba.core import codegen
-        from numba.core.errors import NumbaError
     except ImportError as error:
         raise PythonUdfError(
             f"UDFs written in Python are compiled by Numba, which cannot be imported: {error}. "
             "pip install numba"
         ) from error
     real = getattr(numba, dtype)
-    with _recorded(codegen.CPUCodeLibrary) as modules:
+    with _recording(codegen.CPUCodeLibrary):
         try:
             compiled = numba.njit(
                 real(*(real,) * arity), error_model="numpy", fastmath=False, cache=False
             )(source)
-        except NumbaError as error:
+        except Exception as error:  # not NumbaError alone
             raise PythonUdfError(
                 f"Numba cannot compile {_name(source)} for {dtype}:\n{error}"
             ) from error
-    (result,) = compiled.overloads.values()
+    # One that calls itself is compiled for other arguments too.
+    result = compiled.overloads[(real,) * arity]
+    modules: list[str] = []
+    _collect(result.library, modules, set())
     return modules, result.fndesc.llvm_func_name
 
 
 @contextlib.contextmanager
-def _recorded(kind: Any) -> Iterator[list[str]]:
-    """Yield a list that receives the text of the modules before LLVM changes them.
+def _recording(kind: Any) -> Iterator[None]:
+    """Record the modules that Numba makes before LLVM changes them.
 
     What Numba gives out afterwards is in the syntax of its own, newer LLVM.
     """
-    modules: list[str] = []
     own = kind.add_ir_module
 
     def add_ir_module(self: Any, module: Any) -> Any:
-        modules.append(str(module))
+        _recorded.setdefault(self, []).append(str(module))
         return own(self, module)
 
     kind.add_ir_module = add_ir_module
     try:
-        yield modules
+        yield
     finally:
         kind.add_ir_module = own
+
+
+def _collect(library: Any, modules: list[str], seen: set[int]) -> None:
+    """Append the modules of a compiled function, and of those that it calls."""
+    if id(library) in seen:
+        return
+    seen.add(id(library))
+    if library not in _recorded:
+        # The user had Numba compile it before. It holds what it calls, and its definitions yield
+        # to others of the same name.
+        modules.append(str(library._get_module_for_linking()))
+        return
+    modules += _recorded[library]
+    for other in library._linking_libraries:
+        _collect(other, modules, seen)
 
 
 def _older(text: str, compiler: Compiler) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -381,11 +382,17 @@ def reason_for(operator: str, outcome: Outcome) -> str:
 # The table ---------------------------------------------------------------------------
 
 
+def _function(name: str) -> str:
+    """Return the function's own name: ``softmax`` of ``F.softmax(last)``."""
+    return re.split("[(,]", name)[0].rpartition(".")[2]
+
+
 def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Direction, str, str]]:
     """Yield every combination that the table shows.
 
     Args:
-        only: names of operators; by default all.
+        only: names of operators (``F.softmax(last)``), or of all that are of one torch function
+            (``torch.softmax``); by default all.
 
     Raises:
         ReachError: an unknown name.
@@ -393,11 +400,14 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
     from pytest_udftorch.errors import nearest
 
     known = {op.name: op for op in operators()}
+    chosen: set[str] = set()
     for name in only or ():
-        if name not in known:
+        found = {name} & set(known) or {n for n in known if _function(n) == _function(name)}
+        if not found:
             raise ReachError(f"The reach table has no operator {name!r}. {nearest(name, known)}")
+        chosen |= found
     for op in known.values():
-        if only and op.name not in only:
+        if only and op.name not in chosen:
             continue
         for dtype in op.dtypes:
             for layout in op.layouts:

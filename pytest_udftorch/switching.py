@@ -308,6 +308,11 @@ class Switcher:
                 which = as_path_or_name(which, folder)
             elif isinstance(which, Path):
                 which = folder / which
+            elif isinstance(which, UdfLibrary):
+                raise UdfError(
+                    f"{which.name!r} was made in Python, and the marker takes names and paths. "
+                    "Give it to the fixture patched_libtorch in the test."
+                )
             else:
                 raise UdfError(f"{which!r} is neither the name nor the path of a library.")
             library = find_library(which)

@@ -822,6 +822,21 @@ void Replacer::replaceBody(Function &F, Function &Form) {
   Changed = true;
 }
 
+/// Whether two functions for the same CPU pass values of some types in the same
+/// registers whatever width of vectors they prefer. It decides about 512 bits
+/// alone, where LLVM's own answer is for vectors of any width.
+static bool passAlike(const Function &A, const Function &B,
+                      ArrayRef<Type *> Types) {
+  for (const char *Name : {"target-cpu", "target-features"})
+    if (A.getFnAttribute(Name) != B.getFnAttribute(Name))
+      return false;
+  return all_of(Types, [](Type *T) {
+    return T->isVoidTy() || T->isPointerTy() ||
+           (T->isSized() && T->getPrimitiveSizeInBits().getFixedValue() > 0 &&
+            T->getPrimitiveSizeInBits().getFixedValue() <= 256);
+  });
+}
+
 void Replacer::redirect(Function &Target, Function &Form) {
   Tally &T = Tallies[{Target.getName().str(), Form.getName().str()}];
   SmallVector<CallBase *, 16> Calls;
@@ -845,7 +860,8 @@ void Replacer::redirect(Function &Target, Function &Form) {
         FAM.getResult<TargetIRAnalysis>(*Call->getFunction());
     SmallVector<Type *, 5> Types{Form.getReturnType()};
     append_range(Types, Form.getFunctionType()->params());
-    if (!TTI.areTypesABICompatible(Call->getFunction(), &Form, Types)) {
+    if (!passAlike(*Call->getFunction(), Form, Types) &&
+        !TTI.areTypesABICompatible(Call->getFunction(), &Form, Types)) {
       fail("udf-replace: '" + Call->getFunction()->getName() +
            "' is compiled for another CPU than the rest of module '" +
            M.getName() + "' and passes the vectors of '" + Target.getName() +

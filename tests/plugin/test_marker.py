@@ -191,6 +191,10 @@ MISUSE = {
     ),
     "unknown_folder": ('("./gone")', "No folder '*gone'*"),
     "not_a_name": ("(3)", "3 is neither the name nor the path of a library."),
+    "made_in_python": (
+        '(__import__("pytest_udftorch").operator_udf("aten::log")(abs))',
+        "'abs' was made in Python, and the marker takes names and paths.*patched_libtorch*",
+    ),
     "empty_name": ('("")', "'' is neither the name nor the path of a library."),
     "string_for_functions": (
         '("std", functions="exp")',

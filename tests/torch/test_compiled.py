@@ -162,9 +162,12 @@ def test_an_aot_package_runs_only_under_its_own_functions(tmp_path):
         model = torch._inductor.aoti_load_package(path)
         assert model.get_metadata()[METADATA] == follower.active.id
         assert torch.allclose(model(x, y), want, rtol=1e-6)
-    with pytest.raises(CompiledElsewhereError, match="inside a session of the library"):
+    with pytest.raises(CompiledElsewhereError, match=r"\(corem .*inside a session of the library"):
         model(x, y)
-    with patched("canary"), pytest.raises(CompiledElsewhereError, match="compile it again"):
+    with (
+        patched("canary"),
+        pytest.raises(CompiledElsewhereError, match=r"\(canary .*compile it again"),
+    ):
         model(x, y)
     with patched("corem"):
         model(x, y)
@@ -193,6 +196,25 @@ def test_a_session_is_refused_while_another_thread_compiles():
     finally:
         done.set()
         thread.join()
+
+
+def test_a_session_within_a_compile_is_refused():
+    errors = []
+
+    def backend(graph, inputs):
+        with pytest.raises(CompileRunningError, match="in this thread") as caught:
+            patched("canary").__enter__()
+        errors.append(caught.value)
+        return graph.forward
+
+    x = torch.linspace(-3, 3, 50)
+    before = torch.exp(x)
+    assert torch.equal(torch.compile(lambda x: torch.exp(x), backend=backend)(x), before)
+    assert len(errors) == 1
+    assert torch.equal(torch.exp(x), before)
+    assert follower.active.id == STOCK
+    with patched("canary"):
+        assert not torch.equal(torch.exp(x), before)
 
 
 def test_the_config_is_as_before_after_an_exception():

@@ -16,6 +16,7 @@ from pytest_udftorch.compilers import STOCK
 from pytest_udftorch.errors import (
     CompositeOperatorError,
     DispatchKeyError,
+    LibraryFormatError,
     OperatorRecursionError,
     OperatorResultError,
     OperatorStateError,
@@ -642,3 +643,12 @@ def test_the_plugin_shows_and_selects_operators(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "operators only; functions: aten::log\n" in done.stdout
+
+
+def test_a_decorator_without_its_arguments_is_refused():
+    with pytest.raises(LibraryFormatError, match=r"write @operator_udf\(.aten::log.out.\) above"):
+        operator_udf(torch.log)
+    with pytest.raises(LibraryFormatError, match=r"dispatch_keys=.CPU. is a string.*\('CPU',\)"):
+        operator_udf("aten::log", dispatch_keys="CPU")
+    with pytest.raises(LibraryFormatError, match=r"dtypes=.float32. is a string"):
+        operator_udf("aten::log", dtypes="float32")

@@ -89,6 +89,13 @@ def test_a_rough_function_is_as_rough_as_it_is():
         assert int(ulp_distance(torch.tanh(x), torch.tanh(x.double()).float()).max()) > 8
 
 
+_LARGE = np.zeros(1_000_000)
+
+
+def _itself(x):
+    return x if x < 1 else _itself(x - 1)
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -96,6 +103,11 @@ def test_a_rough_function_is_as_rough_as_it_is():
         (lambda x: "text", "Numba cannot compile|runtime"),
         (lambda x: np.array([x, x]).sum(), "runtime"),
         (lambda x: {1: x}[1], "Numba cannot compile|runtime"),
+        (lambda x: _LARGE[int(x)], "address of this process"),
+        (_itself, "calls itself"),
+        (lambda x, y: x + y, "has 2 parameters, and 'exp' is a function of 1"),
+        (math.exp, "plain Python function"),
+        (3, "plain Python function"),
     ],
 )
 def test_what_cannot_be_compiled_is_named(function, message):
@@ -103,11 +115,43 @@ def test_what_cannot_be_compiled_is_named(function, message):
         udf("exp")(function)
 
 
+def test_functions_of_one_process_may_share_what_they_call():
+    numba = pytest.importorskip("numba")
+
+    @numba.njit
+    def half(x):
+        return 0.5 * x
+
+    @numba.njit
+    def third(x):
+        return x / 3.0
+
+    third(np.float32(1.0))  # Numba has it before any UDF does
+    x = torch.linspace(0.5, 4, 67)
+    with patched(udf("exp")(lambda x: half(x) + third(x) + x**3)):  # a power is Numba's function
+        one = torch.exp(x)
+    with patched(udf("log")(lambda x: half(x) - third(x) - x**3)):
+        two = torch.log(x)
+    wide = x.double()
+    assert torch.allclose(one, (wide / 2 + wide / 3 + wide**3).float())
+    assert torch.allclose(two, (wide / 2 - wide / 3 - wide**3).float())
+
+
 def test_unknown_names_are_refused_at_once():
     with pytest.raises(UnknownFunctionError, match="Did you mean 'exp"):
         udf("exxp")
     with pytest.raises(UnknownFunctionError, match="float32"):
         udf("exp", dtype="float16")
+    with pytest.raises(UnknownFunctionError, match=r"Unknown dtype torch\.float32"):
+        udf("exp", dtype=torch.float32)
+    with pytest.raises(UnknownFunctionError, match=r"write @udf\(.exp.\) above"):
+        udf(taylor_exp)
+
+
+@pytest.mark.parametrize("claim", [0, -1, math.nan, math.inf, "1", True])
+def test_a_claim_is_a_positive_number(claim):
+    with pytest.raises(PythonUdfError, match="positive number of ULP"):
+        udf("exp", max_ulp=claim)
 
 
 def test_without_numba_the_message_says_what_to_install(monkeypatch):

@@ -131,6 +131,13 @@ def test_a_function_that_the_definition_needs_but_nobody_calls(monkeypatch):
 # What a run refuses ------------------------------------------------------------------
 
 
+def test_one_function_may_have_several_rows():
+    named = {op.name for op, *_ in reach.cases(["torch.softmax"])}
+    assert named == {"F.softmax(last)", "F.softmax(middle)", "F.softmax(first)"}
+    assert {op.name for op, *_ in reach.cases(["torch.pow"])} == {"torch.pow"}
+    assert {op.name for op, *_ in reach.cases(["F.gelu(tanh)"])} == {"F.gelu(tanh)"}
+
+
 def test_unknown_operator():
     with pytest.raises(reach.ReachError, match=r"no operator 'torch\.exx'.*torch\.exp"):
         reach.table(["torch.exx"])

@@ -191,6 +191,16 @@ def test_a_udf_that_calls_libm_is_an_error_of_the_kernel_and_not_of_the_session(
     assert ptx(kernels.by_name) == stock
 
 
+def test_a_udf_that_llvm_computes_by_an_intrinsic_is_an_error_too(kernels, ptx, tmp_path):
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "mine"\nversion = "1"\n'
+        '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
+    )
+    (tmp_path / "e.c").write_text("float my_expf(float x) { return __builtin_expf(x); }\n")
+    with patched(tmp_path), pytest.raises(LibdeviceError, match="calls exp, which a GPU does not"):
+        ptx(kernels.by_name)
+
+
 def test_a_libdevice_that_llvm_cannot_read_is_named(tmp_path):
     import pytest_udftorch
     from pytest_udftorch.bitcode import Part, libdevice_for

@@ -261,13 +261,21 @@ def test_no_compiler_at_all(monkeypatch, tmp_path):
         ("clang version 14.0.6", 0, CompilerTooOldError, "clang 14; the passes need LLVM 16"),
         ("clang version 17.0.1", 0, CompilerTooOldError, "cannot be loaded into another"),
         ("gcc (Debian) 12.2.0", 0, CompilerNotFoundError, "is not clang"),
-        ("clang version 19", 3, CompilerNotFoundError, "does not run"),
+        ("clang version 19", 3, CompilerNotFoundError, "does not run.*UDFTORCH_CLANG"),
     ],
 )
 def test_compilers_that_cannot_be_used(monkeypatch, tmp_path, says, status, error, message):
     monkeypatch.setenv("UDFTORCH_CLANG", fake_compiler(tmp_path, says, status))
     with pytest.raises(error, match=message):
         find_compiler()
+
+
+def test_a_compiler_that_cannot_load_the_plugin(cache, make, monkeypatch, tmp_path):
+    broken = tmp_path / "UdfPass.so"
+    broken.write_text("no shared library")
+    monkeypatch.setattr(build_module, "pass_plugin", lambda: (broken, pass_plugin()[1]))
+    with pytest.raises(CompilerNotFoundError, match=r"cannot load the pass plugin .*UdfPass\.so"):
+        build_library(make(TWICE))
 
 
 def test_the_compiler_is_the_plugins():
