@@ -38,7 +38,7 @@ METADATA: Final = "UDFTORCH_FUNCTIONS"
 _LIBRARIES: Final = "UDFTORCH_LIBRARIES"
 
 #: What is changed of Inductor itself; its caches, keyed by the metadata, outlive this package.
-_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "2"}
+_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "3"}
 
 # What Inductor's vector code does not call by name, and what it is given instead. It spells
 # asinh and atanh out with log, though at::vec has them; and at::vec's erf for AVX-512 is a
@@ -228,7 +228,10 @@ def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None
     """Let overridden and composed operators get as far as the lowerings."""
     table = decomposition.decompositions
     composed = _composed(active)
-    taken = (*map(overload, active.operators), *composed)
+    taken = [*map(overload, active.operators), *composed]
+    if active.functions:
+        # ATen makes it of elu, and multiplies by 1/alpha; this one would divide by alpha.
+        taken.append(overload("aten::celu"))
     own = {o: table.pop(o) for o in taken if o in table}
     for operator, (_, fits) in composed.items():
         if operator in own:

@@ -95,7 +95,8 @@ def test_sixteen_bit_types_go_through_the_float32_function():
 
 def test_composed_operators_have_the_bits_of_the_eager_kernels():
     def composed(x):
-        return F.gelu(x, approximate="tanh"), F.softplus(x, 1.3, 5.0), F.softplus(x)
+        smooth = F.softplus(x, 1.3, 5.0), F.softplus(x)
+        return F.gelu(x, approximate="tanh"), *smooth, F.celu(x, 0.7)
 
     compiled = torch.compile(composed, dynamic=True)
     x = torch.cat([torch.randn(4099) * 4, torch.tensor([0.0, -0.0, torch.inf, 1e-42])])
