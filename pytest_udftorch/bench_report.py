@@ -1060,7 +1060,7 @@ def _published(benches: Sequence[Bench]) -> str:
 
 
 def terminal(benches: Sequence[Bench]) -> str:
-    """Return a line for each bench: its kind, machine, rows, and its mean speed-up if it has one.
+    """Return a line for each bench: its file, kind, machine, rows, and a mean speed-up if any.
 
     The mean is the geometric mean over the rows of ``compile`` over the baseline.
     """
@@ -1075,5 +1075,6 @@ def terminal(benches: Sequence[Bench]) -> str:
         if ratios and min(ratios) > 0:
             mean = math.exp(statistics.fmean(map(math.log, ratios)))
             more += f"; compile {mean:.2f} times as fast (geometric mean)"
-        lines.append(f"{bench.kind} on {bench.where}: {len(bench.rows)} rows{more}")
+        kind = f"{bench.path.name}: {bench.kind}"
+        lines.append(f"{kind} on {bench.where}: {len(bench.rows)} rows{more}")
     return "\n".join(lines)

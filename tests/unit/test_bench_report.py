@@ -118,7 +118,8 @@ def test_a_file_of_pytest_benchmark(tmp_path):
     assert [r["case"]["kernel"] for r in bench.rows] == [3, 5]
     assert bench.where == "a CPU"
     assert bench_report.terminal([bench]) == (
-        "compile_convolutions on a CPU: 2 rows; compile 1.50 times as fast (geometric mean)"
+        f"{bench.path.name}: compile_convolutions on a CPU: 2 rows; compile 1.50 times as fast "
+        "(geometric mean)"
     )
 
 
