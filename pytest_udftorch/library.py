@@ -10,7 +10,7 @@ import functools
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -118,6 +118,23 @@ class UdfOperator:
     call: Callable[..., Any] | None = None
 
 
+def check_names(names: object) -> None:
+    """Refuse what is no sequence of names of functions.
+
+    Raises:
+        UnknownFunctionError: a string, no sequence, or something else than strings in it.
+    """
+    if isinstance(names, str):
+        raise UnknownFunctionError(
+            f"functions={names!r} is a string. Give a sequence: functions=({names!r},)."
+        )
+    if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
+        raise UnknownFunctionError(
+            f"functions={names!r} is no sequence of names. Give torch's names: "
+            'functions=("exp", "log").'
+        )
+
+
 @dataclass(frozen=True)
 class UdfLibrary:
     """A UDF library as its ``udf.toml`` describes it; nothing is compiled yet.
@@ -163,10 +180,7 @@ class UdfLibrary:
         """
         if names is None:
             return self.names
-        if isinstance(names, str):
-            raise UnknownFunctionError(
-                f"functions={names!r} is a string. Give a sequence: functions=({names!r},)."
-            )
+        check_names(names)
         if not names:
             raise UnknownFunctionError(
                 "An empty selection of functions would swap nothing. Leave it out to swap "

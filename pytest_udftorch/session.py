@@ -41,8 +41,10 @@ from pytest_udftorch.errors import (
     SwapReachedNothingError,
     SymbolsMissingError,
     TorchNotFoundError,
+    UnknownFunctionError,
+    nearest,
 )
-from pytest_udftorch.library import UdfLibrary, find_library, is_operator
+from pytest_udftorch.library import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.native import Runtime, Slot, runtime
 from pytest_udftorch.stacked import Stacked
 from pytest_udftorch.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
@@ -723,9 +725,23 @@ def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
 
     Yields:
         A dictionary that is filled on exit: symbol (``Sleef_expf16_u10``) -> calls.
+
+    Raises:
+        UnknownFunctionError: no names, or a name of no function that libtorch calls.
     """
+    chosen = set(FUNCTIONS)
+    if functions is not None:
+        check_names(functions)
+        chosen = set(functions)
+    if unknown := sorted(chosen - set(FUNCTIONS)):
+        raise UnknownFunctionError(
+            f"PyTorch has no function {unknown[0]!r} to trace. {nearest(unknown[0], FUNCTIONS)}"
+        )
+    if not chosen:
+        raise UnknownFunctionError(
+            "An empty selection of functions would count nothing. Leave it out to count all."
+        )
     bound = binder()
-    chosen = set(FUNCTIONS if functions is None else functions)
     if chosen & {"sin", "cos"}:
         chosen.add("sincos")
     present = {slot.symbol for slot in bound.slots}

@@ -357,6 +357,20 @@ def test_trace_counts_stock_symbols():
     assert none == {}
 
 
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ("exp", "is a string"),
+        (["exxp"], "no function 'exxp' to trace. Did you mean 'exp'"),
+        ([], "would count nothing"),
+        ([None], "no sequence of names"),
+    ],
+)
+def test_a_trace_of_nothing_is_refused(names, says):
+    with pytest.raises(UnknownFunctionError, match=says), trace(names):
+        pass
+
+
 def test_trace_is_restored_after_an_exception():
     with pytest.raises(ValueError, match="mine"), trace():
         raise ValueError("mine")

@@ -10,7 +10,12 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownLibraryError,
 )
-from pytest_udftorch.library import available_libraries, find_library, load_library
+from pytest_udftorch.library import (
+    available_libraries,
+    check_names,
+    find_library,
+    load_library,
+)
 from pytest_udftorch.symbols import FUNCTIONS
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
@@ -120,6 +125,12 @@ def test_select_nothing():
 def test_select_a_bare_string_is_not_taken_for_letters():
     with pytest.raises(UnknownFunctionError, match=r"Give a sequence: functions=\('exp',\)"):
         find_library("corem").select("exp")
+
+
+@pytest.mark.parametrize("names", [3, (None,), ("exp", 2), (n for n in ("exp",))])
+def test_what_is_no_sequence_of_names_is_refused(names):
+    with pytest.raises(UnknownFunctionError, match="no sequence of names"):
+        check_names(names)
 
 
 def test_entry_point_that_names_no_folder(monkeypatch):
