@@ -259,7 +259,7 @@ class Certificate:
     Attributes:
         subject: function, dtype, and the library's name, version, claim and sources.
         domain: which inputs, how many, and how they are cut into chunks.
-        runs: one per form, CPU level and denormal mode.
+        runs: one per form, CPU level and denormal mode; those that flush come last.
     """
 
     subject: Mapping[str, Any]
@@ -522,7 +522,12 @@ def merge(certificates: Iterable[Certificate]) -> Certificate:
                     break
             else:
                 runs.append(run)
-    return replace(first, runs=tuple(runs))
+    return replace(first, runs=in_order(runs))
+
+
+def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return the runs, those first whose outputs are the function's: nothing is flushed."""
+    return tuple(sorted(runs, key=lambda run: bool(run.identity["flush"])))
 
 
 def _merge_runs(a: Run, b: Run, name: str) -> Run:

@@ -44,6 +44,7 @@ from pytest_udftorch.certificate import (
     Example,
     Run,
     Tally,
+    in_order,
     load,
     merge,
     save,
@@ -803,7 +804,7 @@ def _joined(path: Path, fresh: Certificate) -> Certificate:
         return merge([stored, fresh])
     except CertificateMismatchError:
         others = tuple(r for r in stored.runs if r.key != run.key)
-        return replace(stored, runs=(*others, run))
+        return replace(stored, runs=in_order((*others, run)))
 
 
 # Checking a sample against a certificate ---------------------------------------------
@@ -829,8 +830,8 @@ def sample_mismatches(certificate: Certificate, plan: Plan, chunks: Iterable[int
             f"The certificate of {certificate.name} over {certificate.domain} says nothing "
             f"about {plan.candidate.function} over {plan.domain()}."
         )
-    run = certificate.run(form=plan.candidate.form, cpu_level=plan.candidate.cpu_level)
-    stored = (run or certificate.runs[0]).chunks
+    same = {"form": plan.candidate.form, "cpu_level": plan.candidate.cpu_level, "flush": plan.flush}
+    stored = (certificate.run(**same) or certificate.runs[0]).chunks
     differ = []
     for index in chunks:
         if index not in stored:

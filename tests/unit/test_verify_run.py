@@ -220,6 +220,19 @@ def test_another_form_is_added_and_the_same_one_replaced(tmp_path):
     assert sorted(r.identity["flush"] for r in runs) == [False, True]
 
 
+def test_a_sample_is_compared_with_a_run_that_flushes_as_it_does(tmp_path):
+    target, subnormal = tmp_path / "exp.json", 0xC2B8  # exp of -92 to -92.5
+    for flush in (True, False):
+        verify.verify(small_plan(flush=flush), target, chunks=[subnormal], workers=0)
+    stored = certificate.load(target)
+    # What flushes comes last, whatever was run first.
+    assert [r.identity["flush"] for r in stored.runs] == [False, True]
+    one, other = (r.chunks[subnormal][0] for r in stored.runs)
+    assert one != other
+    for flush in (True, False):
+        assert verify.sample_mismatches(stored, small_plan(flush=flush), [subnormal]) == []
+
+
 def renamed(plan, **changes):
     """The same plan for a form that goes by other names."""
     return replace(plan, candidate=replace(plan.candidate, cpu_level="other", **changes))
