@@ -169,9 +169,15 @@ def _gelu_tanh(ops: Any, number: Callable[[float], Any], x: Any, approximate: st
     return ops.mul(ops.mul(number(0.5), x), ops.add(number(1.0), ops.tanh(inner)))
 
 
+def _celu(ops: Any, number: Callable[[float], Any], x: Any, alpha: float = 1.0) -> Any:
+    grown = ops.mul(ops.expm1(ops.mul(x, number(1.0 / alpha))), number(alpha))
+    return ops.where(ops.gt(x, number(0.0)), x, grown)
+
+
 #: Overload -> formula, and whether it is the one for the other arguments of a call.
 _COMPOSED: Final[dict[str, tuple[Formula, Callable[..., bool]]]] = {
     "aten::softplus": (_softplus, lambda *args, **kwargs: True),
+    "aten::celu": (_celu, lambda *args, **kwargs: True),
     "aten::gelu": (_gelu_tanh, lambda approximate="none": approximate == "tanh"),
 }
 
@@ -228,10 +234,7 @@ def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None
     """Let overridden and composed operators get as far as the lowerings."""
     table = decomposition.decompositions
     composed = _composed(active)
-    taken = [*map(overload, active.operators), *composed]
-    if active.functions:
-        # ATen makes it of elu, and multiplies by 1/alpha; this one would divide by alpha.
-        taken.append(overload("aten::celu"))
+    taken = (*map(overload, active.operators), *composed)
     own = {o: table.pop(o) for o in taken if o in table}
     for operator, (_, fits) in composed.items():
         if operator in own:
