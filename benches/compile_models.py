@@ -34,14 +34,18 @@ EXECUTORS = {
         "eager",
         "eager+cudagraph",
         "eager+channels_last+cudagraph",
+        "torchscript-trace",
+        "torchscript-script",
+        "fx",
         "compile",
         "compile-reduce-overhead",
         "compile+cudagraph",
         "compile+channels_last+cudagraph",
         "eager+fused+streams+cudagraph",
         "compile+fused+channels_last+cudagraph",
-        # Not aotinductor: with torch 2.11 and CUDA 13 its packages of all six end the process.
-        "torchscript-trace",
+        "compile-max-autotune-no-cudagraphs",
+        "compile-max-autotune",
+        "aotinductor",
     ],
 }
 
@@ -83,7 +87,7 @@ def turn(lock, kind):
 
 
 def end_to_end(name, batch, device, executors=None, lock=None, **timer):
-    """Return the pair's report for one model and batch."""
+    """Return the pair's report for one model and batch; of what is made by then on Ctrl-C."""
     model, x = build(name).to(device), images(batch, device)
     with turn(lock, fcntl.LOCK_SH):
         pair = model_pair(
@@ -233,6 +237,7 @@ def main(arguments=None):
         given = handed_on(options, names)
         return side_by_side("benches.compile_models", options, device, LISTS, given)
     result = begin(options.output, device, LISTS)
+    result["end_to_end"] = [row for row in result["end_to_end"] if not row.get("interrupted")]
     for name in options.models:
         first = options.batches[0]
         if options.only != "end_to_end" and not there(result["validation"], name, first):
@@ -275,6 +280,8 @@ def main(arguments=None):
                     member.get("first_call_ns"),
                     flush=True,
                 )
+            if row["interrupted"]:
+                return 130
     return 0
 
 

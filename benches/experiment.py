@@ -102,7 +102,7 @@ def pair_calls(pair: ModelPair) -> Prepared:
         call = pair[name]
         return lambda: call(*pair.inputs)
 
-    members = {name: member.to_json() for name, member in pair.members.items()}
+    members = {name: member.to_json() for name, member in pair.complete().members.items()}
     return Prepared(
         {name: bind(name) for name in pair.working},
         {

@@ -161,18 +161,30 @@ def _steady(cells: Sequence[Document], timed: str) -> list[str]:
             row.append(text)
         rows.append(row)
     failures = {
-        f"`{name}`: {member['error']}"
+        f"`{name}`: {' '.join((member.get('error') or member['problem']).split())}"
         for cell in cells
         for name, member in cell["members"].items()
-        if "error" in member
+        if member.get("error") or member.get("problem")
     }
     reasons = ["", *(f"- {reason}" for reason in sorted(failures))] if failures else []
     return [*_table(header, rows), *reasons]
 
 
 def end_to_end(document: Document) -> list[str]:
-    """Return the steady state of every executor and the calls until it has paid."""
-    return [*_steady(document["end_to_end"], "measurement"), "", source(document)]
+    """Return steady state, calls until it has paid, and the first call of every executor."""
+    cells = document["end_to_end"]
+    names = list(dict.fromkeys(name for cell in cells for name in cell["members"]))
+    first = [
+        [f"`{name}`", *(_seconds(cell["members"].get(name, {})) for cell in cells)]
+        for name in names
+    ]
+    header = ["first call, s", *(f"{cell['model']}, {cell['batch']}" for cell in cells)]
+    return [*_steady(cells, "measurement"), "", *_table(header, first), "", source(document)]
+
+
+def _seconds(member: Mapping[str, Any]) -> str:
+    found = member.get("first_call_ns")
+    return "-" if found is None else f"{found / 1e9:.3g}"
 
 
 def uniform(document: Document) -> list[str]:

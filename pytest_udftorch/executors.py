@@ -24,8 +24,12 @@ import contextlib
 import copy
 import functools
 import importlib.metadata
+import signal
+import subprocess
+import sys
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -246,6 +250,31 @@ def _fx(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     return fusion.trace(model)
 
 
+def _check_package(path: str) -> None:
+    """Load a package in a process of its own first, if loading it could end this one.
+
+    Its libraries parse with ``std::regex``, which looks up facets of the locale by numbers that
+    two copies of libstdc++ do not share. With a compiler that links one in, torch 2.11 was seen
+    to end in SIGSEGV there.
+
+    Raises:
+        ExecutorUnavailableError: the other process was ended by a signal.
+    """
+    with zipfile.ZipFile(path) as package:
+        libraries = [package.read(n) for n in package.namelist() if n.endswith(".so")]
+    if all(b"libstdc++.so" in library for library in libraries):
+        return
+    load = "import sys, torch._inductor as i; i.aoti_load_package(sys.argv[1])"
+    trial = subprocess.run([sys.executable, "-c", load, path], capture_output=True)
+    if trial.returncode < 0:
+        raise ExecutorUnavailableError(
+            "The package would end this process when it is loaded, by "
+            f"{signal.Signals(-trial.returncode).name}. The C++ compiler links its own copy of "
+            "libstdc++ into it, where torch has another. Set CXX to a compiler that links "
+            "libstdc++.so, or leave aotinductor out."
+        )
+
+
 def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     import torch._inductor
 
@@ -255,6 +284,7 @@ def _aot_inductor(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
         with tempfile.TemporaryDirectory(prefix="udftorch-aoti-") as folder:
             package = str(Path(folder) / "model.pt2")
             path = torch._inductor.aoti_compile_and_package(program, package_path=package)
+            _check_package(path)
             loaded: Run = torch._inductor.aoti_load_package(path)
     # The package looks at none of them, and would compute something wrong.
     made_for = [(t.shape, t.dtype, t.stride()) for t in _tensors(inputs)]

@@ -556,7 +556,7 @@ def oracle(
             [*(name + suffix for name in names), *opponents],
             tolerance=budget,
             progress=lambda done, of, text: state.say(text),
-        )
+        ).complete()
     allowed = _within_budget(pair, names, suffix, max_ulp)
     with measuring():
         uniform = pair.measure(runs=runs, rounds=rounds, warmup=5).complete()

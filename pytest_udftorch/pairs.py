@@ -219,6 +219,7 @@ class ModelPair:
         members: by executor name, the failed ones included.
         tolerance: see :func:`model_pair`.
         timing: the interleaved measurement; None before :meth:`measure`.
+        interrupted: whether Ctrl-C came before all members were made; the rest failed.
     """
 
     inputs: tuple[Any, ...]
@@ -227,6 +228,7 @@ class ModelPair:
     device: torch.device
     timing: Comparison | None = None
     environment: dict[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return a member's callable.
@@ -250,6 +252,16 @@ class ModelPair:
     def failures(self) -> dict[str, str]:
         """Reasons of the members that do not run."""
         return {name: m.error for name, m in self.members.items() if m.error is not None}
+
+    def complete(self) -> ModelPair:
+        """Return the pair itself, for callers that are nothing without all its members.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C cut it short.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
 
     def check(self) -> None:
         """Check that all working members agree.
@@ -318,6 +330,7 @@ class ModelPair:
         result: dict[str, Any] = {
             **self.environment,
             "tolerance": self.tolerance,
+            "interrupted": self.interrupted,
             "members": members,
         }
         if self.timing is not None:
@@ -396,6 +409,8 @@ def model_pair(
 ) -> ModelPair:
     """Make interpreted and compiled forms of a model under one interface.
 
+    On Ctrl-C the members made so far are returned, with the pair marked ``interrupted``.
+
     Args:
         model: in evaluation mode; left as it is, each member gets a copy.
         inputs: a tensor, or the positional arguments.
@@ -412,6 +427,7 @@ def model_pair(
         UnknownExecutorError: no such executor.
         MemberFailedError: the eager model itself fails.
         NoReferenceError: the model fails in float64.
+        KeyboardInterrupt: on Ctrl-C before the eager model and its reference were there.
     """
     arguments = _arguments(inputs)
     if device is not None:
@@ -426,18 +442,29 @@ def model_pair(
     chosen.sort(key=lambda e: e.name != "eager")
     wanted = None
     pair = ModelPair(arguments, {}, tolerance, home, environment=describe_device(home))
-    for done, executor in enumerate(chosen):
-        if progress is not None:
-            progress(done, len(chosen), f"making {executor.name}")
-        member, output = _make(executor, model, arguments)
-        pair.members[executor.name] = member
-        if executor.name == "eager":
-            if member.error is not None:
-                raise MemberFailedError(f"The model itself fails on these inputs: {member.error}")
-            wanted = reference(model, arguments)
-        if member.error is None:
-            member.accuracy = accuracy(output, wanted)
-            member.agrees = _agrees(member, pair.members["eager"], output, tolerance)
+    try:
+        for done, executor in enumerate(chosen):
+            if progress is not None:
+                progress(done, len(chosen), f"making {executor.name}")
+            member, output = _make(executor, model, arguments)
+            if executor.name == "eager":
+                if member.error is not None:
+                    raise MemberFailedError(
+                        f"The model itself fails on these inputs: {member.error}"
+                    )
+                wanted = reference(model, arguments)
+            if member.error is None:
+                eager = pair.members.get("eager", member)
+                member.accuracy = accuracy(output, wanted)
+                member.agrees = _agrees(member, eager, output, tolerance)
+            pair.members[executor.name] = member
+    except KeyboardInterrupt:
+        if not pair.members:
+            raise
+        pair.interrupted = True
+        for executor in chosen:
+            left = Member(executor.name, error="not made: interrupted", stage="making")
+            pair.members.setdefault(executor.name, left)
     return pair
 
 

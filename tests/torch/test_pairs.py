@@ -7,6 +7,8 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config
+from torch._inductor.utils import fresh_cache
 
 from pytest_udftorch import executors, pairs
 from pytest_udftorch.timers import DeviceMissingError, TimerOptionError
@@ -160,6 +162,54 @@ def test_a_package_of_aotinductor_takes_other_layouts_and_refuses_other_shapes()
     for other in (torch.randn(5, 4, 5, 6), x.double()):
         with pytest.raises(executors.CapturedShapeError, match="compiled for"):
             pair["aotinductor"](other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_package_that_would_end_the_process_is_not_loaded(tmp_path, ends):
+    # A compiler that links its own libstdc++; what makes that crash depends on the machine.
+    crash = tmp_path / "crash.cpp"
+    crash.write_text(
+        "#include <csignal>\n__attribute__((constructor)) void f() { std::raise(SIGSEGV); }\n"
+    )
+    compiler = tmp_path / "g++"
+    compiler.write_text(
+        '#!/bin/sh\ncase " $* " in\n'
+        f'*" -shared "*) exec g++ "$@" {crash if ends else ""} -static-libstdc++;;\n'
+        '*) exec g++ "$@";;\nesac\n'
+    )
+    compiler.chmod(0o755)
+    with config.patch({"cpp.cxx": (None, str(compiler))}), fresh_cache():
+        pair = pairs.model_pair(
+            nn.Sequential(nn.Softmax(1)).eval(), torch.ones(2, 3), "aotinductor"
+        )
+    if ends:
+        assert "by SIGSEGV" in pair.failures["aotinductor"]
+    else:
+        assert pair.failures == {}
+
+
+def test_members_made_before_ctrl_c_are_kept(tiny, images):
+    def stop(at):
+        def progress(done, of, text):
+            if done == at:
+                raise KeyboardInterrupt
+
+        return progress
+
+    names = ["eager", "fx", "torchscript-trace", "eager+channels_last"]
+    pair = pairs.model_pair(tiny, images, names, progress=stop(2))
+    assert pair.interrupted
+    assert pair.working == ["eager", "fx"]
+    assert set(pair.failures.values()) == {"not made: interrupted"}
+    assert pair.to_json()["interrupted"]
+    pair.check()
+    with pytest.raises(KeyboardInterrupt):
+        pair.complete()
+    with pytest.raises(KeyboardInterrupt):
+        pairs.model_pair(tiny, images, names, progress=stop(0))
+    whole = pairs.model_pair(tiny, images, names)
+    assert whole.complete() is whole
 
 
 def test_other_shapes_are_computed_and_not_broadcast(tiny, images):
