@@ -413,7 +413,7 @@ class _Stop(BaseException):
 
 def _prefixes(
     model: nn.Module, inputs: tuple[Any, ...], layers: Sequence[Layer]
-) -> dict[str, Callable[[], None]]:
+) -> list[Callable[[], None]]:
     """Return callables that run the model up to its entry, to each layer, and to its end.
 
     Only the layer where a prefix stops carries a hook, for a hook on every layer would cost
@@ -454,11 +454,15 @@ def _prefixes(
         return leaves[name], int(count or 1)
 
     first, last = target(layers[0]), target(layers[-1])
-    prefixes = {"entry": make(*first, entry=True, whole=False)}
-    for layer in layers:
-        prefixes[layer.name] = make(*target(layer), entry=False, whole=False)
-    prefixes["end"] = make(*last, entry=False, whole=True)
-    return prefixes
+    return [
+        make(*first, entry=True, whole=False),
+        *(make(*target(layer), entry=False, whole=False) for layer in layers),
+        make(*last, entry=False, whole=True),
+    ]
+
+
+#: Turns of the longest prefix and of the whole model in a run of layer subtraction.
+_TURNS: Final = 5
 
 
 def layer_subtraction(
@@ -477,6 +481,10 @@ def layer_subtraction(
     follows the last layer, and the return, is the row ``(after the last layer)``. The passes
     are never slowed down by instruments inside, and on CUDA nothing waits between layers.
 
+    The sum of all differences is the longest prefix less the shortest, whatever lies between.
+    The longest prefix and the whole model, which the sum is compared with, therefore take
+    several turns in each run.
+
     Args:
         model: any module; runs under ``no_grad``.
         inputs: a tensor, or the positional arguments of the model.
@@ -492,19 +500,25 @@ def layer_subtraction(
     device = _device_of(model, inputs)
     layers, notes = find_layers(model, inputs)
     timer = SyncTimer(device, runs=runs, rounds=rounds, warmup=warmup, progress=progress)
-    prefixes = _prefixes(model, inputs, layers)
-    whole = "\0end to end"
+    *prefixes, end = _prefixes(model, inputs, layers)
+    turns = range(_TURNS)
+    calls: dict[str, Callable[[], Any]] = {f"upto {n}": call for n, call in enumerate(prefixes)}
+    calls |= {f"end {turn}": end for turn in turns}
+    calls |= {f"whole {turn}": lambda: model(*inputs) for turn in turns}
     with torch.no_grad():
-        timed: Comparison = timer.compare({whole: lambda: model(*inputs), **prefixes})
-    names = list(prefixes)
-    rows: list[LayerRow] = []
-    for before, name in itertools.pairwise(names):
-        layer = Layer("(after the last layer)", "") if name == "end" else layers[len(rows)]
-        pairs = zip(timed[name].runs_ns, timed[before].runs_ns, strict=True)
-        rows.append(LayerRow(layer, tuple(b - a for b, a in pairs)))
+        timed: Comparison = timer.compare(calls)
+    ends = zip(*(timed[f"end {turn}"].runs_ns for turn in turns), strict=True)
+    upto = [timed[f"upto {n}"].runs_ns for n in range(len(prefixes))]
+    upto.append(tuple(median(times) for times in ends))
+    shown = [*layers, Layer("(after the last layer)", "")]
+    rows = [
+        LayerRow(layer, tuple(b - a for a, b in zip(before, after, strict=True)))
+        for layer, (before, after) in zip(shown, itertools.pairwise(upto), strict=True)
+    ]
     if timed.interrupted:
-        notes.append(f"interrupted after {len(rows[0].runs_ns)} of {runs} runs")
-    return LayerReport("layer subtraction", tuple(rows), timed[whole], tuple(notes))
+        notes.append(f"interrupted after {len(upto[0])} of {runs} runs")
+    whole = join([timed[f"whole {turn}"] for turn in turns])
+    return LayerReport("layer subtraction", tuple(rows), whole, tuple(notes))
 
 
 def _total(event: Any, attribute: str) -> float:

@@ -86,6 +86,16 @@ def test_subtraction_counts_work_between_layers():
     assert report.rows[0].interval_ns.low <= first <= report.rows[0].interval_ns.high
 
 
+def test_layers_may_be_called_as_the_prefixes_are():
+    model = nn.Sequential()
+    model.add_module("end", Sleep(1))
+    model.add_module("entry", Sleep(3))
+    report = layers.layer_subtraction(model, INPUT, runs=5, rounds=2, warmup=0)
+    assert [row.layer.name for row in report.rows[:2]] == ["end", "entry"]
+    first, second, after = (row.median_ns for row in report.rows)
+    assert second > 2 * first > 2 * after
+
+
 def test_subtraction_leaves_no_hook_behind():
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     layers.layer_subtraction(model, INPUT, runs=1, rounds=1, warmup=0)
