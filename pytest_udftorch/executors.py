@@ -247,7 +247,9 @@ def _script(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
 def _fx(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     from pytest_udftorch import fusion
 
-    return fusion.trace(model)
+    # The module's own call prints a traceback before it raises.
+    run: Run = fusion.trace(model).forward
+    return run
 
 
 def _check_package(path: str) -> None:
@@ -437,8 +439,12 @@ def register(executor: Executor) -> None:
     """Add a base executor of the project's own.
 
     Raises:
-        UnknownExecutorError: the name is taken or contains ``+``.
+        UnknownExecutorError: no executor, or its name is taken or contains ``+``.
     """
+    if not isinstance(executor, Executor):
+        raise UnknownExecutorError(
+            f"{executor!r} is no executor. Give register(Executor(name, make))."
+        )
     if executor.name in _BASES or "+" in executor.name:
         raise UnknownExecutorError(
             f"{executor.name!r} cannot be registered: names must be new and without '+', which "

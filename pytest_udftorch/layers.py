@@ -5,8 +5,8 @@ end to end (``SyncTimer`` alone), layer timing (:func:`layer_times`), layer subt
 (:func:`layer_subtraction`) and profiler data (:func:`layer_profile`).
 :func:`instrument_overhead` measures what the instruments themselves cost (its Figure 5.7).
 
-They work on any ``nn.Module`` that runs in Python: a layer is a call of a module without
-children. What they cannot see is said in the report: work done outside of any layer, layers
+They work on any ``nn.Module`` that runs in Python: a layer is a call of a module that calls
+no other one. What they cannot see is said in the report: work done outside of any layer, layers
 never called, and compiled or scripted regions, whose inside hooks do not reach.
 """
 
@@ -16,12 +16,13 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils import _pytree as pytree
 
@@ -51,13 +52,21 @@ INSTRUMENTS: Final[tuple[Instrument, ...]] = ("pure", "sync", "timed", "timed_sy
 _RANGE: Final = "udftorch::layer::"
 
 
+#: Why hooks see nothing inside of a compiled module.
+_COMPILED: Final = "a region of torch.compile"
+
+
+class PairInputError(UdfError):
+    """Model and inputs that cannot be run, or not in several forms; says what to give instead."""
+
+
 class NoLayerError(UdfError):
     """The model calls no layer that a hook could see."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One call of a module without children.
+    """One call of a module that calls no other one.
 
     Attributes:
         name: qualified name; a second call of a shared module has ``#2`` appended.
@@ -166,28 +175,100 @@ def _opaque(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "TorchScript"
     if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None):
-        return "a region of torch.compile"
+        return _COMPILED
     return None
 
 
-def _leaves(model: nn.Module) -> dict[str, nn.Module]:
-    """Return what hooks can watch: modules without children and opaque ones, each once."""
+def _watchable(model: nn.Module) -> dict[str, nn.Module]:
+    """Return what hooks can watch, each module once; not what lies inside of opaque ones."""
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
 
     def visit(name: str, module: nn.Module) -> None:
-        if id(module) in seen:
+        # TorchScript takes no hooks. A parametrization is called when a layer reads its weight.
+        unseen = isinstance(module, torch.jit.ScriptModule | parametrize.ParametrizationList)
+        if id(module) in seen or unseen:
             return
         seen.add(id(module))
-        children = list(module.named_children())
-        if _opaque(module) or not children:
-            found[name or type(module).__name__] = module
-            return
-        for child_name, child in children:
-            visit(f"{name}.{child_name}" if name else child_name, child)
+        found[name or type(module).__name__] = module
+        if not _opaque(module):
+            for child_name, child in module.named_children():
+                visit(f"{name}.{child_name}" if name else child_name, child)
 
     visit("", model)
     return found
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The layers of a forward pass.
+
+    Attributes:
+        called: in the order of their calls.
+        leaves: their modules by name.
+        notes: what is not seen.
+    """
+
+    called: list[Layer]
+    leaves: dict[str, nn.Module]
+    notes: list[str]
+
+
+def _find(model: nn.Module, inputs: tuple[Any, ...]) -> _Found:
+    """Run the model once; a layer is a call in which no call of another module was seen.
+
+    That may be one of a module with children that are not called, as attention's projection.
+    """
+    modules = _watchable(model)
+    order: list[str] = []
+    within: list[str] = []
+    outer: set[str] = set()
+
+    def enter(name: str) -> Callable[..., None]:
+        def hook(*_: object) -> None:
+            if within and within[-1] != name:
+                outer.add(within[-1])
+            within.append(name)
+            order.append(name)
+
+        return hook
+
+    def leave(*_: object) -> None:
+        within.pop()
+
+    handles: list[Any] = []
+    try:
+        for name, module in modules.items():
+            handles.append(module.register_forward_pre_hook(enter(name)))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+        with torch.no_grad():
+            model(*inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+    def childless(module: nn.Module) -> bool:
+        return bool(_opaque(module)) or next(module.children(), None) is None
+
+    leaves = {
+        name: module
+        for name, module in modules.items()
+        if name not in outer and (childless(module) or (name in order and module is not model))
+    }
+    counts: dict[str, int] = {}
+    called: list[Layer] = []
+    for name in order:
+        if name in leaves:
+            count = counts[name] = counts.get(name, 0) + 1
+            label = name if count == 1 else f"{name}#{count}"
+            called.append(Layer(label, type(leaves[name]).__name__, _opaque(leaves[name])))
+    if not called:
+        raise NoLayerError(
+            f"{type(model).__name__} called no module within it that a hook could watch: there is "
+            "no layer to time. Time it end to end with sync_timer."
+        )
+    used = {name: leaves[name] for name in leaves if name in counts}
+    return _Found(called, used, _notes(model, called, leaves))
 
 
 class _Watch:
@@ -195,24 +276,25 @@ class _Watch:
 
     def __init__(
         self,
-        model: nn.Module,
+        leaves: Mapping[str, nn.Module],
         enter: Callable[[int], None] | None = None,
         leave: Callable[[int], None] | None = None,
     ) -> None:
-        self.leaves = _leaves(model)
-        self.called: list[Layer] = []
-        self._counts: dict[str, int] = {}
+        self._leaves = leaves
         self._enter, self._leave = enter, leave
         self._handles: list[Any] = []
-        self._open: list[int] = []
+        self.start()
 
     def __enter__(self) -> _Watch:
-        for name, module in self.leaves.items():
+        for module in self._leaves.values():
             # A compiled module runs its hooks outside of the compiled region only if they
-            # sit on the wrapper, which is what ``_leaves`` returns for it.
-            self._handles.append(module.register_forward_pre_hook(self._before(name, module)))
-            # Before the model's own hooks, so that those are not timed as the layer.
-            self._handles.append(module.register_forward_hook(self._after, prepend=True))
+            # sit on the wrapper, which is what ``_find`` returns for it.
+            self._handles.append(module.register_forward_pre_hook(self._before))
+            # Before the model's own hooks, so that those are not timed as the layer; also after
+            # an error that the model catches.
+            self._handles.append(
+                module.register_forward_hook(self._after, prepend=True, always_call=True)
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -221,20 +303,14 @@ class _Watch:
 
     def start(self) -> None:
         """Forget the calls of the last forward pass."""
-        self.called = []
-        self._counts = {}
-        self._open = []
+        self._calls = 0
+        self._open: list[int] = []
 
-    def _before(self, name: str, module: nn.Module) -> Callable[..., None]:
-        def hook(*_: object) -> None:
-            count = self._counts[name] = self._counts.get(name, 0) + 1
-            label = name if count == 1 else f"{name}#{count}"
-            self.called.append(Layer(label, type(module).__name__, _opaque(module)))
-            self._open.append(len(self.called) - 1)
-            if self._enter is not None:
-                self._enter(self._open[-1])
-
-        return hook
+    def _before(self, *_: object) -> None:
+        self._open.append(self._calls)
+        self._calls += 1
+        if self._enter is not None:
+            self._enter(self._open[-1])
 
     def _after(self, *_: object) -> None:
         number = self._open.pop()
@@ -242,8 +318,39 @@ class _Watch:
             self._leave(number)
 
 
-def _arguments(inputs: Inputs) -> tuple[Any, ...]:
-    return (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
+def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
+    """Return positional arguments, of which a tensor alone is the only one.
+
+    Raises:
+        PairInputError: the model is no module, or the inputs are no sequence of arguments.
+    """
+    if not isinstance(model, nn.Module):
+        found = "the class" if isinstance(model, type) else f"a {type(model).__name__}"
+        raise PairInputError(
+            f"The model is {found} {getattr(model, '__name__', '')}".rstrip()
+            + ", no nn.Module. Give an instance; a function needs a module that calls it."
+        )
+    if isinstance(inputs, Mapping):
+        raise PairInputError(
+            "inputs is a dict, but holds the positional arguments of the model. For a model that "
+            "takes a dict give (inputs,); one that takes keywords needs a wrapper without them."
+        )
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,)
+    if isinstance(inputs, str) or not isinstance(inputs, Iterable):
+        raise PairInputError(
+            f"inputs is of type {type(inputs).__name__}. Give a tensor, or a tuple of the model's "
+            "positional arguments."
+        )
+    return tuple(inputs)
+
+
+def compiled_part(model: nn.Module) -> str | None:
+    """Return the name of a part that torch.compile has compiled, or None."""
+    for name, module in model.named_modules():
+        if _opaque(module) == _COMPILED:
+            return name or "The model"
+    return None
 
 
 def _device_of(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
@@ -255,7 +362,8 @@ def _device_of(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
 
 def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Module]) -> list[str]:
     names = {layer.name.split("#")[0] for layer in called}
-    never = [name for name in leaves if name not in names]
+    inside = tuple(f"{name}." for name in names)
+    never = [name for name in leaves if name not in names and not name.startswith(inside)]
     shared = sorted({layer.name.split("#")[0] for layer in called if "#" in layer.name})
     notes = [
         f"{layer.name} is {layer.opaque}: hooks see it as one layer and nothing inside it"
@@ -266,10 +374,25 @@ def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Mo
         notes.append(f"never called in this forward pass: {', '.join(never)}")
     if shared:
         notes.append(f"called more than once: {', '.join(shared)}")
+    scripted = [
+        name or type(model).__name__
+        for name, module in model.named_modules()
+        if isinstance(module, torch.jit.ScriptModule)
+    ]
+    if scripted:
+        notes.append(f"TorchScript, where no hook can be, not timed: {', '.join(scripted)}")
+    unfused = [n for n, m in model.named_modules() if isinstance(m, nn.TransformerEncoderLayer)]
+    if unfused:
+        notes.append(
+            "nn.TransformerEncoderLayer leaves its fused path where hooks are, which are not in "
+            f"the time end to end: {', '.join(name or 'the model' for name in unfused)}"
+        )
     own = [
         name
         for name, module in model.named_modules()
-        if module._forward_hooks or module._forward_pre_hooks
+        if not isinstance(module, torch.jit.ScriptModule)
+        and not isinstance(module, parametrize.ParametrizationList)
+        and (module._forward_hooks or module._forward_pre_hooks)
     ]
     if own:
         notes.append(
@@ -285,17 +408,8 @@ def find_layers(model: nn.Module, inputs: Inputs) -> tuple[list[Layer], list[str
     Raises:
         NoLayerError: no module was called that a hook can watch.
     """
-    inputs = _arguments(inputs)
-    with _Watch(model) as watch, torch.no_grad():
-        watch.start()
-        model(*inputs)
-        called = list(watch.called)
-    if not called:
-        raise NoLayerError(
-            f"{type(model).__name__} called no module without children: there is no layer to "
-            "time. Time it end to end with sync_timer."
-        )
-    return called, _notes(model, called, watch.leaves)
+    found = _find(model, positional(model, inputs))
+    return found.called, found.notes
 
 
 class _Clock:
@@ -353,12 +467,19 @@ def layer_times(
         synchronise: on CUDA, wait for the device at both marks and read the wall clock
             ("timed_sync"); False records CUDA events and leaves the stream running.
 
+    On Ctrl-C the complete runs are returned, with a note.
+
     Raises:
+        PairInputError: no module, or inputs that are no arguments.
+        TimerOptionError: options that make no measurement.
         NoLayerError: see :func:`find_layers`; or other layers in another pass.
+        KeyboardInterrupt: on Ctrl-C before the first run was complete.
     """
-    inputs = _arguments(inputs)
+    inputs = positional(model, inputs)
     device = _device_of(model, inputs)
-    layers, notes = find_layers(model, inputs)
+    SyncTimer(device, runs=runs, rounds=rounds, warmup=warmup, gpu_state=False)
+    found = _find(model, inputs)
+    layers, notes = found.called, found.notes
     plain = SyncTimer(device, runs=1, rounds=rounds, warmup=0, gpu_state=False)
     clock = _Clock(device, events=not synchronise, synchronise=synchronise)
     per_layer: list[list[float]] = [[] for _ in layers]
@@ -366,18 +487,27 @@ def layer_times(
     with torch.no_grad():
         for _ in range(warmup):
             model(*inputs)
-        for _ in range(runs):
-            whole.append(plain.time(lambda: model(*inputs), "end to end"))
-            collected: list[list[float]] = []
-            with _Watch(model, clock.enter, clock.leave) as watch:
-                for _ in range(rounds):
-                    watch.start()
-                    model(*inputs)
-                    collected.append(clock.read_ns())
-            if any(len(times) != len(layers) for times in collected):
-                raise _other_path()
-            for number, row in enumerate(per_layer):
-                row.append(median([times[number] for times in collected]))
+        try:
+            for _ in range(runs):
+                whole.append(plain.time(lambda: model(*inputs), "end to end"))
+                collected: list[list[float]] = []
+                with _Watch(found.leaves, clock.enter, clock.leave) as watch:
+                    for _ in range(rounds):
+                        watch.start()
+                        model(*inputs)
+                        collected.append(clock.read_ns())
+                if any(len(times) != len(layers) for times in collected):
+                    raise _other_path()
+                for number, row in enumerate(per_layer):
+                    row.append(median([times[number] for times in collected]))
+        except KeyboardInterrupt:
+            complete = len(per_layer[-1])
+            if not complete:
+                raise
+            del whole[complete:]
+            for row in per_layer:
+                del row[complete:]
+            notes.append(f"interrupted after {complete} of {runs} runs")
     if device.type == "cuda" and not synchronise:
         notes.append("event times of a layer contain the wait for its launch, not only its work")
     rows = tuple(
@@ -411,16 +541,14 @@ class _Stop(BaseException):
     """Raised by a hook when the layer asked for has run; a model's ``except`` lets it pass."""
 
 
-def _prefixes(
-    model: nn.Module, inputs: tuple[Any, ...], layers: Sequence[Layer]
-) -> list[Callable[[], None]]:
+def _prefixes(model: nn.Module, inputs: tuple[Any, ...], found: _Found) -> list[Callable[[], None]]:
     """Return callables that run the model up to its entry, to each layer, and to its end.
 
     Only the layer where a prefix stops carries a hook, for a hook on every layer would cost
     more than many layers take. Each call sets one hook, raises once and removes the hook:
     the same cost in every prefix, so that it cancels in differences.
     """
-    leaves = _leaves(model)
+    layers, leaves = found.called, found.leaves
 
     def make(module: nn.Module, occurrence: int, *, entry: bool, whole: bool) -> Callable[[], None]:
         def run() -> None:
@@ -435,7 +563,7 @@ def _prefixes(
             if entry:
                 handle = module.register_forward_pre_hook(stop)
             else:
-                handle = module.register_forward_hook(stop, prepend=True)
+                handle = module.register_forward_hook(stop, prepend=True, always_call=True)
             try:
                 model(*inputs)
                 if left > 0:
@@ -496,11 +624,12 @@ def layer_subtraction(
     Raises:
         NoLayerError: see :func:`find_layers`; or a layer is not reached in another pass.
     """
-    inputs = _arguments(inputs)
+    inputs = positional(model, inputs)
     device = _device_of(model, inputs)
-    layers, notes = find_layers(model, inputs)
     timer = SyncTimer(device, runs=runs, rounds=rounds, warmup=warmup, progress=progress)
-    *prefixes, end = _prefixes(model, inputs, layers)
+    found = _find(model, inputs)
+    layers, notes = found.called, found.notes
+    *prefixes, end = _prefixes(model, inputs, found)
     turns = range(_TURNS)
     calls: dict[str, Callable[[], Any]] = {f"upto {n}": call for n, call in enumerate(prefixes)}
     calls |= {f"end {turn}": end for turn in turns}
@@ -538,9 +667,11 @@ def layer_profile(
     Raises:
         NoLayerError: see :func:`find_layers`.
     """
-    inputs = _arguments(inputs)
+    inputs = positional(model, inputs)
     device = _device_of(model, inputs)
-    layers, _ = find_layers(model, inputs)
+    SyncTimer(device, runs=passes, rounds=1, warmup=warmup, gpu_state=False)
+    found = _find(model, inputs)
+    layers = found.called
     ranges: dict[int, Any] = {}
 
     def enter(number: int) -> None:
@@ -558,7 +689,7 @@ def layer_profile(
         for _ in range(warmup):
             model(*inputs)
         with (
-            _Watch(model, enter, leave) as watch,
+            _Watch(found.leaves, enter, leave) as watch,
             profile(activities=activities, acc_events=True) as profiled,
         ):
             for _ in range(passes):
@@ -587,7 +718,9 @@ def layer_profile(
 
 
 @contextlib.contextmanager
-def _instrumented(model: nn.Module, instrument: Instrument, device: torch.device) -> Iterator[Any]:
+def _instrumented(
+    leaves: Mapping[str, nn.Module], instrument: Instrument, device: torch.device
+) -> Iterator[Any]:
     """Install the hooks of one instrument; yields the watch, or None for ``pure``."""
     if instrument == "pure":
         yield None
@@ -598,10 +731,10 @@ def _instrumented(model: nn.Module, instrument: Instrument, device: torch.device
             torch.cuda.synchronize(device)
 
     if instrument == "sync":
-        watch = _Watch(model, None, wait)
+        watch = _Watch(leaves, None, wait)
     else:
         clock = _Clock(device, events=False, synchronise=instrument == "timed_sync")
-        watch = _Watch(model, clock.enter, clock.leave)
+        watch = _Watch(leaves, clock.enter, clock.leave)
     with watch:
         yield watch
 
@@ -623,9 +756,10 @@ def instrument_overhead(
     Returns:
         Timings by ``instrument`` or ``instrument, profiled``, interleaved by runs.
     """
-    inputs = _arguments(inputs)
+    inputs = positional(model, inputs)
     device = _device_of(model, inputs)
-    find_layers(model, inputs)
+    SyncTimer(device, runs=runs, rounds=rounds, gpu_state=False)
+    leaves = _find(model, inputs).leaves
     timer = SyncTimer(device, runs=1, rounds=rounds, warmup=1, gpu_state=False)
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
@@ -642,7 +776,7 @@ def instrument_overhead(
                     if on
                     else contextlib.nullcontext()
                 )
-                with _instrumented(model, instrument, device) as watch, recording:
+                with _instrumented(leaves, instrument, device) as watch, recording:
 
                     def call(watch: Any = watch) -> object:
                         if watch is not None:

@@ -39,13 +39,19 @@ from pytest_udftorch import plans, roofline
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.executors import capture
 from pytest_udftorch.fusion import UntraceableModelError
+from pytest_udftorch.layers import positional
 from pytest_udftorch.pairs import (
+    Accuracy,
+    Member,
     ModelPair,
-    _arguments,
     _limits,
-    accuracy,
+    check_inputs,
+    copied,
+    copies,
+    judge,
     model_pair,
-    reference,
+    targets,
+    writes_inputs,
 )
 from pytest_udftorch.plans import Choice, PlanMismatchError, StoredPlan
 from pytest_udftorch.samples import FEWEST_RUNS, median
@@ -201,15 +207,15 @@ class Plan:
                 "A plan's file holds no inputs. Give some of the shapes that it was made for: "
                 f"plan.apply(model, inputs) with {', '.join(self.stored.inputs)}."
             )
-        arguments = _arguments(self.inputs if inputs is None else inputs)
-        model = copy.deepcopy(model).eval()
+        arguments = positional(model, self.inputs if inputs is None else inputs)
+        traced = copied(model).eval()
         units = None
         if len(self.stored.bounds) > 2:
             with contextlib.suppress(UntraceableModelError):
-                units = Units(model, arguments, bounds=self.stored.bounds)
+                units = Units(traced, arguments, bounds=self.stored.bounds)
         # A model that cannot be traced is another one than was cut into units.
         self.stored.check(
-            model=_fingerprint(model, units),
+            model=_fingerprint(traced, units),
             inputs=[_describe(t) for t in arguments],
             device=_device_name(_home(arguments)),
             torch=str(torch.__version__),
@@ -217,11 +223,13 @@ class Plan:
         name = self.uniform
         if name is not None:
             full = f"{name}+cudagraph" if self.stored.cuda_graph else name
+            # Tracing calls the model, which may keep state: its first call is still to come.
+            own = copied(model).eval()
             with torch.no_grad():
-                call = registry.make(registry.resolve(full), model, arguments)
+                call = registry.make(registry.resolve(full), own, copies(arguments))
             return call if self.stored.cuda_graph else _guarded(call)
         assert units is not None
-        bench = _Bench(units, arguments, model)
+        bench = _Bench(units, arguments, traced)
         chain = bench.chain(list(self.stored.segments))
         return capture(chain, arguments) if self.stored.cuda_graph else _guarded(chain)
 
@@ -254,11 +262,18 @@ class _Bench:
     """Makes segments' callables, each once, and times units in their place."""
 
     def __init__(self, units: Units, inputs: tuple[Any, ...], model: nn.Module) -> None:
-        self.units, self.inputs = units, inputs
+        self.units, self.inputs, self._model = units, inputs, model
         self.on_cuda = _home(inputs).type == "cuda"
         self._made: dict[Choice, Callable[..., Any]] = {}
         self.compile_ns: dict[str, int] = {}
         self._activations = units.activations(inputs)
+
+    def targets(self) -> tuple[Sequence[Any], Sequence[Accuracy]]:
+        """Return what the first two calls of a plan are judged by; see ``pairs.targets``."""
+        model = copied(self._model)
+        with torch.no_grad():
+            eager = [registry.convert(model(*self.inputs), torch.clone) for _ in range(2)]
+        return targets(self._model, self.inputs, eager)
 
     def make(self, choice: Choice) -> Callable[..., Any]:
         """Return the callable of a segment, making and calling it if it is new."""
@@ -417,8 +432,14 @@ class _Search:
         if self.journal is not None:
             # Whole or not at all: a search may be stopped at any time.
             scratch = self.journal.with_name(f"{self.journal.name}.partial")
-            scratch.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
-            os.replace(scratch, self.journal)
+            try:
+                scratch.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+                os.replace(scratch, self.journal)
+            except OSError as error:
+                raise JournalError(
+                    f"{self.journal} cannot be written ({error.strerror}). Name a file in a "
+                    "folder that may be written to and has room."
+                ) from error
 
 
 def _resume(journal: Path | None, key: dict[str, Any]) -> dict[str, Any]:
@@ -445,7 +466,19 @@ def _resume(journal: Path | None, key: dict[str, Any]) -> dict[str, Any]:
     if any(found.get(k) != v for k, v in key.items()):
         return {}
     # Only what was measured is taken over; conclusions are drawn anew.
-    return {k: found[k] for k in ("bounds", "unit_ns", "unit_profiled_ns") if k in found}
+    kept = {k: found[k] for k in ("bounds", "unit_ns", "unit_profiled_ns") if k in found}
+    try:
+        count = len(kept.get("bounds", [])) - 1
+        rows = [row for k in kept if k != "bounds" for row in kept[k].values()]
+        fits = all(len(row) == count and min(row) > 0 for row in rows)
+    except (TypeError, AttributeError, ValueError):
+        fits = False
+    if not fits:
+        raise JournalError(
+            f"{journal} is damaged: its times do not fit its units. Delete it; the search then "
+            "starts anew."
+        )
+    return kept
 
 
 def _graph(model: nn.Module) -> str:
@@ -479,7 +512,8 @@ def oracle(
     """Make a plan for a model on these inputs.
 
     Args:
-        model: in evaluation mode. If FX cannot trace it, the plan is the best uniform executor.
+        model: in evaluation mode; left as it is. If FX cannot trace it, or it writes into its
+            inputs, the plan is the best uniform executor.
         inputs: a tensor, or the positional arguments, on the device to plan for.
         executors: of segments; by default those of :data:`EXECUTORS`. On CUDA everything runs
             in a CUDA graph, and ``+cudagraph`` is not to be named.
@@ -513,14 +547,33 @@ def oracle(
         DeviceMissingError, PairInputError, MemberFailedError, NoReferenceError,
             UnknownExecutorError: as from ``model_pair``.
     """
-    arguments = _arguments(inputs)
+    arguments = positional(model, inputs)
     if device is not None:
         target = require_device(device)
-        model = copy.deepcopy(model).to(target)
+        model = copied(model).to(target)
         arguments = registry.convert(arguments, lambda t: t.to(target))
     home = _home(arguments)
+    if home.type not in EXECUTORS:
+        require_device(home)
     given = [executors] if isinstance(executors, str) else executors
-    names = list(given or EXECUTORS[home.type])
+    names = list(dict.fromkeys(given or EXECUTORS[home.type]))
+    rivals = [opponents] if isinstance(opponents, str) else opponents
+    for name in (*names, *(rivals or ())):
+        if not isinstance(name, str):
+            raise OracleOptionError(
+                f"{name!r}: a plan keeps its executors by name. Add yours with "
+                "executors.register(...) and give the name."
+            )
+        # Before the journal of an earlier search is written to.
+        registry.resolve(name)
+    check_inputs(model, arguments)
+    whole = all(isinstance(n, int) for n in (runs, rounds, max_units))
+    if not whole or rounds < 1 or not budget > 0 or (max_ulp is not None and max_ulp < 0):
+        raise OracleOptionError(
+            f"runs={runs}, rounds={rounds}, max_units={max_units}, budget={budget}, "
+            f"max_ulp={max_ulp}: whole numbers of runs, rounds and units, at least one round, and "
+            "an error budget that is positive."
+        )
     if runs < FEWEST_RUNS or max_units < 1 or any("cudagraph" in name for name in names):
         raise OracleOptionError(
             f"runs={runs}, max_units={max_units}, executors={names}: a verdict needs "
@@ -546,8 +599,9 @@ def oracle(
     state.report = _resume(state.journal, key)
     state.keep(**key, cuda_graph=bool(suffix))
 
-    if opponents is None:
-        opponents = ["compile"] if suffix and any(n.startswith("compile") for n in names) else []
+    if rivals is None:
+        rivals = ["compile"] if suffix and any(n.startswith("compile") for n in names) else []
+    opponents = rivals
     state.steps = len(names) + len(opponents) + 5
     with compiling():
         pair = model_pair(
@@ -560,12 +614,12 @@ def oracle(
     allowed = _within_budget(pair, names, suffix, max_ulp)
     with measuring():
         uniform = pair.measure(runs=runs, rounds=rounds, warmup=5).complete()
-    whole = {
+    whole_ns = {
         name: uniform[name + suffix].median_ns
         + pair.members[name + suffix].first_call_ns / expected_calls
         for name in allowed
     }
-    best = min(whole, key=whole.__getitem__)
+    best = min(whole_ns, key=whole_ns.__getitem__)
     state.keep(
         uniform={
             name: round(uniform[name + suffix].median_ns, 1)
@@ -579,7 +633,8 @@ def oracle(
     state.say("the device's ceilings")
     with measuring():
         ceilings = roofline.ceilings(home)
-    needed = roofline.work(model, arguments)
+    # It runs the model, whose state and inputs are the caller's.
+    needed = roofline.work(copied(model), copies(arguments))
     least = roofline.bound_ns(needed, ceilings)
     state.keep(
         work=asdict(needed),
@@ -590,7 +645,12 @@ def oracle(
             for name, timing in uniform.timings.items()
         },
     )
-    units = _cut(model, arguments, max_units, state)
+    units = None
+    if writes_inputs(model, arguments):
+        # Units are timed on the same values again and again.
+        state.keep(not_cut="the model writes into its inputs")
+    else:
+        units = _cut(model, arguments, max_units, state)
     if units is None or len(units) < 2:
         return _uniform_plan(best, units, model, key, state, bool(suffix))
     bench = _Bench(units, arguments, model)
@@ -600,7 +660,7 @@ def oracle(
         f"{made_ns / 1e9:.0f} s of the whole models, at most {max_seconds:.0f} s"
     )
     costs, profiled, switch = _candidates(
-        bench, units, whole, state, compiling, measuring, runs, expected_calls
+        bench, units, whole_ns, state, compiling, measuring, runs, expected_calls
     )
     if not costs:
         return _uniform_plan(best, units, None, key, state, bool(suffix))
@@ -610,7 +670,7 @@ def oracle(
         units,
         costs,
         profiled,
-        whole,
+        whole_ns,
         switch,
         best,
         deadline,
@@ -644,19 +704,22 @@ def _within_budget(
     allowed = []
     for name in names:
         member = pair.members[name + suffix]
-        if member.call is None or not member.agrees or member.accuracy is None:
+        if not member.agrees or member.accuracy is None:
             continue
         if max_ulp is not None and member.accuracy.worst_ulp > max_ulp:
             continue
         allowed.append(name)
     if not allowed:
+        shown = []
+        for name in names:
+            found = pair.members[name + suffix]
+            why = found.error
+            if found.accuracy is not None:
+                why = found.accuracy.problem or f"{found.accuracy.worst_ulp} ULP"
+            shown.append(f"{name}: {why}")
         raise OracleOptionError(
-            "No executor keeps within the error budget, not even eager. Give a larger max_ulp: "
-            + ", ".join(
-                f"{n}: {pair.members[n + suffix].accuracy.worst_ulp} ULP"  # type: ignore[union-attr]
-                for n in names
-                if pair.members[n + suffix].accuracy is not None
-            )
+            "No executor keeps within the error budget, not even eager. Give a larger max_ulp, or "
+            f"mend the model where it is not a matter of rounding: {', '.join(shown)}"
         )
     return allowed
 
@@ -841,9 +904,7 @@ def _contest(
     """Measure all oracles' plans, then the best of ours afresh against the best uniform."""
     inputs = bench.inputs
     uniform_call = pair[best + suffix]
-    eager = pair.members["eager"].accuracy
-    assert eager is not None
-    wanted = _double_reference(pair, inputs)
+    wanted, exact = bench.targets()
     calls: dict[str, Callable[..., Any]] = {}
     problems: dict[str, str] = {}
     distances: dict[str, float | str] = {}
@@ -853,18 +914,19 @@ def _contest(
             with compiling():
                 chain = bench.chain(segments)
                 call = capture(chain, inputs) if suffix else _guarded(chain)
-                result = registry.convert(call(*inputs), torch.clone)
+                results = [registry.convert(call(*inputs), torch.clone) for _ in range(2)]
         except Exception as error:
             problems[name] = f"{type(error).__name__}: {str(error)[:300]}"
             continue
-        found = accuracy(result, wanted)
+        judged = Member(name)
+        judge(judged, results, wanted, exact, pair.tolerance)
+        found = judged.accuracy
+        assert found is not None
         distances[name] = found.distance if math.isfinite(found.distance) else str(found.distance)
-        floor = 4 * torch.finfo(torch.float32).eps
-        too_far = found.distance > max(pair.tolerance * eager.distance, floor)
-        if found.problem or too_far or (max_ulp is not None and found.worst_ulp > max_ulp):
+        if not judged.agrees or (max_ulp is not None and found.worst_ulp > max_ulp):
             problems[name] = found.problem or (
                 f"outside the error budget: distance {found.distance:.3g}, "
-                f"{found.worst_ulp} ULP, eager {eager.distance:.3g}"
+                f"{found.worst_ulp} ULP, eager {exact[0].distance:.3g}"
             )
             continue
         calls[name] = call
@@ -915,12 +977,6 @@ def _contest(
     if verdict != "faster":
         return _uniform_plan(best, bench.units, None, key, state, bool(suffix))
     return _plan(tuple(chosen[ours]), bench.units, None, key, state, bool(suffix))
-
-
-def _double_reference(pair: ModelPair, inputs: tuple[Any, ...]) -> Any:
-    model = pair["eager"]
-    assert isinstance(model, nn.Module)
-    return reference(model, inputs)
 
 
 def _uniform_plan(

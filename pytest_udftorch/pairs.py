@@ -12,10 +12,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
@@ -24,6 +25,7 @@ from torch.utils import _pytree as pytree
 from pytest_udftorch import executors as registry
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.executors import Executor, ExecutorUnavailableError
+from pytest_udftorch.layers import PairInputError, compiled_part, positional
 from pytest_udftorch.rounding import ulp_distance
 from pytest_udftorch.timers import Comparison, describe_device, require_device, sync_timer, untyped
 
@@ -49,10 +51,6 @@ TOLERANCE: Final = 2.0
 RECOMPILE_LIMIT: Final = 256
 
 
-class PairInputError(UdfError):
-    """Model and inputs make no pair: training mode, several devices, or no tensor at all."""
-
-
 class NoReferenceError(UdfError):
     """The model does not run in float64, so that nothing tells how exact its forms are."""
 
@@ -70,15 +68,34 @@ class Accuracy:
     """How far a result lies from the float64 reference.
 
     Attributes:
-        distance: norm of the difference over the norm of the reference, over all outputs;
-            infinite where the structure, a shape or a non-finite value differs.
+        distance: norm of the difference over the norm of the reference, of the output where
+            that is largest; infinite where the structure, a shape or a non-finite value differs.
         worst_ulp: largest ULP distance of an element to the reference rounded to its dtype.
         problem: what differs other than in rounding, or None.
+        distances: one for each output of floating-point numbers.
+        precisions: machine epsilon of each of these.
     """
 
     distance: float
     worst_ulp: int
     problem: str | None = None
+    distances: tuple[float, ...] = ()
+    precisions: tuple[float, ...] = ()
+
+    def within(self, tolerance: float, eager: Accuracy) -> bool:
+        """Whether no output is farther from the reference than ``tolerance`` times eager's.
+
+        Four units of an output's precision are always allowed.
+        """
+        if self.problem is not None:
+            return False
+        # An eager result with infinities of its own sets no limit.
+        theirs = eager.distances or (math.inf,) * len(self.distances)
+        limits = [
+            max(tolerance * far, 4 * epsilon)
+            for far, epsilon in zip(theirs, self.precisions, strict=True)
+        ]
+        return all(mine <= most for mine, most in zip(self.distances, limits, strict=True))
 
 
 @dataclass
@@ -89,7 +106,7 @@ class Member:
         name: the executor's.
         call: takes the model's inputs; None when making it, or its first call, failed.
         error: why it failed, or None.
-        stage: what was under way when it failed: ``making`` or ``first call``.
+        stage: what was under way when it failed: ``making``, ``first call`` or ``second call``.
         first_call_ns: making the callable and its first call, until the device had finished.
             Caches of a compiler that earlier members filled are used.
         graph_breaks: places where torch.compile went back to the interpreter.
@@ -133,15 +150,18 @@ def _double(value: Any) -> Any:
     return registry.convert(value, widen)
 
 
-def reference(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """Return the output of a float64 copy of the model on the inputs in float64.
+def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tuple[Any, ...]:
+    """Return what a float64 copy of the model gives in its first calls, inputs in float64.
 
     Raises:
         NoReferenceError: the copy fails, by a dtype that the model writes out for instance.
     """
     try:
         with torch.no_grad():
-            return copy.deepcopy(model).double()(*_double(inputs))
+            # double() leaves complex parameters as they are.
+            exact = untyped(copy.deepcopy(model).double()._apply)(_double)
+            given = copies(_double(inputs))
+            return tuple(registry.convert(exact(*copies(given)), torch.clone) for _ in range(calls))
     except Exception as error:
         raise NoReferenceError(
             f"The model fails in float64, which its forms are judged by: {_reason(error)}. Let "
@@ -149,24 +169,61 @@ def reference(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
         ) from error
 
 
+def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs that a model may write into, in the same memory formats."""
+    with torch.inference_mode(False), torch.no_grad():
+        copied: tuple[Any, ...] = registry.convert(inputs, torch.clone)
+    return copied
+
+
+def _numbers(leaf: Any, dtype: torch.dtype | None = None) -> Any:
+    """Return a dense tensor for what holds numbers: arrays, Python's floats; others unchanged."""
+    if isinstance(leaf, float):
+        return torch.tensor(leaf, dtype=dtype)
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub":
+        return torch.from_numpy(leaf)
+    if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
+        return leaf.to_dense()
+    return leaf
+
+
+def _decided_by(eager: Any, reference: Any) -> Any:
+    """Return the reference with the integers and flags of the eager result.
+
+    They have no rounding to be judged by: near a tie float64 decides otherwise.
+    """
+    mine, structure = pytree.tree_flatten(eager)
+    theirs, wanted = pytree.tree_flatten(reference)
+    if structure != wanted:
+        return reference
+    leaves = [
+        a if isinstance(a, torch.Tensor) and not (a.is_floating_point() or a.is_complex()) else b
+        for a, b in zip(mine, theirs, strict=True)
+    ]
+    return pytree.tree_unflatten(leaves, structure)
+
+
 def accuracy(result: Any, reference: Any) -> Accuracy:
     """Compare a result with a float64 reference of the same structure.
 
     Args:
         result: tensor, or tuples, lists, dicts and dataclasses of tensors known to pytree.
+            NumPy's arrays and Python's floats count as tensors.
         reference: the same structure; floating-point tensors in float64.
     """
     leaves, shape = pytree.tree_flatten(result)
     wanted, wanted_shape = pytree.tree_flatten(reference)
     if len(leaves) != len(wanted):
         return Accuracy(math.inf, 0, f"structure {shape}, wanted {wanted_shape}")
-    squares = total = 0.0
+    distances: list[float] = []
+    precisions: list[float] = []
     worst = 0
     for number, (mine, theirs) in enumerate(zip(leaves, wanted, strict=True)):
+        mine, theirs = _numbers(mine), _numbers(theirs, torch.float64)
         if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
             try:
                 same = type(mine) is type(theirs) and bool(mine == theirs)
-            except RuntimeError:
+            except Exception:
                 # A class of the model's own, with tensors inside that pytree does not reach.
                 return Accuracy(
                     math.inf,
@@ -175,7 +232,8 @@ def accuracy(result: Any, reference: Any) -> Accuracy:
                     "compared: register it with torch.utils._pytree, or return a tuple or dict",
                 )
             if not same:
-                return Accuracy(math.inf, 0, f"output {number} is {mine!r}, wanted {theirs!r}")
+                found = f"output {number} is {_shown(mine)}, wanted {_shown(theirs)}"
+                return Accuracy(math.inf, 0, found)
             continue
         if mine.shape != theirs.shape:
             return Accuracy(
@@ -196,13 +254,20 @@ def accuracy(result: Any, reference: Any) -> Accuracy:
             return Accuracy(math.inf, 2**64 - 1, f"output {number}: other NaNs or infinities")
         finite = rounded.isfinite()
         apart = mine.double()[finite] - theirs[finite]
-        squares += float(apart.square().sum())
-        total += float(theirs[finite].square().sum())
+        square = float(apart.square().sum())
+        total = float(theirs[finite].square().sum())
+        far = math.inf if square else 0.0
+        distances.append(math.sqrt(square / total) if total else far)
+        precisions.append(torch.finfo(mine.dtype).eps)
         if mine.numel():
             worst = max(worst, int(ulp_distance(mine.contiguous(), rounded.contiguous()).max()))
-    if total == 0:
-        return Accuracy(0.0 if squares == 0 else math.inf, worst)
-    return Accuracy(math.sqrt(squares / total), worst)
+    return Accuracy(max(distances, default=0.0), worst, None, tuple(distances), tuple(precisions))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    return repr(value)[:100]
 
 
 def _reason(error: BaseException) -> str:
@@ -346,17 +411,45 @@ def _limits() -> Any:
     )
 
 
-def _arguments(inputs: Any) -> tuple[Any, ...]:
-    """Return positional arguments, of which a tensor alone is the only one."""
-    if isinstance(inputs, Mapping):
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of the model.
+
+    Raises:
+        PairInputError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
         raise PairInputError(
-            "inputs is a dict, but holds the positional arguments of the model. For a model that "
-            "takes a dict give (inputs,); one that takes keywords needs a wrapper without them."
+            f"The model cannot be copied, and each of its forms needs a copy: {_reason(error)}. "
+            "Keep locks, generators and open files out of it; after torch.nn.utils.weight_norm "
+            "call it under no_grad, or use torch.nn.utils.parametrizations.weight_norm."
+        ) from error
+
+
+def writes_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """Whether a call of the model changes what it is given."""
+    given = copies(inputs)
+    tensors = [t for t in pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
+    before = [t._version for t in tensors]
+    with torch.no_grad():
+        copied(model)(*given)
+    return [t._version for t in tensors] != before
+
+
+def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
+    """Return the device that model and inputs lie on.
+
+    Raises:
+        PairInputError: they make no pair; says why.
+    """
+    copied(model)
+    compiled = compiled_part(model)
+    if compiled is not None:
+        raise PairInputError(
+            f"{compiled} is compiled already, so that nothing would tell what compiling gains. "
+            "Give the model that torch.compile was given, or one made without model.compile()."
         )
-    return (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs)
-
-
-def _check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
     if model.training:
         raise PairInputError(
             "The model is in training mode: dropout and batch statistics would make its forms "
@@ -373,29 +466,77 @@ def _check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
     return devices.pop()
 
 
-def _make(executor: Executor, model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Member, Any]:
+def _make(
+    executor: Executor, model: nn.Module, inputs: tuple[Any, ...]
+) -> tuple[Member, tuple[Any, ...]]:
+    """Return the member and what its first two calls gave."""
     member = Member(executor.name, stage="making")
     wait = untyped(torch.cuda.synchronize) if torch.cuda.is_available() else lambda: None
     breaks = sum(counters["graph_break"].values())
-    output = None
+    outputs: list[Any] = []
     try:
         executor.check(inputs)
         own = copy.deepcopy(model)
+        # Tracing calls the model too, and a model may write into what it is given.
+        example, first, second = (copies(inputs) for _ in range(3))
         wait()
         before = time.perf_counter_ns()
         with torch.no_grad(), _limits():
-            call = executor.make(own, inputs)
+            call = executor.make(own, example)
             member.stage = "first call"
             # Replays overwrite their outputs, so the compared ones are copies.
-            output = call(*inputs)
+            output = call(*first)
             wait()
             member.first_call_ns = time.perf_counter_ns() - before
-            output = registry.convert(output, torch.clone)
+            outputs.append(registry.convert(output, torch.clone))
+            member.stage = "second call"
+            outputs.append(registry.convert(call(*second), torch.clone))
         member.call, member.stage = call, None
     except Exception as error:
         member.error = str(error) if isinstance(error, ExecutorUnavailableError) else _reason(error)
     member.graph_breaks = sum(counters["graph_break"].values()) - breaks
-    return member, output
+    return member, tuple(outputs)
+
+
+def targets(
+    model: nn.Module, inputs: tuple[Any, ...], eager: Sequence[Any]
+) -> tuple[Sequence[Any], Sequence[Accuracy]]:
+    """Return what results are compared with, and how near the eager ones come.
+
+    Args:
+        model: left as it is.
+        inputs: its arguments.
+        eager: outputs of its first calls.
+    """
+    wanted = list(map(_decided_by, eager, reference(model, inputs, len(eager))))
+    return wanted, list(map(accuracy, eager, wanted))
+
+
+def judge(
+    member: Member,
+    outputs: Sequence[Any],
+    wanted: Sequence[Any],
+    eager: Sequence[Accuracy],
+    tolerance: float,
+) -> None:
+    """Set a member's accuracy, that of its second call if only that one is out of tolerance."""
+    found = [accuracy(mine, theirs) for mine, theirs in zip(outputs, wanted, strict=True)]
+    agree = [mine.within(tolerance, theirs) for mine, theirs in zip(found, eager, strict=True)]
+    member.agrees = all(agree)
+    member.accuracy = found[0]
+    if agree == [True, False]:
+        member.accuracy = replace(
+            found[1],
+            problem=f"the second call differs, {found[1].problem or 'in its values'}: is there "
+            "state that the model keeps from call to call, and this executor does not?",
+        )
+
+
+def _random_state(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
 
 
 def model_pair(
@@ -413,50 +554,63 @@ def model_pair(
 
     Args:
         model: in evaluation mode; left as it is, each member gets a copy.
-        inputs: a tensor, or the positional arguments.
+        inputs: a tensor, or the positional arguments; left as they are.
         executors: one or more names for ``executors.resolve``, or executors. ``eager`` is
             always made.
         device: if given, a copy of the model and the inputs are moved there first.
-        tolerance: a member agrees if its distance to the float64 reference is at most this
-            many times the eager result's, or 4 units of its dtype's precision.
+        tolerance: a member agrees if, in its first two calls, the distance of each output to the
+            float64 reference is at most this many times the eager result's, or 4 units of its
+            dtype's precision. Integers and flags have to be the eager result's.
         progress: called with members made, members in all, and a text.
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent; its text is a skip's reason.
-        PairInputError: training mode, tensors on several devices, or a dict of keywords.
+        PairInputError: no module, training mode, tensors on several devices, a dict of keywords,
+            random numbers in forward(), a part that is compiled already or cannot be copied, or
+            two executors of one name.
         UnknownExecutorError: no such executor.
         MemberFailedError: the eager model itself fails.
         NoReferenceError: the model fails in float64.
         KeyboardInterrupt: on Ctrl-C before the eager model and its reference were there.
     """
-    arguments = _arguments(inputs)
+    arguments = positional(model, inputs)
     if device is not None:
         target = require_device(device)
-        model = copy.deepcopy(model).to(target)
+        model = copied(model).to(target)
         arguments = registry.convert(arguments, lambda t: t.to(target))
-    home = _check_inputs(model, arguments)
-    given = [executors] if isinstance(executors, str | Executor) else executors
-    chosen = [registry.resolve(e) for e in given]
-    if all(e.name != "eager" for e in chosen):
-        chosen.insert(0, registry.resolve("eager"))
-    chosen.sort(key=lambda e: e.name != "eager")
-    wanted = None
-    pair = ModelPair(arguments, {}, tolerance, home, environment=describe_device(home))
+    home = check_inputs(model, arguments)
+    given = [executors] if isinstance(executors, str | Executor) else list(executors)
+    # A name may be given twice, and eager comes first.
+    chosen = [registry.resolve(e) for e in dict.fromkeys(["eager", *given])]
+    names = [e.name for e in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise PairInputError(
+                f"Two executors are named {name!r}, and one would hide the other. Rename one."
+            )
+    wanted: Sequence[Any] = ()
+    exact: Sequence[Accuracy] = ()
+    # Timed calls may write into these, and not into the caller's.
+    pair = ModelPair(copies(arguments), {}, tolerance, home, environment=describe_device(home))
     try:
         for done, executor in enumerate(chosen):
             if progress is not None:
                 progress(done, len(chosen), f"making {executor.name}")
-            member, output = _make(executor, model, arguments)
+            drawn = _random_state(home)
+            member, outputs = _make(executor, model, arguments)
             if executor.name == "eager":
                 if member.error is not None:
                     raise MemberFailedError(
-                        f"The model itself fails on these inputs: {member.error}"
+                        f"The model itself fails on these inputs, under no_grad: {member.error}"
                     )
-                wanted = reference(model, arguments)
+                if not all(map(torch.equal, drawn, _random_state(home))):
+                    raise PairInputError(
+                        "The model draws random numbers in forward(): its forms would differ by "
+                        "chance. Give it the noise as an input, or a constant."
+                    )
+                wanted, exact = targets(model, arguments, outputs)
             if member.error is None:
-                eager = pair.members.get("eager", member)
-                member.accuracy = accuracy(output, wanted)
-                member.agrees = _agrees(member, eager, output, tolerance)
+                judge(member, outputs, wanted, exact, tolerance)
             pair.members[executor.name] = member
     except KeyboardInterrupt:
         if not pair.members:
@@ -466,17 +620,3 @@ def model_pair(
             left = Member(executor.name, error="not made: interrupted", stage="making")
             pair.members.setdefault(executor.name, left)
     return pair
-
-
-def _agrees(member: Member, eager: Member, output: Any, tolerance: float) -> bool:
-    assert member.accuracy is not None
-    assert eager.accuracy is not None
-    if member.accuracy.problem is not None:
-        return False
-    precisions = [
-        torch.finfo(t.dtype).eps
-        for t in pytree.tree_leaves(output)
-        if isinstance(t, torch.Tensor) and t.is_floating_point()
-    ]
-    floor = 4 * max(precisions, default=0.0)
-    return member.accuracy.distance <= max(tolerance * eager.accuracy.distance, floor)

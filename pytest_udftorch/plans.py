@@ -44,7 +44,7 @@ FORMAT: Final = 1
 
 
 class PlanFileError(UdfError):
-    """A file holds no plan of a version this package reads."""
+    """A file holds no plan of a version this package reads, or cannot be written."""
 
 
 class PlanMismatchError(UdfError):
@@ -269,9 +269,19 @@ class StoredPlan:
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON."""
+        """Write the plan as JSON.
+
+        Raises:
+            PlanFileError: the file cannot be written.
+        """
         content = {"udftorch_plan": FORMAT, **asdict(self)}
-        Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        try:
+            Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise PlanFileError(
+                f"{path} cannot be written ({error.strerror}). The plan is still there: give "
+                "plan.save() a file in a folder that exists and may be written to."
+            ) from error
 
     @classmethod
     def load(cls, path: str | Path) -> StoredPlan:

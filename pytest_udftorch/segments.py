@@ -17,7 +17,7 @@ import torch
 from torch import fx, nn
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.fusion import trace
+from pytest_udftorch.fusion import UntraceableModelError, trace
 
 __all__ = ["SegmentError", "Units"]
 
@@ -37,7 +37,8 @@ class Units:
         bounds: the cuts of a stored plan, instead of choosing them.
 
     Raises:
-        UntraceableModelError: FX cannot follow the model.
+        UntraceableModelError: FX cannot follow the model, or its trace does not run on the
+            inputs: it took the branch for an optional one that is not given, for instance.
     """
 
     def __init__(
@@ -55,7 +56,15 @@ class Units:
         if bounds is not None:
             self.bounds = list(bounds)
             return
-        weights = self._weights(inputs)
+        try:
+            weights = self._weights(inputs)
+        except Exception as error:
+            first = str(error).strip().splitlines() or ["no message"]
+            raise UntraceableModelError(
+                f"torch.fx's trace of {type(model).__name__} does not run on these inputs "
+                f"({type(error).__name__}: {first[0][:300]}). A trace keeps one branch, and calls "
+                "every input given. The model can still be run by executors that need no trace."
+            ) from error
         places = self._choose(self._cuts(body), [weights[n] for n in body], limit)
         self.bounds = [0, *places, len(body)]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors, oracle, plans
+from pytest_udftorch import executors, oracle, pairs, plans
 from pytest_udftorch.fusion import (
     FusedConv,
     UntraceableModelError,
@@ -464,6 +464,11 @@ def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"runs": "20"}, "whole numbers"),
+        ({"rounds": 0}, "at least one round"),
+        ({"budget": float("nan")}, "positive"),
+        ({"max_ulp": -1}, "positive"),
+        ({"executors": [executors.Executor("own", None)]}, "executors.register"),
         ({"runs": 3}, "verdict needs"),
         ({"max_units": 0}, "one unit"),
         ({"expected_calls": 0}, "positive number"),
@@ -473,3 +478,104 @@ def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
 def test_options_that_make_no_plan_are_refused(model, x, options, says):
     with pytest.raises(oracle.OracleOptionError, match=says):
         oracle.oracle(model, x, **options)
+
+
+def test_a_mistyped_executor_leaves_the_journal(model, x, tmp_path):
+    journal = tmp_path / "journal.json"
+    oracle.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
+    before = journal.read_text()
+    with pytest.raises(executors.UnknownExecutorError, match="'eager'"):
+        oracle.oracle(model, x, executors="eagre", journal=journal, **QUICK)
+    with pytest.raises(pairs.PairInputError, match=r"model\.eval"):
+        oracle.oracle(Branches(), x, executors="eager", journal=journal, **QUICK)
+    assert journal.read_text() == before
+    damaged = json.loads(before)
+    damaged["unit_ns"]["eager"].pop()
+    journal.write_text(json.dumps(damaged))
+    with pytest.raises(oracle.JournalError, match="is damaged"):
+        oracle.oracle(model, x, executors="eager", opponents="fx", journal=journal, **QUICK)
+
+
+def test_a_journal_that_cannot_be_written_is_an_error(model, x, tmp_path):
+    journal = tmp_path / "journal.json"
+    (tmp_path / "journal.json.partial").mkdir()
+    with pytest.raises(oracle.JournalError, match="cannot be written"):
+        oracle.oracle(model, x, executors="eager", journal=journal, **QUICK)
+
+
+class Masked(nn.Module):
+    """Its trace takes the branch of a mask that is not given."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x, mask=None):
+        x = self.first(x)
+        return self.second(x if mask is None else x * mask)
+
+
+class Drifts(nn.Module):
+    """Multiplies by the number of its calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.calls = nn.Linear(8, 8), nn.Linear(8, 8), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.second(self.first(x) * self.calls)
+
+
+class Shifts(nn.Module):
+    """Writes into its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x += 1
+        return self.second(self.first(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(Masked, "does not run on these inputs"), (Shifts, "writes into")]
+)
+def test_a_model_that_cannot_be_cut_gets_the_best_uniform_executor(x, kind, says):
+    model, given = kind().eval(), x.clone()
+    plan = oracle.oracle(model, given, executors=["eager", "fx"], **QUICK)
+    assert says in plan.report["not_cut"]
+    assert torch.equal(given, x)
+    run = plan.apply(model)
+    assert torch.equal(given, x)
+    assert torch.equal(run(x.clone()), model(x.clone()))
+
+
+def test_a_plan_keeps_the_state_of_the_model(x, nothing_hopeless):
+    model = Drifts().eval()
+    plan = oracle.oracle(model, x, executors=["eager", "fx"], **QUICK)
+    assert model.calls == 0
+    assert plan.report["members"]["fx"]["agrees"] is False
+    assert "second call differs" in plan.report["plan_problems"]["greedy"]
+    run = plan.apply(model)
+    run(x)
+    with torch.no_grad():
+        model(x)
+        assert torch.equal(run(x), model(x))
+
+
+def test_no_executor_within_the_budget_says_why_of_each():
+    class Overflows(nn.Module):
+        def forward(self, x):
+            return x * 60_000 * 4 / 4
+
+    with pytest.raises(oracle.OracleOptionError, match=r"eager: output 0: other NaNs or inf"):
+        oracle.oracle(Overflows().eval(), torch.ones(2, 4).half(), executors="eager", **QUICK)
+
+
+def test_half_precision_is_judged_by_its_own_epsilon(x, nothing_hopeless):
+    model = Branches().bfloat16().eval()
+    plan = oracle.oracle(model, x.bfloat16(), executors=INTERPRETED, **QUICK)
+    assert plan.report["plan_problems"] == {}
+    assert plan.report["plan_distances"]

@@ -3,6 +3,7 @@ import importlib.metadata
 import math
 import re
 import sys
+import threading
 
 import pytest
 import torch
@@ -295,6 +296,169 @@ def test_break_even_counts_first_calls(tiny, images):
     assert pair.break_even_calls("fx") == 102
 
 
+class Stateful(nn.Module):
+    """Counts its calls in Python, and keeps a buffer of what it saw."""
+
+    def __init__(self, *, counts):
+        super().__init__()
+        self.counts, self.calls = counts, 0
+        self.register_buffer("seen", torch.zeros(2, 3, 8, 8))
+
+    def forward(self, x):
+        if self.counts:
+            self.calls += 1
+            return x * self.calls
+        self.seen = self.seen * 0.5 + x
+        return self.seen.sin()
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_state_that_a_trace_drops_is_no_agreement(images, own_executor, counts):
+    plain = own_executor("as-it-is", lambda model, inputs: lambda *given: model(*given))
+    pair = pairs.model_pair(Stateful(counts=counts).eval(), images, [plain, "fx"])
+    assert pair.members["eager"].agrees
+    assert pair.members[plain].agrees
+    assert not pair.members["fx"].agrees
+    with pytest.raises(pairs.DisagreementError, match=r"fx: .*the second call differs"):
+        pair.check()
+
+
+def test_an_executor_that_serves_one_call_has_failed(tiny, images, own_executor):
+    def make(model, inputs):
+        left = [1]
+        return lambda x: (left.pop(), model(x))[1]
+
+    pair = pairs.model_pair(tiny, images, own_executor("once", make))
+    assert pair.failures == {"once": "IndexError: pop from empty list"}
+    assert pair.members["once"].stage == "second call"
+
+
+class WritesInput(nn.Module):
+    def forward(self, x):
+        x -= 0.5
+        x *= 2
+        return x.exp()
+
+
+def test_a_model_that_writes_into_its_inputs_is_judged_on_the_same_ones(images, own_executor):
+    before = images.clone()
+    wrong = own_executor("wrong", lambda model, inputs: lambda x: model(x) * 1.01)
+    pair = pairs.model_pair(WritesInput().eval(), images, ["torchscript-trace", wrong])
+    assert pair.members["torchscript-trace"].agrees
+    assert pair.members["eager"].accuracy.distance < 1e-6
+    assert not pair.members[wrong].agrees
+    pair.measure(runs=1, rounds=1, warmup=0)
+    assert torch.equal(images, before)
+    assert pairs.writes_inputs(WritesInput().eval(), (images,))
+    assert not pairs.writes_inputs(nn.Sigmoid(), (images,))
+
+
+def test_each_output_is_compared_on_its_own(images, own_executor):
+    """Negative control: the small output is half as large again, which the large one hides."""
+
+    class Scales(nn.Module):
+        def forward(self, x):
+            return x * 1e12, x * 1.7
+
+    wrong = own_executor("wrong", lambda model, _: lambda x: (model(x)[0], model(x)[1] * 1.5))
+    pair = pairs.model_pair(Scales().eval(), images, wrong)
+    assert pair.members["eager"].agrees
+    assert pair.members[wrong].accuracy.distance == pytest.approx(0.5, rel=1e-3)
+    assert not pair.members[wrong].agrees
+
+
+def test_integers_are_compared_with_the_eager_ones(own_executor):
+    """Near a tie float64 decides otherwise; what is wrong is still found."""
+
+    class Decides(nn.Module):
+        def forward(self, x):
+            return x.softmax(-1).argmax(-1)
+
+    x = torch.linspace(0, 0.01, 4096, dtype=torch.bfloat16).reshape(64, 64)
+    model = Decides().eval()
+    assert not torch.equal(model(x), model(x.double()))
+    wrong = own_executor("wrong", lambda model, inputs: lambda x: model(x) + 1)
+    pair = pairs.model_pair(model, x, ["fx", wrong])
+    assert pair.members["eager"].agrees
+    assert pair.members["fx"].agrees
+    assert "other values of torch.int64" in pair.members[wrong].accuracy.problem
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda y: (y, y.max().item()),
+        lambda y: y.detach().numpy(),
+        lambda y: y.relu().to_sparse(),
+        lambda y: (y, None, {"flags": y > 0}),
+    ],
+)
+def test_numbers_that_are_no_dense_tensors_are_compared(images, own_executor, wrap):
+    class Wraps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return wrap(self.linear(x))
+
+    wrong = own_executor("wrong", lambda model, _: lambda x: model(x * 1.01))
+    pair = pairs.model_pair(Wraps().eval(), images, wrong)
+    assert pair.members["eager"].agrees
+    assert not pair.members[wrong].agrees
+
+
+def test_complex_weights_are_widened(images):
+    class Filters(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5, 5, dtype=torch.complex64))
+
+        def forward(self, x):
+            return torch.fft.irfft(torch.fft.rfft(x) @ self.weight)
+
+    pair = pairs.model_pair(Filters().eval(), images, ())
+    assert 0 < pair.members["eager"].accuracy.distance < 1e-6
+
+
+def test_an_optional_input_that_a_trace_takes_as_given_prints_nothing(images, capfd):
+    class Masked(nn.Module):
+        def forward(self, x, mask=None):
+            return x if mask is None else x * mask
+
+    pair = pairs.model_pair(Masked().eval(), images, "fx")
+    assert "NoneType" in pair.failures["fx"]
+    assert "Traceback" not in capfd.readouterr().err
+    pairs.model_pair(Masked().eval(), (images, images), "fx").check()
+
+
+def test_a_name_given_twice_is_made_once(tiny, images):
+    made = []
+    one = executors.Executor("one", lambda model, inputs: made.append(1) or model)
+    assert pairs.model_pair(tiny, images, [one, one, "fx", "fx"]).working == ["eager", "one", "fx"]
+    assert made == [1]
+    for name in ("eager", "one"):
+        with pytest.raises(pairs.PairInputError, match=f"named '{name}'"):
+            pairs.model_pair(tiny, images, [one, executors.Executor(name, lambda m, _: m)])
+
+
+def _compiled_in_place():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
+    model[1].compile(backend="eager")
+    return model
+
+
+def _locked():
+    model = nn.ReLU().eval()
+    model.lock = threading.Lock()
+    return model
+
+
+class Draws(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
 def test_model_is_left_as_it_was(tiny, images):
     before = {k: v.clone() for k, v in tiny.state_dict().items()}
     pairs.model_pair(tiny, images, ["eager+channels_last", "torchscript-trace"])
@@ -400,6 +564,22 @@ def test_one_executor_needs_no_list(tiny, images):
             pairs.NoReferenceError,
             "fails in float64.*take dtype",
         ),
+        (lambda m, x: pairs.model_pair(m.forward, x), pairs.PairInputError, "no nn.Module"),
+        (lambda m, x: pairs.model_pair(Tiny, x), pairs.PairInputError, "the class Tiny"),
+        (lambda m, x: pairs.model_pair(m, None), pairs.PairInputError, "of type NoneType"),
+        (lambda m, x: pairs.model_pair(Draws().eval(), x), pairs.PairInputError, "random numbers"),
+        (
+            lambda m, x: pairs.model_pair(torch.compile(m), x),
+            pairs.PairInputError,
+            "The model is compiled already",
+        ),
+        (
+            lambda m, x: pairs.model_pair(_compiled_in_place(), x),
+            pairs.PairInputError,
+            "1 is compiled already",
+        ),
+        (lambda m, x: pairs.model_pair(_locked(), x), pairs.PairInputError, "cannot be copied"),
+        (lambda m, x: executors.register("fx"), executors.UnknownExecutorError, "no executor"),
         (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),
         (lambda m, x: pairs.model_pair(m, x)["fx"], pairs.MemberFailedError, "not in this pair"),
     ],

@@ -1,3 +1,4 @@
+import contextlib
 import time
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch import layers
+from pytest_udftorch.timers import TimerOptionError
 
 
 class Sleep(nn.Module):
@@ -213,3 +215,94 @@ def test_instruments_cover_all_eight_and_hooks_are_gone_after():
     ]
     assert all(len(timing.wall_ns) == 2 for timing in found.values())
     assert all(not m._forward_hooks for m in model.modules())
+
+
+class Attends(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.linear = nn.utils.parametrizations.weight_norm(nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.linear(self.attention(x, x, x, need_weights=False)[0])
+
+
+def test_a_module_that_reads_its_children_and_calls_none_is_a_layer():
+    found, notes = layers.find_layers(Attends().eval(), torch.zeros(1, 5, 8))
+    assert [(layer.name, layer.kind) for layer in found] == [
+        ("attention", "MultiheadAttention"),
+        ("linear", "ParametrizedLinear"),
+    ]
+    assert notes == []
+
+
+def test_what_hooks_change_or_do_not_reach_is_said():
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    _, notes = layers.find_layers(nn.Sequential(encoder), torch.zeros(1, 5, 8))
+    assert any("fused path where hooks are" in note and note.endswith(": 0") for note in notes)
+    with pytest.warns(match="is deprecated"):
+        scripted = torch.jit.script(nn.ReLU())
+    model = nn.Sequential(nn.Linear(2, 2), scripted)
+    report = layers.layer_times(model, INPUT, runs=1, rounds=1)
+    assert [row.layer.name for row in report.rows] == ["0"]
+    assert any("TorchScript" in note and note.endswith(": 1") for note in report.notes)
+    with pytest.raises(layers.NoLayerError, match="a hook could watch"):
+        layers.layer_times(scripted, INPUT)
+
+
+@pytest.mark.parametrize("method", [layers.layer_times, layers.layer_subtraction])
+def test_a_layer_whose_error_the_model_catches_is_timed(method):
+    class Catches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.narrow, self.relu = nn.Linear(9, 9), nn.ReLU()
+
+        def forward(self, x):
+            with contextlib.suppress(RuntimeError):
+                x = self.narrow(x)
+            return self.relu(x)
+
+    report = method(Catches(), INPUT, runs=2, rounds=2, warmup=1)
+    assert [row.layer.name for row in report.rows[:2]] == ["narrow", "relu"]
+    assert report.rows[0].median_ns > 0
+
+
+def test_layer_times_survive_ctrl_c_with_the_complete_runs():
+    class Stops(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.relu, self.calls = nn.ReLU(), 0
+
+        def forward(self, x):
+            self.calls += 1
+            # One pass finds the layers; a run has a settling pass, a plain and a watched one.
+            if self.calls == 9:
+                raise KeyboardInterrupt
+            return self.relu(x)
+
+    model = Stops()
+    report = layers.layer_times(model, INPUT, runs=5, rounds=1, warmup=0)
+    assert len(report.rows[0].runs_ns) == len(report.end_to_end.wall_ns) == 2
+    assert "interrupted after 2 of 5 runs" in report.notes
+    assert not model.relu._forward_hooks
+    model.calls = 7
+    with pytest.raises(KeyboardInterrupt):
+        layers.layer_times(model, INPUT, runs=5, rounds=1, warmup=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda m: layers.layer_times(m, INPUT, runs=0), TimerOptionError, "runs=0"),
+        (lambda m: layers.layer_times(m, INPUT, warmup=-1), TimerOptionError, "warmup=-1"),
+        (lambda m: layers.layer_profile(m, INPUT, passes=0), TimerOptionError, "runs=0"),
+        (lambda m: layers.instrument_overhead(m, INPUT, runs=0), TimerOptionError, "runs=0"),
+        (lambda m: layers.layer_times(m, {"x": 1}), layers.PairInputError, r"give \(inputs,\)"),
+        (lambda m: layers.layer_times(m, 3), layers.PairInputError, "of type int"),
+        (lambda m: layers.layer_profile(m.forward, INPUT), layers.PairInputError, "no nn.Module"),
+        (lambda m: layers.find_layers(nn.ReLU, INPUT), layers.PairInputError, "the class ReLU"),
+    ],
+)
+def test_wrong_arguments_are_refused(call, error, says):
+    with pytest.raises(error, match=says):
+        call(nn.Sequential(nn.ReLU()))

@@ -183,3 +183,8 @@ def test_segments_that_do_not_cover_the_model_are_refused(plan, tmp_path, segmen
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(plans.PlanFileError, match="holds no plan"):
         plans.StoredPlan.load(tmp_path / "none.json")
+
+
+def test_a_plan_that_cannot_be_written_says_so(plan, tmp_path):
+    with pytest.raises(plans.PlanFileError, match="a folder that exists"):
+        plan.save(tmp_path / "none" / "plan.json")
