@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benches.compile_models import MODELS, build, images
+from benches.compile_models import MODELS, build, images, model_name, positive
 from benches.experiment import save
 from pytest_udftorch import roofline
 from pytest_udftorch.timers import describe_device
@@ -35,9 +35,11 @@ def bounds(models, batches, device, size=224):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
+    parser.add_argument("--models", nargs="+", type=model_name, default=MODELS)
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 32])
     options = parser.parse_args(arguments)
+    if not options.output.parent.is_dir():
+        parser.error(f"{options.output.parent}, the folder of the output, does not exist. Make it.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
     found = bounds(options.models, options.batches, device)

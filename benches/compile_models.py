@@ -22,6 +22,7 @@ import torchvision
 
 from benches.experiment import save
 from pytest_udftorch import layers
+from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.pairs import model_pair
 from pytest_udftorch.samples import median
 from pytest_udftorch.timers import describe_device
@@ -110,10 +111,10 @@ def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds
         print(f"{name} {batch}: instruments", flush=True)
         instruments = layers.instrument_overhead(model, (x,), runs=runs, rounds=rounds)
         print(f"{name} {batch}: layers", flush=True)
-        hooked = layers.layer_times(model, (x,), runs=runs, rounds=rounds)
+        hooked = layers.layer_times(model, (x,), runs=runs, rounds=rounds).complete()
         subtracted = layers.layer_subtraction(
             model, (x,), runs=max(7, runs // 2), rounds=prefix_rounds
-        )
+        ).complete()
         profiled = layers.layer_profile(model, (x,), passes=rounds)
     pure = median(instruments["pure"].wall_ns)
     return {
@@ -198,13 +199,41 @@ def side_by_side(module, options, device, lists, arguments):
     return status
 
 
+def model_name(text):
+    """Return the name of a model that images go into, for argparse."""
+    if text not in torchvision.models.list_models(torchvision.models):
+        raise argparse.ArgumentTypeError(
+            f"torchvision has no model {text!r} of images. {nearest(text, MODELS)}"
+        )
+    return text
+
+
+def positive(text):
+    """Return a whole number from 1 on, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def status(run, *given):
+    """Return the exit status of ``run``, with a line where there would be a traceback."""
+    try:
+        return run(*given)
+    except UdfError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted; the same command goes on.", file=sys.stderr)
+        return 130
+
+
 def common(parser):
     """Add the options of both commands."""
     parser.add_argument("output", type=Path)
-    parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 32])
-    parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--models", nargs="+", type=model_name, default=MODELS)
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 32])
+    parser.add_argument("--runs", type=positive, default=20)
+    parser.add_argument("--rounds", type=positive, default=10)
     parser.add_argument("--lock", type=Path, help="shared by processes that share a machine")
     parser.add_argument("--side-by-side", action="store_true", help="a process for each model")
 
@@ -226,7 +255,7 @@ LISTS = ("end_to_end", "validation")
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     common(parser)
-    parser.add_argument("--prefix-rounds", type=int, default=3, help="of layer subtraction")
+    parser.add_argument("--prefix-rounds", type=positive, default=3, help="of layer subtraction")
     parser.add_argument("--only", choices=["validation", "end_to_end"])
     parser.add_argument("--executors", nargs="+")
     options = parser.parse_args(arguments)
@@ -235,7 +264,12 @@ def main(arguments=None):
     if options.side_by_side:
         names = ["runs", "rounds", "prefix_rounds", "only", "executors"]
         given = handed_on(options, names)
-        return side_by_side("benches.compile_models", options, device, LISTS, given)
+        return status(side_by_side, "benches.compile_models", options, device, LISTS, given)
+    return status(measure, options, device)
+
+
+def measure(options, device):
+    """Measure what OUT.json does not hold yet; return the exit status."""
     result = begin(options.output, device, LISTS)
     result["end_to_end"] = [row for row in result["end_to_end"] if not row.get("interrupted")]
     for name in options.models:

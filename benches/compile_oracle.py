@@ -19,7 +19,9 @@ from benches.compile_models import (
     common,
     handed_on,
     images,
+    positive,
     side_by_side,
+    status,
     there,
     turn,
 )
@@ -106,7 +108,7 @@ LISTS = ("cells",)
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
     common(parser)
-    parser.add_argument("--units", type=int, default=8)
+    parser.add_argument("--units", type=positive, default=8)
     parser.add_argument("--max-seconds", type=float, default=600)
     parser.add_argument("--executors", nargs="+")
     options = parser.parse_args(arguments)
@@ -114,7 +116,12 @@ def main(arguments=None):
     torch.backends.cudnn.benchmark = True
     if options.side_by_side:
         given = handed_on(options, ["runs", "rounds", "units", "max_seconds", "executors"])
-        return side_by_side("benches.compile_oracle", options, device, LISTS, given)
+        return status(side_by_side, "benches.compile_oracle", options, device, LISTS, given)
+    return status(measure, options, device)
+
+
+def measure(options, device):
+    """Make the plans that OUT.json does not hold yet; return the exit status."""
     result = begin(options.output, device, LISTS)
     for name in options.models:
         for batch in options.batches:
@@ -142,7 +149,10 @@ def main(arguments=None):
                 batch,
                 row["segments"],
                 row.get("replaced_by"),
-                {k: (v["executor"], v["times_faster"]) for k, v in row["plan_over"].items()},
+                {
+                    k: (v["executor"], v["times_faster"])
+                    for k, v in row.get("plan_over", {}).items()
+                },
                 row["seconds"],
                 row.get("regret_over_roofline"),
                 row.get("plan_problems"),

@@ -435,6 +435,8 @@ def main(arguments=None):
         described = describe_device("cuda")
     except DeviceMissingError as error:
         sys.exit(f"compile_triton: {error}")
+    if not options.output.parent.is_dir():
+        parser.error(f"{options.output.parent}, the folder of the output, does not exist. Make it.")
     compile_settings(ROW_LENGTHS, options.elements)
     result = {
         **described,

@@ -259,7 +259,7 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
         document = json.loads(path.read_text(encoding="utf-8"))
         rows = list(document["rows"])
         found = {k: document.get(k) for k in settings}
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResumeError(
             f"{path} is no stored result of this bench ({type(error).__name__}). Name another "
             "file, or delete it."
@@ -307,6 +307,8 @@ def run(
         ResumeError: ``output`` is the file of something else, or its folder is missing.
     """
     require_device(device)
+    if budget_s is not None and not budget_s > 0:
+        raise ResumeError(f"A budget of {budget_s:g} s: give seconds, more than none.")
     if output is not None and not output.parent.is_dir():
         raise ResumeError(f"{output.parent}, the folder of the output, does not exist. Make it.")
     settings = _settings(experiment, device, scale)
@@ -396,8 +398,8 @@ def main(
     )
     parser.add_argument("--again", action="store_true", help="overwrite OUT.json if it exists")
     options = parser.parse_args(arguments)
-    if options.again:
-        options.output.unlink(missing_ok=True)
+    if options.again and options.output.is_file():
+        options.output.unlink()
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         document = run(

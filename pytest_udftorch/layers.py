@@ -117,12 +117,24 @@ class LayerReport:
         rows: in the order of the calls; subtraction adds a row for what follows the last layer.
         end_to_end: the model without instruments, interleaved with the measurement.
         notes: what the method does not see in this model, as sentences.
+        interrupted: whether Ctrl-C came before all runs were complete.
     """
 
     method: str
     rows: tuple[LayerRow, ...]
     end_to_end: Timing
     notes: tuple[str, ...] = field(default=())
+    interrupted: bool = False
+
+    def complete(self) -> LayerReport:
+        """Return the report itself, for callers that are nothing without all its runs.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C cut it short.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
 
     @property
     def arr_sum_ns(self) -> float:
@@ -150,6 +162,7 @@ class LayerReport:
             "arr_sum_ns": round(self.arr_sum_ns, 1),
             "end_to_end": self.end_to_end.to_json(),
             "share": round(self.share, 5),
+            "interrupted": self.interrupted,
             "notes": list(self.notes),
             "layers": [row.to_json() for row in self.rows],
         }
@@ -513,7 +526,8 @@ def layer_times(
     rows = tuple(
         LayerRow(layer, tuple(times)) for layer, times in zip(layers, per_layer, strict=True)
     )
-    return LayerReport("layer timing", rows, join(whole), tuple(notes))
+    stopped = len(whole) < runs
+    return LayerReport("layer timing", rows, join(whole), tuple(notes), stopped)
 
 
 def _other_path() -> NoLayerError:
@@ -647,7 +661,8 @@ def layer_subtraction(
     if timed.interrupted:
         notes.append(f"interrupted after {len(upto[0])} of {runs} runs")
     whole = join([timed[f"whole {turn}"] for turn in turns])
-    return LayerReport("layer subtraction", tuple(rows), whole, tuple(notes))
+    stopped = timed.interrupted
+    return LayerReport("layer subtraction", tuple(rows), whole, tuple(notes), stopped)
 
 
 def _total(event: Any, attribute: str) -> float:

@@ -2,15 +2,24 @@
 
 import argparse
 import copy
+import dataclasses
+import functools
 import json
 
 import pytest
 import torch
 from torch import nn
 
-from benches import compile_models, compile_oracle, compile_triton, render_compile
+from benches import (
+    compile_bounds,
+    compile_models,
+    compile_oracle,
+    compile_triton,
+    render_compile,
+)
 from benches.experiment import save
 from benches.render_docs import Results
+from pytest_udftorch import layers
 
 QUICK = ["--batches", "1", "--models", "squeezenet1_1", "--runs", "6", "--rounds", "1"]
 
@@ -78,8 +87,7 @@ def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
         return real(*args, progress=until, **options)
 
     monkeypatch.setattr(compile_oracle, "oracle", stop)
-    with pytest.raises(KeyboardInterrupt):
-        compile_oracle.main(given)
+    assert compile_oracle.main(given) == 130
     (journal,) = tmp_path.glob("*.journal")
     kept = json.loads(journal.read_text())["unit_ns"]
     monkeypatch.setattr(compile_oracle, "oracle", real)
@@ -90,6 +98,63 @@ def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
     assert all(cell["unit_ns"][name] == kept[name] for name in set(kept) & set(cell["unit_ns"]))
     assert not journal.exists()
     assert cell["plan_over"]["best_uniform"]["low"] >= 1 or cell["replaced_by"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+def test_a_model_in_one_unit_is_stored(small, tmp_path, capsys, monkeypatch):
+    out = tmp_path / "oracle.json"
+    monkeypatch.setattr(compile_oracle, "OPPONENTS", {"cpu": []})
+    given = [str(out), *QUICK, "--units", "1", "--executors", "eager"]
+    assert compile_oracle.main(given) == 0
+    assert len(json.loads(out.read_text())["cells"]) == 1
+    assert "RESULT squeezenet1_1" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+@pytest.mark.parametrize("method", ["layer_times", "layer_subtraction"])
+def test_a_validation_that_is_cut_short_is_not_stored(small, tmp_path, monkeypatch, capsys, method):
+    out = tmp_path / "models.json"
+    real = getattr(layers, method)
+
+    def cut(*given, **options):
+        return dataclasses.replace(real(*given, **options), interrupted=True)
+
+    monkeypatch.setattr(layers, method, cut)
+    # Starting the profiler takes most of the time.
+    plain = functools.partial(layers.instrument_overhead, profiled=(False,))
+    monkeypatch.setattr(layers, "instrument_overhead", plain)
+    assert compile_models.main([str(out), *QUICK, "--only", "validation"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("command", [compile_models, compile_oracle, compile_bounds])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--models", "alexnot"], "Did you mean 'alexnet'"),
+        (["--models", "raft_small"], "no model 'raft_small' of images"),
+        (["--batches", "0"], "no whole number from 1 on"),
+        (["--batches", "two"], "no whole number from 1 on"),
+    ],
+)
+def test_wrong_options_of_a_command_are_refused(tmp_path, capsys, command, given, says):
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(tmp_path / "out.json"), *given])
+    assert ended.value.code == 2
+    assert says in capsys.readouterr().err
+
+
+def test_errors_of_the_package_end_a_command_in_one_line(small, tmp_path, capsys):
+    for command, more in ((compile_models, ["--only", "end_to_end"]), (compile_oracle, [])):
+        given = [str(tmp_path / "out.json"), *QUICK, *more, "--executors", "egaer"]
+        assert command.main(given) == 2
+        found = capsys.readouterr().err
+        assert "Did you mean 'eager'" in found
+        assert "Traceback" not in found
+    with pytest.raises(SystemExit):
+        compile_bounds.main([str(tmp_path / "none" / "out.json")])
+    assert "does not exist. Make it." in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,11 @@ def test_a_file_of_something_else_is_not_touched(tmp_path):
     path = tmp_path / "out.json"
     with pytest.raises(ResumeError, match="Make it"):
         experiment.run(squares([1]), tmp_path / "none" / "out.json", "cpu", "small")
+    with pytest.raises(ResumeError, match="no stored result"):
+        experiment.run(squares([1]), tmp_path, "cpu", "small")
+    for budget in (0.0, -1.0, math.nan):
+        with pytest.raises(ResumeError, match="more than none"):
+            experiment.run(squares([1]), path, "cpu", "small", budget)
     experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
     before = path.read_text()
     with pytest.raises(ResumeError, match="another scale"):
