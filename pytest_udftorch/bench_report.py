@@ -8,10 +8,11 @@ it stands beside ours; its machine and software were others.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -91,10 +92,8 @@ def _load(path: Path) -> list[Bench]:
             f"{path} is no whole JSON file ({error}). A run that was stopped while writing leaves "
             "such a file; measure again, or leave it out."
         ) from error
-    try:
+    with _as_written(path):
         found = list(_benches(document, path))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise BenchFormatError(_odd(path, error)) from error
     if not found:
         raise BenchFormatError(
             f"{path} holds none of the benches that a report draws: matrix products, convolutions, "
@@ -104,11 +103,16 @@ def _load(path: Path) -> list[Bench]:
     return found
 
 
-def _odd(path: Path, error: Exception) -> str:
-    return (
-        f"{path} is not as this version's benches write it ({type(error).__name__}: {error}). "
-        "Measure again with this version, or leave it out."
-    )
+@contextlib.contextmanager
+def _as_written(*paths: Path) -> Iterator[None]:
+    """Turn what entries that are missing, of another type or zero raise into a clear error."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise BenchFormatError(
+            f"{', '.join(map(str, paths))} is not as this version's benches write it "
+            f"({type(error).__name__}: {error}). Measure again with this version, or leave it out."
+        ) from error
 
 
 def _benches(document: Any, path: Path) -> Iterable[Bench]:
@@ -968,17 +972,15 @@ def sections(benches: Sequence[Bench]) -> list[str]:
     Raises:
         BenchFormatError: rows are not as this version's benches write them.
     """
-    parts = [_about(benches), _published(benches)]
-    benches = _by_machine(benches)
+    with _as_written(*(b.path for b in benches)):
+        parts = [_about(benches), _published(benches)]
+        benches = _by_machine(benches)
     for title, kinds, draw in _SECTIONS:
         chosen = [b for b in benches if b.kind in kinds and b.rows]
         if not chosen:
             continue
-        try:
+        with _as_written(*(b.path for b in chosen)):
             figures = draw(chosen)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            names = ", ".join(str(b.path) for b in chosen)
-            raise BenchFormatError(_odd(Path(names), error)) from error
         if figures:
             parts += [f"<h2>{escape(title)}</h2>", f'<div class="figures">{"".join(figures)}</div>']
     return parts
@@ -1063,18 +1065,25 @@ def terminal(benches: Sequence[Bench]) -> str:
     """Return a line for each bench: its file, kind, machine, rows, and a mean speed-up if any.
 
     The mean is the geometric mean over the rows of ``compile`` over the baseline.
+
+    Raises:
+        BenchFormatError: rows are not as this version's benches write them.
     """
     lines = []
     for bench in benches:
-        ratios = [
-            r["speedup"]["compile"]["value"]
-            for r in bench.rows
-            if isinstance(r.get("speedup"), dict) and "compile" in r["speedup"]
-        ]
-        more = f"; {bench.left_out} left out" if bench.left_out else ""
-        if ratios and min(ratios) > 0:
-            mean = math.exp(statistics.fmean(map(math.log, ratios)))
-            more += f"; compile {mean:.2f} times as fast (geometric mean)"
-        kind = f"{bench.path.name}: {bench.kind}"
-        lines.append(f"{kind} on {bench.where}: {len(bench.rows)} rows{more}")
+        with _as_written(bench.path):
+            lines.append(_line(bench))
     return "\n".join(lines)
+
+
+def _line(bench: Bench) -> str:
+    ratios = [
+        r["speedup"]["compile"]["value"]
+        for r in bench.rows
+        if isinstance(r.get("speedup"), dict) and "compile" in r["speedup"]
+    ]
+    more = f"; {bench.left_out} left out" if bench.left_out else ""
+    if ratios and min(ratios) > 0:
+        mean = math.exp(statistics.fmean(map(math.log, ratios)))
+        more += f"; compile {mean:.2f} times as fast (geometric mean)"
+    return f"{bench.path.name}: {bench.kind} on {bench.where}: {len(bench.rows)} rows{more}"

@@ -237,7 +237,7 @@ class Plan:
 def _fingerprint(model: nn.Module, units: Units | None) -> str:
     if units is not None:
         return units.fingerprint
-    shapes = sorted((k, tuple(v.shape)) for k, v in model.state_dict().items())
+    shapes = sorted((k, tuple(v.shape), str(v.dtype)) for k, v in model.state_dict().items())
     return f"{type(model).__name__} of {len(shapes)} tensors, {hash_text(repr(shapes))}"
 
 
@@ -568,6 +568,8 @@ def oracle(
         registry.resolve(name)
     check_inputs(model, arguments)
     whole = all(isinstance(n, int) for n in (runs, rounds, max_units))
+    if not isinstance(max_seconds, int | float) or not max_seconds >= 0:
+        raise OracleOptionError(f"max_seconds={max_seconds}: give seconds, 0 or more.")
     if not whole or rounds < 1 or not budget > 0 or (max_ulp is not None and max_ulp < 0):
         raise OracleOptionError(
             f"runs={runs}, rounds={rounds}, max_units={max_units}, budget={budget}, "

@@ -566,14 +566,19 @@ def model_pair(
     Raises:
         DeviceMissingError: CUDA was asked for and is absent; its text is a skip's reason.
         PairInputError: no module, training mode, tensors on several devices, a dict of keywords,
-            random numbers in forward(), a part that is compiled already or cannot be copied, or
-            two executors of one name.
+            random numbers in forward(), a part that is compiled already or cannot be copied,
+            two executors of one name, or a tolerance that is no number from 0 on.
         UnknownExecutorError: no such executor.
         MemberFailedError: the eager model itself fails.
         NoReferenceError: the model fails in float64.
         KeyboardInterrupt: on Ctrl-C before the eager model and its reference were there.
     """
     arguments = positional(model, inputs)
+    if not isinstance(tolerance, int | float) or not tolerance >= 0:
+        raise PairInputError(
+            f"tolerance={tolerance}: how many times the eager result's distance a member may have, "
+            "a number from 0 on."
+        )
     if device is not None:
         target = require_device(device)
         model = copied(model).to(target)

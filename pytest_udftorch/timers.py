@@ -426,11 +426,16 @@ class SyncTimer:
             contenders: callables without arguments, by name.
 
         Raises:
-            NoContenderError: none given.
+            NoContenderError: none given, or what is given cannot be called.
             KeyboardInterrupt: on Ctrl-C before the first run was complete.
         """
         if not contenders:
             raise NoContenderError("There is nothing to time. Give at least one callable.")
+        if not isinstance(contenders, Mapping) or not all(map(callable, contenders.values())):
+            raise NoContenderError(
+                "What is timed is called without arguments, and reported by name. Give "
+                "{name: callable}, of time() one callable: lambda: model(x), for instance."
+            )
         calls: dict[str, Call] = {**contenders, _EMPTY: _nothing}
         wall: dict[str, list[float]] = {name: [] for name in calls}
         event: dict[str, list[float]] = {name: [] for name in calls}

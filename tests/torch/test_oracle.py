@@ -468,6 +468,8 @@ def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
         ({"rounds": 0}, "at least one round"),
         ({"budget": float("nan")}, "positive"),
         ({"max_ulp": -1}, "positive"),
+        ({"max_seconds": float("nan")}, "seconds, 0 or more"),
+        ({"max_seconds": "600"}, "seconds, 0 or more"),
         ({"executors": [executors.Executor("own", None)]}, "executors.register"),
         ({"runs": 3}, "verdict needs"),
         ({"max_units": 0}, "one unit"),
@@ -579,3 +581,10 @@ def test_half_precision_is_judged_by_its_own_epsilon(x, nothing_hopeless):
     plan = oracle.oracle(model, x.bfloat16(), executors=INTERPRETED, **QUICK)
     assert plan.report["plan_problems"] == {}
     assert plan.report["plan_distances"]
+
+
+def test_a_plan_of_a_model_that_was_not_cut_knows_the_dtype(x):
+    plan = oracle.oracle(nn.LSTM(8, 4).eval(), x[0, 0, None], executors="eager", **QUICK)
+    plan.apply(nn.LSTM(8, 4).eval())
+    with pytest.raises(plans.PlanMismatchError, match="made for model"):
+        plan.apply(nn.LSTM(8, 4).double().eval())

@@ -578,6 +578,16 @@ def test_one_executor_needs_no_list(tiny, images):
             pairs.PairInputError,
             "1 is compiled already",
         ),
+        (
+            lambda m, x: pairs.model_pair(m, x, tolerance=math.nan),
+            pairs.PairInputError,
+            "number from 0 on",
+        ),
+        (
+            lambda m, x: pairs.model_pair(m, x, tolerance="2"),
+            pairs.PairInputError,
+            "number from 0 on",
+        ),
         (lambda m, x: pairs.model_pair(_locked(), x), pairs.PairInputError, "cannot be copied"),
         (lambda m, x: executors.register("fx"), executors.UnknownExecutorError, "no executor"),
         (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),

@@ -161,6 +161,12 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
             timers.NoContenderError,
             "'abc'",
         ),
+        (lambda: timers.SyncTimer("cpu").time(3), timers.NoContenderError, "without arguments"),
+        (
+            lambda: timers.SyncTimer("cpu").compare([busy(1)]),
+            timers.NoContenderError,
+            "{name: callable}",
+        ),
         (
             lambda: samples.median(()),
             samples.SampleError,

@@ -360,3 +360,22 @@ def test_the_numbers_of_a_figure_open_and_sort(tab):
     assert shown == sorted(shown, reverse=True)
     assert tab.run(f"document.querySelector('{heading}').ariaSort") == "descending"
     assert tab.problems == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda row: row["speedup"]["compile"].pop("value"),
+        lambda row: row["speedup"].update(compile=None),
+        lambda row: row["speedup"]["compile"].update(value="fast"),
+        lambda row: row["timings"]["compile"].update(median_ns=0),
+        lambda row: row["timings"]["eager"].update(median_ns=0),
+    ],
+)
+def test_numbers_that_are_missing_or_nothing_end_the_command_in_one_line(tmp_path, capsys, spoil):
+    (stored,) = (p for p in RESULTS if p.stem == "compile_resnet_convolutions_cpu")
+    content = json.loads(stored.read_text(encoding="utf-8"))
+    spoil(content["rows"][0])
+    path = write(tmp_path, content)
+    assert cli.main(["report", str(path), "-o", str(tmp_path / "r.html")]) == cli.MISUSE
+    assert "is not as this version's benches write it" in capsys.readouterr().err
