@@ -42,7 +42,11 @@ def main(arguments=None):
         parser.error(f"{options.output.parent}, the folder of the output, does not exist. Make it.")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
-    found = bounds(options.models, options.batches, device)
+    try:
+        found = bounds(options.models, options.batches, device)
+    except KeyboardInterrupt:
+        print("Interrupted; nothing is stored.", file=sys.stderr)
+        return 130
     save(options.output, {**describe_device(device), **found})
     print(found["ceilings"])
     for row in found["rows"]:

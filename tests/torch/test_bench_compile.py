@@ -157,6 +157,18 @@ def test_errors_of_the_package_end_a_command_in_one_line(small, tmp_path, capsys
     assert "does not exist. Make it." in capsys.readouterr().err
 
 
+def test_bounds_that_are_cut_short_are_not_stored(tmp_path, monkeypatch, capsys):
+    def stop(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compile_bounds, "build", stop)
+    monkeypatch.setattr(compile_bounds.roofline, "ceilings", lambda device: None)
+    out = tmp_path / "out.json"
+    assert compile_bounds.main([str(out)]) == 130
+    assert "nothing is stored" in capsys.readouterr().err
+    assert not out.exists()
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_triton_without_a_gpu_says_so(tmp_path):
     with pytest.raises(SystemExit, match="compile_triton: CUDA was asked for"):
