@@ -221,7 +221,7 @@ class Plan:
                 call = registry.make(registry.resolve(full), model, arguments)
             return call if self.stored.cuda_graph else _guarded(call)
         assert units is not None
-        bench = _Bench(units, arguments, model)
+        bench = _Bench(units, arguments)
         chain = bench.chain(list(self.stored.segments))
         return capture(chain, arguments) if self.stored.cuda_graph else _guarded(chain)
 
@@ -253,7 +253,7 @@ def hash_text(text: str) -> str:
 class _Bench:
     """Makes segments' callables, each once, and times units in their place."""
 
-    def __init__(self, units: Units, inputs: tuple[Any, ...], model: nn.Module) -> None:
+    def __init__(self, units: Units, inputs: tuple[Any, ...]) -> None:
         self.units, self.inputs = units, inputs
         self.on_cuda = _home(inputs).type == "cuda"
         self._made: dict[Choice, Callable[..., Any]] = {}
@@ -593,7 +593,7 @@ def oracle(
     units = _cut(model, arguments, max_units, state)
     if units is None or len(units) < 2:
         return _uniform_plan(best, units, model, key, state, bool(suffix))
-    bench = _Bench(units, arguments, model)
+    bench = _Bench(units, arguments)
     made_ns = sum(m.first_call_ns for m in pair.members.values())
     state.say(
         f"{len(units)} units; compiling units takes about as long again as the "

@@ -124,6 +124,22 @@ def test_fusing_keeps_the_function(model, x):
     torch.testing.assert_close(fused(x), model(x), rtol=1e-5, atol=1e-5)
 
 
+def test_a_convolution_that_is_added_to_itself_is_not_fused(x):
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, x):
+            y = self.conv(x)
+            return (y + y).relu()
+
+    model = Doubled().eval()
+    fused = fuse(model, (x,))
+    assert not any(isinstance(m, FusedConv) for m in fused.modules())
+    assert torch.equal(fused(x), model(x))
+
+
 def test_streams_keep_the_function_and_part_the_branches(model, x):
     streamed = on_streams(trace(model))
     assert torch.equal(streamed(x), model(x))
@@ -204,7 +220,7 @@ def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
 
 def test_profiler_finds_the_unit_that_takes_long(model, x, slow_executor):
     units = Units(model, (x,), 3)
-    bench = oracle._Bench(units, (x,), model)
+    bench = oracle._Bench(units, (x,))
     plain = [(u, u + 1, "eager") for u in range(len(units))]
     slowed = [*plain[:-1], (len(units) - 1, len(units), slow_executor)]
     before, after = bench.profile_in_place(plain), bench.profile_in_place(slowed)
