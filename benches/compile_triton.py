@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import json
 import multiprocessing
 import os
 import sys
@@ -21,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from benches.experiment import save
 from pytest_udftorch.executors import capture
 from pytest_udftorch.samples import median
 from pytest_udftorch.timers import DeviceMissingError, SyncTimer, describe_device
@@ -444,7 +444,7 @@ def main(arguments=None):
         "add": measure_add(runs=options.runs),
         "softmax": measure_softmax(options.elements, runs=options.runs),
     }
-    options.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    save(options.output, result)
     for row in result["add"]:
         print(row["elements"], row["share_of_copy"], row["exact"])
     for row in result["softmax"]:

@@ -14,14 +14,14 @@ versions is continued; Ctrl-C keeps what is done; ``--again`` starts afresh.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import datetime
 import functools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -102,26 +102,23 @@ def pair_calls(pair: ModelPair) -> Prepared:
         call = pair[name]
         return lambda: call(*pair.inputs)
 
-    members = {name: member.to_json() for name, member in pair.complete().members.items()}
+    members = {name: pair.members[name] for name in pair.complete().working}
     return Prepared(
-        {name: bind(name) for name in pair.working},
+        {name: bind(name) for name in members},
         {
-            "first_call_ns": {n: pair.members[n].first_call_ns for n in pair.working},
-            "disagree": [n for n in pair.working if not pair.members[n].agrees],
+            "first_call_ns": {n: m.first_call_ns for n, m in members.items()},
+            "disagree": [n for n, m in members.items() if not m.agrees],
             "failures": pair.failures,
-            "graph_breaks": {n: m["graph_breaks"] for n, m in members.items() if "error" not in m},
+            "graph_breaks": {n: m.graph_breaks for n, m in members.items()},
         },
     )
 
 
-@contextlib.contextmanager
-def cold() -> Iterator[None]:
+def cold() -> AbstractContextManager[None]:
     """Compile with empty caches: a first call found in the cache of an earlier run is another."""
-    # Its older name is fresh_inductor_cache.
     from torch._inductor.utils import fresh_cache
 
-    with fresh_cache():
-        yield
+    return fresh_cache()
 
 
 def compare(calls: dict[str, Call], device: str, seconds: float) -> Comparison:

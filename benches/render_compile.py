@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benches.markdown import table
+
 Document = Mapping[str, Any]
 
 #: Plans of the report, in the order of the table, and what they are.
@@ -22,14 +24,6 @@ PLANS = (
 
 #: What is asked of plans on the GPU: ratios of medians, cells, minutes.
 ASKED = {"best_uniform": 0.99, "gains": 1.02, "cells": 3, 1: 2.5, 32: 1.15, "minutes": 10}
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(header)} |",
-        "|---" * len(header) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
 
 
 def _us(nanoseconds: float | None) -> str:
@@ -95,7 +89,7 @@ def plans(document: Document, bounds: Document | None = None) -> list[str]:
         "over best stock uniform", "over best uniform", "over thunder's choice", "roofline, us",
         "regret", "search, min",
     )  # fmt: skip
-    return [*_table(header, rows), "", source(document)]
+    return [*table(header, rows), "", source(document)]
 
 
 def oracles(document: Document, bounds: Document | None = None) -> list[str]:
@@ -119,7 +113,7 @@ def oracles(document: Document, bounds: Document | None = None) -> list[str]:
         "model", "batch", "best uniform", *(title for _, title in PLANS), "sum of least unit times",
         "the same, profiler", "roofline",
     ]  # fmt: skip
-    return [*_table(header, rows), "", source(document)]
+    return [*table(header, rows), "", source(document)]
 
 
 def asked(document: Document) -> list[str]:
@@ -141,7 +135,7 @@ def asked(document: Document) -> list[str]:
         rows.append([what, f"{ASKED[batch]}", f"{geometric_mean(ratios):.2f}"])
     longest = max(cell["seconds"] for cell in cells) / 60
     rows.append(["longest search, minutes", f"{ASKED['minutes']}", f"{longest:.1f}"])
-    return _table(("figure", "asked", "measured"), rows)
+    return table(("figure", "asked", "measured"), rows)
 
 
 def _steady(cells: Sequence[Document], timed: str) -> list[str]:
@@ -167,7 +161,7 @@ def _steady(cells: Sequence[Document], timed: str) -> list[str]:
         if member.get("error") or member.get("problem")
     }
     reasons = ["", *(f"- {reason}" for reason in sorted(failures))] if failures else []
-    return [*_table(header, rows), *reasons]
+    return [*table(header, rows), *reasons]
 
 
 def end_to_end(document: Document) -> list[str]:
@@ -179,7 +173,7 @@ def end_to_end(document: Document) -> list[str]:
         for name in names
     ]
     header = ["first call, s", *(f"{cell['model']}, {cell['batch']}" for cell in cells)]
-    return [*_steady(cells, "measurement"), "", *_table(header, first), "", source(document)]
+    return [*_steady(cells, "measurement"), "", *table(header, first), "", source(document)]
 
 
 def _seconds(member: Mapping[str, Any]) -> str:
@@ -219,7 +213,7 @@ def validation(document: Document) -> list[str]:
         f"{100 * subtracted:.1f} % of end to end in all {len(rows)} models; that of layers timed "
         f"by hooks is up to {100 * hooked:.0f} % off."
     )
-    return [*_table(header, rows), "", finding, "", source(document)]
+    return [*table(header, rows), "", finding, "", source(document)]
 
 
 def triton(document: Document) -> list[str]:
@@ -258,7 +252,7 @@ def triton(document: Document) -> list[str]:
         "elements added", "Triton, of copy", "torch, of copy", "Triton in one block, of copy",
         "launch, Triton, us", "launch, torch, us",
     )  # fmt: skip
-    return [*_table(header, rows), "", *_table(titles, sums), "", source(document)]
+    return [*table(header, rows), "", *table(titles, sums), "", source(document)]
 
 
 #: What a page asks for -> stored file, and what renders it.

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benches.markdown import table
 from pytest_udftorch import bench_report
 from pytest_udftorch.bench_report import Bench
 from pytest_udftorch.profile import time_text
 
 Lines = list[str]
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Lines:
-    return [
-        f"| {' | '.join(header)} |",
-        "|---" * len(header) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
 
 
 def _median(row: dict[str, Any], name: str) -> float:
@@ -43,7 +36,7 @@ def matmul(bench: Bench) -> Lines:
     names = _names(bench)
     rows = sorted(bench.rows, key=lambda r: int(r["case"]["n"]))
     lines = ["GFLOP/s:", ""]
-    lines += _table(
+    lines += table(
         ["n", *names],
         (
             [
@@ -59,7 +52,7 @@ def matmul(bench: Bench) -> Lines:
     modes = [n for n in names if n.startswith("compile")]
     compiled = [r for r in rows if any(m in r["first_call_ns"] for m in modes)]
     lines += ["", "First call of the compiled forms, with empty caches:", ""]
-    return lines + _table(
+    return lines + table(
         ["n", *modes],
         (
             [
@@ -91,7 +84,7 @@ def convolutions(bench: Bench) -> Lines:
     return [
         f"Batch {case['batch']}, {case['channels']} channels, {case['size']} x {case['size']}.",
         "",
-        *_table([*header, *(["both in a CUDA graph"] if graphs else [])], rows),
+        *table([*header, *(["both in a CUDA graph"] if graphs else [])], rows),
     ]
 
 
@@ -113,16 +106,16 @@ def resnet(bench: Bench) -> Lines:
             ]
         )
     header = ["first layer", "convolution", "calls", "alone", "times faster alone (95 %)"]
-    return _table([*header, "in the model, profiler", "times faster in the model"], rows)
+    return table([*header, "in the model, profiler", "times faster in the model"], rows)
 
 
 def predictor(bench: Bench) -> Lines:
     """Return the shares of held-out convolutions that were predicted within 5 %."""
-    result = bench.derived["predictor"]
+    result = bench.predictor
     return [
         f"{result['convolutions']} random convolutions, each held out once:",
         "",
-        *_table(
+        *table(
             ["prediction by", "within 5 %", "median error"],
             (
                 [name, f"{100 * j['within']:.0f} %", f"{100 * j['median_error']:.1f} %"]
@@ -135,7 +128,7 @@ def predictor(bench: Bench) -> Lines:
 def chains(bench: Bench) -> Lines:
     """Return every length."""
     names = [n for n in _names(bench) if n != "eager"]
-    return _table(
+    return table(
         ["blocks", "interpreted", *(f"{n}, times faster (95 %)" for n in names), "first call"],
         (
             [
@@ -152,7 +145,7 @@ def chains(bench: Bench) -> Lines:
 def models(bench: Bench) -> Lines:
     """Return speed-ups over interpreted of every executor."""
     executors = [n for n in _names(bench) if n != "eager"]
-    return _table(
+    return table(
         [
             "model",
             "batch",
@@ -196,7 +189,7 @@ def layers(bench: Bench) -> Lines:
             ]
         )
     header = ["executor", "layers", "5 %", "25 %", "median", "75 %", "95 %", "faster"]
-    return ["Quantiles of the layers' speed-ups over interpreted:", "", *_table(header, rows)]
+    return ["Quantiles of the layers' speed-ups over interpreted:", "", *table(header, rows)]
 
 
 #: Title, kind of rows, and what makes the table of one machine.
@@ -231,7 +224,7 @@ def page(folder: Path) -> str:
     for title, kind, make in SECTIONS:
         chosen = [b for b in benches if b.kind == kind and b.rows]
         if kind == "compile_predictor":
-            chosen = [b for b in chosen if b.derived.get("predictor", {}).get("judged")]
+            chosen = [b for b in chosen if b.predictor.get("judged")]
         if chosen:
             parts += ["", f"## {title}"]
         for bench in chosen:

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from benches.markdown import table
+
 Document = Mapping[str, Any]
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [
-        f"| {' | '.join(header)} |",
-        "|---" * len(header) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
 
 
 def _number(value: float | None) -> str:
@@ -62,7 +56,7 @@ def counting(document: Document) -> list[str]:
         row("arguments of log_softmax's exp", published["exp_range"],
             lambda f: _find(f, "exp", "aten::_log_softmax", "forward")),
     ]  # fmt: skip
-    lines = _table(["LeNet", "published", *libraries], rows)
+    lines = table(["LeNet", "published", *libraries], rows)
     lines += ["", f"{document['data']}; {document['epochs']} epochs. All ranges:", ""]
     places = {
         (r["function"], r["operator"], r["stage"]): r["calls"]
@@ -75,7 +69,7 @@ def counting(document: Document) -> list[str]:
         for place, calls in places.items()
     ]  # fmt: skip
     header = ["function", "operator", "stage", "operator calls", *libraries]
-    return [*lines, *_table(header, details)]
+    return [*lines, *table(header, details)]
 
 
 def operations(document: Document) -> list[str]:
@@ -96,7 +90,7 @@ def operations(document: Document) -> list[str]:
                         *(_number(counts[n]) for n in names),
                     ]
                 )
-    return _table(["model", "stage", "for one function", *names], rows)
+    return table(["model", "stage", "for one function", *names], rows)
 
 
 def time_share(document: Document) -> list[str]:
@@ -118,7 +112,7 @@ def time_share(document: Document) -> list[str]:
             )
     header = ["model", "library", "by the profiler", "by taking the functions away",
               "the same, processor time", "by function", "step, ms"]  # fmt: skip
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def accuracy(document: Document) -> list[str]:
@@ -156,7 +150,7 @@ def accuracy(document: Document) -> list[str]:
         "loss against std",
         "predictions that differ",
     ]
-    lines = _table(header, rows)
+    lines = table(header, rows)
     apart = [
         f"{model['label'].split(',')[0]}, {arm}"
         for model in document["models"].values()
@@ -190,7 +184,7 @@ def overhead(document: Document) -> list[str]:
                 ]
             )
     bounds = [f"{d}, at most {100 * (b - 1):.0f} %" for d, b in document["bounds"].items()]
-    lines = _table(["model", "library", "step, ms", "off again", *bounds], rows)
+    lines = table(["model", "library", "step, ms", "off again", *bounds], rows)
     builds = document["builds"]
     same = "the same" if builds["same"] else "NOT the same"
     memory = []
@@ -215,7 +209,7 @@ def overhead(document: Document) -> list[str]:
         "thread) after some steps, and after four times as many; at the depth `events` with the "
         "ring in which they wait for the disk, and by how much the file grew in between:",
         "",
-        *_table(["model", "counters", "events", "events' file"], memory),
+        *table(["model", "counters", "events", "events' file"], memory),
         "",
         f"Off: the library that an ordinary session binds has {same} bytes before and after a "
         f"profiled session (SHA-256 `{builds['sha256_before'][:16]}`), and it "

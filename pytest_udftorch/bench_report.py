@@ -42,7 +42,7 @@ class Bench:
         where: the machine in a few words.
         about: machine, versions and date in one line.
         rows: as the bench wrote them.
-        derived: what the bench derived from all rows.
+        predictor: what compile_predictor derived from all rows; empty for other kinds.
         path: of the file.
         left_out: how many cases were not measured.
         tag: what tells the machine from others on the page; set by :func:`sections`.
@@ -53,7 +53,7 @@ class Bench:
     where: str
     about: str
     rows: list[Row]
-    derived: dict[str, Any]
+    predictor: Row
     path: Path
     left_out: int = 0
     tag: str = ""
@@ -190,14 +190,15 @@ def _bench(kind: str, run: Row, rows: list[Row], path: Path, derived: Row | None
     if device == "cpu" and "threads" in machine:
         words.append(f"{machine['threads']} threads")
     words += [f"{k} {v}" for k, v in versions.items() if k in ("torch", "triton", "python")]
-    words += [str(run[k]) for k in ("date",) if k in run]
+    if "date" in run:
+        words.append(str(run["date"]))
     return Bench(
         kind,
         device,
         str(chip or device),
         ", ".join(words),
         [row for row in rows if "error" not in row],
-        {k: derived[k] for k in ("predictor",) if k in (derived or {})} if derived else {},
+        (derived or {}).get("predictor", {}),
         path,
         int(run.get("left_out", 0)),
     )
@@ -494,7 +495,7 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
 def _predictor(benches: Sequence[Bench]) -> list[str]:
     found = []
     for bench in benches:
-        result = bench.derived.get("predictor", {})
+        result = bench.predictor
         judged = result.get("judged")
         if not judged:
             continue

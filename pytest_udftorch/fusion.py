@@ -183,46 +183,43 @@ def _conv(node: Any, modules: dict[str, nn.Module]) -> nn.Conv2d | None:
     return module if plain and not isinstance(module.padding, str) else None  # type: ignore[return-value]
 
 
-def _rewrite(traced: fx.GraphModule) -> int:
-    """Replace convolution (+ sum) + ReLU by :class:`FusedConv`; return how many."""
+def _site(relu: fx.Node, modules: dict[str, nn.Module]) -> tuple[fx.Node, fx.Node | None] | None:
+    """Return the convolution before a ReLU, and what is added to it before, if anything is."""
+    source: Any = relu.args[0]
+    if _conv(source, modules) is not None:
+        return source, None
+    if not isinstance(source, fx.Node) or len(source.users) != 1 or source.kwargs:
+        return None
+    adds = (operator.add, operator.iadd, torch.add)
+    if source.op != "call_function" or source.target not in adds:
+        return None
+    # The last convolution of a residual block comes first in torchvision's sums.
+    for mine, theirs in (source.args, source.args[::-1]):
+        apart = isinstance(theirs, fx.Node) and theirs is not mine
+        if apart and _conv(mine, modules) is not None:
+            return mine, theirs  # type: ignore[return-value]
+    return None
+
+
+def _rewrite(traced: fx.GraphModule) -> None:
+    """Replace convolution (+ sum) + ReLU by :class:`FusedConv`."""
     modules = dict(traced.named_modules())
-    count = 0
-    for node in list(traced.graph.nodes):
-        if not _is_relu(node, modules):
+    for number, node in enumerate(list(traced.graph.nodes)):
+        site = _site(node, modules) if _is_relu(node, modules) else None
+        if site is None:
             continue
-        source: Any = node.args[0]
-        conv = _conv(source, modules)
-        other: Any = None
-        conv_node: Any = None
-        add_node: Any = None
-        if conv is None and isinstance(source, fx.Node) and len(source.users) == 1:
-            adds = (operator.add, operator.iadd, torch.add)
-            if source.op != "call_function" or source.target not in adds or source.kwargs:
-                continue
-            # The last convolution of a residual block comes first in torchvision's sums.
-            for mine, theirs in (source.args, source.args[::-1]):
-                conv = _conv(mine, modules)
-                if conv is not None and isinstance(theirs, fx.Node):
-                    other, conv_node, add_node = theirs, mine, source
-                    break
-            else:
-                continue
-        elif conv is not None:
-            conv_node, add_node = source, None
-        if conv is None:
-            continue
-        name = f"fused_{count}"
-        traced.add_submodule(name, FusedConv(conv))
-        arguments = (conv_node.args[0],) if other is None else (conv_node.args[0], other)
+        conv, other = site
+        name = f"fused_{number}"
+        traced.add_submodule(name, FusedConv(modules[str(conv.target)]))
         with traced.graph.inserting_before(node):
+            arguments = (conv.args[0],) if other is None else (conv.args[0], other)
             fused = traced.graph.call_module(name, arguments)
+        before = node.all_input_nodes[0]
         node.replace_all_uses_with(fused)
         traced.graph.erase_node(node)
-        if add_node is not None:
-            traced.graph.erase_node(add_node)
-        traced.graph.erase_node(conv_node)
-        count += 1
-    return count
+        if before is not conv:
+            traced.graph.erase_node(before)
+        traced.graph.erase_node(conv)
 
 
 def _replay_ns(call: Callable[[], object]) -> float:

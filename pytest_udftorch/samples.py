@@ -25,7 +25,6 @@ __all__ = [
     "Verdict",
     "bootstrap",
     "compare",
-    "difference",
     "median",
     "ratio",
     "spread",
@@ -118,16 +117,6 @@ def ratio(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> Interval:
     if any(y == 0 for y in b):
         raise SampleError("A run took 0 ns: the clock is too coarse. Time more rounds at once.")
     return bootstrap([x / y for x, y in zip(a, b, strict=True)], seed=seed)
-
-
-def difference(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> Interval:
-    """Return the median of a - b over paired runs, with its interval.
-
-    Raises:
-        SampleError: different numbers of runs, or none.
-    """
-    _paired(a, b)
-    return bootstrap([x - y for x, y in zip(a, b, strict=True)], seed=seed)
 
 
 def compare(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> Verdict:

@@ -51,8 +51,7 @@ class Units:
     ) -> None:
         self.traced = trace(model)
         self._nodes: list[fx.Node] = list(self.traced.graph.nodes)
-        body = [n for n in self._nodes if n.op not in ("placeholder", "get_attr", "output")]
-        self.body = body
+        self.body = [n for n in self._nodes if n.op not in ("placeholder", "get_attr", "output")]
         if bounds is not None:
             self.bounds = list(bounds)
             return
@@ -65,8 +64,8 @@ class Units:
                 f"({type(error).__name__}: {first[0][:300]}). A trace keeps one branch, and calls "
                 "every input given. The model can still be run by executors that need no trace."
             ) from error
-        places = self._choose(self._cuts(body), [weights[n] for n in body], limit)
-        self.bounds = [0, *places, len(body)]
+        places = self._choose(self._cuts(), [weights[n] for n in self.body], limit)
+        self.bounds = [0, *places, len(self.body)]
 
     def __len__(self) -> int:
         """Return the number of units."""
@@ -111,10 +110,10 @@ class Units:
 
     def _belongs(self, before: fx.Node, after: fx.Node) -> bool:
         """Whether ``after`` is an epilogue of ``before``, which a cut should not part from it."""
-        modules = dict(self.traced.named_modules())
 
         def module(node: fx.Node) -> nn.Module | None:
-            return modules[str(node.target)] if node.op == "call_module" else None
+            is_module = node.op == "call_module"
+            return self.traced.get_submodule(str(node.target)) if is_module else None
 
         mine = module(after)
         if mine is None:
@@ -125,13 +124,13 @@ class Units:
         heavy = (nn.modules.conv._ConvNd, nn.Linear, nn.modules.pooling._MaxPoolNd)
         return not isinstance(mine, heavy)
 
-    def _cuts(self, body: Sequence[fx.Node]) -> list[int]:
+    def _cuts(self) -> list[int]:
         """Return k such that one value is alive between body[k - 1] and body[k]."""
+        body, end = self.body, len(self.body)
         position = {n: k for k, n in enumerate(body)}
-        end = len(body)
         last_use = {}
         for node in self._nodes:
-            if node.op == "get_attr" or node.op == "output":
+            if node.op in ("get_attr", "output"):
                 continue
             uses = [position.get(user, end) for user in node.users]
             last_use[node] = max(uses, default=-1)

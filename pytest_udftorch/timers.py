@@ -293,10 +293,13 @@ class Comparison:
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def _no_collection(device: torch.device) -> Iterator[None]:
     """Keep Python's garbage collector from running inside a timed round."""
     was_on = gc.isenabled()
-    gc.collect()
+    if device.type == "cuda":
+        # Garbage may hold memory of the GPU, and a lack of that starts no collection. On CPU one
+        # would take longer than most measurements: half a second once the compiler is loaded.
+        gc.collect()
     gc.disable()
     try:
         yield
@@ -449,7 +452,7 @@ class SyncTimer:
                 for _ in range(self.warmup):
                     call()
             self._wait()
-            with _no_collection():
+            with _no_collection(self.device):
                 for done in range(1, self.runs + 1):
                     complete: dict[str, _Rounds] = {}
                     for name in rng.sample(list(calls), k=len(calls)):

@@ -13,6 +13,7 @@ import pyarrow.parquet  # noqa: F401
 import pytest
 import torch
 
+from pytest_udftorch.build import cache_folder
 from pytest_udftorch.native import runtime
 
 WITNESS = """
@@ -117,13 +118,13 @@ def has_avx2() -> None:
 
 
 @pytest.fixture(scope="session")
-def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of builds for all of these tests: each library is compiled once."""
-    return tmp_path_factory.mktemp("udf-cache")
+def build_cache() -> Path:
+    """The cache of builds that these tests are run with: pytester hides the home it lies in."""
+    return cache_folder()
 
 
 @pytest.fixture
-def suite(pytester: pytest.Pytester, build_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Suite:
+def suite(build_cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(build_cache))
     # CI and BUILD_NUMBER make pytest print whole messages in its short summary, and COLUMNS sets
     # where it cuts them: what these tests count must not depend on who runs them.

@@ -637,8 +637,9 @@ def test_the_plugin_shows_and_selects_operators(tmp_path):
         "    assert torch.exp(torch.zeros(1)).item() == 1\n"
     )
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--udf-lib={library}",
-         "--udf-functions=aten::log", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:benchmark",
+         "-p", "no:hypothesispytest", f"--udf-lib={library}", "--udf-functions=aten::log",
+         str(tmp_path)],
         capture_output=True, text=True, cwd=tmp_path, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout

@@ -153,8 +153,8 @@ def test_one_tensor_needs_no_tuple(method):
 def test_hooks_of_the_model_are_kept_and_named():
     model = nn.Sequential(nn.Linear(2, 2), Sleep(1))
     seen = []
-    model[1].register_forward_hook(lambda *_: (time.sleep(0.005), seen.append(1))[0])
-    report = layers.layer_times(model, INPUT, runs=2, rounds=2, warmup=0)
+    model[1].register_forward_hook(lambda *_: (time.sleep(0.02), seen.append(1))[0])
+    report = layers.layer_times(model, INPUT, runs=3, rounds=1, warmup=0)
     assert seen
     assert report.notes == ("hooks of the model's own, outside of the layers' times: 1",)
     # The model's own hook sleeps longer than the layer and is not counted as the layer.

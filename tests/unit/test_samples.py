@@ -33,7 +33,6 @@ def test_verdict(a, b, verdict):
 def test_pairing_removes_a_common_drift():
     drift = [100.0 * (1 + k) for k in range(10)]
     assert samples.compare([0.9 * d for d in drift], drift) == "faster"
-    assert samples.difference([d - 5 for d in drift], drift).value == -5
 
 
 def test_spread_of_constant_values_is_zero():
@@ -46,7 +45,6 @@ def test_spread_of_constant_values_is_zero():
         (lambda: samples.median([]), "at least one run"),
         (lambda: samples.ratio([1.0], [1.0, 2.0]), "one interleaved measurement"),
         (lambda: samples.compare([1.0], [1.0, 2.0]), "one interleaved measurement"),
-        (lambda: samples.difference([1.0], []), "one interleaved measurement"),
         (lambda: samples.ratio([1.0], [0.0]), "too coarse"),
     ],
 )
