@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils import _pytree as pytree
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.samples import Interval, bootstrap, median
+from pytest_udftorch.samples import Interval, bootstrap, median, ratio
 from pytest_udftorch.timers import Comparison, SyncTimer, Timing, cuda_event
 
 __all__ = [
@@ -147,13 +147,16 @@ class LayerReport:
 
     @property
     def share(self) -> float:
-        """:attr:`arr_sum_ns` over the end-to-end time, by the clock the layers were read from.
+        """Median over runs of the layers' sum over the end-to-end time of the same run.
 
-        Synchronised layers are read from the wall clock; prefixes on CUDA from events.
+        Runs are paired, so that a slow one of a shared machine counts on both sides. The
+        end-to-end time is of the clock the layers were read from: synchronised layers are read
+        from the wall clock; prefixes on CUDA from events.
         """
         whole = self.end_to_end
-        timed = self.method == "layer timing"
-        return self.arr_sum_ns / (median(whole.wall_ns) if timed else whole.median_ns)
+        runs_ns = whole.wall_ns if self.method == "layer timing" else whole.runs_ns
+        sums = [sum(times) for times in zip(*(row.runs_ns for row in self.rows), strict=True)]
+        return ratio(sums, runs_ns).value
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -551,6 +554,24 @@ def join(timings: Sequence[Timing]) -> Timing:
     )
 
 
+def _middle(timings: Sequence[Timing]) -> Timing:
+    """Return one timing of several turns of the same contender: of each run the median."""
+
+    def middle(turns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(median(times) for times in zip(*turns, strict=True))
+
+    first = timings[0]
+    return Timing(
+        first.name,
+        first.device,
+        middle(t.wall_ns for t in timings),
+        middle(t.event_ns for t in timings),
+        middle(t.launch_ns for t in timings),
+        first.empty_ns,
+        first.synchronised,
+    )
+
+
 class _Stop(BaseException):
     """Raised by a hook when the layer asked for has run; a model's ``except`` lets it pass."""
 
@@ -650,9 +671,8 @@ def layer_subtraction(
     calls |= {f"whole {turn}": lambda: model(*inputs) for turn in turns}
     with torch.no_grad():
         timed: Comparison = timer.compare(calls)
-    ends = zip(*(timed[f"end {turn}"].runs_ns for turn in turns), strict=True)
     upto = [timed[f"upto {n}"].runs_ns for n in range(len(prefixes))]
-    upto.append(tuple(median(times) for times in ends))
+    upto.append(_middle([timed[f"end {turn}"] for turn in turns]).runs_ns)
     shown = [*layers, Layer("(after the last layer)", "")]
     rows = [
         LayerRow(layer, tuple(b - a for a, b in zip(before, after, strict=True)))
@@ -660,7 +680,7 @@ def layer_subtraction(
     ]
     if timed.interrupted:
         notes.append(f"interrupted after {len(upto[0])} of {runs} runs")
-    whole = join([timed[f"whole {turn}"] for turn in turns])
+    whole = _middle([timed[f"whole {turn}"] for turn in turns])
     stopped = timed.interrupted
     return LayerReport("layer subtraction", tuple(rows), whole, tuple(notes), stopped)
 
