@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from benches.compile_models import MODELS, build, images, model_name, positive
-from benches.experiment import save
+from benches.experiment import missing_folder, save
 from pytest_udftorch import roofline
 from pytest_udftorch.timers import describe_device
 
@@ -38,8 +38,8 @@ def main(arguments=None):
     parser.add_argument("--models", nargs="+", type=model_name, default=MODELS)
     parser.add_argument("--batches", nargs="+", type=positive, default=[1, 32])
     options = parser.parse_args(arguments)
-    if not options.output.parent.is_dir():
-        parser.error(f"{options.output.parent}, the folder of the output, does not exist. Make it.")
+    if missing := missing_folder(options.output):
+        parser.error(missing)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
     try:

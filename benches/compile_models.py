@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 import torchvision
 
-from benches.experiment import save
+from benches.experiment import missing_folder, save
 from pytest_udftorch import layers
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.pairs import model_pair
@@ -145,8 +145,8 @@ def begin(path, device, lists):
     A file of another machine, or of other versions, ends the command: it would be overwritten.
     """
     fresh = {**describe_device(device), **{name: [] for name in lists}}
-    if not path.parent.is_dir():
-        sys.exit(f"{path.parent}, the folder of the output, does not exist. Make it.")
+    if missing := missing_folder(path):
+        sys.exit(missing)
     if not path.exists():
         return fresh
     try:

@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from benches.experiment import save
+from benches.experiment import missing_folder, save
 from pytest_udftorch.executors import capture
 from pytest_udftorch.samples import median
 from pytest_udftorch.timers import DeviceMissingError, SyncTimer, describe_device
@@ -435,8 +435,8 @@ def main(arguments=None):
         described = describe_device("cuda")
     except DeviceMissingError as error:
         sys.exit(f"compile_triton: {error}")
-    if not options.output.parent.is_dir():
-        parser.error(f"{options.output.parent}, the folder of the output, does not exist. Make it.")
+    if missing := missing_folder(options.output):
+        parser.error(missing)
     compile_settings(ROW_LENGTHS, options.elements)
     result = {
         **described,

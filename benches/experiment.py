@@ -271,6 +271,13 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
     return [by_key[key] for key in keys if key in by_key]
 
 
+def missing_folder(path: Path) -> str | None:
+    """Return what to say where the folder of an output does not exist, or None."""
+    if path.parent.is_dir():
+        return None
+    return f"{path.parent}, the folder of the output, does not exist. Make it."
+
+
 def save(path: Path | None, document: dict[str, Any]) -> None:
     """Write a document as JSON, where there is a path to write it to."""
     if path is None:
@@ -306,8 +313,8 @@ def run(
     require_device(device)
     if budget_s is not None and not budget_s > 0:
         raise ResumeError(f"A budget of {budget_s:g} s: give seconds, more than none.")
-    if output is not None and not output.parent.is_dir():
-        raise ResumeError(f"{output.parent}, the folder of the output, does not exist. Make it.")
+    if output is not None and (missing := missing_folder(output)):
+        raise ResumeError(missing)
     settings = _settings(experiment, device, scale)
     budget = experiment.budget_s[scale] if budget_s is None else budget_s
     cases = experiment.cases(device, scale)

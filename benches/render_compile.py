@@ -138,22 +138,26 @@ def asked(document: Document) -> list[str]:
     return table(("figure", "asked", "measured"), rows)
 
 
+def _by_executor(
+    cells: Sequence[Document], title: str, text: Callable[[Document, str], str]
+) -> list[str]:
+    """Return a row for each executor and a column for each cell."""
+    names = dict.fromkeys(name for cell in cells for name in cell["members"])
+    header = [title, *(f"{cell['model']}, {cell['batch']}" for cell in cells)]
+    return table(header, [[f"`{n}`", *(text(cell, n) for cell in cells)] for n in names])
+
+
 def _steady(cells: Sequence[Document], timed: str) -> list[str]:
-    names = list(dict.fromkeys(name for cell in cells for name in cell["members"]))
-    header = ["executor", *(f"{cell['model']}, {cell['batch']}" for cell in cells)]
-    rows = []
-    for name in names:
-        row = [f"`{name}`"]
-        for cell in cells:
-            timing = cell[timed]["timings"].get(name)
-            member = cell["members"].get(name, {})
-            text = _us(timing["median_ns"]) if timing else ("failed" if member else "-")
-            if member.get("agrees") is False:
-                text += ", disagrees"
-            if member.get("break_even_calls"):
-                text += f" ({member['break_even_calls']:,})"
-            row.append(text)
-        rows.append(row)
+    def steady(cell: Document, name: str) -> str:
+        timing = cell[timed]["timings"].get(name)
+        member = cell["members"].get(name, {})
+        text = _us(timing["median_ns"]) if timing else ("failed" if member else "-")
+        if member.get("agrees") is False:
+            text += ", disagrees"
+        if member.get("break_even_calls"):
+            text += f" ({member['break_even_calls']:,})"
+        return text
+
     failures = {
         f"`{name}`: {' '.join((member.get('error') or member['problem']).split())}"
         for cell in cells
@@ -161,24 +165,19 @@ def _steady(cells: Sequence[Document], timed: str) -> list[str]:
         if member.get("error") or member.get("problem")
     }
     reasons = ["", *(f"- {reason}" for reason in sorted(failures))] if failures else []
-    return [*table(header, rows), *reasons]
+    return [*_by_executor(cells, "executor", steady), *reasons]
 
 
 def end_to_end(document: Document) -> list[str]:
     """Return steady state, calls until it has paid, and the first call of every executor."""
     cells = document["end_to_end"]
-    names = list(dict.fromkeys(name for cell in cells for name in cell["members"]))
-    first = [
-        [f"`{name}`", *(_seconds(cell["members"].get(name, {})) for cell in cells)]
-        for name in names
-    ]
-    header = ["first call, s", *(f"{cell['model']}, {cell['batch']}" for cell in cells)]
-    return [*_steady(cells, "measurement"), "", *table(header, first), "", source(document)]
 
+    def seconds(cell: Document, name: str) -> str:
+        found = cell["members"].get(name, {}).get("first_call_ns")
+        return "-" if found is None else f"{found / 1e9:.3g}"
 
-def _seconds(member: Mapping[str, Any]) -> str:
-    found = member.get("first_call_ns")
-    return "-" if found is None else f"{found / 1e9:.3g}"
+    first = _by_executor(cells, "first call, s", seconds)
+    return [*_steady(cells, "measurement"), "", *first, "", source(document)]
 
 
 def uniform(document: Document) -> list[str]:

@@ -28,7 +28,14 @@ from torch.utils import _pytree as pytree
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.samples import Interval, bootstrap, median, ratio
-from pytest_udftorch.timers import Comparison, SyncTimer, Timing, cuda_event
+from pytest_udftorch.timers import (
+    Comparison,
+    Interruptible,
+    SyncTimer,
+    Timing,
+    check_counts,
+    cuda_event,
+)
 
 __all__ = [
     "INSTRUMENTS",
@@ -51,6 +58,9 @@ INSTRUMENTS: Final[tuple[Instrument, ...]] = ("pure", "sync", "timed", "timed_sy
 #: Prefix of the profiler ranges, so that they are told from the model's own.
 _RANGE: Final = "udftorch::layer::"
 
+
+#: TorchScript takes no hooks. A parametrization is called when a layer reads its weight.
+_UNWATCHED: Final = (torch.jit.ScriptModule, parametrize.ParametrizationList)
 
 #: Why hooks see nothing inside of a compiled module.
 _COMPILED: Final = "a region of torch.compile"
@@ -109,7 +119,7 @@ class LayerRow:
 
 
 @dataclass(frozen=True)
-class LayerReport:
+class LayerReport(Interruptible):
     """Times of the layers beside the time of the whole.
 
     Attributes:
@@ -126,15 +136,10 @@ class LayerReport:
     notes: tuple[str, ...] = field(default=())
     interrupted: bool = False
 
-    def complete(self) -> LayerReport:
-        """Return the report itself, for callers that are nothing without all its runs.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C cut it short.
-        """
-        if self.interrupted:
-            raise KeyboardInterrupt
-        return self
+    @property
+    def _sums_ns(self) -> list[float]:
+        """Of each run the sum over the layers."""
+        return [sum(times) for times in zip(*(row.runs_ns for row in self.rows), strict=True)]
 
     @property
     def arr_sum_ns(self) -> float:
@@ -142,8 +147,7 @@ class LayerReport:
 
         Summed before the median is taken: medians of noisy differences do not add up.
         """
-        runs = zip(*(row.runs_ns for row in self.rows), strict=True)
-        return median([sum(times) for times in runs])
+        return median(self._sums_ns)
 
     @property
     def share(self) -> float:
@@ -155,8 +159,7 @@ class LayerReport:
         """
         whole = self.end_to_end
         runs_ns = whole.wall_ns if self.method == "layer timing" else whole.runs_ns
-        sums = [sum(times) for times in zip(*(row.runs_ns for row in self.rows), strict=True)]
-        return ratio(sums, runs_ns).value
+        return ratio(self._sums_ns, runs_ns).value
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -201,9 +204,7 @@ def _watchable(model: nn.Module) -> dict[str, nn.Module]:
     seen: set[int] = set()
 
     def visit(name: str, module: nn.Module) -> None:
-        # TorchScript takes no hooks. A parametrization is called when a layer reads its weight.
-        unseen = isinstance(module, torch.jit.ScriptModule | parametrize.ParametrizationList)
-        if id(module) in seen or unseen:
+        if id(module) in seen or isinstance(module, _UNWATCHED):
             return
         seen.add(id(module))
         found[name or type(module).__name__] = module
@@ -406,8 +407,7 @@ def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Mo
     own = [
         name
         for name, module in model.named_modules()
-        if not isinstance(module, torch.jit.ScriptModule)
-        and not isinstance(module, parametrize.ParametrizationList)
+        if not isinstance(module, _UNWATCHED)
         and (module._forward_hooks or module._forward_pre_hooks)
     ]
     if own:
@@ -493,7 +493,7 @@ def layer_times(
     """
     inputs = positional(model, inputs)
     device = _device_of(model, inputs)
-    SyncTimer(device, runs=runs, rounds=rounds, warmup=warmup, gpu_state=False)
+    check_counts(runs, rounds, warmup)
     found = _find(model, inputs)
     layers, notes = found.called, found.notes
     plain = SyncTimer(device, runs=1, rounds=rounds, warmup=0, gpu_state=False)
@@ -704,7 +704,7 @@ def layer_profile(
     """
     inputs = positional(model, inputs)
     device = _device_of(model, inputs)
-    SyncTimer(device, runs=passes, rounds=1, warmup=warmup, gpu_state=False)
+    check_counts(passes, 1, warmup)
     found = _find(model, inputs)
     layers = found.called
     ranges: dict[int, Any] = {}
@@ -793,7 +793,7 @@ def instrument_overhead(
     """
     inputs = positional(model, inputs)
     device = _device_of(model, inputs)
-    SyncTimer(device, runs=runs, rounds=rounds, gpu_state=False)
+    check_counts(runs, rounds)
     leaves = _find(model, inputs).leaves
     timer = SyncTimer(device, runs=1, rounds=rounds, warmup=1, gpu_state=False)
     activities = [ProfilerActivity.CPU]

@@ -41,16 +41,13 @@ from pytest_udftorch.executors import capture
 from pytest_udftorch.fusion import UntraceableModelError
 from pytest_udftorch.layers import positional
 from pytest_udftorch.pairs import (
-    Accuracy,
     Member,
     ModelPair,
     _limits,
     check_inputs,
     copied,
     copies,
-    judge,
     model_pair,
-    targets,
     writes_inputs,
 )
 from pytest_udftorch.plans import Choice, PlanMismatchError, StoredPlan
@@ -229,7 +226,7 @@ class Plan:
                 call = registry.make(registry.resolve(full), own, copies(arguments))
             return call if self.stored.cuda_graph else _guarded(call)
         assert units is not None
-        bench = _Bench(units, arguments, traced)
+        bench = _Bench(units, arguments)
         chain = bench.chain(list(self.stored.segments))
         return capture(chain, arguments) if self.stored.cuda_graph else _guarded(chain)
 
@@ -261,19 +258,12 @@ def hash_text(text: str) -> str:
 class _Bench:
     """Makes segments' callables, each once, and times units in their place."""
 
-    def __init__(self, units: Units, inputs: tuple[Any, ...], model: nn.Module) -> None:
-        self.units, self.inputs, self._model = units, inputs, model
+    def __init__(self, units: Units, inputs: tuple[Any, ...]) -> None:
+        self.units, self.inputs = units, inputs
         self.on_cuda = _home(inputs).type == "cuda"
         self._made: dict[Choice, Callable[..., Any]] = {}
         self.compile_ns: dict[str, int] = {}
         self._activations = units.activations(inputs)
-
-    def targets(self) -> tuple[Sequence[Any], Sequence[Accuracy]]:
-        """Return what the first two calls of a plan are judged by; see ``pairs.targets``."""
-        model = copied(self._model)
-        with torch.no_grad():
-            eager = [registry.convert(model(*self.inputs), torch.clone) for _ in range(2)]
-        return targets(self._model, self.inputs, eager)
 
     def make(self, choice: Choice) -> Callable[..., Any]:
         """Return the callable of a segment, making and calling it if it is new."""
@@ -603,13 +593,12 @@ def oracle(
 
     if rivals is None:
         rivals = ["compile"] if suffix and any(n.startswith("compile") for n in names) else []
-    opponents = rivals
-    state.steps = len(names) + len(opponents) + 5
+    state.steps = len(names) + len(rivals) + 5
     with compiling():
         pair = model_pair(
             model,
             arguments,
-            [*(name + suffix for name in names), *opponents],
+            [*(name + suffix for name in names), *rivals],
             tolerance=budget,
             progress=lambda done, of, text: state.say(text),
         ).complete()
@@ -655,7 +644,7 @@ def oracle(
         units = _cut(model, arguments, max_units, state)
     if units is None or len(units) < 2:
         return _uniform_plan(best, units, model, key, state, bool(suffix))
-    bench = _Bench(units, arguments, model)
+    bench = _Bench(units, arguments)
     made_ns = sum(m.first_call_ns for m in pair.members.values())
     state.say(
         f"{len(units)} units; compiling units takes about as long again as the "
@@ -687,7 +676,7 @@ def oracle(
         segments,
         best,
         allowed,
-        opponents,
+        rivals,
         suffix,
         key,
         state,
@@ -906,7 +895,6 @@ def _contest(
     """Measure all oracles' plans, then the best of ours afresh against the best uniform."""
     inputs = bench.inputs
     uniform_call = pair[best + suffix]
-    wanted, exact = bench.targets()
     calls: dict[str, Callable[..., Any]] = {}
     problems: dict[str, str] = {}
     distances: dict[str, float | str] = {}
@@ -921,14 +909,14 @@ def _contest(
             problems[name] = f"{type(error).__name__}: {str(error)[:300]}"
             continue
         judged = Member(name)
-        judge(judged, results, wanted, exact, pair.tolerance)
+        pair.judge(judged, results)
         found = judged.accuracy
         assert found is not None
         distances[name] = found.distance if math.isfinite(found.distance) else str(found.distance)
         if not judged.agrees or (max_ulp is not None and found.worst_ulp > max_ulp):
             problems[name] = found.problem or (
                 f"outside the error budget: distance {found.distance:.3g}, "
-                f"{found.worst_ulp} ULP, eager {exact[0].distance:.3g}"
+                f"{found.worst_ulp} ULP, eager {pair.exact[0].distance:.3g}"
             )
             continue
         calls[name] = call

@@ -27,7 +27,14 @@ from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.executors import Executor, ExecutorUnavailableError
 from pytest_udftorch.layers import PairInputError, compiled_part, positional
 from pytest_udftorch.rounding import ulp_distance
-from pytest_udftorch.timers import Comparison, describe_device, require_device, sync_timer, untyped
+from pytest_udftorch.timers import (
+    Comparison,
+    Interruptible,
+    describe_device,
+    require_device,
+    sync_timer,
+    untyped,
+)
 
 __all__ = [
     "Accuracy",
@@ -276,7 +283,7 @@ def _reason(error: BaseException) -> str:
 
 
 @dataclass
-class ModelPair:
+class ModelPair(Interruptible):
     """The members of one model, in the order they were asked for.
 
     Attributes:
@@ -285,6 +292,8 @@ class ModelPair:
         tolerance: see :func:`model_pair`.
         timing: the interleaved measurement; None before :meth:`measure`.
         interrupted: whether Ctrl-C came before all members were made; the rest failed.
+        wanted: what results are compared with, of the first two calls; see :meth:`judge`.
+        exact: how near the eager results of these calls come.
     """
 
     inputs: tuple[Any, ...]
@@ -294,6 +303,8 @@ class ModelPair:
     timing: Comparison | None = None
     environment: dict[str, Any] = field(default_factory=dict)
     interrupted: bool = False
+    wanted: Sequence[Any] = ()
+    exact: Sequence[Accuracy] = ()
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return a member's callable.
@@ -318,15 +329,24 @@ class ModelPair:
         """Reasons of the members that do not run."""
         return {name: m.error for name, m in self.members.items() if m.error is not None}
 
-    def complete(self) -> ModelPair:
-        """Return the pair itself, for callers that are nothing without all its members.
+    def judge(self, member: Member, outputs: Sequence[Any]) -> None:
+        """Set a member's accuracy from its first two calls, and whether it agrees.
 
-        Raises:
-            KeyboardInterrupt: Ctrl-C cut it short.
+        The accuracy is that of the second call if only that one is out of tolerance.
         """
-        if self.interrupted:
-            raise KeyboardInterrupt
-        return self
+        found = [accuracy(mine, theirs) for mine, theirs in zip(outputs, self.wanted, strict=True)]
+        agree = [
+            mine.within(self.tolerance, theirs)
+            for mine, theirs in zip(found, self.exact, strict=True)
+        ]
+        member.agrees = all(agree)
+        member.accuracy = found[0]
+        if agree == [True, False]:
+            member.accuracy = replace(
+                found[1],
+                problem=f"the second call differs, {found[1].problem or 'in its values'}: is there "
+                "state that the model keeps from call to call, and this executor does not?",
+            )
 
     def check(self) -> None:
         """Check that all working members agree.
@@ -498,40 +518,6 @@ def _make(
     return member, tuple(outputs)
 
 
-def targets(
-    model: nn.Module, inputs: tuple[Any, ...], eager: Sequence[Any]
-) -> tuple[Sequence[Any], Sequence[Accuracy]]:
-    """Return what results are compared with, and how near the eager ones come.
-
-    Args:
-        model: left as it is.
-        inputs: its arguments.
-        eager: outputs of its first calls.
-    """
-    wanted = list(map(_decided_by, eager, reference(model, inputs, len(eager))))
-    return wanted, list(map(accuracy, eager, wanted))
-
-
-def judge(
-    member: Member,
-    outputs: Sequence[Any],
-    wanted: Sequence[Any],
-    eager: Sequence[Accuracy],
-    tolerance: float,
-) -> None:
-    """Set a member's accuracy, that of its second call if only that one is out of tolerance."""
-    found = [accuracy(mine, theirs) for mine, theirs in zip(outputs, wanted, strict=True)]
-    agree = [mine.within(tolerance, theirs) for mine, theirs in zip(found, eager, strict=True)]
-    member.agrees = all(agree)
-    member.accuracy = found[0]
-    if agree == [True, False]:
-        member.accuracy = replace(
-            found[1],
-            problem=f"the second call differs, {found[1].problem or 'in its values'}: is there "
-            "state that the model keeps from call to call, and this executor does not?",
-        )
-
-
 def _random_state(device: torch.device) -> list[torch.Tensor]:
     states = [torch.get_rng_state()]
     if device.type == "cuda":
@@ -593,8 +579,6 @@ def model_pair(
             raise PairInputError(
                 f"Two executors are named {name!r}, and one would hide the other. Rename one."
             )
-    wanted: Sequence[Any] = ()
-    exact: Sequence[Accuracy] = ()
     # Timed calls may write into these, and not into the caller's.
     pair = ModelPair(copies(arguments), {}, tolerance, home, environment=describe_device(home))
     try:
@@ -613,9 +597,11 @@ def model_pair(
                         "The model draws random numbers in forward(): its forms would differ by "
                         "chance. Give it the noise as an input, or a constant."
                     )
-                wanted, exact = targets(model, arguments, outputs)
+                doubled = reference(model, arguments, len(outputs))
+                pair.wanted = list(map(_decided_by, outputs, doubled))
+                pair.exact = list(map(accuracy, outputs, pair.wanted))
             if member.error is None:
-                judge(member, outputs, wanted, exact, tolerance)
+                pair.judge(member, outputs)
             pair.members[executor.name] = member
     except KeyboardInterrupt:
         if not pair.members:

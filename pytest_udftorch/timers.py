@@ -22,7 +22,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
 
@@ -234,8 +234,24 @@ class Timing:
         return result
 
 
+class Interruptible:
+    """A result that Ctrl-C may have cut short; what there is by then is whole in itself."""
+
+    interrupted: bool
+
+    def complete(self) -> Self:
+        """Return the result itself, for callers that are nothing without all of it.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C cut it short.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
+
+
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Interruptible):
     """Timings of one interleaved measurement, in the order the contenders were given."""
 
     timings: dict[str, Timing]
@@ -270,16 +286,6 @@ class Comparison:
     def verdict(self, name: str, over: str) -> Verdict:
         """Say whether ``name`` is faster than ``over``, slower, or neither."""
         return compare(self[name].runs_ns, self[over].runs_ns)
-
-    def complete(self) -> Comparison:
-        """Return the comparison itself, for callers that are nothing without all its runs.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C cut it short.
-        """
-        if self.interrupted:
-            raise KeyboardInterrupt
-        return self
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -321,6 +327,20 @@ class _Rounds:
         self.alive: list[object] = []
 
 
+def check_counts(runs: int, rounds: int, warmup: int = 0) -> None:
+    """Refuse numbers that make no measurement.
+
+    Raises:
+        TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
+    """
+    whole = all(isinstance(n, int) for n in (runs, rounds, warmup))
+    if not whole or runs < 1 or rounds < 1 or warmup < 0:
+        raise TimerOptionError(
+            f"runs={runs}, rounds={rounds}, warmup={warmup}: whole numbers, at least one "
+            f"run of one round, and {FEWEST_RUNS} runs for a verdict."
+        )
+
+
 class SyncTimer:
     """Times callables; see the module's docstring for the protocol.
 
@@ -355,12 +375,7 @@ class SyncTimer:
         progress: Progress | None = None,
         gpu_state: bool = True,
     ) -> None:
-        whole = all(isinstance(n, int) for n in (runs, rounds, warmup))
-        if not whole or runs < 1 or rounds < 1 or warmup < 0:
-            raise TimerOptionError(
-                f"runs={runs}, rounds={rounds}, warmup={warmup}: whole numbers, at least one "
-                f"run of one round, and {FEWEST_RUNS} runs for a verdict."
-            )
+        check_counts(runs, rounds, warmup)
         self.device = require_device(device)
         if flush_l2 and self.device.type != "cuda":
             raise TimerOptionError("flush_l2 empties a GPU's L2 cache; there is none on cpu.")

@@ -122,7 +122,7 @@ def test_plan_is_found_and_applied(model, x, tmp_path):
 def test_profiler_attributes_kernels_to_their_unit():
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4096), nn.Linear(4096, 4096)).cuda()
     x = torch.randn(4096, 64, device="cuda")
-    bench = oracle._Bench(Units(model.eval(), (x,), 3), (x,), model)
+    bench = oracle._Bench(Units(model.eval(), (x,), 3), (x,))
     small, wide, big = bench.profile_in_place([(u, u + 1, "eager") for u in range(3)])
     assert 0 < small < wide < big
     timed = bench.time_in_place([(u, u + 1, "eager") for u in range(3)], 10)

@@ -220,7 +220,7 @@ def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
 
 def test_profiler_finds_the_unit_that_takes_long(model, x, slow_executor):
     units = Units(model, (x,), 3)
-    bench = oracle._Bench(units, (x,), model)
+    bench = oracle._Bench(units, (x,))
     plain = [(u, u + 1, "eager") for u in range(len(units))]
     slowed = [*plain[:-1], (len(units) - 1, len(units), slow_executor)]
     before, after = bench.profile_in_place(plain), bench.profile_in_place(slowed)
