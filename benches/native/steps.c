@@ -8,6 +8,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include <errno.h>
 #include <immintrin.h>
 #include <signal.h>
 #include <stddef.h>
@@ -35,7 +36,11 @@ typedef __m512 (*v16_pairs)(__m512, __m512);
 
 static int stopped(pid_t child) {
   int status;
-  return waitpid(child, &status, 0) == child && WIFSTOPPED(status);
+  pid_t found;
+  do
+    found = waitpid(child, &status, 0);
+  while (found < 0 && errno == EINTR);
+  return found == child && WIFSTOPPED(status);
 }
 
 static int64_t follow(pid_t child, uint64_t *where, int64_t most) {
