@@ -24,13 +24,14 @@ import contextlib
 import copy
 import functools
 import importlib.metadata
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -370,9 +371,46 @@ def _thunder_profile(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     return chosen
 
 
+@contextlib.contextmanager
+def _torch_as_before() -> Iterator[None]:
+    """Take back, and keep away, what importing torchax 0.0.13 does to torch in the whole process.
+
+    It names the backend PrivateUse1 "jax", for good: torch 2.11 then takes jax for the machine's
+    accelerator, and CUDA streams cannot be entered any more. It switches off the fast path of
+    attention, which changes the interpreted members.
+    """
+    utils, device_module = untyped(torch.utils), "_register_device_module"
+    named = utils.rename_privateuse1_backend, getattr(torch, device_module)
+    fast = torch.backends.mha.get_fastpath_enabled()
+    utils.rename_privateuse1_backend = lambda _name: None
+    setattr(torch, device_module, lambda _name, _module: None)
+    try:
+        yield
+    finally:
+        utils.rename_privateuse1_backend, before = named
+        setattr(torch, device_module, before)
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextlib.contextmanager
+def _sharing_memory() -> Iterator[None]:
+    """Let JAX take memory of the GPU as it needs it: by default it takes three quarters at once.
+
+    The variable is read when JAX first uses its devices; one that the user has set is kept.
+    """
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    given = os.environ.get(name)
+    os.environ[name] = given or "false"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[name]
+
+
 def _jax(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     """Make a function jitted by XLA, from torchax's translation of the operators."""
-    with _quiet():
+    with _quiet(), _torch_as_before(), _sharing_memory():
         try:
             import jax
         except Exception as error:

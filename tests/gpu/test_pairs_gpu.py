@@ -146,3 +146,7 @@ def test_executors_of_other_packages_agree_or_say_what_is_missing(model, x):
     for name, reason in pair.failures.items():
         print(name, reason)
         assert "is not installed" in reason or "does not load" in reason or "has no gpu" in reason
+    # torchax would make jax the machine's accelerator.
+    with torch.cuda.Stream():
+        assert torch.ones(2, device="cuda").sum() == 2
+    assert torch.backends.mha.get_fastpath_enabled()

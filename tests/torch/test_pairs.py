@@ -1,6 +1,7 @@
 import dataclasses
 import importlib.metadata
 import math
+import os
 import re
 import sys
 import threading
@@ -638,6 +639,34 @@ def test_absent_package_is_named_with_what_to_install(tiny, images, name, monkey
     monkeypatch.setattr(importlib.metadata, "version", absent)
     pair = pairs.model_pair(tiny, images, [name])
     assert "is not installed. Try: pip install " in pair.failures[name]
+
+
+def test_what_torchax_does_to_torch_is_taken_back():
+    def as_its_import_does():
+        torch.utils.rename_privateuse1_backend("jax")
+        torch._register_device_module("jax", torch.cpu)
+        torch.backends.mha.set_fastpath_enabled(False)
+        raise ImportError("something else is missing")
+
+    functions = torch.utils.rename_privateuse1_backend, torch._register_device_module
+    with pytest.raises(ImportError, match="something else"), executors._torch_as_before():
+        as_its_import_does()
+    assert torch._C._get_privateuse1_backend_name() == "privateuseone"
+    assert not hasattr(torch, "jax")
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert functions == (torch.utils.rename_privateuse1_backend, torch._register_device_module)
+
+
+def test_jax_is_asked_to_share_the_memory_unless_the_user_has_decided(monkeypatch):
+    name = "XLA_PYTHON_CLIENT_PREALLOCATE"
+    monkeypatch.delenv(name, raising=False)
+    with executors._sharing_memory():
+        assert os.environ[name] == "false"
+    assert name not in os.environ
+    monkeypatch.setenv(name, "true")
+    with executors._sharing_memory():
+        assert os.environ[name] == "true"
+    assert os.environ[name] == "true"
 
 
 @pytest.mark.slow
