@@ -9,7 +9,6 @@ executors then overlaps, measuring does not, by a lock.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fcntl
 import json
 import subprocess
@@ -20,7 +19,7 @@ from pathlib import Path
 import torch
 import torchvision
 
-from benches.experiment import missing_folder, save
+from benches.experiment import missing_folder, save, turn
 from pytest_udftorch import layers
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.pairs import model_pair
@@ -65,26 +64,6 @@ def images(batch, device, size=224):
     """Return a batch of normally distributed pixels, N x 3 x size x size."""
     generator = torch.Generator().manual_seed(batch)
     return torch.randn(batch, 3, size, size, generator=generator).to(device)
-
-
-@contextlib.contextmanager
-def turn(lock, kind):
-    """Hold the lock file, shared or exclusive; nothing without one.
-
-    Who waits for the exclusive lock holds a second one, the gate, which all pass: new shared
-    holders then queue behind it and cannot keep it waiting for ever.
-    """
-    if lock is None:
-        yield
-        return
-    with (
-        open(lock, "w", encoding="utf-8") as file,
-        open(f"{lock}.gate", "w", encoding="utf-8") as gate,
-    ):
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        fcntl.flock(file, kind)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        yield
 
 
 def end_to_end(name, batch, device, executors=None, lock=None, **timer):

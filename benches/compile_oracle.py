@@ -23,9 +23,8 @@ from benches.compile_models import (
     side_by_side,
     status,
     there,
-    turn,
 )
-from benches.experiment import save
+from benches.experiment import save, turn
 from pytest_udftorch.oracle import oracle
 from pytest_udftorch.samples import median, ratio
 

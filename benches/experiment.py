@@ -14,13 +14,21 @@ versions is continued; Ctrl-C keeps what is done; ``--again`` starts afresh.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import fcntl
 import functools
+import gc
 import json
+import multiprocessing
 import os
+import signal
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +67,33 @@ LONG_ROUND: Final = 0.02
 
 class ResumeError(UdfError):
     """The output file holds something that this run cannot continue."""
+
+
+class ProcessEndedError(UdfError):
+    """A process that measured cases ended by itself."""
+
+
+@contextlib.contextmanager
+def turn(lock: Path | None, kind: int) -> Iterator[None]:
+    """Hold a lock file that processes share; nothing without one.
+
+    Makers (``fcntl.LOCK_SH``) go side by side, who measures (``fcntl.LOCK_EX``) is alone. Who
+    waits to measure goes first: makers begin once nobody measures or waits to, all together.
+    """
+    if lock is None:
+        yield
+        return
+    with (
+        open(lock, "w", encoding="utf-8") as file,
+        open(f"{lock}.measuring", "w", encoding="utf-8") as measuring,
+    ):
+        # Held shared by all who measure or wait to.
+        making = kind == fcntl.LOCK_SH
+        fcntl.flock(measuring, fcntl.LOCK_EX if making else fcntl.LOCK_SH)
+        fcntl.flock(file, kind)
+        if making:
+            fcntl.flock(measuring, fcntl.LOCK_UN)
+        yield
 
 
 @dataclass
@@ -207,7 +242,9 @@ def bench(
     return row
 
 
-def measure(experiment: Experiment, case: Case, device: str, scale: str) -> dict[str, Any]:
+def measure(
+    experiment: Experiment, case: Case, device: str, scale: str, lock: Path | None = None
+) -> dict[str, Any]:
     """Return what one case showed: what preparing told, and the times.
 
     A case that fails (a compiler's error, too little memory) gives ``error`` instead.
@@ -215,9 +252,11 @@ def measure(experiment: Experiment, case: Case, device: str, scale: str) -> dict
     # Every case is a compilation of its own; entries of earlier ones would slow the guards.
     torch._dynamo.reset()
     try:
-        prepared = experiment.prepare(case, device)
+        with turn(lock, fcntl.LOCK_SH):
+            prepared = experiment.prepare(case, device)
         row = dict(prepared.info)
-        timed = compare(prepared.calls, device, CASE_SECONDS[scale])
+        with turn(lock, fcntl.LOCK_EX):
+            timed = compare(prepared.calls, device, CASE_SECONDS[scale])
         row |= timings_json(timed)
         if experiment.keep_runs:
             row["runs_ns"] = {
@@ -233,8 +272,12 @@ def measure(experiment: Experiment, case: Case, device: str, scale: str) -> dict
 
 
 def _settings(experiment: Experiment, device: str, scale: str) -> dict[str, Any]:
-    torch.backends.cudnn.benchmark = True
+    _set_flags()
     return {"experiment": experiment.name, "scale": scale, **describe_device(device)}
+
+
+def _set_flags() -> None:
+    torch.backends.cudnn.benchmark = True
 
 
 def describe_run(experiment: Experiment, device: str, scale: str) -> dict[str, Any]:
@@ -255,7 +298,8 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         rows = list(document["rows"])
-        found = {k: document.get(k) for k in settings}
+        # Files from before there were several processes do not say that they are of one.
+        found = {k: {"processes": 1, **document}.get(k) for k in settings}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResumeError(
             f"{path} is no stored result of this bench ({type(error).__name__}). Name another "
@@ -288,6 +332,95 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
     os.replace(scratch, path)
 
 
+class _Budget:
+    """Seconds for all cases; by the last three it is known what the next one takes."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.start = time.monotonic()
+        self.spent: list[float] = []
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.start
+
+    def allows_another(self) -> bool:
+        """Return whether another case would end before the budget does."""
+        return not self.spent or self.elapsed + median(self.spent[-3:]) <= self.seconds
+
+
+#: A case, what it showed, and the seconds that it took.
+Measured = tuple[Case, dict[str, Any], float]
+
+
+def _timed(
+    experiment: Experiment, case: Case, device: str, scale: str, lock: Path | None = None
+) -> Measured:
+    begun = time.monotonic()
+    row = measure(experiment, case, device, scale, lock)
+    return case, row, time.monotonic() - begun
+
+
+def _one_by_one(
+    experiment: Experiment, cases: list[Case], device: str, scale: str, budget: _Budget
+) -> Generator[Measured, None, None]:
+    _load_compiler(device)
+    try:
+        for case in cases:
+            if not budget.allows_another():
+                return
+            yield _timed(experiment, case, device, scale)
+    finally:
+        gc.unfreeze()
+
+
+def _begin_process(device: str) -> None:
+    # Ctrl-C reaches all processes of a command. The first one says so; the others end.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _set_flags()
+    _load_compiler(device)
+
+
+def _side_by_side(
+    experiment: Experiment,
+    cases: list[Case],
+    device: str,
+    scale: str,
+    budget: _Budget,
+    processes: int,
+) -> Generator[Measured, None, None]:
+    left = iter(cases)
+    running: dict[futures.Future[Measured], Case] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        futures.ProcessPoolExecutor(
+            processes, multiprocessing.get_context("spawn"), _begin_process, (device,)
+        ) as pool,
+    ):
+        lock = Path(folder) / "lock"
+        while True:
+            while len(running) < processes and budget.allows_another():
+                if (case := next(left, None)) is None:
+                    break
+                future = pool.submit(_timed, experiment, case, device, scale, lock)
+                running[future] = case
+            if not running:
+                return
+            done, _ = futures.wait(running, return_when=futures.FIRST_COMPLETED)
+            for future in done:
+                try:
+                    measured = future.result()
+                except BrokenProcessPool as error:
+                    texts = "; ".join(_text(case) for case in running.values())
+                    raise ProcessEndedError(
+                        "A process ended without a word (a crash in compiled code, or too little "
+                        f"memory) in one of these cases: {texts}. What was measured is kept and "
+                        "the same command goes on; with --processes 1 the case can be told."
+                    ) from error
+                del running[future]
+                yield measured
+
+
 def run(
     experiment: Experiment,
     output: Path | None,
@@ -295,65 +428,73 @@ def run(
     scale: str,
     budget_s: float | None = None,
     say: Callable[[str], None] = print,
+    processes: int = 1,
 ) -> dict[str, Any]:
     """Measure an experiment's cases within the budget; return, and store, its document.
 
     Args:
-        experiment: what to measure.
+        experiment: what to measure; with several processes, its functions are of a module.
         output: file to write after every case, and to continue if it exists; or None.
         device: cpu or cuda.
         scale: ``small`` or ``full``.
         budget_s: seconds; by default the experiment's own.
         say: gets a line per case.
+        processes: how many make contenders side by side; one at a time measures. First calls
+            are then those of a busy machine.
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent.
-        ResumeError: ``output`` is the file of something else, or its folder is missing.
+        ProcessEndedError: one of several processes ended; what was measured is stored.
+        ResumeError: ``output`` is the file of something else, or its folder is missing; or the
+            budget or the number of processes is none.
     """
     require_device(device)
     if budget_s is not None and not budget_s > 0:
         raise ResumeError(f"A budget of {budget_s:g} s: give seconds, more than none.")
+    if processes < 1:
+        raise ResumeError(f"{processes} processes: give how many, from 1 on.")
     if output is not None and (missing := missing_folder(output)):
         raise ResumeError(missing)
-    settings = _settings(experiment, device, scale)
-    budget = experiment.budget_s[scale] if budget_s is None else budget_s
+    settings = {**_settings(experiment, device, scale), "processes": processes}
+    seconds = experiment.budget_s[scale] if budget_s is None else budget_s
     cases = experiment.cases(device, scale)
     keys = [_key(case) for case in cases]
     rows = _earlier(output, settings, keys) if output is not None and output.exists() else []
     done = {_key(row["case"]) for row in rows}
+    todo = [case for case, key in zip(cases, keys, strict=True) if key not in done]
     document: dict[str, Any] = {
         **settings,
         "date": _today(),
         "command": f"python -m benches.{experiment.name} OUT.json --scale {scale} "
-        f"--device {device} --budget {budget:g}",
-        "interrupted": False,
-        "left_out": 0,
+        f"--device {device} --budget {seconds:g}"
+        + (f" --processes {processes}" if processes > 1 else ""),
+        "interrupted": True,
+        "left_out": len(todo),
         "rows": rows,
     }
-    start = time.monotonic()
-    spent: list[float] = []
-    left_out: list[Case] = []
     try:
-        _warm_compiler(device)
-        for number, (case, key) in enumerate(zip(cases, keys, strict=True), 1):
-            if key in done:
-                continue
-            begun = time.monotonic()
-            if spent and begun - start + median(spent[-3:]) > budget:
-                left_out.append(case)
-                continue
-            row = {"case": case, **measure(experiment, case, device, scale)}
-            spent.append(time.monotonic() - begun)
-            rows.append(row)
-            done.add(key)
-            save(output, document)
-            total = time.monotonic() - start
-            say(f"{number}/{len(cases)}, {total:.0f} s of {budget:g} s: {summary(case, row)}")
+        budget = _Budget(seconds)
+        if processes == 1:
+            measured = _one_by_one(experiment, todo, device, scale, budget)
+        else:
+            measured = _side_by_side(experiment, todo, device, scale, budget, processes)
+        with contextlib.closing(measured):
+            for case, row, spent in measured:
+                budget.spent.append(spent)
+                rows.append({"case": case, **row})
+                done.add(_key(case))
+                document["left_out"] = len(cases) - len(done)
+                save(output, document)
+                number = keys.index(_key(case)) + 1
+                say(
+                    f"{number}/{len(cases)}, {budget.elapsed:.0f} s of {seconds:g} s: "
+                    f"{summary(case, rows[-1])}"
+                )
+        document["interrupted"] = False
     except KeyboardInterrupt:
-        document["interrupted"] = True
-        left_out = [c for c, k in zip(cases, keys, strict=True) if k not in done]
         say(f"Interrupted after {len(rows)} of {len(cases)} cases; the same command goes on.")
-    document["left_out"] = len(left_out)
+    rows.sort(key=lambda row: keys.index(_key(row["case"])))
+    left_out = [case for case, key in zip(cases, keys, strict=True) if key not in done]
     for case in left_out[:SAID]:
         say(f"left out: {_text(case)}")
     if len(left_out) > SAID:
@@ -369,6 +510,17 @@ def _warm_compiler(device: str) -> None:
     """Compile something: a process's first compilation loads the compiler, which is no case."""
     with torch.no_grad():
         torch.compile(lambda x: x @ x + 1, dynamic=False)(torch.ones(8, 8, device=device))
+
+
+def _load_compiler(device: str) -> None:
+    """Warm the compiler up, and spare the garbage collector what is loaded by then.
+
+    On CUDA a timer collects before it measures; through the compiler's modules that takes longer
+    than most cases do.
+    """
+    _warm_compiler(device)
+    gc.collect()
+    gc.freeze()
 
 
 def _text(case: Case) -> str:
@@ -400,6 +552,9 @@ def main(
     parser.add_argument(
         "--budget", type=float, metavar="SECONDS", help=f"by default {experiment.budget_s}"
     )
+    parser.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="that make contenders; 1 by default"
+    )
     parser.add_argument("--again", action="store_true", help="overwrite OUT.json if it exists")
     options = parser.parse_args(arguments)
     if options.again and options.output.is_file():
@@ -413,6 +568,7 @@ def main(
             options.scale,
             options.budget,
             say=lambda line: print(line, flush=True),
+            processes=options.processes,
         )
     except UdfError as error:
         print(f"{experiment.name}: {error}", file=sys.stderr)

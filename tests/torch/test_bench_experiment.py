@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -24,7 +30,7 @@ from benches import (
     single_layers,
 )
 from benches.blocks import one_thread
-from benches.experiment import Experiment, Prepared, ResumeError
+from benches.experiment import Experiment, Prepared, ProcessEndedError, ResumeError
 from pytest_udftorch.errors import BenchFormatError
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +113,148 @@ def test_a_case_cut_short_while_it_is_timed_is_not_stored(tmp_path):
     document = experiment.run(stopped, tmp_path / "out.json", "cpu", "small", say=lambda _: None)
     assert document["interrupted"]
     assert [row["case"]["n"] for row in document["rows"]] == [1]
+
+
+# Several processes --------------------------------------------------------------------
+
+
+def numbers(*given):
+    return [{"n": n, "process": True} for n in given]
+
+
+def one_to_four(_device, _scale):
+    return numbers(1, 2, 3, 4, 13)
+
+
+def killing(_device, _scale):
+    return numbers(1, 99)
+
+
+def with_process(case, device):
+    if case["n"] == 99:
+        os._exit(7)
+    prepared = square(case, device)
+    prepared.info["process"] = os.getpid()
+    prepared.info["cudnn.benchmark"] = torch.backends.cudnn.benchmark
+    return prepared
+
+
+MANY = Experiment("many", one_to_four, with_process)
+
+
+def test_processes_share_the_cases(tmp_path):
+    path = tmp_path / "out.json"
+    lines = []
+    document = experiment.run(MANY, path, "cpu", "small", 60, lines.append, processes=2)
+    assert [row["case"]["n"] for row in document["rows"]] == [1, 2, 3, 4, 13]
+    assert json.loads(path.read_text()) == document
+    *whole, failed = document["rows"]
+    assert failed["error"] == "ValueError: thirteen"
+    assert all(row["speedup"]["fast"]["value"] > 1 for row in whole)
+    assert {row["process"] for row in whole}.isdisjoint({os.getpid()})
+    assert all(row["cudnn.benchmark"] for row in whole)
+    assert len(lines) == 5
+    assert document["processes"] == 2
+    assert document["command"].endswith("--budget 60 --processes 2")
+    assert not document["interrupted"]
+    assert document["left_out"] == 0
+    # First calls of another number of processes would be mixed in.
+    with pytest.raises(ResumeError, match="another processes"):
+        experiment.run(MANY, path, "cpu", "small")
+    with pytest.raises(ResumeError, match="from 1 on"):
+        experiment.run(MANY, path, "cpu", "small", processes=0)
+
+
+def test_a_process_that_ends_loses_no_other_case(tmp_path):
+    path = tmp_path / "out.json"
+    crashing = Experiment("many", killing, with_process)
+    with pytest.raises(ProcessEndedError, match=r"n 99.*--processes 1"):
+        experiment.run(crashing, path, "cpu", "small", say=lambda _: None, processes=2)
+    if path.exists():
+        assert json.loads(path.read_text())["interrupted"]
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_every_process(tmp_path):
+    path = tmp_path / "out.json"
+    command = [
+        sys.executable, "-m", "benches.compile_predictor", str(path), "--device", "cpu",
+        "--scale", "full", "--budget", "300", "--processes", "2",
+    ]  # fmt: skip
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        assert "/300, " in process.stdout.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        rest, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, rest + errors
+    assert "Interrupted after" in rest
+    assert "Traceback" not in errors
+    stored = json.loads(path.read_text())
+    assert stored["interrupted"]
+    assert stored["rows"]
+    assert stored["left_out"] == 300 - len(stored["rows"])
+    for _ in range(100):
+        # Inductor's own processes end once theirs has.
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.2)
+    left = subprocess.run(["ps", "-o", "args", "-g", str(process.pid)], capture_output=True)
+    pytest.fail(f"still there: {left.stdout.decode()}")
+
+
+def test_makers_go_side_by_side_and_who_measures_is_alone(tmp_path):
+    """A lock belongs to an opened file: for it, threads are as processes."""
+    lock = tmp_path / "lock"
+    log = []
+    may_end = {name: threading.Event() for name in ("first", "second", "alone", "late")}
+
+    def hold(name, kind):
+        with experiment.turn(lock, kind):
+            log.append(f"{name} begins")
+            assert may_end[name].wait(30)
+            log.append(f"{name} ends")
+
+    def begin(name, kind):
+        thread = threading.Thread(target=hold, args=(name, kind))
+        thread.start()
+        return thread
+
+    def until(count):
+        for _ in range(3000):
+            if len(log) == count:
+                return
+            time.sleep(0.01)
+        pytest.fail(f"only {log}")
+
+    threads = [begin("first", fcntl.LOCK_SH), begin("second", fcntl.LOCK_SH)]
+    until(2)
+    threads.append(begin("alone", fcntl.LOCK_EX))
+    time.sleep(0.3)
+    # Comes while somebody waits to measure, and begins after that.
+    threads.append(begin("late", fcntl.LOCK_SH))
+    time.sleep(0.3)
+    assert sorted(log) == ["first begins", "second begins"]
+    may_end["first"].set()
+    until(3)
+    time.sleep(0.3)
+    assert log[2:] == ["first ends"]
+    may_end["second"].set()
+    until(5)
+    time.sleep(0.3)
+    assert log[3:] == ["second ends", "alone begins"]
+    may_end["alone"].set()
+    until(7)
+    may_end["late"].set()
+    for thread in threads:
+        thread.join()
+    assert log[5:] == ["alone ends", "late begins", "late ends"]
+    with experiment.turn(None, fcntl.LOCK_EX):
+        pass
 
 
 def test_a_file_of_something_else_is_not_touched(tmp_path):
