@@ -624,8 +624,11 @@ def _prefixes(model: nn.Module, inputs: tuple[Any, ...], found: _Found) -> list[
     ]
 
 
-#: Turns of the longest prefix and of the whole model in a run of layer subtraction.
-_TURNS: Final = 5
+#: Turns of the longest prefix and of the whole model in a run of layer subtraction: at least so
+#: many, and one for so many layers. Prefixes are half a model long, so that these turns take half
+#: of the time that the prefixes take.
+_FEWEST_TURNS: Final = 10
+_LAYERS_A_TURN: Final = 8
 
 
 def layer_subtraction(
@@ -665,7 +668,7 @@ def layer_subtraction(
     found = _find(model, inputs)
     layers, notes = found.called, found.notes
     *prefixes, end = _prefixes(model, inputs, found)
-    turns = range(_TURNS)
+    turns = range(max(_FEWEST_TURNS, len(layers) // _LAYERS_A_TURN))
     calls: dict[str, Callable[[], Any]] = {f"upto {n}": call for n, call in enumerate(prefixes)}
     calls |= {f"end {turn}": end for turn in turns}
     calls |= {f"whole {turn}": lambda: model(*inputs) for turn in turns}
