@@ -192,6 +192,8 @@ def _bench(kind: str, run: Row, rows: list[Row], path: Path, derived: Row | None
     words += [f"{k} {v}" for k, v in versions.items() if k in ("torch", "triton", "python")]
     if "date" in run:
         words.append(str(run["date"]))
+    if run.get("processes", 1) > 1:
+        words.append(f"contenders made by {run['processes']} processes side by side")
     return Bench(
         kind,
         device,

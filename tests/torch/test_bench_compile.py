@@ -72,6 +72,27 @@ def test_end_to_end_measures_only_what_is_missing(small, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+def test_an_executor_that_does_not_end_is_left_out_with_its_reason(
+    small, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(compile_models.EXECUTORS, "cpu", ["eager", "fx", "torchscript-trace"])
+    left_out = {("squeezenet1_1", "cpu"): {"torchscript-trace": "it does not end"}}
+    monkeypatch.setattr(compile_models, "LEFT_OUT", left_out)
+    out = tmp_path / "models.json"
+    given = [str(out), *QUICK, "--only", "end_to_end"]
+    assert compile_models.main(given) == 0
+    assert "torchscript-trace is left out: it does not end" in capsys.readouterr().out
+    (row,) = json.loads(out.read_text())["end_to_end"]
+    assert list(row["members"]) == ["eager", "fx"]
+    assert row["left_out"] == {"torchscript-trace": "it does not end"}
+    # Who names it gets it.
+    out.unlink()
+    assert compile_models.main([*given, "--executors", "eager", "torchscript-trace"]) == 0
+    (row,) = json.loads(out.read_text())["end_to_end"]
+    assert list(row["members"]) == ["eager", "torchscript-trace"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
 def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
     out = tmp_path / "oracle.json"
     given = [str(out), *QUICK, "--units", "2", "--executors", "eager", "eager+channels_last"]

@@ -479,6 +479,7 @@ def test_tables_of_experiments_of_two_devices(tmp_path):
             "machine": {"gpu": "a GPU", "cpu": "a CPU"},
             "versions": {"torch": "2"},
             "left_out": 3,
+            "processes": 8 if device == "cuda" else 1,
             "rows": rows,
         }
         (tmp_path / f"compile_convolutions_{device}.json").write_text(json.dumps(document))
@@ -487,6 +488,7 @@ def test_tables_of_experiments_of_two_devices(tmp_path):
     assert text.count(line) == 2
     assert text.index("a GPU") < text.index("a CPU")
     assert "3 cases left out by the budget." in text
+    assert text.count("contenders made by 8 processes side by side") == 1
     (tmp_path / "compile_convolutions_cpu.json").write_text("{")
     with pytest.raises(BenchFormatError):
         render_experiments.page(tmp_path)
