@@ -23,8 +23,9 @@ setup:
 demo: setup
 	$(PY) -m benches.demo_lenet
 
+# Much of the suite waits for compilers: two processes take little more than half of the time.
 test: lint
-	$(PY) -m pytest
+	$(PY) -m pytest -n 2 --dist loadfile
 
 test-slow: setup
 	$(PY) -m pytest -m slow
