@@ -352,6 +352,17 @@ def _optional(distribution: str, error: Exception) -> ExecutorUnavailableError:
     )
 
 
+@contextlib.contextmanager
+def _without_effect(owner: Any, name: str) -> Iterator[None]:
+    """Let calls of a function in a module do nothing."""
+    function = getattr(owner, name)
+    setattr(owner, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)
+
+
 def _thunder_profile(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     """Make lightning-thunder's choice: each graph by the fastest of thunder, Inductor, eager."""
     with _quiet():
@@ -360,12 +371,8 @@ def _thunder_profile(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
         except Exception as error:
             raise _optional("lightning-thunder", error) from error
         # It starts with a reset of dynamo, which would throw away what others have compiled.
-        reset = torch.compiler.reset
-        torch.compiler.reset = lambda: None
-        try:
+        with _without_effect(torch.compiler, "reset"):
             profiled = untyped(thunder_profile)(model)
-        finally:
-            torch.compiler.reset = reset
         profiled(*inputs)
         chosen: Run = untyped(thunder_optimize)(profiled)
     return chosen
@@ -379,17 +386,15 @@ def _torch_as_before() -> Iterator[None]:
     accelerator, and CUDA streams cannot be entered any more. It switches off the fast path of
     attention, which changes the interpreted members.
     """
-    utils, device_module = untyped(torch.utils), "_register_device_module"
-    named = utils.rename_privateuse1_backend, getattr(torch, device_module)
     fast = torch.backends.mha.get_fastpath_enabled()
-    utils.rename_privateuse1_backend = lambda _name: None
-    setattr(torch, device_module, lambda _name, _module: None)
-    try:
-        yield
-    finally:
-        utils.rename_privateuse1_backend, before = named
-        setattr(torch, device_module, before)
-        torch.backends.mha.set_fastpath_enabled(fast)
+    with (
+        _without_effect(torch.utils, "rename_privateuse1_backend"),
+        _without_effect(torch, "_register_device_module"),
+    ):
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextlib.contextmanager
@@ -399,13 +404,14 @@ def _sharing_memory() -> Iterator[None]:
     The variable is read when JAX first uses its devices; one that the user has set is kept.
     """
     name = "XLA_PYTHON_CLIENT_PREALLOCATE"
-    given = os.environ.get(name)
-    os.environ[name] = given or "false"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "false"
     try:
         yield
     finally:
-        if given is None:
-            del os.environ[name]
+        del os.environ[name]
 
 
 def _jax(model: nn.Module, inputs: tuple[Any, ...]) -> Run:

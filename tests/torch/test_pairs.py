@@ -663,10 +663,11 @@ def test_jax_is_asked_to_share_the_memory_unless_the_user_has_decided(monkeypatc
     with executors._sharing_memory():
         assert os.environ[name] == "false"
     assert name not in os.environ
-    monkeypatch.setenv(name, "true")
-    with executors._sharing_memory():
-        assert os.environ[name] == "true"
-    assert os.environ[name] == "true"
+    for decided in ("true", ""):
+        monkeypatch.setenv(name, decided)
+        with executors._sharing_memory():
+            assert os.environ[name] == decided
+        assert os.environ[name] == decided
 
 
 @pytest.mark.slow
