@@ -8,7 +8,8 @@ a command that stores a row per case:
 
 A case is not begun when, going by the last three, the budget would end before it; what was left
 out is printed and counted in the file. An existing file of the same experiment, scale, device and
-versions is continued; Ctrl-C keeps what is done; ``--again`` starts afresh.
+versions is continued; Ctrl-C keeps what is done; ``--again`` starts afresh. ``--processes N``
+makes the contenders of N cases side by side and times one case at a time.
 """
 
 from __future__ import annotations
@@ -459,6 +460,7 @@ def run(
     seconds = experiment.budget_s[scale] if budget_s is None else budget_s
     cases = experiment.cases(device, scale)
     keys = [_key(case) for case in cases]
+    place = {key: number for number, key in enumerate(keys, 1)}
     rows = _earlier(output, settings, keys) if output is not None and output.exists() else []
     done = {_key(row["case"]) for row in rows}
     todo = [case for case, key in zip(cases, keys, strict=True) if key not in done]
@@ -485,15 +487,14 @@ def run(
                 done.add(_key(case))
                 document["left_out"] = len(cases) - len(done)
                 save(output, document)
-                number = keys.index(_key(case)) + 1
                 say(
-                    f"{number}/{len(cases)}, {budget.elapsed:.0f} s of {seconds:g} s: "
+                    f"{place[_key(case)]}/{len(cases)}, {budget.elapsed:.0f} s of {seconds:g} s: "
                     f"{summary(case, rows[-1])}"
                 )
         document["interrupted"] = False
     except KeyboardInterrupt:
         say(f"Interrupted after {len(rows)} of {len(cases)} cases; the same command goes on.")
-    rows.sort(key=lambda row: keys.index(_key(row["case"])))
+    rows.sort(key=lambda row: place[_key(row["case"])])
     left_out = [case for case, key in zip(cases, keys, strict=True) if key not in done]
     for case in left_out[:SAID]:
         say(f"left out: {_text(case)}")

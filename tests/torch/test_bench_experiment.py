@@ -127,7 +127,8 @@ def one_to_four(_device, _scale):
 
 
 def killing(_device, _scale):
-    return numbers(1, 99)
+    # The last one begins when one of the others has been stored.
+    return numbers(1, 2, 99)
 
 
 def with_process(case, device):
@@ -170,8 +171,11 @@ def test_a_process_that_ends_loses_no_other_case(tmp_path):
     crashing = Experiment("many", killing, with_process)
     with pytest.raises(ProcessEndedError, match=r"n 99.*--processes 1"):
         experiment.run(crashing, path, "cpu", "small", say=lambda _: None, processes=2)
-    if path.exists():
-        assert json.loads(path.read_text())["interrupted"]
+    stored = json.loads(path.read_text())
+    assert stored["interrupted"]
+    assert {row["case"]["n"] for row in stored["rows"]} <= {1, 2}
+    assert stored["rows"]
+    assert stored["left_out"] == 3 - len(stored["rows"])
     assert not multiprocessing.active_children()
 
 
