@@ -21,6 +21,7 @@ from benches.experiment import save
 from benches.render_docs import Results
 from pytest_udftorch import layers
 
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
 QUICK = ["--batches", "1", "--models", "squeezenet1_1", "--runs", "6", "--rounds", "1"]
 
 
@@ -45,7 +46,7 @@ def small(monkeypatch):
     torch.set_num_threads(threads)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+@ON_CPU
 def test_end_to_end_measures_only_what_is_missing(small, tmp_path, monkeypatch):
     out = tmp_path / "models.json"
     given = [str(out), *QUICK, "--only", "end_to_end", "--executors", "eager", "fx"]
@@ -71,7 +72,7 @@ def test_end_to_end_measures_only_what_is_missing(small, tmp_path, monkeypatch):
         compile_models.main([str(tmp_path / "none" / "models.json"), *given[1:]])
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+@ON_CPU
 def test_an_executor_that_does_not_end_is_left_out_with_its_reason(
     small, tmp_path, monkeypatch, capsys
 ):
@@ -92,7 +93,7 @@ def test_an_executor_that_does_not_end_is_left_out_with_its_reason(
     assert list(row["members"]) == ["eager", "torchscript-trace"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+@ON_CPU
 def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
     out = tmp_path / "oracle.json"
     given = [str(out), *QUICK, "--units", "2", "--executors", "eager", "eager+channels_last"]
@@ -121,7 +122,7 @@ def test_stopped_search_of_a_plan_goes_on(small, tmp_path, monkeypatch):
     assert cell["plan_over"]["best_uniform"]["low"] >= 1 or cell["replaced_by"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+@ON_CPU
 def test_a_model_in_one_unit_is_stored(small, tmp_path, capsys, monkeypatch):
     out = tmp_path / "oracle.json"
     monkeypatch.setattr(compile_oracle, "OPPONENTS", {"cpu": []})
@@ -131,7 +132,7 @@ def test_a_model_in_one_unit_is_stored(small, tmp_path, capsys, monkeypatch):
     assert "RESULT squeezenet1_1" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
+@ON_CPU
 @pytest.mark.parametrize("method", ["layer_times", "layer_subtraction"])
 def test_a_validation_that_is_cut_short_is_not_stored(small, tmp_path, monkeypatch, capsys, method):
     out = tmp_path / "models.json"
