@@ -627,7 +627,7 @@ def _prefixes(model: nn.Module, inputs: tuple[Any, ...], found: _Found) -> list[
 #: Turns of the longest prefix and of the whole model in a run of layer subtraction: at least so
 #: many, and one for so many layers. Prefixes are half a model long, so that these turns take half
 #: of the time that the prefixes take.
-_FEWEST_TURNS: Final = 10
+_FEWEST_TURNS: Final = 20
 _LAYERS_A_TURN: Final = 8
 
 
@@ -649,7 +649,8 @@ def layer_subtraction(
 
     The sum of all differences is the longest prefix less the shortest, whatever lies between.
     The longest prefix and the whole model, which the sum is compared with, therefore take
-    several turns in each run.
+    several turns in each run, side by side: the longest prefix is the whole model and the median
+    of what it took longer than its neighbour, so that a shared machine's slow moments cancel.
 
     Args:
         model: any module; runs under ``no_grad``.
@@ -672,10 +673,17 @@ def layer_subtraction(
     calls: dict[str, Callable[[], Any]] = {f"upto {n}": call for n, call in enumerate(prefixes)}
     calls |= {f"end {turn}": end for turn in turns}
     calls |= {f"whole {turn}": lambda: model(*inputs) for turn in turns}
+    pairs = [(f"end {turn}", f"whole {turn}") for turn in turns]
     with torch.no_grad():
-        timed: Comparison = timer.compare(calls)
+        timed: Comparison = timer.compare(calls, together=pairs)
+    whole = _middle([timed[name] for _, name in pairs])
+    longer = [
+        [a - b for a, b in zip(timed[one].runs_ns, timed[other].runs_ns, strict=True)]
+        for one, other in pairs
+    ]
+    ends = [run + median(more) for run, *more in zip(whole.runs_ns, *longer, strict=True)]
     upto = [timed[f"upto {n}"].runs_ns for n in range(len(prefixes))]
-    upto.append(_middle([timed[f"end {turn}"] for turn in turns]).runs_ns)
+    upto.append(tuple(ends))
     shown = [*layers, Layer("(after the last layer)", "")]
     rows = [
         LayerRow(layer, tuple(b - a for a, b in zip(before, after, strict=True)))
@@ -683,9 +691,7 @@ def layer_subtraction(
     ]
     if timed.interrupted:
         notes.append(f"interrupted after {len(upto[0])} of {runs} runs")
-    whole = _middle([timed[f"whole {turn}"] for turn in turns])
-    stopped = timed.interrupted
-    return LayerReport("layer subtraction", tuple(rows), whole, tuple(notes), stopped)
+    return LayerReport("layer subtraction", tuple(rows), whole, tuple(notes), timed.interrupted)
 
 
 def _total(event: Any, attribute: str) -> float:

@@ -1,3 +1,4 @@
+import functools
 import sys
 
 import pytest
@@ -87,6 +88,21 @@ def test_outputs_live_until_the_run_is_over():
     assert Output.alive == 0
 
 
+def test_what_belongs_together_takes_its_turns_side_by_side():
+    order = []
+    names = ["a", "b", "c", "d"]
+    calls = {name: functools.partial(order.append, name) for name in names}
+    timer = timers.SyncTimer("cpu", runs=40, rounds=1, warmup=0)
+    timed = timer.compare(calls, together=[("b", "d")])
+    # A turn is a settling call and one round.
+    runs = ["".join(order[n : n + 8 : 2]) for n in range(0, len(order), 8)]
+    assert len(runs) == 40
+    assert all("bd" in run or "db" in run for run in runs)
+    assert {"bd" in run for run in runs} == {True, False}
+    assert {run[0] for run in runs} == set(names)
+    assert list(timed.timings) == names
+
+
 def test_interrupted_measurement_keeps_its_complete_runs():
     def stop(done, _runs, _text):
         if done == 7:
@@ -171,6 +187,16 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
             lambda: timers.SyncTimer("cpu").compare([busy(1)]),
             timers.NoContenderError,
             "{name: callable}",
+        ),
+        (
+            lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=[("a", "b")]),
+            timers.NoContenderError,
+            "'b', which is no contender",
+        ),
+        (
+            lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=["a", "a"]),
+            timers.NoContenderError,
+            "'a', which .* twice",
         ),
         (
             lambda: samples.median(()),
