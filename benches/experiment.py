@@ -19,7 +19,6 @@ import contextlib
 import datetime
 import fcntl
 import functools
-import gc
 import json
 import multiprocessing
 import os
@@ -365,21 +364,18 @@ def _timed(
 def _one_by_one(
     experiment: Experiment, cases: list[Case], device: str, scale: str, budget: _Budget
 ) -> Generator[Measured, None, None]:
-    _load_compiler(device)
-    try:
-        for case in cases:
-            if not budget.allows_another():
-                return
-            yield _timed(experiment, case, device, scale)
-    finally:
-        gc.unfreeze()
+    _warm_compiler(device)
+    for case in cases:
+        if not budget.allows_another():
+            return
+        yield _timed(experiment, case, device, scale)
 
 
 def _begin_process(device: str) -> None:
     # Ctrl-C reaches all processes of a command. The first one says so; the others end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _set_flags()
-    _load_compiler(device)
+    _warm_compiler(device)
 
 
 def _side_by_side(
@@ -511,17 +507,6 @@ def _warm_compiler(device: str) -> None:
     """Compile something: a process's first compilation loads the compiler, which is no case."""
     with torch.no_grad():
         torch.compile(lambda x: x @ x + 1, dynamic=False)(torch.ones(8, 8, device=device))
-
-
-def _load_compiler(device: str) -> None:
-    """Warm the compiler up, and spare the garbage collector what is loaded by then.
-
-    On CUDA a timer collects before it measures; through the compiler's modules that takes longer
-    than most cases do.
-    """
-    _warm_compiler(device)
-    gc.collect()
-    gc.freeze()
 
 
 def _text(case: Case) -> str:

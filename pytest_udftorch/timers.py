@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import platform
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -303,15 +304,35 @@ def _no_collection(device: torch.device) -> Iterator[None]:
     """Keep Python's garbage collector from running inside a timed round."""
     was_on = gc.isenabled()
     if device.type == "cuda":
-        # Garbage may hold memory of the GPU, and a lack of that starts no collection. On CPU one
-        # would take longer than most measurements: half a second once the compiler is loaded.
-        gc.collect()
+        # Garbage may hold memory of the GPU, and a lack of that starts no collection. Where there
+        # is enough none is needed: once the compiler is loaded a collection takes half a second.
+        free, total = torch.cuda.mem_get_info(device)
+        if free < total / 2:
+            gc.collect()
     gc.disable()
     try:
         yield
     finally:
         if was_on:
             gc.enable()
+
+
+def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return what is shuffled as one: the groups, and each other name alone."""
+    alone = dict.fromkeys(names)
+    for name in itertools.chain.from_iterable(together):
+        if name not in alone:
+            raise NoContenderError(
+                f"together names {name!r}, which is no contender or stands in it twice. Name "
+                "contenders, each once at most."
+            )
+        del alone[name]
+    return [*((name,) for name in alone), *together]
+
+
+def _shuffled(units: Sequence[Sequence[str]], rng: random.Random) -> list[str]:
+    order = rng.sample(units, k=len(units))
+    return [name for unit in order for name in rng.sample(unit, k=len(unit))]
 
 
 _EMPTY: Final = "\0empty"
@@ -434,7 +455,9 @@ class SyncTimer:
         """Time one callable; see :meth:`compare`."""
         return self.compare({name: call})[name]
 
-    def compare(self, contenders: Mapping[str, Call]) -> Comparison:
+    def compare(
+        self, contenders: Mapping[str, Call], *, together: Sequence[Sequence[str]] = ()
+    ) -> Comparison:
         """Time the contenders, interleaved.
 
         Outputs of a run are kept until its clocks have been read, so that freeing them is
@@ -442,9 +465,13 @@ class SyncTimer:
 
         Args:
             contenders: callables without arguments, by name.
+            together: groups of names. In each run those of a group take their turns one after
+                the other, in random order: what slows a shared machine down for a while then
+                falls on all of them.
 
         Raises:
-            NoContenderError: none given, or what is given cannot be called.
+            NoContenderError: none given, what is given cannot be called, or ``together`` names
+                what is none or names one twice.
             KeyboardInterrupt: on Ctrl-C before the first run was complete.
         """
         if not contenders:
@@ -455,6 +482,7 @@ class SyncTimer:
                 "{name: callable}, of time() one callable: lambda: model(x), for instance."
             )
         calls: dict[str, Call] = {**contenders, _EMPTY: _nothing}
+        units = _units(calls, together)
         wall: dict[str, list[float]] = {name: [] for name in calls}
         event: dict[str, list[float]] = {name: [] for name in calls}
         launch: dict[str, list[float]] = {name: [] for name in calls}
@@ -470,7 +498,7 @@ class SyncTimer:
             with _no_collection(self.device):
                 for done in range(1, self.runs + 1):
                     complete: dict[str, _Rounds] = {}
-                    for name in rng.sample(list(calls), k=len(calls)):
+                    for name in _shuffled(units, rng):
                         rounds = self._run(calls[name])
                         rounds.alive.clear()
                         complete[name] = rounds

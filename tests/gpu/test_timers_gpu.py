@@ -1,5 +1,8 @@
 """The timers on a CUDA device; every test is skipped, with the reason, without one."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -49,6 +52,32 @@ def test_flush_makes_a_read_of_resident_data_slower():
     # The flush hides the launch, so only the ranking of launch against event is stable.
     assert min(flushed.launch_ns) > 0
     assert resident.device == flushed.device == "cuda"
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_garbage_is_collected_where_it_may_take_the_memory_that_is_needed(short):
+    class Holder:
+        """Refers to itself, so that only a collection frees it."""
+
+        def __init__(self, count):
+            self.data = torch.empty(count, dtype=torch.uint8, device="cuda")
+            self.own = self
+
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    count = int(0.6 * total) if short else 1 << 20
+    if count > free:
+        pytest.skip(f"{free} of {total} bytes of the GPU are free")
+    held = weakref.ref(Holder(count))
+    gc.disable()
+    try:
+        assert held() is not None
+        timers.SyncTimer("cuda", runs=1, rounds=1).time(torch.ones(1, device="cuda").sum)
+        assert (held() is None) == short
+    finally:
+        gc.enable()
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def test_layers_on_the_gpu_sum_to_less_than_the_synchronised_whole():
