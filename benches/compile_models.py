@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 import torchvision
 
-from benches.experiment import missing_folder, save, turn
+from benches.experiment import differing, missing_folder, save, turn
 from pytest_udftorch import layers
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.pairs import model_pair
@@ -136,14 +136,15 @@ def begin(path, device, lists):
 
     A file of another machine, or of other versions, ends the command: it would be overwritten.
     """
-    fresh = {**describe_device(device), **{name: [] for name in lists}}
+    settings = describe_device(device)
+    fresh = {**settings, **{name: [] for name in lists}}
     if missing := missing_folder(path):
         sys.exit(missing)
     if not path.exists():
         return fresh
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        other = [k for k in ("device", "machine", "versions", "flags") if found[k] != fresh[k]]
+        other = differing(found, settings)
     except (OSError, ValueError, KeyError, TypeError):
         sys.exit(f"{path} is no stored result of a bench. Name another file, or delete it.")
     if other:

@@ -26,7 +26,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
@@ -298,21 +298,34 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         rows = list(document["rows"])
-        # Files from before there were several processes do not say that they are of one.
-        found = {k: {"processes": 1, **document}.get(k) for k in settings}
+        others = differing(document, settings)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResumeError(
             f"{path} is no stored result of this bench ({type(error).__name__}). Name another "
             "file, or delete it."
         ) from error
-    differing = [k for k in settings if found[k] != settings[k]]
-    if differing:
+    if others:
         raise ResumeError(
-            f"{path} was measured with another {', '.join(differing)}, and rows of both would be "
+            f"{path} was measured with another {', '.join(others)}, and rows of both would be "
             "mixed. Name another file, or delete it."
         )
     by_key = {_key(row["case"]): row for row in rows if "error" not in row}
     return [by_key[key] for key in keys if key in by_key]
+
+
+def differing(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Return the settings in which a stored document differs.
+
+    Older files do not name the kernels that torch chose for the CPU, nor one process: they are
+    taken to be alike in that.
+
+    Raises:
+        KeyError, TypeError: ``found`` does not describe a machine.
+    """
+    capability = settings["machine"]["torch_capability"]
+    machine = {"torch_capability": capability, **found["machine"]}
+    document = {"processes": 1, **found, "machine": machine}
+    return [key for key, value in settings.items() if document.get(key) != value]
 
 
 def missing_folder(path: Path) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benches.markdown import table
+from pytest_udftorch.environment import cpu_caption
 
 Document = Mapping[str, Any]
 
@@ -41,7 +42,7 @@ def _times(found: Mapping[str, Any], key: str) -> str:
 def source(document: Document) -> str:
     """Return one line for the machine and the versions."""
     machine, versions = document["machine"], document["versions"]
-    device = machine.get("gpu") or f"{machine['cpu']}, {machine['threads']} threads"
+    device = machine.get("gpu") or cpu_caption(machine)
     names = ", ".join(f"{name} {version}" for name, version in versions.items())
     note = f" Note: {document['note']}." if "note" in document else ""
     return f"{device}; {names}.{note}"

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from pytest_udftorch import charts
 from pytest_udftorch.charts import Axis, Bar, Series
+from pytest_udftorch.environment import cpu_caption
 from pytest_udftorch.errors import BenchFormatError, NoProfileError
 from pytest_udftorch.profile import time_text
 from pytest_udftorch.report import Cell, table, text_cell
@@ -186,9 +187,7 @@ def _bench(kind: str, run: Row, rows: list[Row], path: Path, derived: Row | None
     machine, versions = run.get("machine", {}), run.get("versions", {})
     device = str(run["device"])
     chip = machine.get("gpu") if device == "cuda" else machine.get("cpu")
-    words = [str(chip or device)]
-    if device == "cpu" and "threads" in machine:
-        words.append(f"{machine['threads']} threads")
+    words = [cpu_caption(machine) if chip and device == "cpu" else str(chip or device)]
     words += [f"{k} {v}" for k, v in versions.items() if k in ("torch", "triton", "python")]
     if "date" in run:
         words.append(str(run["date"]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,13 @@ def caption(environment: dict[str, Any]) -> str:
         f"{machine['torch_capability']} kernels; torch {versions['torch']}, Python "
         f"{versions['python']}, clang {clang}, {versions['libc']}; {environment['date']}."
     )
+
+
+def cpu_caption(machine: Mapping[str, Any]) -> str:
+    """Return what is known of a CPU: model, threads, the kernels that torch chose for it."""
+    words = [str(machine["cpu"])]
+    if "threads" in machine:
+        words.append(f"{machine['threads']} threads")
+    if "torch_capability" in machine:
+        words.append(f"torch's {machine['torch_capability']} kernels")
+    return ", ".join(words)

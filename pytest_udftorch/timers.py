@@ -108,7 +108,12 @@ def require_device(device: str | torch.device) -> torch.device:
 def describe_device(device: str | torch.device) -> dict[str, Any]:
     """Return machine, versions and the flags that change speed, as a JSON object."""
     found = require_device(device)
-    machine: dict[str, Any] = {"cpu": cpu_model(), "threads": torch.get_num_threads()}
+    machine: dict[str, Any] = {
+        "cpu": cpu_model(),
+        "threads": torch.get_num_threads(),
+        # Machines of one name may differ in it, and torch's kernels with them.
+        "torch_capability": torch.backends.cpu.get_cpu_capability(),
+    }
     if found.type == "cuda":
         properties = torch.cuda.get_device_properties(found)
         machine["gpu"] = properties.name

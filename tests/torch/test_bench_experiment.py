@@ -274,16 +274,27 @@ def test_a_file_of_something_else_is_not_touched(tmp_path):
     before = path.read_text()
     with pytest.raises(ResumeError, match="another scale"):
         experiment.run(squares([1]), path, "cpu", "full", say=lambda _: None)
-    changed = json.loads(before)
-    changed["versions"]["torch"] = "1.0"
-    path.write_text(json.dumps(changed))
-    with pytest.raises(ResumeError, match="another versions"):
-        experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
+    for part, key in (("versions", "torch"), ("machine", "torch_capability")):
+        changed = json.loads(before)
+        changed[part][key] = "1.0"
+        path.write_text(json.dumps(changed))
+        with pytest.raises(ResumeError, match=f"another {part}"):
+            experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
     for content in ("", "[]", '{"experiment": "squares"}', before[:-30]):
         path.write_text(content)
         with pytest.raises(ResumeError, match="no stored result"):
             experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
         assert path.read_text() == content
+
+
+def test_a_file_that_does_not_name_the_kernels_is_continued(tmp_path):
+    path = tmp_path / "out.json"
+    document = experiment.run(squares([1]), path, "cpu", "small", say=lambda _: None)
+    row = {**document["rows"][0], "note": "of the first run"}
+    older = {k: v for k, v in document["machine"].items() if k != "torch_capability"}
+    path.write_text(json.dumps({**document, "machine": older, "rows": [row]}))
+    found = experiment.run(squares([1, 2]), path, "cpu", "small", say=lambda _: None)
+    assert [r.get("note") for r in found["rows"]] == ["of the first run", None]
 
 
 def test_the_command(tmp_path, capsys):

@@ -154,6 +154,7 @@ def test_device_description_names_versions_and_flags():
     found = timers.describe_device("cpu")
     assert found["versions"]["torch"] == torch.__version__
     assert found["machine"]["cpu"]
+    assert found["machine"]["torch_capability"] == torch.backends.cpu.get_cpu_capability()
     assert "cudnn.benchmark" in found["flags"]
 
 

@@ -49,6 +49,14 @@ def page(*paths):
     return report.page(bench_report.sections(benches), title="t")
 
 
+def test_a_machine_is_named_with_its_threads_and_kernels(tmp_path):
+    given = document("compile_convolutions", [CONVOLUTION])
+    given["machine"]["torch_capability"] = "AVX2"
+    (bench,) = bench_report.load_all([write(tmp_path, given)])
+    assert bench.where == "a CPU"
+    assert bench.about == "a CPU, 2 threads, torch's AVX2 kernels, torch 2"
+
+
 def test_every_stored_bench_is_drawn():
     assert RESULTS
     text = page(*RESULTS)
