@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ from benches import (
 from benches.blocks import one_thread
 from benches.experiment import Experiment, Prepared, ProcessEndedError, ResumeError
 from pytest_udftorch.errors import BenchFormatError
+from pytest_udftorch.pairs import accuracy
 
 ROOT = Path(__file__).parents[2]
 
@@ -339,6 +341,21 @@ def test_the_product_in_cpp_is_right_at_every_edge():
         a, b = torch.randn(n, n), torch.randn(n, n)
         found = compile_matmul.by_cpp(a, b)()
         torch.testing.assert_close(found, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("n", [128, 4000, 17500])
+def test_sums_in_order_are_allowed_and_factors_of_tf32_are_not(n):
+    generator = torch.Generator().manual_seed(n)
+    a, b = (torch.randn(k, generator=generator) for k in ((8, n), (n, 16)))
+    wanted = a.double() @ b.double()
+    interpreted = accuracy(a @ b, wanted).distance
+    terms = (a[:, :, None] * b).numpy()
+    in_order = torch.from_numpy(np.cumsum(terms, axis=1, dtype=np.float32)[:, -1].copy())
+    # TF32 keeps 10 bits of a significand.
+    a32, b32 = ((x.view(torch.int32) & -(1 << 13)).view(torch.float32) for x in (a, b))
+    limit = compile_matmul.allowed(n, interpreted)
+    assert interpreted < accuracy(in_order, wanted).distance < limit
+    assert accuracy(a32 @ b32, wanted).distance > 10 * limit
 
 
 def test_a_wrong_product_is_not_timed(monkeypatch):
