@@ -54,12 +54,10 @@ COMPILE = tuple(
 COMMANDS |= {
     n: (
         f"benches.{n}", str(stored.RESULTS / f"{n}_cpu.json"),
-        "--device", "cpu", "--budget", "600", "--again",
+        "--device", "cpu", "--scale", "full", "--budget", "1800", "--again",
     )
     for n in COMPILE
 }  # fmt: skip
-#: A perceptron needs many convolutions to learn from.
-COMMANDS["compile_predictor"] += ("--scale", "full")
 
 
 def condensed(document: dict[str, Any]) -> dict[str, Any]:
