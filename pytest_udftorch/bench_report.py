@@ -278,7 +278,7 @@ class _Colors:
 
     def __call__(self, name: str) -> tuple[int, int]:
         number = self.names.setdefault(name, len(self.names))
-        return number % charts.COLORS, (number + number // charts.COLORS) % 4
+        return number, (number + number // charts.COLORS) % 4
 
     def legend(
         self,

@@ -1,7 +1,8 @@
 """Charts as SVG for the report: lines and dots, bars, densities. Pure functions.
 
 Colors are classes of page/report.css, so that a chart follows the reader's light or dark
-scheme. A series is told by its marker as well as by its color. All text is escaped here.
+scheme. A series is told by its marker as well as by its color; bars past the last color are
+outlined. All text is escaped here.
 """
 
 from __future__ import annotations
@@ -247,7 +248,7 @@ class Bar:
     Attributes:
         value: its length.
         text: at its end.
-        color: number of the color.
+        color: number of the color; the first ones come again as outlines.
         name: for the tip.
         mark: a value to mark across the bar, such as a published one.
     """
@@ -257,6 +258,10 @@ class Bar:
     color: int
     name: str
     mark: float | None = None
+
+
+def _of_bar(color: int) -> str:
+    return f"c{color % COLORS}{' outlined' * (color >= COLORS)}"
 
 
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) -> str:
@@ -285,7 +290,7 @@ def bars(groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) -> str:
             start, width = min(base, end), abs(end - base)
             shown = max(end, base, scale(bar.mark) if bar.mark is not None else 0) + 4
             parts.append(
-                f'<rect class="c{bar.color % COLORS}" x="{start:.1f}" y="{y}" '
+                f'<rect class="{_of_bar(bar.color)}" x="{start:.1f}" y="{y}" '
                 f'width="{max(width, 0.5):.1f}" height="{thick - 2}">'
                 f"<title>{escape(name)}, {escape(bar.name)}: {escape(bar.text)}</title></rect>"
                 f'<text class="value" x="{shown:.1f}" y="{y + thick - 3}">'
@@ -383,7 +388,7 @@ def legend(
     items = []
     for name, color, marker in entries:
         shape = (
-            f'<rect class="c{color % COLORS}" x="2" y="1" width="30" height="10"/>'
+            f'<rect class="{_of_bar(color)}" x="2" y="1" width="30" height="10"/>'
             if marker is None
             else f'<polyline class="c{color % COLORS}" points="2,6 32,6"/>' * joined
             + f'{_marker(marker, 17, 6)} class="c{color % COLORS}"/>'

@@ -73,6 +73,15 @@ def test_bars_begin_at_the_guide_and_end_at_their_value():
     assert float(mark.get("x1")) == pytest.approx(start + float(b.get("width")), abs=0.3)
 
 
+def test_more_bars_than_colors_differ_as_their_names_in_the_legend_do():
+    count = 2 * charts.COLORS
+    found = [Bar(1.0 + n, "", n, f"b{n}") for n in range(count)]
+    drawn = [r.get("class") for r in parse(charts.bars([("g", found)], Axis("x"))).iter("rect")]
+    listed = parse(charts.legend([(bar.name, bar.color, None) for bar in found]))
+    assert drawn == [r.get("class") for r in listed.iter("rect")]
+    assert len(set(drawn)) == count
+
+
 def test_a_density_is_highest_where_most_values_are():
     values = [1.0, 1.01, 0.99, 1.02, 4.0]
     svg = parse(charts.density([("s", values)], Axis("times faster", log=True)))
