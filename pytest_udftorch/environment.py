@@ -62,17 +62,17 @@ def caption(environment: dict[str, Any]) -> str:
     """Return one line of text for the place where the numbers are shown."""
     machine, versions = environment["machine"], environment["versions"]
     clang = versions["clang"].split("version ")[-1].split(" ")[0]
-    cores = machine["cores"]
     return (
-        f"{machine['cpu']}, {cores} {'core' if cores == 1 else 'cores'}, torch's "
-        f"{machine['torch_capability']} kernels; torch {versions['torch']}, Python "
-        f"{versions['python']}, clang {clang}, {versions['libc']}; {environment['date']}."
+        f"{cpu_caption(machine)}; torch {versions['torch']}, Python {versions['python']}, "
+        f"clang {clang}, {versions['libc']}; {environment['date']}."
     )
 
 
 def cpu_caption(machine: Mapping[str, Any]) -> str:
-    """Return what is known of a CPU: model, threads, the kernels that torch chose for it."""
+    """Return what is known of a CPU: model, cores, threads, the kernels that torch chose for it."""
     words = [str(machine["cpu"])]
+    if "cores" in machine:
+        words.append(f"{machine['cores']} {'core' if machine['cores'] == 1 else 'cores'}")
     if "threads" in machine:
         words.append(f"{machine['threads']} threads")
     if "torch_capability" in machine:

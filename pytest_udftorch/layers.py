@@ -671,9 +671,9 @@ def layer_subtraction(
     *prefixes, end = _prefixes(model, inputs, found)
     turns = range(max(_FEWEST_TURNS, len(layers) // _LAYERS_A_TURN))
     calls: dict[str, Callable[[], Any]] = {f"upto {n}": call for n, call in enumerate(prefixes)}
-    calls |= {f"end {turn}": end for turn in turns}
-    calls |= {f"whole {turn}": lambda: model(*inputs) for turn in turns}
     pairs = [(f"end {turn}", f"whole {turn}") for turn in turns]
+    for one, other in pairs:
+        calls |= {one: end, other: lambda: model(*inputs)}
     with torch.no_grad():
         timed: Comparison = timer.compare(calls, together=pairs)
     whole = _middle([timed[name] for _, name in pairs])
