@@ -210,8 +210,9 @@ def validation(document: Document) -> list[str]:
         f"Waiting after every layer makes a pass {min(sync):.2f} to {max(sync):.2f} times as long; "
         "hooks, clocks, waiting and the profiler together "
         f"{min(most):.2f} to {max(most):.2f} times. The sum of layer subtraction is within "
-        f"{100 * subtracted:.1f} % of end to end in all {len(rows)} models; that of layers timed "
-        f"by hooks is up to {100 * hooked:.0f} % off."
+        # Bounds are rounded up.
+        f"{math.ceil(1000 * subtracted) / 10:.1f} % of end to end in all {len(rows)} models; that "
+        f"of layers timed by hooks is up to {math.ceil(100 * hooked)} % off."
     )
     return [*table(header, rows), "", finding, "", source(document)]
 

@@ -256,6 +256,15 @@ def test_rooflines_of_another_machine_are_not_shown(stored):
     assert render_compile.plans(stored, other) == render_compile.plans(stored) != with_bounds
 
 
+def test_no_sum_of_layers_is_farther_off_than_the_text_says():
+    document = copy.deepcopy(Results()["compile_validation"])
+    for row in document["validation"]:
+        row |= {"layer_subtraction_share": 0.98749, "layer_timing_share": 1.0341}
+    text = "\n".join(render_compile.validation(document))
+    assert "within 1.3 % of end to end" in text
+    assert "up to 4 % off" in text
+
+
 def test_every_plan_is_slower_than_its_roofline(stored):
     least = {
         (r["model"], r["batch"]): r["roofline_ns"] for r in Results()["compile_bounds"]["rows"]
