@@ -324,6 +324,11 @@ def _no_collection(device: torch.device) -> Iterator[None]:
 
 def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """Return what is shuffled as one: the groups, and each other name alone."""
+    if any(isinstance(group, str) for group in together):
+        raise NoContenderError(
+            "together takes groups of names, and one of them is a name. Give together="
+            '[("a", "b")], also for one group.'
+        )
     alone = dict.fromkeys(names)
     for name in itertools.chain.from_iterable(together):
         if name not in alone:
@@ -476,7 +481,7 @@ class SyncTimer:
 
         Raises:
             NoContenderError: none given, what is given cannot be called, or ``together`` names
-                what is none or names one twice.
+                what is none, names one twice, or holds names instead of groups.
             KeyboardInterrupt: on Ctrl-C before the first run was complete.
         """
         if not contenders:

@@ -195,9 +195,14 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
             "'b', which is no contender",
         ),
         (
-            lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=["a", "a"]),
+            lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=[("a", "a")]),
             timers.NoContenderError,
             "'a', which .* twice",
+        ),
+        (
+            lambda: timers.SyncTimer("cpu").compare({"a": busy(1), "b": busy(1)}, together="ab"),
+            timers.NoContenderError,
+            "groups of names",
         ),
         (
             lambda: samples.median(()),
