@@ -21,7 +21,7 @@ setup:
 	@.ci/setup
 
 demo: setup
-	$(PY) -m benches.demo_lenet
+	$(PY) -m benches.experiments.demo_lenet
 
 # Much of the suite waits for compilers: two processes take little more than half of the time.
 test: lint
@@ -34,6 +34,7 @@ lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	.venv/bin/lint-imports --no-cache
 	$(CLANG_FORMAT) --style=LLVM --dry-run -Werror $(NATIVE_SOURCES)
 
 format: setup
@@ -49,10 +50,10 @@ bench: setup
 
 results: setup
 	$(PY) -m benches.store
-	$(PY) -m benches.render_docs
+	$(PY) -m benches.render.docs
 
 docs: setup
-	$(PY) -m benches.render_docs
+	$(PY) -m benches.render.docs
 
 clean:
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache

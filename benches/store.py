@@ -23,24 +23,29 @@ from typing import Any
 from benches import stored
 
 #: Suites of pytest-benchmark, by the name of their stored file.
-SUITES = {"entry_exit": "benches/test_entry_exit.py", "build": "benches/test_build.py"}
+SUITES = {
+    "entry_exit": "benches/suites/test_entry_exit.py",
+    "build": "benches/suites/test_build.py",
+}
 
 #: Commands that store by themselves.
 COMMANDS = {
     "reach": ("pytest_udftorch.reach", "--store", str(stored.RESULTS / "reach.json")),
-    "demo": ("benches.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
-    "speed": ("benches.speed", "--store"),
-    "compiled_cpu": ("benches.compiled_cpu", "--store"),
-    "speed_analysis": ("benches.speed_analysis", "--store"),
+    "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
+    "speed": ("benches.experiments.speed", "--store"),
+    "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
+    "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
 }
 #: Those that need a GPU; left out unless they are named.
 GPU = {
-    n: (f"benches.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
+    n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
-COMMANDS |= {n: (f"benches.{n}", "--store", str(stored.RESULTS / f"{n}.json")) for n in PROFILE}
+COMMANDS |= {
+    n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json")) for n in PROFILE
+}
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on
 #: a machine that has one (docs/compile.md).
@@ -53,7 +58,7 @@ COMPILE = tuple(
 )  # fmt: skip
 COMMANDS |= {
     n: (
-        f"benches.{n}", str(stored.RESULTS / f"{n}_cpu.json"),
+        f"benches.experiments.{n}", str(stored.RESULTS / f"{n}_cpu.json"),
         "--device", "cpu", "--scale", "full", "--budget", "1800", "--again",
     )
     for n in COMPILE

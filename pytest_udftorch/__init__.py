@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pytest_udftorch.build import Build, build_library
-    from pytest_udftorch.dispatcher import stock
+    from pytest_udftorch.build.python_udf import udf
+    from pytest_udftorch.build.shared import Build, build_library
     from pytest_udftorch.errors import UdfError
-    from pytest_udftorch.library import UdfLibrary, available_libraries, find_library
-    from pytest_udftorch.operator_udfs import operator_udf
-    from pytest_udftorch.python_udf import udf
-    from pytest_udftorch.session import Session, patched, trace
+    from pytest_udftorch.library.description import UdfLibrary, available_libraries, find_library
+    from pytest_udftorch.overrides.dispatcher import stock
+    from pytest_udftorch.overrides.operator_udfs import operator_udf
+    from pytest_udftorch.session.session import Session, patched, trace
 
 __all__ = [
     "Build",
@@ -36,18 +36,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Build": "build",
-    "Session": "session",
+    "Build": "build.shared",
+    "Session": "session.session",
     "UdfError": "errors",
-    "UdfLibrary": "library",
-    "available_libraries": "library",
-    "build_library": "build",
-    "find_library": "library",
-    "operator_udf": "operator_udfs",
-    "patched": "session",
-    "stock": "dispatcher",
-    "trace": "session",
-    "udf": "python_udf",
+    "UdfLibrary": "library.description",
+    "available_libraries": "library.description",
+    "build_library": "build.shared",
+    "find_library": "library.description",
+    "operator_udf": "overrides.operator_udfs",
+    "patched": "session.session",
+    "stock": "overrides.dispatcher",
+    "trace": "session.session",
+    "udf": "build.python_udf",
 }
 
 

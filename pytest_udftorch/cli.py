@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_udftorch import reach
 from pytest_udftorch.errors import NoProfileError, UdfError
+from pytest_udftorch.reach import table as reach
 
 if TYPE_CHECKING:
-    from pytest_udftorch.certificate import Certificate
+    from pytest_udftorch.verify.certificate import Certificate
 
 Subparsers = Any  # argparse has no public name for it
 
@@ -111,7 +111,7 @@ def _chunk_range(text: str) -> range:
 
 def run_verify(options: argparse.Namespace) -> int:
     """Verify every function, form and CPU level asked for."""
-    from pytest_udftorch import verify
+    from pytest_udftorch.verify import run as verify
 
     if not 8 <= options.chunk_bits <= 28:
         raise verify.PlanError("--chunk-bits must lie between 8 and 28.")
@@ -128,10 +128,10 @@ def run_verify(options: argparse.Namespace) -> int:
 
 
 def _all_functions(library: str, dtype: str) -> tuple[str, ...]:
-    from pytest_udftorch.candidate import SIXTEEN_BITS, STOCK, find_candidate
     from pytest_udftorch.errors import UnknownFunctionError
-    from pytest_udftorch.library import find_library
-    from pytest_udftorch.symbols import FUNCTIONS
+    from pytest_udftorch.library.description import find_library
+    from pytest_udftorch.library.symbols import FUNCTIONS
+    from pytest_udftorch.verify.candidate import SIXTEEN_BITS, STOCK, find_candidate
 
     if dtype in SIXTEEN_BITS:
         # A function of two arguments has 2**32 pairs there.
@@ -150,8 +150,8 @@ def _all_functions(library: str, dtype: str) -> tuple[str, ...]:
 
 
 def _levels(asked: list[str] | None) -> list[str | None]:
-    from pytest_udftorch.build import resolve_cpu_level
-    from pytest_udftorch.symbols import CPU_LEVELS
+    from pytest_udftorch.build.shared import resolve_cpu_level
+    from pytest_udftorch.library.symbols import CPU_LEVELS
 
     if not asked:
         return [None]
@@ -166,9 +166,9 @@ def _forms(options: argparse.Namespace, level: str | None) -> list[str | None]:
         return [None]
     if "all" not in options.form:
         return list(options.form)
-    from pytest_udftorch.build import resolve_cpu_level
-    from pytest_udftorch.candidate import STOCK
-    from pytest_udftorch.symbols import forms
+    from pytest_udftorch.build.shared import resolve_cpu_level
+    from pytest_udftorch.library.symbols import forms
+    from pytest_udftorch.verify.candidate import STOCK
 
     return list(STOCK.get(options.library) or forms("float32", resolve_cpu_level(level)))
 
@@ -176,7 +176,7 @@ def _forms(options: argparse.Namespace, level: str | None) -> list[str | None]:
 def _verify_one(
     options: argparse.Namespace, function: str, form: str | None, level: str | None
 ) -> list[str]:
-    from pytest_udftorch import verify
+    from pytest_udftorch.verify import run as verify
 
     plan = verify.make_plan(
         options.library,
@@ -236,7 +236,7 @@ class _Progress:
 
 def summary_line(certificate: Certificate) -> str:
     """Return one line about the (only) run of a certificate."""
-    from pytest_udftorch.certificate import ulp_text
+    from pytest_udftorch.verify.certificate import ulp_text
 
     (run,) = certificate.runs
     digest = run.digest()
@@ -272,7 +272,7 @@ def add_certificate(commands: Subparsers) -> None:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check that files are whole, unedited, complete, and keep their claims."""
-    from pytest_udftorch.certificate import load
+    from pytest_udftorch.verify.certificate import load
 
     failures = []
     for path in options.files:
@@ -292,7 +292,7 @@ def run_check(options: argparse.Namespace) -> int:
 
 def run_merge(options: argparse.Namespace) -> int:
     """Merge certificates into one file."""
-    from pytest_udftorch.certificate import load, merge, save
+    from pytest_udftorch.verify.certificate import load, merge, save
 
     merged = merge([load(path) for path in options.files])
     save(merged, options.out)
@@ -302,7 +302,7 @@ def run_merge(options: argparse.Namespace) -> int:
 
 def run_table(options: argparse.Namespace) -> int:
     """Print the comparison of libraries."""
-    from pytest_udftorch.certificate import comparison_table, load
+    from pytest_udftorch.verify.certificate import comparison_table, load
 
     print(comparison_table([load(path) for path in options.files]))
     return 0
@@ -326,7 +326,7 @@ def add_libraries(commands: Subparsers) -> None:
 
 def run_libraries(options: argparse.Namespace) -> int:
     """Print each library's functions with their dtypes, and operators with dispatch keys."""
-    from pytest_udftorch.library import available_libraries, find_library
+    from pytest_udftorch.library.description import available_libraries, find_library
 
     for which in options.libraries or sorted(available_libraries()):
         library = find_library(which)
@@ -383,8 +383,9 @@ def add_report(commands: Subparsers) -> None:
 
 def run_report(options: argparse.Namespace) -> int:
     """Read profiles and benches; print the short form, and write what was asked for."""
-    from pytest_udftorch import bench_report, report
-    from pytest_udftorch.profile import load_all, write_file
+    from benches.render import bench_report
+    from pytest_udftorch.profile import report
+    from pytest_udftorch.profile.aggregate import load_all, write_file
 
     benches = bench_report.load_all(p for p in options.paths if p.suffix == ".json")
     folders = [p for p in options.paths if p.suffix != ".json"]
@@ -437,13 +438,13 @@ def add_cuda_form(commands: Subparsers) -> None:
 
 def run_cuda_form(options: argparse.Namespace) -> int:
     """Time both forms, print the ratios and store the means."""
-    from pytest_udftorch.cuda_form import DOUBLE, FLOAT_FLOAT, store_measurement
+    from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, store_measurement
     from pytest_udftorch.errors import CudaFormError
 
     try:
         import torch
 
-        from pytest_udftorch import cuda_timing
+        from pytest_udftorch.timing import cuda_forms as cuda_timing
     except ImportError as error:
         raise CudaFormError(
             f"udftorch cuda-form needs torch and triton: {error}. Install a torch with CUDA."

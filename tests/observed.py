@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.special import erf
 
-from pytest_udftorch import record
+from pytest_udftorch.records import file as record
 
 FUNCTIONS = {
     "exp": np.exp,

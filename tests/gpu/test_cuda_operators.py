@@ -6,14 +6,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.cuda_operators import BARE, POINTWISE, overloads
+from pytest_udftorch.compiled.follower import follower
+from pytest_udftorch.compiled.triton import stock_libdevice
+from pytest_udftorch.cuda.operators import BARE, POINTWISE, overloads
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
     SwapMismatchError,
     SwapReachedNothingError,
 )
-from pytest_udftorch.session import follower, patched
-from pytest_udftorch.triton_kernels import stock_libdevice
+from pytest_udftorch.session.session import patched
 
 triton = pytest.importorskip("triton")
 
@@ -405,7 +406,7 @@ def test_nothing_warns_at_registration():
 
 def test_a_libdevice_that_triton_does_not_use_is_noticed():
     """The check on the first use compares with the bits of the build."""
-    from pytest_udftorch.bitcode import libdevice_for
+    from pytest_udftorch.build.bitcode import libdevice_for
 
     torch.cuda.init()
     x = torch.ones(3, device="cuda")

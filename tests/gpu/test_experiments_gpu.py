@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from benches import compile_convolutions, compile_matmul, compile_resnet_convolutions, experiment
+from benches.experiments import (
+    compile_convolutions,
+    compile_matmul,
+    compile_resnet_convolutions,
+    experiment,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -19,7 +24,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("n", [1, 7, 127, 128, 129, 300, 1000])
 def test_products_by_hand_are_right_at_every_edge(n):
-    from benches.matmul_cuda import by_cuda, by_triton
+    from benches.experiments.matmul_cuda import by_cuda, by_triton
 
     a, b = (torch.randn(n, n, device="cuda") for _ in range(2))
     wanted = (a.double() @ b.double()).float()

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch import executors, oracle, pairs, roofline
-from pytest_udftorch.fusion import fuse, on_streams, trace
-from pytest_udftorch.segments import Units
-from pytest_udftorch.timers import SyncTimer
+from pytest_udftorch.planning import executors, oracle, pairs, roofline
+from pytest_udftorch.planning.fusion import fuse, on_streams, trace
+from pytest_udftorch.planning.segments import Units
+from pytest_udftorch.timing.timers import SyncTimer
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_udftorch import record
-from pytest_udftorch.cuda_operators import BARE
+from pytest_udftorch.cuda.operators import BARE
 from pytest_udftorch.errors import CudaGraphCaptureError
-from pytest_udftorch.session import patched
+from pytest_udftorch.records import file as record
+from pytest_udftorch.session.session import patched
 
 pytest.importorskip("triton")
 
@@ -474,7 +474,7 @@ def test_the_histogram_takes_one_program_in_as_many():
 
 
 def test_a_saved_profile_keeps_the_device(tmp_path):
-    from pytest_udftorch.profile import Profile
+    from pytest_udftorch.profile.aggregate import Profile
 
     x = hostile(1000)
     with patched("corem", profile=True, profile_out=tmp_path) as s:

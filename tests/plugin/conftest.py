@@ -13,8 +13,8 @@ import pyarrow.parquet  # noqa: F401
 import pytest
 import torch
 
-from pytest_udftorch.build import cache_folder
-from pytest_udftorch.native import runtime
+from pytest_udftorch.build.shared import cache_folder
+from pytest_udftorch.native.runtime import runtime
 
 WITNESS = """
 from pathlib import Path

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from pytest_udftorch.config import Options, freeze
 from pytest_udftorch.errors import UnknownLibraryError
-from pytest_udftorch.library import find_library
+from pytest_udftorch.library.description import find_library
+from pytest_udftorch.plugin.options import Options, freeze
 
 
 def test_no_option_gives_empty_options(pytester):

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_udftorch import record
-from pytest_udftorch.profile import Profile, load_all
+from pytest_udftorch.profile.aggregate import Profile, load_all
+from pytest_udftorch.records import file as record
 
 # The witness computes with torch itself, so these tests do without it.
 FILES = {

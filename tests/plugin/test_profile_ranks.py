@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest_udftorch.profile import Profile
+from pytest_udftorch.profile.aggregate import Profile
 
 TRAINING = """
     import torch

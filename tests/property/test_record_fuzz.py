@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from observed import META, Recorder, net
 
-from pytest_udftorch import record
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.record import ProfileWriter, read
+from pytest_udftorch.records import file as record
+from pytest_udftorch.records.file import ProfileWriter, read
 
 
 @pytest.fixture(scope="module")

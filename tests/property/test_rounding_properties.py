@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_udftorch import inputs, rounding
-from pytest_udftorch.formats import FORMATS
-from pytest_udftorch.rounding import correctly_rounded, ulp_distance
-from pytest_udftorch.symbols import FUNCTIONS
-from pytest_udftorch.ziv import round_dyadic
+from pytest_udftorch.exact import rounding
+from pytest_udftorch.exact import strategies as inputs
+from pytest_udftorch.exact.formats import FORMATS
+from pytest_udftorch.exact.rounding import correctly_rounded, ulp_distance
+from pytest_udftorch.exact.ziv import round_dyadic
+from pytest_udftorch.library.symbols import FUNCTIONS
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
 BIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 2]

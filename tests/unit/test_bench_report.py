@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benches import browser
-from pytest_udftorch import bench_report, cli, report
+from benches.render import bench_report, browser
+from pytest_udftorch import cli
 from pytest_udftorch.errors import BenchFormatError, NoProfileError
+from pytest_udftorch.profile import report
 
 RESULTS = sorted((Path(__file__).parents[2] / "benches" / "results").glob("compile_*.json"))
 HOSTILE = '<script>document.title="taken"</script>'

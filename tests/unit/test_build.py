@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch import build as build_module
-from pytest_udftorch.build import build_library, cache_folder, find_compiler, resolve_cpu_level
+from pytest_udftorch.build import shared as build_module
+from pytest_udftorch.build.shared import (
+    build_library,
+    cache_folder,
+    find_compiler,
+    resolve_cpu_level,
+)
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
@@ -22,8 +27,8 @@ from pytest_udftorch.errors import (
     SourceCompileError,
     UnknownFunctionError,
 )
-from pytest_udftorch.native import pass_plugin, runtime
-from pytest_udftorch.symbols import CPU_LEVELS
+from pytest_udftorch.library.symbols import CPU_LEVELS
+from pytest_udftorch.native.runtime import pass_plugin, runtime
 
 TOML = '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
 

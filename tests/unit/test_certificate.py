@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_udftorch import certificate as cert
-from pytest_udftorch.certificate import Certificate, Example, Run, Tally
-from pytest_udftorch.reference.native import BINS
+from pytest_udftorch.verify import certificate as cert
+from pytest_udftorch.verify.certificate import Certificate, Example, Run, Tally
+from pytest_udftorch.verify.reference.native import BINS
 
 IDENTITY = {
     "cpu_level": "avx512",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_udftorch.certificate import ChunkResult, Example, Tally
-from pytest_udftorch.journal import Journal, JournalError, OtherRunError, UnfinishedRunError
+from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
+from pytest_udftorch.verify.journal import Journal, JournalError, OtherRunError, UnfinishedRunError
 
 NAME = {"function": "exp", "build_id": "0123"}
 

@@ -8,8 +8,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from pytest_udftorch import charts
-from pytest_udftorch.charts import Axis, Bar, Series
+from benches.render import charts
+from benches.render.charts import Axis, Bar, Series
 
 HOSTILE = '<script>alert("x")</script>&'
 

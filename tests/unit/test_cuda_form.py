@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pytest_udftorch import cuda_form
-from pytest_udftorch.cuda_form import (
+from pytest_udftorch.build import cuda_form
+from pytest_udftorch.build.cuda_form import (
     DOUBLE,
     FLOAT_FLOAT,
     Gpu,
@@ -19,7 +19,7 @@ from pytest_udftorch.cuda_form import (
     store_measurement,
 )
 from pytest_udftorch.errors import CacheError, CudaFormError
-from pytest_udftorch.session import patched
+from pytest_udftorch.session.session import patched
 
 H200 = Gpu("NVIDIA H200", (9, 0))
 RTX = Gpu("NVIDIA GeForce RTX 4090", (8, 9))

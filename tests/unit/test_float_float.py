@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_udftorch import certificate, verify
-from pytest_udftorch.build import build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import build_library, resolve_cpu_level
 from pytest_udftorch.errors import LibraryFormatError
-from pytest_udftorch.inputs import read_hard_cases, sample
-from pytest_udftorch.library import find_library
-from pytest_udftorch.reference.native import LLVM_FOLDERS
-from pytest_udftorch.rounding import assert_correctly_rounded
-from pytest_udftorch.symbols import FUNCTIONS, forms
+from pytest_udftorch.exact.rounding import assert_correctly_rounded
+from pytest_udftorch.exact.strategies import read_hard_cases, sample
+from pytest_udftorch.library.description import find_library
+from pytest_udftorch.library.symbols import FUNCTIONS, forms
+from pytest_udftorch.verify import certificate
+from pytest_udftorch.verify import run as verify
+from pytest_udftorch.verify.reference.native import LLVM_FOLDERS
 
 COREM, PAIRS = find_library("corem"), find_library("corem-ff")
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"

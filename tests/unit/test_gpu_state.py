@@ -1,6 +1,6 @@
 import stat
 
-from pytest_udftorch import gpu_state
+from pytest_udftorch.timing import gpu_state
 
 
 def test_line_of_nvidia_smi_is_read():

@@ -10,13 +10,13 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownLibraryError,
 )
-from pytest_udftorch.library import (
+from pytest_udftorch.library.description import (
     available_libraries,
     check_names,
     find_library,
     load_library,
 )
-from pytest_udftorch.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import FUNCTIONS
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
 EXP = '[functions.exp.float32]\nsource = "e.c"\nscalar = "udf_expf"\n'
@@ -136,7 +136,7 @@ def test_what_is_no_sequence_of_names_is_refused(names):
 def test_entry_point_that_names_no_folder(monkeypatch):
     from importlib import metadata
 
-    from pytest_udftorch import library
+    from pytest_udftorch.library import description as library
 
     entry = metadata.EntryPoint(
         "broken", "no_such_module_anywhere:thing", library.ENTRY_POINT_GROUP

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from pytest_udftorch import plans
+from pytest_udftorch.planning import plans
 
 
 def costly(price):

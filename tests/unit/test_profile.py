@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from observed import META, Recorder, net
 
-from pytest_udftorch import profile, record
 from pytest_udftorch.errors import (
     NoProfileError,
     PackageMissingError,
@@ -18,7 +17,9 @@ from pytest_udftorch.errors import (
     ProfileFormatError,
     ProfileMismatchError,
 )
-from pytest_udftorch.profile import Profile, load_all, merge
+from pytest_udftorch.profile import aggregate as profile
+from pytest_udftorch.profile.aggregate import Profile, load_all, merge
+from pytest_udftorch.records import file as record
 
 
 def from_recorder(recorder, **meta):

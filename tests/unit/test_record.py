@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from observed import META, Recorder, net
 
-from pytest_udftorch import record
 from pytest_udftorch.errors import (
     ProfileDamagedError,
     ProfileFileBusyError,
@@ -26,7 +25,8 @@ from pytest_udftorch.errors import (
     ProfileLossWarning,
     ProfileVersionError,
 )
-from pytest_udftorch.record import ProfileWriter, StringTable, read
+from pytest_udftorch.records import file as record
+from pytest_udftorch.records.file import ProfileWriter, StringTable, read
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from observed import META, Recorder, net
 
-from benches import browser
-from pytest_udftorch import cli, report
+from benches.render import browser
+from pytest_udftorch import cli
 from pytest_udftorch.errors import NoProfileError
-from pytest_udftorch.profile import Profile, load_all
+from pytest_udftorch.profile import report
+from pytest_udftorch.profile.aggregate import Profile, load_all
 
 HOSTILE = '<script>document.title="taken"</script>&amp;"\'<img src=x onerror=alert(1)>'
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pytest_udftorch import samples
+from pytest_udftorch.timing import statistics as samples
 
 
 def test_interval_holds_the_median_and_orders_its_bounds():

@@ -8,10 +8,10 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_udftorch import bitcode
-from pytest_udftorch.build import FLAGS, build_library, find_compiler, resolve_cpu_level
-from pytest_udftorch.library import find_library
-from pytest_udftorch.symbols import CPU_LEVELS, FUNCTIONS
+from pytest_udftorch.build import bitcode
+from pytest_udftorch.build.shared import FLAGS, build_library, find_compiler, resolve_cpu_level
+from pytest_udftorch.library.description import find_library
+from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
 
 COREM = find_library("corem")
 

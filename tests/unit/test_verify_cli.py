@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from pytest_udftorch import certificate, cli
-from pytest_udftorch.reference import native
+from pytest_udftorch import cli
+from pytest_udftorch.verify import certificate
+from pytest_udftorch.verify.reference import native
 
 HAS_LLVMLIBC = any(native.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
 REFERENCE = f"--reference={'auto' if HAS_LLVMLIBC else 'libm'}"

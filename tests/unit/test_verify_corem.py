@@ -8,19 +8,20 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_udftorch import certificate, verify
-from pytest_udftorch.build import build_library, resolve_cpu_level
-from pytest_udftorch.candidate import source_sha256
-from pytest_udftorch.inputs import read_hard_cases, sample
-from pytest_udftorch.library import find_library
-from pytest_udftorch.reference.native import (
+from pytest_udftorch.build.shared import build_library, resolve_cpu_level
+from pytest_udftorch.exact.rounding import assert_correctly_rounded
+from pytest_udftorch.exact.strategies import read_hard_cases, sample
+from pytest_udftorch.library.description import find_library
+from pytest_udftorch.library.symbols import FUNCTIONS, forms
+from pytest_udftorch.verify import certificate
+from pytest_udftorch.verify import run as verify
+from pytest_udftorch.verify.candidate import source_sha256
+from pytest_udftorch.verify.reference.native import (
     FORM_NUMBERS,
     LLVM_FOLDERS,
     Job,
     ReferenceBuildError,
 )
-from pytest_udftorch.rounding import assert_correctly_rounded
-from pytest_udftorch.symbols import FUNCTIONS, forms
 
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pytest_udftorch.errors import CacheError
-from pytest_udftorch.inputs import sample
-from pytest_udftorch.reference import native
-from pytest_udftorch.rounding import correctly_rounded
-from pytest_udftorch.symbols import FUNCTIONS
+from pytest_udftorch.exact.rounding import correctly_rounded
+from pytest_udftorch.exact.strategies import sample
+from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.verify.reference import native
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
 BIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 2]

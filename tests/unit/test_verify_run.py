@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_udftorch import candidate, certificate, verify
 from pytest_udftorch.errors import UnknownFunctionError
-from pytest_udftorch.journal import Journal, UnfinishedRunError
-from pytest_udftorch.reference import native
-from pytest_udftorch.reference.native import ReferenceMissingError
-from pytest_udftorch.rounding import correctly_rounded, ulp_error
+from pytest_udftorch.exact.rounding import correctly_rounded, ulp_error
+from pytest_udftorch.verify import candidate, certificate
+from pytest_udftorch.verify import run as verify
+from pytest_udftorch.verify.journal import Journal, UnfinishedRunError
+from pytest_udftorch.verify.reference import native
+from pytest_udftorch.verify.reference.native import ReferenceMissingError
 
 #: Chunks of 2**16 inputs around 1, where the C library's functions have results of all kinds.
 BITS = 16

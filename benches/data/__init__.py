@@ -1,0 +1,1 @@
+"""What the benches run on: digits, photographs, text, models and libraries."""

@@ -1,0 +1,1 @@
+"""The measurements, each a command that stores its figures."""

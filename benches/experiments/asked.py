@@ -1,0 +1,70 @@
+"""The figures of speed that corem is held to, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+#: Against VML, for what torch.exp, log, sin and cos call, and for the rest.
+VML: Final = (frozenset(("exp", "log", "sin", "cos")), 1.0, 1.25)
+#: Against SLEEF's most accurate form, for these and for the rest.
+SLEEF: Final = (frozenset(("exp", "expm1", "log", "tanh")), 2.0, 2.5)
+INTEL_CR: Final = 1.0
+#: erf has no correctly rounded form at Intel; the 1-ULP one, at AVX-512.
+INTEL_ERF: Final = 1.0
+#: The scalar form.
+GLIBC: Final = 1.2
+#: Four times as fast, at the widest level.
+LLVM_LIBC: Final = 0.25
+#: Of whole operators, corem over std.
+OPERATORS: Final = {"elu": 1.25, "softmax": 1.25, "gelu": 1.25, "sigmoid": 1.25}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One ratio of times: asked for, and measured.
+
+    Attributes:
+        what: function or operator.
+        level: ``avx512``, ``avx2``, ``scalar``, ``memory`` or ``operator``.
+        peer: what corem is compared with.
+        limit: the largest ratio that was asked for.
+        measured: the ratio, median of the rounds.
+    """
+
+    what: str
+    level: str
+    peer: str
+    limit: float
+    measured: float
+
+
+def _limits(function: str, level: str, widest: str) -> Iterator[tuple[str, float]]:
+    if level == "scalar":
+        yield "glibc", GLIBC
+        return
+    yield "intel-cr", INTEL_CR
+    for prefix, (first, near, far) in (("vml", VML), ("sleef u10", SLEEF), ("sleef u15", SLEEF)):
+        yield prefix, near if function in first else far
+    if level == widest:
+        yield "llvm-libc", LLVM_LIBC
+        if function == "erf":
+            yield "intel 1-ulp", INTEL_ERF
+
+
+def figures(speeds: dict[str, Any]) -> list[Figure]:
+    """Return every figure that was asked for and is in a stored result of ``speed``."""
+    found = []
+    for function, entry in speeds["functions"].items():
+        widest = next(iter(entry))
+        for level, contenders in entry.items():
+            for peer, limit in _limits(function, level, widest):
+                if peer in contenders:
+                    ratio = contenders[peer]["corem_over"]
+                    found.append(Figure(function, level, peer, limit, ratio))
+    for name, limit in OPERATORS.items():
+        if name in speeds["operators"]:
+            ratio = speeds["operators"][name]["corem_over"]
+            found.append(Figure(name, "operator", "std", limit, ratio))
+    return found

@@ -1,0 +1,73 @@
+"""Blocks of convolution, batch norm and ReLU, 1 to N in series: what fusing across layers gives.
+
+    python -m benches.experiments.compile_chains OUT.json [--scale full] [--device cuda]
+
+A row also holds each layer's time in the interpreted chain, by hooks, and the time that the
+compiled form's first call took.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import torch
+from torch import nn
+
+from benches.experiments import experiment
+from benches.experiments.experiment import Case, Experiment, Prepared
+from pytest_udftorch.planning.pairs import model_pair
+from pytest_udftorch.timing.layers import layer_times
+
+EXECUTORS = {
+    "cpu": ["eager", "eager+channels_last", "compile"],
+    "cuda": ["eager", "compile", "eager+cudagraph", "compile+cudagraph"],
+}
+
+#: Batch, channels, height and width.
+SHAPES = {
+    ("cpu", "small"): (1, 16, 32),
+    ("cpu", "full"): (8, 64, 56),
+    ("cuda", "small"): (4, 32, 56),
+    ("cuda", "full"): (32, 64, 56),
+}
+LENGTHS = {"small": (1, 4), "full": (1, 16, 4, 8, 2, 12, 3, 6)}
+
+
+def chain(blocks: int, channels: int) -> nn.Sequential:
+    """Return that many blocks in series, weights of seed 0, statistics of the norms not trivial."""
+    torch.manual_seed(0)
+    model = nn.Sequential()
+    for number in range(blocks):
+        model.append(nn.Conv2d(channels, channels, 3, padding=1, bias=False))
+        norm = nn.BatchNorm2d(channels)
+        nn.init.uniform_(norm.running_var, 0.5, 1.5)
+        nn.init.normal_(norm.running_mean)
+        model.append(norm)
+        model.append(nn.ReLU(inplace=number > 0))
+    return model.eval()
+
+
+def cases(device: str, scale: str) -> list[Case]:
+    """Return the chain's lengths with the shape of what goes through."""
+    batch, channels, size = SHAPES[device, scale]
+    return [
+        {"blocks": n, "batch": batch, "channels": channels, "size": size} for n in LENGTHS[scale]
+    ]
+
+
+def prepare(case: Case, device: str) -> Prepared:
+    """Return the executors of one chain."""
+    model = chain(case["blocks"], case["channels"]).to(device)
+    x = torch.randn(case["batch"], case["channels"], case["size"], case["size"]).to(device)
+    with experiment.cold():
+        prepared = experiment.pair_calls(model_pair(model, x, EXECUTORS[device]))
+    prepared.info["layers"] = [
+        row.to_json() for row in layer_times(model, (x,), runs=7, rounds=3).rows
+    ]
+    return prepared
+
+
+EXPERIMENT = Experiment("compile_chains", cases, prepare)
+
+if __name__ == "__main__":
+    sys.exit(experiment.main(EXPERIMENT, __doc__))

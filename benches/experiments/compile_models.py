@@ -1,0 +1,318 @@
+"""The six torchvision models end to end over the executors, and what the instruments cost.
+
+``python -m benches.experiments.compile_models OUT.json --models resnet50`` measures on the
+GPU if there is one. What OUT.json already holds from this machine is kept and not measured
+again, so that a run that was cut off goes on where it stopped. ``--side-by-side`` gives each
+model a process: making executors then overlaps, measuring does not, by a lock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import torchvision
+
+from benches.experiments.experiment import differing, missing_folder, save, turn
+from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.planning.pairs import model_pair
+from pytest_udftorch.timing import layers
+from pytest_udftorch.timing.statistics import median
+from pytest_udftorch.timing.timers import describe_device
+
+MODELS = ["alexnet", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "densenet121"]
+
+EXECUTORS = {
+    "cpu": ["eager", "eager+channels_last", "compile", "torchscript-trace"],
+    "cuda": [
+        "eager",
+        "eager+cudagraph",
+        "eager+channels_last+cudagraph",
+        "torchscript-trace",
+        "torchscript-script",
+        "fx",
+        "compile",
+        "compile-reduce-overhead",
+        "compile+cudagraph",
+        "compile+channels_last+cudagraph",
+        "eager+fused+streams+cudagraph",
+        "compile+fused+channels_last+cudagraph",
+        "compile-max-autotune-no-cudagraphs",
+        "compile-max-autotune",
+        "aotinductor",
+    ],
+}
+
+
+#: What is left out unless it is asked for by name, and why.
+LEFT_OUT = {
+    ("densenet121", "cuda"): {
+        name: "TorchScript's tensor-expression fuser does not come to an end on it (torch 2.11 on "
+        "an H200; without the fuser it runs), and Ctrl-C does not reach that compiler"
+        for name in ("torchscript-trace", "torchscript-script")
+    },
+}
+
+
+def build(name, seed=0):
+    """Return the torchvision model of this name in evaluation mode, with seeded weights."""
+    options = {"init_weights": False} if name == "googlenet" else {}
+    torch.manual_seed(seed)
+    with warnings.catch_warnings():
+        # GoogLeNet announces a change of its default initialisation.
+        warnings.simplefilter("ignore")
+        return getattr(torchvision.models, name)(**options).eval()
+
+
+def images(batch, device, size=224):
+    """Return a batch of normally distributed pixels, N x 3 x size x size."""
+    generator = torch.Generator().manual_seed(batch)
+    return torch.randn(batch, 3, size, size, generator=generator).to(device)
+
+
+def end_to_end(name, batch, device, executors=None, lock=None, **timer):
+    """Return the pair's report for one model and batch; of what is made by then on Ctrl-C."""
+    model, x = build(name).to(device), images(batch, device)
+    left_out = {} if executors else LEFT_OUT.get((name, device), {})
+    for executor, why in left_out.items():
+        print(f"{name} {batch}: {executor} is left out: {why}", flush=True)
+    with turn(lock, fcntl.LOCK_SH):
+        pair = model_pair(
+            model,
+            x,
+            executors or [e for e in EXECUTORS[device] if e not in left_out],
+            progress=lambda done, of, text: print(
+                f"{name} {batch}: {done}/{of} {text}", flush=True
+            ),
+        )
+    with turn(lock, fcntl.LOCK_EX):
+        pair.measure(**timer).complete()
+    return {"model": name, "batch": batch, "left_out": left_out, **pair.to_json()}
+
+
+def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds=3):
+    """Return Figure 5.7's eight instruments, and how well the layers' sums meet the whole."""
+    model, x = build(name).to(device), images(batch, device)
+    with turn(lock, fcntl.LOCK_EX):
+        print(f"{name} {batch}: instruments", flush=True)
+        instruments = layers.instrument_overhead(model, (x,), runs=runs, rounds=rounds)
+        print(f"{name} {batch}: layers", flush=True)
+        hooked = layers.layer_times(model, (x,), runs=runs, rounds=rounds).complete()
+        subtracted = layers.layer_subtraction(
+            model, (x,), runs=max(7, runs // 2), rounds=prefix_rounds
+        ).complete()
+        profiled = layers.layer_profile(model, (x,), passes=rounds)
+    pure = median(instruments["pure"].wall_ns)
+    return {
+        "model": name,
+        "batch": batch,
+        "instruments": {
+            key: {
+                "wall_ns": round(median(timing.wall_ns)),
+                "over_pure": round(median(timing.wall_ns) / pure, 4),
+            }
+            for key, timing in instruments.items()
+        },
+        "layers": len(hooked.rows),
+        "layer_timing_share": round(hooked.share, 5),
+        "layer_subtraction_share": round(subtracted.share, 5),
+        "notes": sorted({*hooked.notes, *subtracted.notes}),
+        "profiler": {
+            "cuda_total_ns": round(sum(row.cuda_total_ns for row in profiled)),
+            "cuda_self_ns": round(sum(row.cuda_self_ns for row in profiled)),
+            "cpu_self_ns": round(sum(row.cpu_self_ns for row in profiled)),
+        },
+    }
+
+
+def begin(path, device, lists):
+    """Return the document of an earlier run on this machine, or one with empty lists.
+
+    A file of another machine, or of other versions, ends the command: it would be overwritten.
+    """
+    settings = describe_device(device)
+    fresh = {**settings, **{name: [] for name in lists}}
+    if missing := missing_folder(path):
+        sys.exit(missing)
+    if not path.exists():
+        return fresh
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        other = differing(found, settings)
+    except (OSError, ValueError, KeyError, TypeError):
+        sys.exit(f"{path} is no stored result of a bench. Name another file, or delete it.")
+    if other:
+        sys.exit(
+            f"{path} was measured with another {', '.join(other)}, and would be overwritten. "
+            "Name another file, or delete it."
+        )
+    return {**fresh, **found}
+
+
+def there(rows, name, batch):
+    """Return whether a row of this model and batch is in a list."""
+    return any(row["model"] == name and row["batch"] == batch for row in rows)
+
+
+def side_by_side(module, options, device, lists, arguments):
+    """Run one process for each model and join what they stored; return the worst exit status.
+
+    Each has a file of its own beside the output, so that whatever is cut off, the rest is kept.
+    """
+    lock = options.output.with_suffix(".lock")
+    processes = {}
+    for name in options.models:
+        part = options.output.with_suffix(f".{name}.json")
+        given = [str(part), "--models", name, "--lock", str(lock), *arguments]
+        processes[part] = subprocess.Popen([sys.executable, "-m", module, *given])
+    status = 0
+    try:
+        for process in processes.values():
+            status = max(status, abs(process.wait()))
+    finally:
+        for process in processes.values():
+            process.terminate()
+        result = begin(options.output, device, lists)
+        for part in processes:
+            found = begin(part, device, lists)
+            for key in lists:
+                new = [r for r in found[key] if not there(result[key], r["model"], r["batch"])]
+                result[key] += new
+        result["note"] = (
+            f"{len(processes)} processes, one per model, shared the machine: executors were made "
+            "side by side, the device was timed by one at a time"
+        )
+        save(options.output, result)
+    return status
+
+
+def model_name(text):
+    """Return the name of a model that images go into, for argparse."""
+    if text not in torchvision.models.list_models(torchvision.models):
+        raise argparse.ArgumentTypeError(
+            f"torchvision has no model {text!r} of images. {nearest(text, MODELS)}"
+        )
+    return text
+
+
+def positive(text):
+    """Return a whole number from 1 on, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def status(run, *given):
+    """Return the exit status of ``run``, with a line where there would be a traceback."""
+    try:
+        return run(*given)
+    except UdfError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("Interrupted; the same command goes on.", file=sys.stderr)
+        return 130
+
+
+def common(parser):
+    """Add the options of both commands."""
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--models", nargs="+", type=model_name, default=MODELS)
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 32])
+    parser.add_argument("--runs", type=positive, default=20)
+    parser.add_argument("--rounds", type=positive, default=10)
+    parser.add_argument("--lock", type=Path, help="shared by processes that share a machine")
+    parser.add_argument("--side-by-side", action="store_true", help="a process for each model")
+
+
+def handed_on(options, names):
+    """Return the arguments of a process of one model."""
+    given = ["--batches", *map(str, options.batches)]
+    for name in names:
+        value = getattr(options, name)
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            given += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return given
+
+
+LISTS = ("end_to_end", "validation")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__)
+    common(parser)
+    parser.add_argument("--prefix-rounds", type=positive, default=3, help="of layer subtraction")
+    parser.add_argument("--only", choices=["validation", "end_to_end"])
+    parser.add_argument("--executors", nargs="+")
+    options = parser.parse_args(arguments)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True
+    if options.side_by_side:
+        names = ["runs", "rounds", "prefix_rounds", "only", "executors"]
+        given = handed_on(options, names)
+        return status(
+            side_by_side, "benches.experiments.compile_models", options, device, LISTS, given
+        )
+    return status(measure, options, device)
+
+
+def measure(options, device):
+    """Measure what OUT.json does not hold yet; return the exit status."""
+    result = begin(options.output, device, LISTS)
+    result["end_to_end"] = [row for row in result["end_to_end"] if not row.get("interrupted")]
+    for name in options.models:
+        first = options.batches[0]
+        if options.only != "end_to_end" and not there(result["validation"], name, first):
+            row = validation(
+                name,
+                first,
+                device,
+                options.lock,
+                runs=max(7, options.runs // 2),
+                rounds=options.rounds,
+                prefix_rounds=options.prefix_rounds,
+            )
+            result["validation"].append(row)
+            save(options.output, result)
+            print(row, flush=True)
+        for batch in options.batches:
+            if options.only == "validation" or there(result["end_to_end"], name, batch):
+                continue
+            row = end_to_end(
+                name,
+                batch,
+                device,
+                options.executors,
+                options.lock,
+                runs=options.runs,
+                rounds=options.rounds,
+            )
+            result["end_to_end"].append(row)
+            save(options.output, result)
+            for key, member in row["members"].items():
+                timing = row["measurement"]["timings"].get(key, {})
+                print(
+                    name,
+                    batch,
+                    key,
+                    timing.get("median_ns"),
+                    member.get("error"),
+                    member.get("agrees"),
+                    member.get("break_even_calls"),
+                    member.get("first_call_ns"),
+                    flush=True,
+                )
+            if row["interrupted"]:
+                return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

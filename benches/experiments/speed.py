@@ -1,0 +1,293 @@
+"""How fast corem's forms are, against what PyTorch calls and against other libraries.
+
+Contenders of one function run interleaved in one process: round after round, each once, in
+a rotating order, so that a disturbance hits all alike. What is reported is the median of
+the rounds, its quartiles, and ratios formed within a round.
+
+The peers are what libtorch calls (MKL VML, SLEEF, GNU libm), LLVM-libc's correctly rounded
+scalar functions, and Intel's correctly rounded vector functions from the registry package
+``intel-cmplr-lib-rt``, which is timed when it is installed and used for nothing else. VML
+picks its instructions by the CPU, so on an AVX-512 machine its AVX2 column is AVX-512 code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import importlib.metadata
+import json
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+import pytest_udftorch
+from benches import stored
+from pytest_udftorch.build.shared import find_compiler
+from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.timing.environment import caption, describe
+from pytest_udftorch.verify.reference.native import ReferenceMissingError, llvmlibc
+
+RESULTS: Final = stored.RESULTS
+HARNESS: Final = Path(__file__).parent / "native" / "harness.c"
+
+#: Elements of an L1-resident run (16 KiB in, 16 KiB out) and of a memory-resident one.
+L1_ELEMENTS: Final = 4096
+MEMORY_ELEMENTS: Final = 1 << 24
+ROUNDS: Final = 31
+#: One timed call lasts about this long, in nanoseconds.
+SLICE_NS: Final = 200_000
+
+# ATen/cpu/vml.h: VML_HA | VML_FTZDAZ_OFF | VML_ERRMODE_IGNORE.
+_VML_MODE = 0x2 | 0x140000 | 0x100
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One form of one function of one library.
+
+    Attributes:
+        name: ``corem``, ``vml``, ``sleef``, ``glibc``, ``llvm-libc``, ``intel-cr``, ...
+        form: the harness's loop: ``array``, ``v8``, ``v16``, ``scalar`` or ``reference``.
+        address: of the function.
+        mode: last argument of the array form.
+    """
+
+    name: str
+    form: str
+    address: int
+    mode: int = 0
+
+
+class Harness:
+    """The compiled timing loops; making one sets torch, and so MKL, to one thread."""
+
+    def __init__(self) -> None:
+        import torch
+
+        # MKL would spread an array over threads, which no other contender does.
+        torch.set_num_threads(1)
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "harness.so"
+            command = [str(find_compiler().path), "-O2", "-fPIC", "-shared", str(HARNESS), "-o"]
+            subprocess.run([*command, str(path)], check=True)
+            self._lib = ctypes.CDLL(str(path))
+
+    def time_ns(
+        self,
+        contender: Contender,
+        inputs: tuple[np.ndarray, ...],
+        output: np.ndarray,
+        repeats: int,
+    ) -> float:
+        """Return nanoseconds per element of one timed call; one array per argument."""
+        second = inputs[1].ctypes.data if len(inputs) == 2 else None
+        loop = getattr(self._lib, f"bench_{contender.form}")
+        loop.restype = ctypes.c_double
+        return float(
+            loop(
+                ctypes.c_void_p(contender.address),
+                ctypes.c_int64(output.size),
+                ctypes.c_void_p(inputs[0].ctypes.data),
+                ctypes.c_void_p(second),
+                ctypes.c_void_p(output.ctypes.data),
+                ctypes.c_int64(contender.mode),
+                ctypes.c_int64(repeats),
+            )
+        )
+
+
+def _address(library: ctypes.CDLL, symbol: str) -> int:
+    try:
+        return ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0
+    except AttributeError:
+        return 0
+
+
+def _intel() -> ctypes.CDLL | None:
+    try:
+        files = importlib.metadata.files("intel-cmplr-lib-rt") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = {f.name: f.locate() for f in files if f.name in ("libintlc.so.5", "libsvml.so")}
+    if len(found) < 2:
+        return None
+    ctypes.CDLL(str(found["libintlc.so.5"]), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(found["libsvml.so"]))
+
+
+def contenders(function: str, level: str) -> list[Contender]:
+    """Return what competes for one function at one CPU level; corem's forms come first.
+
+    Args:
+        function: torch's name.
+        level: ``avx512``, ``avx2``, or ``scalar`` for the scalar forms.
+    """
+    import torch
+
+    torch_lib = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    libm = ctypes.CDLL("libm.so.6")
+    intel = _intel()
+    symbols = FUNCTIONS[function].symbols("float32")
+    found: list[Contender] = []
+    if level == "scalar":
+        ours = pytest_udftorch.build_library("corem").forms(function, "float32")
+        found.append(Contender("corem", "scalar", ours["scalar"]))
+        found.append(Contender("glibc", "scalar", _address(libm, symbols["scalar"][0])))
+    else:
+        lanes = {"avx512": 16, "avx2": 8}[level]
+        ours = pytest_udftorch.build_library("corem", level).forms(function, "float32")
+        found.append(Contender("corem", "array", ours["array"]))
+        found.append(Contender("corem vector", f"v{lanes}", ours[f"v{lanes}"]))
+        for symbol in symbols.get("array", ())[:1]:  # vmsExp; vsExp is the same code
+            found.append(Contender("vml", "array", _address(torch_lib, symbol), _VML_MODE))
+        for symbol in symbols[f"v{lanes}"]:
+            bound = symbol.rsplit("_", 1)[1]
+            found.append(Contender(f"sleef {bound}", f"v{lanes}", _address(torch_lib, symbol)))
+        if intel is not None:
+            name = FUNCTIONS[function].c_name("float32")
+            # The plain names dispatch on the CPU; _l9 are the AVX2 ones.
+            isa = "_l9" if level == "avx2" else ""
+            for suffix, label in (("_cr", "intel-cr"), ("", "intel 1-ulp")):
+                symbol = f"__svml_{name}{lanes}{suffix}{isa}"
+                found.append(Contender(label, f"v{lanes}", _address(intel, symbol)))
+    try:
+        reference = llvmlibc()
+        if function in reference.functions:
+            lib = ctypes.CDLL(str(reference.path))
+            address = _address(lib, f"udfref_llvmlibc_{function}")
+            found.append(Contender("llvm-libc", "reference", address))
+    except ReferenceMissingError:
+        pass
+    return [c for c in found if c.address]
+
+
+def sample(function: str, elements: int) -> tuple[np.ndarray, ...]:
+    """Return float32 inputs, uniform over the function's canary domain, from a fixed seed."""
+    low, high = FUNCTIONS[function].domain
+    rng = np.random.default_rng(1)
+    arity = FUNCTIONS[function].arity
+    return tuple(rng.uniform(low, high, elements).astype(np.float32) for _ in range(arity))
+
+
+def measure(
+    harness: Harness, field: Sequence[Contender], inputs: tuple[np.ndarray, ...], rounds: int
+) -> dict[str, dict[str, float]]:
+    """Time the contenders interleaved.
+
+    Returns:
+        name -> ``ns`` (median per element), ``ns_low`` and ``ns_high`` (quartiles), and
+        ``corem_over`` (median over the rounds of corem's time over this one's).
+    """
+    output = np.empty_like(inputs[0])
+    repeats = {}
+    for contender in field:
+        estimate = min(harness.time_ns(contender, inputs, output, 1) for _ in range(3))
+        repeats[contender.name] = max(1, round(SLICE_NS / (estimate * output.size)))
+    times: dict[str, list[float]] = {c.name: [] for c in field}
+    for turn in range(rounds):
+        shift = turn % len(field)
+        for contender in (*field[shift:], *field[:shift]):
+            times[contender.name].append(
+                harness.time_ns(contender, inputs, output, repeats[contender.name])
+            )
+    ours = times["corem"]
+    result = {}
+    for name, values in times.items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        ratio = statistics.median(a / b for a, b in zip(ours, values, strict=True))
+        result[name] = {"ns": middle, "ns_low": low, "ns_high": high, "corem_over": ratio}
+    return result
+
+
+def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
+    """Time whole operators on 2^20 elements, one thread, std and corem interleaved."""
+    import time
+
+    import torch
+    from torch.nn import functional
+
+    x = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(1))
+    operators = {
+        "elu": functional.elu,
+        "softmax": lambda t: torch.softmax(t, -1),
+        "gelu": functional.gelu,
+        "gelu tanh": lambda t: functional.gelu(t, approximate="tanh"),
+        "sigmoid": torch.sigmoid,
+    }
+    torch.set_num_threads(1)
+    result = {}
+    for name, operator in operators.items():
+        times: dict[str, list[float]] = {"std": [], "corem": []}
+        for turn in range(rounds):
+            for library in sorted(times, reverse=bool(turn % 2)):
+                with pytest_udftorch.patched(library):
+                    operator(x)
+                    start = time.perf_counter_ns()
+                    operator(x)
+                    times[library].append((time.perf_counter_ns() - start) / x.numel())
+        pairs = zip(times["corem"], times["std"], strict=True)
+        result[name] = {
+            "std_ns": statistics.median(times["std"]),
+            "corem_ns": statistics.median(times["corem"]),
+            "corem_over": statistics.median(a / b for a, b in pairs),
+        }
+    return result
+
+
+def levels() -> Iterator[str]:
+    """Yield the levels of this CPU, the widest first, and ``scalar``."""
+    from pytest_udftorch.native.runtime import runtime
+
+    have = runtime().cpu_level()
+    yield from (level for level, needs in (("avx512", 4), ("avx2", 3)) if needs <= have)
+    yield "scalar"
+
+
+def run(functions: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Measure everything and return the JSON document."""
+    harness = Harness()
+    document: dict[str, Any] = {
+        "environment": describe(),
+        "command": "python -m benches.experiments.speed --store",
+        "elements": {"l1": L1_ELEMENTS, "memory": MEMORY_ELEMENTS},
+        "rounds": rounds,
+        "functions": {},
+    }
+    for function in functions:
+        entry = document["functions"][function] = {}
+        for level in levels():
+            field = contenders(function, level)
+            entry[level] = measure(harness, field, sample(function, L1_ELEMENTS), rounds)
+            print(function, level, {k: round(v["ns"], 3) for k, v in entry[level].items()})
+        widest = next(levels())
+        field = [c for c in contenders(function, widest) if c.form in ("array", "v16", "v8")]
+        large = sample(function, MEMORY_ELEMENTS)
+        entry["memory"] = measure(harness, field, large, max(3, rounds // 6))
+    document["operators"] = measure_operators(rounds)
+    return document
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line; ``--store`` writes benches/results/speed.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("functions", nargs="*", help="default: all of corem's")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--store", action="store_true", help="write benches/results/speed.json")
+    options = parser.parse_args(arguments)
+    every = pytest_udftorch.find_library("corem").function_names
+    document = run(options.functions or every, options.rounds)
+    print(caption(document["environment"]))
+    if options.store:
+        RESULTS.mkdir(exist_ok=True)
+        text = json.dumps(document, indent=1) + "\n"
+        (RESULTS / "speed.json").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

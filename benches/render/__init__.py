@@ -1,0 +1,1 @@
+"""Stored figures as tables, pages and pictures."""

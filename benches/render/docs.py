@@ -1,0 +1,603 @@
+"""Put the stored results into README and docs, so that no number there is typed by hand.
+
+    python -m benches.render.docs [--check]
+
+A page asks for a text between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
+docs/accuracy.md, docs/compile_results.md, docs/reach.md and docs/results.md are generated as
+a whole. ``--check``
+changes nothing and fails when a page differs from what the results give, or a drawing was
+made from other numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benches import stored
+from benches.experiments import asked
+from benches.render import compiled as render_compile
+from benches.render import cuda as render_cuda
+from benches.render import drawings
+from benches.render import experiments as render_experiments
+from benches.render import profile as render_profile
+from pytest_udftorch import UdfError
+from pytest_udftorch.cuda.operators import reached
+from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.reach import table as reach
+from pytest_udftorch.timing.environment import caption
+from pytest_udftorch.verify.certificate import Certificate, comparison_table
+from pytest_udftorch.verify.certificate import load as load_certificate
+
+ROOT = Path(__file__).parents[2]
+UDFS = ROOT / "udfs"
+
+_REGION = re.compile(r"(<!-- generated: ([a-z_]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_OPENING = re.compile(r"<!-- generated:")
+
+
+class DocsError(UdfError):
+    """A page asks for something that does not exist, or a stored result is missing."""
+
+
+class Results:
+    """The stored JSON files of one folder."""
+
+    def __init__(self, folder: Path = stored.RESULTS) -> None:
+        self.folder = folder
+
+    def has(self, name: str) -> bool:
+        """Return whether ``name``.json is there."""
+        return (self.folder / f"{name}.json").is_file()
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        if not self.has(name):
+            raise DocsError(
+                f"{name}.json is missing in {self.folder}. Measure it: python -m benches.store."
+            )
+        return stored.load(self.folder / f"{name}.json")
+
+
+def milliseconds(nanoseconds: float) -> str:
+    """Return a time in ms with three significant digits or, above 100, none after the point."""
+    value = nanoseconds / 1e6
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def seconds(nanoseconds: float) -> str:
+    """Return a time in s with three significant digits."""
+    return f"{nanoseconds / 1e9:.3g}"
+
+
+# What a page can ask for -------------------------------------------------------------
+
+
+def demo(results: Results) -> str:
+    """Return the captured session of ``make demo``."""
+    return f"```console\n$ make demo\n{results['demo_lenet']['text']}\n```\n"
+
+
+def costs(results: Results) -> str:
+    """Return the short table of what a session and a build cost."""
+    entry, build = results["entry_exit"], results["build"]
+    first = entry["benches"]["test_first_entry[after build_library-corem: all]"]["entry_ns"]
+    cached = entry["benches"]["test_first_entry[build in the cache-corem: all]"]["entry_ns"]
+    later = entry["benches"]["test_later_entry[corem: all]"]["time_ns"]
+    leave = entry["benches"]["test_exit[corem: all]"]["time_ns"]
+    cold = build["benches"]["test_cold_build[corem]"]
+    rows = [
+        ("first entry of a process, beyond the build", milliseconds(first["median"]) + " ms"),
+        ("first entry with the build in the cache", milliseconds(cached["median"]) + " ms"),
+        ("later entries", milliseconds(later["median"]) + " ms"),
+        ("exit", milliseconds(leave["median"]) + " ms"),
+        (
+            f"cold build of corem ({cold['functions']} functions)",
+            seconds(cold["build_ns"]["median"]) + " s",
+        ),
+    ]
+    lines = ["| with all functions of corem | median |", "|---|---|"]
+    lines += [f"| {what} | {value} |" for what, value in rows]
+    return "\n".join([*lines, "", caption(entry["environment"]), ""])
+
+
+def entry_exit(results: Results) -> str:
+    """Return the table of entries and exits."""
+    document = results["entry_exit"]
+    lines = ["| bench | functions | rounds | median, ms | quartiles, ms |", "|---|---|---|---|---|"]
+    for name, bench in document["benches"].items():
+        times = bench.get("entry_ns", bench["time_ns"])
+        quartiles = (
+            f"{milliseconds(times['lower_quartile'])} to {milliseconds(times['upper_quartile'])}"
+        )
+        lines.append(
+            f"| `{name}` | {bench['functions']} | {bench['rounds']} | "
+            f"{milliseconds(times['median'])} | {quartiles} |"
+        )
+    return _with_source(lines, document)
+
+
+def build(results: Results) -> str:
+    """Return the table of builds."""
+    document = results["build"]
+    lines = ["| bench | rounds | median, ms | quartiles, ms |", "|---|---|---|---|"]
+    for name, bench in document["benches"].items():
+        times = bench.get("build_ns", bench["time_ns"])
+        quartiles = (
+            f"{milliseconds(times['lower_quartile'])} to {milliseconds(times['upper_quartile'])}"
+        )
+        lines.append(
+            f"| `{name}` | {bench['rounds']} | {milliseconds(times['median'])} | {quartiles} |"
+        )
+    return _with_source(lines, document)
+
+
+def demo_details(results: Results) -> str:
+    """Return accuracy by epoch and the symbols that libtorch called in the demo."""
+    document = results["demo_lenet"]
+    names = document["libraries"]
+    lines = [f"| epoch | {' | '.join(f'accuracy, {n}' for n in names)} |", "|---|---|---|"]
+    for epoch, shares in enumerate(zip(*document["accuracy"].values(), strict=True), start=1):
+        lines.append(f"| {epoch} | {' | '.join(f'{100 * s:.1f} %' for s in shares)} |")
+    lines += [
+        "",
+        f"| operator | function | operands | {' | '.join(f'symbol calls, {n}' for n in names)} |",
+        "|---|---|---|---|---|",
+    ]
+    for rows in zip(*document["operands"].values(), strict=True):
+        calls = [
+            ", ".join(f"`{s}` {n:,}" for s, n in sorted(row["symbols"].items())) for row in rows
+        ]
+        elements = " and ".join(dict.fromkeys(f"{row['elements']:,}" for row in rows))
+        lines.append(
+            f"| {rows[0]['operator']} | {rows[0]['function']} | {elements} | {' | '.join(calls)} |"
+        )
+    return _with_source(lines, document)
+
+
+def speed(results: Results) -> str:
+    """Return nanoseconds per element of every contender, or nothing where none are stored."""
+    if not results.has("speed"):
+        return ""
+    document = results["speed"]
+    sections = []
+    levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
+    for level in levels:
+        table = {f: e[level] for f, e in document["functions"].items() if level in e}
+        names = list(dict.fromkeys(name for entry in table.values() for name in entry))
+        lines = [
+            f"{level}, median ns per element:",
+            "",
+            f"| function | {' | '.join(names)} |",
+            "|---" * (len(names) + 1) + "|",
+        ]
+        for function, entry in table.items():
+            cells = [f"{entry[n]['ns']:.3g}" if n in entry else "" for n in names]
+            lines.append(f"| {function} | {' | '.join(cells)} |")
+        sections.append("\n".join(lines) + "\n")
+    lines = [
+        "Whole operators on 2^20 elements, one thread:",
+        "",
+        "| operator | std, ns per element | corem, ns per element | corem / std |",
+        "|---|---|---|---|",
+    ]
+    for name, row in document["operators"].items():
+        lines.append(
+            f"| {name} | {row['std_ns']:.3g} | {row['corem_ns']:.3g} | {row['corem_over']:.2f} |"
+        )
+    return "\n".join(sections) + "\n" + _with_source(lines, document)
+
+
+def compiled_cpu(results: Results) -> str:
+    """Return what the functions cost inside Inductor's C++."""
+    document = results["compiled_cpu"]
+    lines = [
+        "| compiled, one thread | stock, ms | corem, ms | corem / stock | quartiles |",
+        "|---|---|---|---|---|",
+    ]
+    for name, case in document["cases"].items():
+        ratio = case["corem_over_stock"]
+        lines.append(
+            f"| {name} | {milliseconds(case['stock_ns']['median'])} | "
+            f"{milliseconds(case['corem_ns']['median'])} | {ratio['median']:.2f} | "
+            f"{ratio['lower_quartile']:.2f} to {ratio['upper_quartile']:.2f} |"
+        )
+    return _with_source(lines, document)
+
+
+def missed(results: Results) -> str:
+    """Return the figures that corem misses, and what is executed there instead."""
+    if not results.has("speed"):
+        return ""
+    speeds = results["speed"]
+    found = [f for f in asked.figures(speeds) if f.measured > f.limit]
+    lines = [
+        f"{len(found)} of {len(asked.figures(speeds))} figures asked for are missed. Time of "
+        "corem's array form (operators: of the operator) over that of the other; VML runs its "
+        "AVX-512 code in the AVX2 rows too.",
+        "",
+        "| what | level | against | asked | measured |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {f.what} | {f.level} | {f.peer} | {f.limit:.3g} | {f.measured:.2f} |"
+        for f in sorted(found, key=lambda f: (f.level, -f.measured / f.limit))
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def analysis(results: Results) -> str:
+    """Return executed instructions per element, by kind, or nothing where none are stored."""
+    if not results.has("speed_analysis"):
+        return ""
+    document = results["speed_analysis"]
+    models = document["models"]
+    sections = []
+    levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
+    for level in levels:
+        lines = [
+            f"{level}, per element:",
+            "",
+            f"| function | form | instructions | {' | '.join(f'cycles, {m}' for m in models)} "
+            "| what they are |",
+            "|---" * (len(models) + 4) + "|",
+        ]
+        for function, entry in document["functions"].items():
+            for name, figures in entry.get(level, {}).items():
+                kinds = sorted(figures["mix"].items(), key=lambda pair: -pair[1])
+                shares = ", ".join(
+                    f"{kind} {count / figures['instructions']:.0%}"
+                    for kind, count in kinds
+                    if count / figures["instructions"] >= 0.05
+                )
+                cycles = " | ".join(f"{figures['cycles'][m]:.2f}" for m in models)
+                lines.append(
+                    f"| {function} | {name} | {figures['instructions']:.2f} | {cycles} | {shares} |"
+                )
+        sections.append("\n".join(lines) + "\n")
+    introduction = (
+        "Instructions that were executed, counted by following calls one by one, fix-ups of hard "
+        "inputs included; and the least cycles that llvm-mca gives for them on processors that "
+        "it has models of, with nothing to wait for.\n\n"
+    )
+    return introduction + "\n".join(sections) + "\n" + _with_source([], document).lstrip("\n")
+
+
+def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
+    environment = document["environment"]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"`{document['command']}`: {caption(environment)} UDFs compiled with "
+            f"`{' '.join(environment['flags'])}`.",
+            "",
+        ]
+    )
+
+
+def profile_structs(results: Results) -> str:
+    """Return the bytes of the records of a profile; they come from the dtypes themselves."""
+    from pytest_udftorch.records import file as record
+
+    kinds = {"u": "unsigned", "f": "float"}
+    parts = []
+    for name in ("CELL", "OPERATOR", "EVENT"):
+        dtype = getattr(record, name)
+        parts += [f"{name}, {dtype.itemsize:,} bytes:", "", "| offset | field | type |"]
+        parts.append("|---|---|---|")
+        for field, (kind, offset, *_) in dtype.fields.items():
+            size = "".join(f"[{n}]" for n in kind.shape)
+            text = f"{kinds[kind.base.kind]} {kind.base.itemsize * 8}{size}"
+            parts.append(f"| {offset} | `{field}` | {text} |")
+        parts.append("")
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(record.EVENT_FLAGS))
+    return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
+
+
+def _profile(name: str) -> Callable[[Results], str]:
+    """Return what renders one of the profiler's tables."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return _with_source(render_profile.TABLES[name](results[name]), results[name])
+
+    return render
+
+
+def _compile(name: str) -> Callable[[Results], str]:
+    """Return what renders one of the tables of compiled models."""
+    file, table = render_compile.TABLES[name]
+
+    def render(results: Results) -> str:
+        if not results.has(file):
+            return "Not measured yet; the commands are below.\n"
+        extra = {}
+        if table in render_compile.BOUNDED and results.has("compile_bounds"):
+            extra["bounds"] = results["compile_bounds"]
+        return "\n".join([*table(results[file], **extra), ""])
+
+    return render
+
+
+def _cuda(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/cuda.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.{name}`.\n"
+        return render_cuda.TABLES[name](results[name])
+
+    return render
+
+
+REGIONS: dict[str, Callable[[Results], str]] = {
+    "profile_structs": profile_structs,
+    "demo": demo,
+    "costs": costs,
+    "entry_exit": entry_exit,
+    "build": build,
+    "demo_details": demo_details,
+    "speed": speed,
+    "compiled_cpu": compiled_cpu,
+    **{name: _profile(name) for name in render_profile.TABLES},
+    **{name: _compile(name) for name in render_compile.TABLES},
+    **{name: _cuda(name) for name in render_cuda.TABLES},
+    "missed": missed,
+    "analysis": analysis,
+}
+
+
+def reach_page(results: Results) -> str:
+    """Return docs/reach.md."""
+    return reach.markdown(*reach.load(results.folder / "reach.json")).rstrip() + "\n" + _on_cuda()
+
+
+def _on_cuda() -> str:
+    """Return which of ATen's overloads a session overrides on CUDA, by function."""
+    table = reached()
+    lines = [
+        "",
+        "## Eager CUDA",
+        "",
+        "The overloads whose CUDA kernel a session replaces, by function; float32, bfloat16 and "
+        "half, all layouts. What is not reached is listed in [cuda.md](cuda.md).",
+        "",
+        "| function | overloads |",
+        "|---|---|",
+    ]
+    for function in FUNCTIONS:
+        names = ", ".join(f"`{n}`" for n in sorted(table) if function in table[n])
+        lines.append(f"| {function} | {names} |")
+    return "\n".join(lines) + "\n"
+
+
+def results_page(results: Results) -> str:
+    """Return docs/results.md."""
+    parts = [
+        "# Results",
+        "",
+        "This page is generated from benches/results; do not edit it. `make results` measures "
+        "everything again; a command in the text repeats one part.",
+        "",
+        "## Sessions: entry and exit",
+        "",
+        "First entries are measured in fresh processes that have imported torch; the time is the "
+        "process's own.",
+        "",
+        entry_exit(results),
+        "## Builds",
+        "",
+        "Several processes at once: the time until the last of them has the build.",
+        "",
+        build(results),
+        "## LeNet on MNIST",
+        "",
+        demo(results),
+        demo_details(results),
+    ]
+    if results.has("speed"):
+        parts += [
+            "## Speed of the functions",
+            "",
+            "![Nanoseconds per element of every contender](speed.svg)",
+            "",
+            speed(results),
+            "### Figures that are missed",
+            "",
+            missed(results),
+        ]
+    if results.has("speed_analysis"):
+        parts += ["### What the code spends its time on", "", analysis(results)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _proofs(certificate: Certificate) -> str:
+    """Return the line of the table of corem's own certificates."""
+    forms = [
+        f"{run.identity['form']}, {run.identity['cpu_level']}"
+        + (", flushed" if run.identity["flush"] else "")
+        for run in certificate.runs
+    ]
+    digests = {run.digest() for run in certificate.runs if not run.identity["flush"]}
+    wrong = sum(run.tally.wrong for run in certificate.runs)
+    cells = (
+        certificate.subject["function"],
+        "; ".join(forms),
+        f"{certificate.runs[0].tally.inputs:,}",
+        f"{wrong:,}",
+        ", ".join(f"`{digest[:16]}`" for digest in sorted(filter(None, digests))),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _float_float(certificate: Certificate) -> str:
+    """Return the line of the table of corem-ff's certificates."""
+    run = certificate.runs[0]
+    cells = (
+        certificate.subject["function"],
+        f"{run.tally.inputs:,}",
+        f"{run.tally.wrong:,}",
+        "" if run.tally.hard is None else f"{run.tally.hard:,}",
+        f"`{(run.digest() or '')[:16]}`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def accuracy_page(results: Results) -> str:
+    """Return docs/accuracy.md, from the certificates of corem and of the stock libraries."""
+    own = [load_certificate(p) for p in sorted((UDFS / "corem").rglob("*.certificate.json"))]
+    pairs = [load_certificate(p) for p in sorted((UDFS / "corem-ff").rglob("*.certificate.json"))]
+    stock = [
+        load_certificate(p)
+        for p in sorted((results.folder / "certificates").glob("*/*.certificate.json"))
+    ]
+    wide = [c for c in stock if c.subject["dtype"] == "float32"]
+    half = [c for c in stock if c.subject["dtype"] != "float32"]
+    parts = [
+        "# Accuracy",
+        "",
+        "This page is generated from certificates: those beside the sources of corem and corem-ff, "
+        "and those "
+        "of the stock libraries under benches/results/certificates. "
+        "[verification.md](verification.md) tells how they are made and what they hold. Do not "
+        "edit it; `python -m benches.render.docs` writes it.",
+        "",
+        "## corem: which forms were run on which inputs",
+        "",
+        "Flushed: with FTZ and DAZ set. A correctly rounded function of one argument has only "
+        "one possible digest.",
+        "",
+        "| function | forms | inputs of each | wrong | digest of the outputs |",
+        "|---|---|---|---|---|",
+        *(_proofs(c) for c in own),
+        "",
+        "## corem-ff: the form for GPUs with weak double precision",
+        "",
+        "The array form, every vector in float-float. Left to double: inputs for which the "
+        'float-float path says "hard", with all special and out-of-range arguments.',
+        "",
+        "| function | inputs | wrong | left to double | digest of the outputs |",
+        "|---|---|---|---|---|",
+        *(_float_float(c) for c in pairs),
+    ]
+    if results.has("cuda_digests"):
+        parts += [
+            "",
+            "## corem on CUDA",
+            "",
+            "The outputs of the overridden operator on all inputs, hashed as for the CPU; those "
+            "of a Triton kernel and of torch.compile compared with them. See [cuda.md](cuda.md).",
+            "",
+            render_cuda.digests(results["cuda_digests"]),
+        ]
+    if results.has("cuda_pairs"):
+        parts += [
+            "The pairs of the certificates of functions of two arguments, made again from their "
+            "seed; digests over the chunks that were run.",
+            "",
+            render_cuda.pairs(results["cuda_pairs"]),
+        ]
+    sections = (
+        ("## corem beside what PyTorch calls, float32", [_first_run(c) for c in own] + wide),
+        ("## torch's operators in 16 bits, all 65,536 encodings", half),
+    )
+    for title, certificates in sections:
+        if certificates:
+            parts += ["", title, "", comparison_table(certificates)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _first_run(certificate: Certificate) -> Certificate:
+    return replace(certificate, runs=certificate.runs[:1])
+
+
+SPEED_SVG = "docs/speed.svg"
+WHOLE: dict[str, Callable[[Results], str]] = {
+    "docs/accuracy.md": accuracy_page,
+    "docs/compile_results.md": lambda results: render_experiments.page(results.folder),
+    "docs/reach.md": reach_page,
+    "docs/results.md": results_page,
+}
+
+
+def fill(text: str, page: str, results: Results) -> str:
+    """Return a page's text with its regions filled.
+
+    Raises:
+        DocsError: an unknown region, one without an end, or a result that is missing.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        opening, name, _, end = match.groups()
+        if name not in REGIONS:
+            raise DocsError(f"{page} asks for {name!r}. Known regions: {', '.join(REGIONS)}.")
+        if "<!-- generated:" in match.group(3):
+            raise DocsError(f"{page}: the region {name!r} has no <!-- end -->.")
+        return f"{opening}{REGIONS[name](results)}{end}"
+
+    filled, found = _REGION.subn(replace, text)
+    if found != len(_OPENING.findall(text)):
+        raise DocsError(
+            f"{page} has a line '<!-- generated:' that is no region. A region is the line "
+            "'<!-- generated: NAME -->', text, and the line '<!-- end -->'."
+        )
+    return filled
+
+
+def pages(root: Path, results: Results) -> Iterator[tuple[Path, str]]:
+    """Yield every page that holds generated text, with the text it should have."""
+    for relative, make in WHOLE.items():
+        yield root / relative, make(results)
+    for path in (*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md"))):
+        if str(path.relative_to(root)) in WHOLE:
+            continue
+        text = path.read_text(encoding="utf-8")
+        if _OPENING.search(text):
+            yield path, fill(text, path.name, results)
+
+
+def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable[[], str]]]:
+    """Yield every drawing: its file, the digest of what it shows, and what draws it."""
+    if results.has("speed"):
+        numbers = drawings.speed_numbers(results["speed"])
+        yield root / SPEED_SVG, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages, or with ``--check`` compare them; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benches.render.docs", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only; 1 if a page is stale")
+    options = parser.parse_args(arguments)
+    try:
+        wanted = list(pages(ROOT, Results()))
+        drawn = list(pictures(ROOT, Results()))
+    except UdfError as error:
+        print(f"render_docs: {error}", file=sys.stderr)
+        return 2
+    stale: list[tuple[Path, Callable[[], str]]] = [
+        (path, partial(str, text))
+        for path, text in wanted
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    ]
+    # matplotlib's output differs between versions: what counts is what was drawn.
+    stale += [
+        (path, draw)
+        for path, digest, draw in drawn
+        if not path.is_file() or digest not in path.read_text(encoding="utf-8")
+    ]
+    for path, make in stale:
+        print(f"{path.relative_to(ROOT)} {'is stale' if options.check else 'written'}")
+        if not options.check:
+            path.write_text(make(), encoding="utf-8")
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Plans against the uniform executors; one small model by default, full-sized at full scale."""
+
+import torch
+
+from benches.experiments import compile_oracle
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+SMALL = {
+    "runs": 6,
+    "rounds": 1,
+    "max_units": 3,
+    "size": 64,
+    "executors": ["eager", "eager+channels_last"],
+}
+
+
+def test_plan_of_squeezenet(benchmark, bench_scale):
+    row = benchmark.pedantic(
+        compile_oracle.cell,
+        args=("squeezenet1_1", 1, DEVICE),
+        kwargs=SMALL if bench_scale == "small" else {},
+        rounds=1,
+    )
+    benchmark.extra_info["oracle"] = row
+    assert row["plan_over"]["best_uniform"]["low"] >= 1 or row["replaced_by"]
+    assert {"best of two runs", "greedy", "thesis programme"} <= set(row["plans"])

@@ -1,0 +1,94 @@
+"""What a session costs: the first entry of a process, later ones, and the exit.
+
+The first entry loads the package's session, the runtime and the library, reads libtorch's
+relocations and runs the canary operators. It is measured in fresh processes that have
+imported torch: with the build in the cache, which the entry has to find there, and beyond
+that, after ``build_library``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from benches import stored
+from benches.experiments.child import Child
+from pytest_udftorch import build_library, find_library, patched
+
+FIRST_ENTRIES = 9
+LATER_ENTRIES = 200
+
+SELECTIONS = {
+    "std": ("std", None),
+    "corem: exp, log": ("corem", ("exp", "log")),
+    "corem: exp, expm1, log, sin, cos": ("corem", ("exp", "expm1", "log", "sin", "cos")),
+    "corem: all": ("corem", None),
+}
+selections = pytest.mark.parametrize(
+    ("library", "functions"), SELECTIONS.values(), ids=SELECTIONS.keys()
+)
+
+
+@pytest.fixture(autouse=True)
+def _built():
+    build_library("corem")
+
+
+def count(library, functions):
+    return len(functions or find_library(library).function_names)
+
+
+@pytest.mark.parametrize("name", ["std", "corem: exp, log", "corem: all"])
+@pytest.mark.parametrize("before", ["build in the cache", "after build_library"])
+def test_first_entry(benchmark, before, name):
+    library, functions = SELECTIONS[name]
+    children, answers = [], []
+
+    def fresh():
+        children.append(Child())
+        if before == "after build_library":
+            children[-1].order(do="build", library="corem")
+
+    def enter():
+        answers.append(children[-1].order(do="enter", library=library, functions=functions))
+
+    def leave():
+        children.pop().close()
+
+    benchmark.pedantic(enter, setup=fresh, teardown=leave, rounds=FIRST_ENTRIES)
+    benchmark.extra_info["functions"] = count(library, functions)
+    benchmark.extra_info["entry_ns"] = stored.summary([a["ns"] for a in answers])
+    if library != "std":
+        assert all(len(a["reached"]) == count(library, functions) for a in answers)
+
+
+@selections
+def test_later_entry(benchmark, library, functions):
+    sessions = []
+    with patched(library, functions):
+        pass
+
+    def close():
+        sessions.pop().close()
+
+    def enter():
+        session = patched(library, functions)
+        session.__enter__()
+        sessions.append(session)
+
+    benchmark.pedantic(enter, teardown=close, rounds=LATER_ENTRIES, warmup_rounds=3)
+    benchmark.extra_info["functions"] = count(library, functions)
+
+
+@selections
+def test_exit(benchmark, library, functions):
+    sessions = []
+
+    def enter():
+        sessions.append(patched(library, functions))
+        sessions[-1].__enter__()
+
+    def leave():
+        sessions.pop().close()
+
+    benchmark.pedantic(leave, setup=enter, rounds=LATER_ENTRIES, warmup_rounds=3)
+    benchmark.extra_info["functions"] = count(library, functions)

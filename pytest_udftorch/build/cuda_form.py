@@ -1,0 +1,165 @@
+"""Which form of a function a GPU gets: in double precision, or in float-float.
+
+Most GPUs compute float64 at 1/32 or 1/64 of their float32 speed. A library may name another
+that has its functions in pairs of floats (``float_float`` in ``udf.toml``). Both give the same
+bits, so that the choice is one of speed: made by the user, by a stored measurement of both
+forms on the GPUs at hand, or by what their compute capability says.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_udftorch.build.shared import cache_folder, writing
+from pytest_udftorch.errors import CudaFormError, nearest
+
+DOUBLE: Final = "double"
+FLOAT_FLOAT: Final = "float-float"
+AUTO: Final = "auto"
+FORMS: Final = (DOUBLE, FLOAT_FLOAT, AUTO)
+VARIABLE: Final = "UDFTORCH_CUDA_FORM"
+
+#: Compute capabilities with one float64 unit for two of float32; all others have one for 32 or
+#: 64. CUDA C++ Programming Guide, section "Arithmetic Instructions", table "Throughput of Native
+#: Arithmetic Instructions", rows of 64-bit and 32-bit floating-point add, multiply and
+#: multiply-add, results for a clock and multiprocessor: 6.0, 7.x (7.5 excepted, by a footnote) and
+#: 8.0 have 32 and 64, 9.0 and 10.0 have 64 and 128; 6.1 and 6.2 have 4 and 128, 8.6, 8.9 and 12.0
+#: have 2 and 128.
+STRONG: Final = frozenset({(6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0)})
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU of this machine.
+
+    Attributes:
+        name: as the driver calls it.
+        capability: compute capability, major and minor.
+    """
+
+    name: str
+    capability: tuple[int, int]
+
+
+def asked_form(form: str | None) -> str:
+    """Return the form asked for: the one given, ``UDFTORCH_CUDA_FORM``, or ``auto``.
+
+    Raises:
+        CudaFormError: there is no such form.
+    """
+    asked = form or os.environ.get(VARIABLE) or AUTO
+    if asked not in FORMS:
+        source = f"cuda_form={asked!r}" if form else f"{VARIABLE}={asked!r}"
+        raise CudaFormError(
+            f"{source} is no form of functions on a GPU. {nearest(str(asked), FORMS)} Both forms "
+            "give the same bits; auto takes the one that is faster on the GPUs of this machine."
+        )
+    return asked
+
+
+def resolved_form(asked: str) -> str:
+    """Return ``double`` or ``float-float``; ``auto`` is decided once in a process."""
+    return _for_this_machine() if asked == AUTO else asked
+
+
+@functools.cache
+def _for_this_machine() -> str:
+    return choose(gpus(), measurements())
+
+
+def choose(found: tuple[Gpu, ...], measured: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the form for some GPUs: float-float if it is the faster one on each of them.
+
+    Args:
+        found: the GPUs; without any the form is ``double``.
+        measured: name of a GPU -> form -> time of an element in ns; overrides the capability.
+    """
+    if not found:
+        return DOUBLE
+    for gpu in found:
+        times = measured.get(gpu.name)
+        weak = gpu.capability not in STRONG
+        if times is not None:
+            weak = times[FLOAT_FLOAT] < times[DOUBLE]
+        if not weak:
+            return DOUBLE
+    return FLOAT_FLOAT
+
+
+def gpus() -> tuple[Gpu, ...]:
+    """Return the GPUs: those of torch where it has them open, else all that the driver lists.
+
+    Nothing is initialised, since a process that has opened CUDA cannot fork.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return tuple(
+            Gpu(torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
+            for i in range(torch.cuda.device_count())
+        )
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    try:
+        done = subprocess.run(
+            [command, "--query-gpu=name,compute_cap", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return parse_gpus(done.stdout)
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """Read what ``nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader`` prints."""
+    found = []
+    for line in text.splitlines():
+        name, _, capability = line.rpartition(",")
+        major, _, minor = capability.strip().partition(".")
+        if major.isdecimal() and minor.isdecimal():
+            found.append(Gpu(name.strip(), (int(major), int(minor))))
+    return tuple(found)
+
+
+def measurement_file() -> Path:
+    """Return the file that holds what ``udftorch cuda-form`` measured."""
+    return cache_folder() / "cuda-form.json"
+
+
+def measurements() -> dict[str, dict[str, float]]:
+    """Return name of a GPU -> form -> time of an element in ns; empty if none was stored."""
+    try:
+        data = json.loads(measurement_file().read_text(encoding="utf-8"))
+        return {str(n): {form: float(t[form]) for form in FORMS[:2]} for n, t in data.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Missing, or of another version: the compute capability decides.
+        return {}
+
+
+def store_measurement(name: str, times_ns: Mapping[str, float]) -> Path:
+    """Store the times of both forms on a GPU, and return the file.
+
+    Raises:
+        CacheError: the cache folder cannot be written.
+    """
+    path = measurement_file()
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({**measurements(), name: dict(times_ns)}, indent=1, sort_keys=True)
+        scratch.write_text(text + "\n", encoding="utf-8")
+        scratch.replace(path)
+    _for_this_machine.cache_clear()
+    return path

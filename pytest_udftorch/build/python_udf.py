@@ -1,0 +1,292 @@
+"""UDFs written in Python: Numba compiles them to LLVM, and then they are as any other.
+
+Numba's modules are linked, everything but the function is made internal, and LLVM removes what
+is not called. What is left is one scalar function in LLVM's text form, the source of a library
+in the build cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import json
+import math
+import re
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.build.bitcode import tool
+from pytest_udftorch.build.shared import Compiler, cache_folder, find_compiler, in_cache
+from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
+from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfLibrary, load_library
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
+
+# What LLVM before 21 does not read, and what it had instead.
+_NEWER: Final = (
+    (" captures(none)", " nocapture"),
+    ("icmp samesign ", "icmp "),
+)
+
+#: Numba's compiled functions -> the text of their modules before LLVM changed them. Numba
+#: compiles a function that others call once in a process.
+_recorded: Final[MutableMapping[Any, list[str]]] = weakref.WeakKeyDictionary()
+
+
+def udf(
+    function: str, *, dtype: str = "float32", max_ulp: float | None = None
+) -> Callable[[Callable[..., Any]], UdfLibrary]:
+    """Make a UDF library of a numeric Python function.
+
+    >>> @udf("exp", max_ulp=1e5)  # doctest: +SKIP
+    ... def rough_exp(x):
+    ...     return (1 + x / 256) ** 256
+    >>> with patched(rough_exp):  # doctest: +SKIP
+    ...     torch.exp(torch.ones(3))
+
+    The function is compiled by Numba with the argument types float32 or float64; Python's
+    literals are float64, so a float32 UDF computes in double unless it says otherwise. It may
+    use what Numba can compile without Python objects: arithmetic, branches, loops, ``math``.
+    Division by zero gives an infinity or NaN; where the function raises, the result is NaN.
+
+    Args:
+        function: torch's name of the function it stands for.
+        dtype: ``float32`` or ``float64``.
+        max_ulp: its claim, in ULP, for ``udftorch verify``.
+
+    Returns:
+        A decorator that gives a ``UdfLibrary`` with the function's name.
+
+    Raises:
+        UnknownFunctionError: libtorch has no such function to swap, or no such dtype.
+        PythonUdfError: Numba is missing or cannot compile the function, or the claim is no
+            number of ULP.
+        CompilerNotFoundError, CompilerTooOldError: see ``build.find_compiler``.
+        CacheError: the cache folder cannot be written.
+    """
+    if not isinstance(function, str):
+        raise UnknownFunctionError(
+            f"udf was given {type(function).__name__}, and takes torch's name of the function that "
+            'a UDF stands for: write @udf("exp") above the UDF.'
+        )
+    if function not in FUNCTIONS:
+        raise UnknownFunctionError(
+            f"PyTorch has no function {function!r} to swap. {nearest(function, FUNCTIONS)}"
+        )
+    if dtype not in DTYPES:
+        raise UnknownFunctionError(f"Unknown dtype {dtype!r}. {nearest(str(dtype), DTYPES)}")
+    if max_ulp is not None and not _is_claim(max_ulp):
+        raise PythonUdfError(
+            f"max_ulp={max_ulp!r} is no claim: it is a positive number of ULP, 0.5 for correctly "
+            "rounded. Leave it out to claim nothing."
+        )
+
+    def make(source: Callable[..., Any]) -> UdfLibrary:
+        _check_plain(source, function)
+        symbol = f"udf_{FUNCTIONS[function].c_name(dtype)}"
+        text = _llvm(source, symbol, dtype, FUNCTIONS[function].arity)
+        name = getattr(source, "__name__", "python_udf")
+        lines = [
+            "[library]", f"name = {json.dumps(name)}", 'version = "1"',
+            'description = "written in Python"',
+            f"[functions.{function}.{dtype}]", f'source = "{function}.ll"',
+            f'scalar = "{symbol}"', *([] if max_ulp is None else [f"max_ulp = {float(max_ulp)}"]),
+        ]  # fmt: skip
+        return load_library(_store({f"{function}.ll": text, DESCRIPTION_FILE: "\n".join(lines)}))
+
+    return make
+
+
+def _is_claim(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0
+    )
+
+
+def _check_plain(source: object, function: str) -> None:
+    if not inspect.isfunction(source):
+        raise PythonUdfError(
+            f"A UDF is a plain Python function, and {type(source).__name__} was given for "
+            f"{function!r}. Write def or lambda; of a function that Numba has compiled already, "
+            "give its py_func."
+        )
+    arity = FUNCTIONS[function].arity
+    if source.__code__.co_argcount != arity:
+        raise PythonUdfError(
+            f"{_name(source)} has {source.__code__.co_argcount} parameters, and {function!r} is a "
+            f"function of {arity}. Other numbers are constants in the function, or variables "
+            "around it."
+        )
+
+
+def _store(files: dict[str, str]) -> Path:
+    """Write a library into the cache under a name made of its content; return its folder."""
+    key = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+    folder = cache_folder() / f"python-{key}"
+
+    def make(scratch: Path) -> None:
+        for name, text in files.items():
+            (scratch / name).write_text(text, encoding="utf-8")
+        (scratch / "build.json").write_text(json.dumps({"files": sorted(files)}))
+
+    in_cache(folder, make)
+    return folder
+
+
+def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> str:
+    """Return LLVM text that defines ``symbol`` and nothing else that is visible."""
+    compiler = find_compiler()
+    modules, inner = _numba_modules(source, dtype, arity)
+    real = {"float32": "float", "float64": "double"}[dtype]
+    parameters = ", ".join(f"{real} x{i}" for i in range(arity))
+    passed = ", ".join(f"x{i}" for i in range(arity))
+    # Numba's convention: result by pointer, and a status that is 0 unless it raised. Its
+    # math.ldexp is a function of its runtime.
+    wrapper = (
+        "double numba_ldexp(double x, int e) { return __builtin_ldexp(x, e); }\n"
+        f"int inner({real} *, void **, {', '.join([real] * arity)}) __asm__({json.dumps(inner)});\n"
+        f"{real} {symbol}({parameters}) {{\n"
+        f"  {real} y; void *error = 0;\n"
+        f'  return inner(&y, &error, {passed}) == 0 ? y : ({real})__builtin_nan("");\n'
+        "}\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        scratch = Path(folder)
+        pieces = []
+        for number, text in enumerate(modules):
+            pieces.append(scratch / f"{number}.ll")
+            pieces[-1].write_text(_older(text, compiler), encoding="utf-8")
+        (scratch / "wrapper.c").write_text(wrapper)
+        bare, linked, out = (scratch / n for n in ("wrapper.ll", "linked.ll", "out.ll"))
+        _run(
+            [str(compiler.path), "-O1", "-Xclang", "-disable-llvm-passes", "-ffp-contract=off",
+             "-fPIC", "-emit-llvm", "-S", str(scratch / "wrapper.c"), "-o", str(bare)]
+        )  # fmt: skip
+        _run(
+            [str(tool(compiler, "llvm-link")), "-S", str(bare), *map(str, pieces),
+             "-o", str(linked)]
+        )  # fmt: skip
+        _run(
+            [str(tool(compiler, "opt")), "-S", f"--internalize-public-api-list={symbol}",
+             "-passes=internalize,default<O2>,globaldce", str(linked), "-o", str(out)]
+        )  # fmt: skip
+        text = out.read_text(encoding="utf-8")
+    # The CPU is chosen when the library is built.
+    text = re.sub(r' "(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
+    text = re.sub(r"^(; ModuleID|source_filename).*\n", "", text, flags=re.MULTILINE)
+    text = _renamed(text)
+    declared = re.findall(r"^declare .*@\"?([\w.]+)", text, re.MULTILINE)
+    if ".numba.unresolved$" in text:
+        raise PythonUdfError(
+            f"{_name(source)} calls itself, or functions in it call each other in a circle. Write "
+            "it as a loop."
+        )
+    if re.search(r"inttoptr \(i64 \d+ to ptr\)", text):
+        raise PythonUdfError(
+            f"{_name(source)} uses an address of this process (a function of ctypes, a large "
+            "array), which the build in the cache outlives. A UDF calls Python functions, and "
+            "has small tables in it as tuples."
+        )
+    runtime = sorted(n for n in declared if n.startswith(("Py", "numba_", "NRT_")))
+    if runtime:
+        raise PythonUdfError(
+            f"{_name(source)} needs Python's or Numba's runtime ({', '.join(runtime)}). A UDF "
+            "computes with numbers only: no arrays, strings, lists or prints."
+        )
+    return text
+
+
+def _renamed(text: str) -> str:
+    """Number the names that Numba mangles: they count the functions of its process."""
+    mangled = r"_ZN[\w$]+"
+    numbers = {name: f"inner{i}" for i, name in enumerate(dict.fromkeys(re.findall(mangled, text)))}
+    return re.sub(mangled, lambda match: numbers[match.group()], text)
+
+
+def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[list[str], str]:
+    """Return the LLVM text of every module that is needed, and the name of the function in it."""
+    try:
+        import numba
+        from numba.core import codegen
+    except ImportError as error:
+        raise PythonUdfError(
+            f"UDFs written in Python are compiled by Numba, which cannot be imported: {error}. "
+            "pip install numba"
+        ) from error
+    real = getattr(numba, dtype)
+    with _recording(codegen.CPUCodeLibrary):
+        try:
+            compiled = numba.njit(
+                real(*(real,) * arity), error_model="numpy", fastmath=False, cache=False
+            )(source)
+        except Exception as error:  # not NumbaError alone
+            raise PythonUdfError(
+                f"Numba cannot compile {_name(source)} for {dtype}:\n{error}"
+            ) from error
+    # One that calls itself is compiled for other arguments too.
+    result = compiled.overloads[(real,) * arity]
+    modules: list[str] = []
+    _collect(result.library, modules, set())
+    return modules, result.fndesc.llvm_func_name
+
+
+@contextlib.contextmanager
+def _recording(kind: Any) -> Iterator[None]:
+    """Record the modules that Numba makes before LLVM changes them.
+
+    What Numba gives out afterwards is in the syntax of its own, newer LLVM.
+    """
+    own = kind.add_ir_module
+
+    def add_ir_module(self: Any, module: Any) -> Any:
+        _recorded.setdefault(self, []).append(str(module))
+        return own(self, module)
+
+    kind.add_ir_module = add_ir_module
+    try:
+        yield
+    finally:
+        kind.add_ir_module = own
+
+
+def _collect(library: Any, modules: list[str], seen: set[int]) -> None:
+    """Append the modules of a compiled function, and of those that it calls."""
+    if id(library) in seen:
+        return
+    seen.add(id(library))
+    if library not in _recorded:
+        # The user had Numba compile it before. It holds what it calls, and its definitions yield
+        # to others of the same name.
+        modules.append(str(library._get_module_for_linking()))
+        return
+    modules += _recorded[library]
+    for other in library._linking_libraries:
+        _collect(other, modules, seen)
+
+
+def _older(text: str, compiler: Compiler) -> str:
+    major = re.search(r"version (\d+)\.", compiler.version)
+    if major is not None and int(major.group(1)) < 21:
+        for new, old in _NEWER:
+            text = text.replace(new, old)
+    return text
+
+
+def _name(source: Callable[..., Any]) -> str:
+    return f"the function {getattr(source, '__name__', source)!r}"
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PythonUdfError(
+            f"What Numba made cannot be read by {Path(command[0]).name}:\n{done.stderr.strip()}\n"
+            "Use a Numba whose LLVM is nearer to the installed one, or write the UDF in C."
+        )

@@ -1,0 +1,564 @@
+"""From UDF sources to one shared library per (UDF library, CPU level), cached by content.
+
+Each C source is one clang command with the pass plugin loaded (``udf-widen`` makes the
+vector and array forms), all of them at once on the machine's cores; lld links the objects.
+The cache key covers the sources, every flag, the compiler, the plugin and the CPU level,
+so a stale build cannot be picked up; builds appear in the cache by one atomic rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerNotFoundError,
+    CompilerTooOldError,
+    CpuLevelError,
+    NativeLibraryError,
+    SignatureError,
+    SourceCompileError,
+    UnknownFunctionError,
+    nearest,
+)
+from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
+from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfFunction, UdfLibrary, find_library
+from pytest_udftorch.native.runtime import pass_plugin, runtime
+from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
+
+#: Oldest LLVM whose plugin interface the passes are written for.
+OLDEST_LLVM: Final = 16
+
+#: Contraction is off so that a source means the same at every CPU level; traps and errno
+#: are off because the loop vectoriser otherwise refuses the fast paths; -femit-all-decls
+#: keeps static UDFs until udf-widen has seen them. No flag here
+#: allows a value to change.
+FLAGS: Final = (
+    "-std=c17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-femit-all-decls",
+    "-Wall",
+)
+LINK_FLAGS: Final = ("-shared", "-fuse-ld=lld", "-Wl,-Bsymbolic", "-Wl,--no-undefined", "-lm")
+
+_CTYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A clang that can load the pass plugin.
+
+    Attributes:
+        path: the executable.
+        version: first line of ``clang --version``.
+    """
+
+    path: Path
+    version: str
+
+
+@dataclass(frozen=True)
+class Build:
+    """A compiled UDF library.
+
+    Attributes:
+        library: what was compiled.
+        cpu_level: ``baseline``, ``avx2`` or ``avx512``.
+        build_id: first 16 hex digits of the SHA-256 over everything the result depends on.
+        path: the shared library.
+        seconds: wall-clock time the compilation took when it was made, in seconds.
+        profiled: True if its forms count what goes in and out (``udf-instrument``).
+    """
+
+    library: UdfLibrary
+    cpu_level: str
+    build_id: str
+    path: Path
+    seconds: float
+    profiled: bool = False
+    _handles: dict[str, ctypes.CDLL] = field(default_factory=dict, repr=False, compare=False)
+
+    def load(self) -> ctypes.CDLL:
+        """Map the library into the process, where it stays: a thread may be inside it.
+
+        Raises:
+            NativeLibraryError: the cached file cannot be loaded.
+        """
+        if "lib" not in self._handles:
+            runtime()  # a profiled library asks for it by its name, which the loader then knows
+            try:
+                self._handles["lib"] = ctypes.CDLL(str(self.path))
+            except OSError as error:
+                raise NativeLibraryError(
+                    f"The cached build {self.path} cannot be loaded: {error}. Delete its "
+                    "folder; it is built again on the next run."
+                ) from error
+        return self._handles["lib"]
+
+    def forms(self, function: str, dtype: str) -> dict[str, int]:
+        """Return form -> address for one function.
+
+        Raises:
+            UnknownFunctionError: the library does not have it.
+        """
+        if (function, dtype) not in self.library.functions:
+            raise UnknownFunctionError(
+                f"UDF library {self.library.name!r} has no {dtype} {function!r}. "
+                f"{nearest(function, self.library.function_names)}"
+            )
+        lib = self.load()
+        found = {}
+        for form in forms(dtype, self.cpu_level):
+            name = FUNCTIONS[function].export(dtype, form)
+            found[form] = ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
+        return found
+
+    def sincos(self, dtype: str) -> int:
+        """Return the address of the joint form, or 0 if sin or cos is not in the library."""
+        if not _has_sincos(self.library, dtype):
+            return 0
+        address = ctypes.cast(getattr(self.load(), f"__udf_{SINCOS[dtype]}"), ctypes.c_void_p)
+        return address.value or 0
+
+    def array_function(self, function: str, dtype: str = "float32") -> Any:
+        """Return the array form as a ctypes function ``(n, *inputs, output, mode)``.
+
+        Pointers are passed as integers (``tensor.data_ptr()``, ``array.ctypes.data``).
+        """
+        arity = FUNCTIONS[function].arity if function in FUNCTIONS else 1
+        address = self.forms(function, dtype)["array"]
+        pointers = (ctypes.c_void_p,) * (arity + 1)
+        return ctypes.CFUNCTYPE(None, ctypes.c_int64, *pointers, ctypes.c_int64)(address)
+
+    def scalar_function(self, function: str, dtype: str = "float32") -> Any:
+        """Return the scalar form as a ctypes function of ``c_float`` or ``c_double``."""
+        real = _CTYPES[dtype]
+        address = self.forms(function, dtype)["scalar"]
+        return ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)(address)
+
+
+# --------------------------------------------------------------------------------------
+# Compiler, cache folder, CPU level
+
+
+def find_compiler() -> Compiler:
+    """Return the clang that belongs to the pass plugin.
+
+    ``UDFTORCH_CLANG`` names one; otherwise ``clang-<major>`` is looked for on the path, in
+    LLVM's own folder, and at last plain ``clang``.
+
+    Raises:
+        CompilerNotFoundError: there is none, or it does not run.
+        CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
+    """
+    _, major = pass_plugin()
+    named = os.environ.get("UDFTORCH_CLANG")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise CompilerNotFoundError(
+                f"UDFTORCH_CLANG={named!r} is no executable. Point it to clang-{major}, or "
+                "unset it to search the usual places."
+            )
+        return _checked(Path(found), major)
+    for candidate in (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang"):
+        found = shutil.which(candidate)
+        if found is not None and (candidate != "clang" or _major(Path(found)) == major):
+            return _checked(Path(found), major)
+    raise CompilerNotFoundError(
+        f"No clang {major} was found. UDF sources are compiled by the clang whose LLVM the "
+        f"pass plugin was built for. Install the packages clang-{major} and lld-{major}, or "
+        "set UDFTORCH_CLANG to its path."
+    )
+
+
+@functools.cache
+def _version(path: Path, mtime_ns: int) -> str:
+    try:
+        run = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilerNotFoundError(
+            f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
+            "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
+        ) from error
+    return run.stdout.splitlines()[0] if run.stdout else ""
+
+
+def _major(path: Path) -> int:
+    match = re.search(r"version (\d+)\.", _version(path, path.stat().st_mtime_ns))
+    return int(match.group(1)) if match else 0
+
+
+def _checked(path: Path, wanted: int) -> Compiler:
+    version = _version(path, path.stat().st_mtime_ns)
+    if "clang" not in version:
+        raise CompilerNotFoundError(
+            f"{path} is not clang: it calls itself {version!r}. Use clang-{wanted}."
+        )
+    major = _major(path)
+    if major < OLDEST_LLVM:
+        raise CompilerTooOldError(
+            f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
+            f"clang-{wanted}."
+        )
+    if major != wanted:
+        raise CompilerTooOldError(
+            f"{path} is clang {major}, but the pass plugin is built for LLVM {wanted} and "
+            f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
+            f"pytest_udftorch with LLVM {major}'s development files."
+        )
+    return Compiler(path, version)
+
+
+def cache_folder() -> Path:
+    """Return the folder of finished builds: ``UDFTORCH_CACHE_DIR``, or the XDG cache."""
+    named = os.environ.get("UDFTORCH_CACHE_DIR")
+    if named:
+        return Path(named).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "pytest_udftorch"
+
+
+def resolve_cpu_level(cpu_level: str | None) -> str:
+    """Return the level to build for: the one given, ``UDFTORCH_CPU_LEVEL``, or the best.
+
+    Raises:
+        CpuLevelError: no such level, or this CPU does not have it.
+    """
+    have = runtime().cpu_level()
+    possible = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
+    if not possible:
+        raise CpuLevelError("This CPU has no SSE4.2; x86-64-v2 is the least that is supported.")
+    asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
+    if not asked:
+        return possible[-1]
+    if asked not in CPU_LEVELS:
+        raise CpuLevelError(f"Unknown CPU level {asked!r}. {nearest(asked, CPU_LEVELS)}")
+    if asked not in possible:
+        raise CpuLevelError(
+            f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
+        )
+    return asked
+
+
+# --------------------------------------------------------------------------------------
+# Building
+
+_built: dict[tuple[object, ...], Build] = {}
+_lock = threading.Lock()
+
+
+def build_library(
+    which: str | Path | UdfLibrary, cpu_level: str | None = None, *, profiled: bool = False
+) -> Build:
+    """Compile a UDF library, or take it from the cache.
+
+    Safe to call from several processes and threads at once: one compiles, the others wait.
+
+    Args:
+        which: name, folder, or an already read library.
+        cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
+        profiled: also run the pass ``udf-instrument``; another build under another id.
+
+    Raises:
+        UnknownLibraryError, LibraryFormatError: see ``library.find_library``.
+        CompilerNotFoundError, CompilerTooOldError: no usable clang.
+        SourceCompileError: a source does not compile; the message is the compiler's.
+        SignatureError: a UDF is missing from its source or has the wrong C type.
+        CacheError: the cache folder cannot be written.
+        CpuLevelError: see ``resolve_cpu_level``.
+    """
+    library = find_library(which)
+    if library.stock:
+        raise UnknownFunctionError(
+            f"UDF library {library.name!r} stands for the stock functions; there is nothing "
+            "to build."
+        )
+    level = resolve_cpu_level(cpu_level)
+    state = (profiled, *_state(library, level))
+    with _lock:
+        if state not in _built:
+            _built[state] = _build(library, level, profiled)
+        return _built[state]
+
+
+def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
+    """Return what must be unchanged for a build of this process to be taken again.
+
+    Sizes and times instead of contents: the content is what names the build in the cache,
+    but a session is entered per test and must not read every source each time.
+    """
+    files = []
+    for path in (str(library.folder / DESCRIPTION_FILE), *library.source_files()):
+        found = os.stat(path)
+        files.append((path, found.st_mtime_ns, found.st_size, found.st_ino))
+    return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
+
+
+def _build(library: UdfLibrary, level: str, profiled: bool) -> Build:
+    compiler = find_compiler()
+    plugin, _ = pass_plugin()
+    build_id = _build_id(library, level, compiler, plugin, profiled)
+    folder = cache_folder() / build_id
+    in_cache(folder, lambda scratch: _compile(scratch, library, level, compiler, plugin, profiled))
+    facts = json.loads((folder / "build.json").read_text(encoding="utf-8"))
+    return Build(library, level, build_id, folder / facts["file"], facts["seconds"], profiled)
+
+
+@functools.cache
+def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
+    return hashlib.sha256(plugin.read_bytes()).hexdigest()
+
+
+def _build_id(
+    library: UdfLibrary, level: str, compiler: Compiler, plugin: Path, profiled: bool
+) -> str:
+    digest = hashlib.sha256()
+    head = {
+        "name": library.name,
+        "flags": [*FLAGS, *CPU_LEVELS[level][0], *LINK_FLAGS],
+        "compiler": compiler.version,
+        "plugin": _plugin_digest(plugin, plugin.stat().st_mtime_ns),
+        "manifest": library_manifest(library.functions.values(), level),
+    }
+    if profiled:
+        head["instrument"] = instrument_manifest(library.functions.values(), level)
+        head["observe"] = [p.read_text(encoding="utf-8") for p in observe_source()]
+    digest.update(json.dumps(head, sort_keys=True).encode())
+    for path in library.source_files():
+        # Paths relative to the library: two checkouts of the same sources share a build.
+        digest.update(f"\0{os.path.relpath(path, library.folder)}\0".encode())
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
+    """Return what udf-widen shall make; the format is described in docs/passes.md."""
+    return {
+        "functions": [
+            {
+                "name": FUNCTIONS[f.name].c_name(f.dtype),
+                "type": {"float32": "float", "float64": "double"}[f.dtype],
+                "arity": FUNCTIONS[f.name].arity,
+                "scalar": f.scalar,
+                # A quick path counts on fused multiply-adds, which the baseline lacks.
+                "quick": None if level == "baseline" else f.quick,
+                "fast": f.fast,
+                "accurate": f.accurate,
+                "forms": {
+                    form: FUNCTIONS[f.name].export(f.dtype, form) for form in forms(f.dtype, level)
+                },
+            }
+            for f in functions
+        ]
+    }
+
+
+@contextlib.contextmanager
+def writing(cache: Path) -> Iterator[None]:
+    """Name the folder of the cache that what is done here could not write.
+
+    Raises:
+        CacheError: instead of an ``OSError``.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CacheError(
+            f"The build cache {cache} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to a "
+            "folder that can."
+        ) from error
+
+
+def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
+    """Fill ``folder`` of the cache by ``make(scratch)``, unless it holds a ``build.json``.
+
+    ``make`` writes ``build.json`` last; the scratch folder then appears by one rename. Of
+    several processes one makes, the others wait.
+
+    Raises:
+        CacheError: the cache folder cannot be written.
+    """
+    if (folder / "build.json").is_file():
+        return
+    from filelock import FileLock
+
+    cache = folder.parent
+    with writing(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / f"{folder.name}.lock"):
+            if (folder / "build.json").is_file():
+                return
+            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
+            try:
+                make(scratch)
+                if folder.exists():  # without build.json: left by a crash of the machine
+                    shutil.rmtree(folder)
+                scratch.chmod(0o755)
+                scratch.replace(folder)
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _compile(
+    scratch: Path,
+    library: UdfLibrary,
+    level: str,
+    compiler: Compiler,
+    plugin: Path,
+    profiled: bool,
+) -> None:
+    start = time.perf_counter()
+    by_source: dict[Path, list[UdfFunction]] = {}
+    for function in library.functions.values():
+        by_source.setdefault(function.source, []).append(function)
+    includes = [f"-I{d}" for d in (library.folder, *library.include_dirs)]
+    jobs = []
+    for index, (source, functions) in enumerate(by_source.items()):
+        manifest = scratch / f"{index}.json"
+        manifest.write_text(json.dumps(library_manifest(functions, level)), encoding="utf-8")
+        jobs.append(
+            [
+                str(compiler.path), *FLAGS, *CPU_LEVELS[level][0], *includes,
+                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin),
+                "-mllvm", f"-udf-widen-manifest={manifest}",
+                "-c", str(source), "-o", str(scratch / f"{index}.o"),
+            ]
+        )  # fmt: skip
+        if profiled:
+            watch = scratch / f"{index}-watch.json"
+            watch.write_text(json.dumps(instrument_manifest(functions, level)), encoding="utf-8")
+            jobs[-1] += ["-mllvm", f"-udf-instrument-manifest={watch}"]
+            jobs[-1] += ["-mllvm", f"-udf-report={scratch / 'report.jsonl'}"]
+    joint = scratch / "sincos.c"
+    joint.write_text("".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d)))
+    sources = [*by_source, joint]
+    if profiled:
+        sources.append(observe_source()[0])
+    for source in sources[len(by_source) :]:
+        jobs.append(
+            [
+                str(compiler.path), *FLAGS, *CPU_LEVELS[level][0],
+                "-c", str(source), "-o", str(scratch / f"{len(jobs)}.o"),
+            ]
+        )  # fmt: skip
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        results = list(pool.map(_run, jobs))
+    for source, result in zip(sources, results, strict=True):
+        if result.returncode != 0:
+            _fail_source(library, source, result.stderr)
+    output = scratch / f"lib{_file_name(library.name)}-{level}.so"
+    objects = [str(scratch / f"{i}.o") for i in range(len(jobs))]
+    libraries = link_inputs() if profiled else []
+    linked = _run([str(compiler.path), *objects, *libraries, *LINK_FLAGS, "-o", str(output)])
+    if linked.returncode != 0:
+        raise SourceCompileError(
+            f"UDF library {library.name!r} does not link:\n{linked.stderr.strip()}\n"
+            "A UDF may call its own sources and libm, nothing else."
+        )
+    runtime()  # a profiled library asks for it by its name, which the loader then knows
+    lib = ctypes.CDLL(str(output))
+    for (name, dtype), _ in library.functions.items():
+        for form in forms(dtype, level):
+            symbol = FUNCTIONS[name].export(dtype, form)
+            if not hasattr(lib, symbol):
+                raise SignatureError(
+                    f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
+                    "run. Reinstall pytest_udftorch, whose plugin is incomplete."
+                )
+    if profiled:
+        _check_instrumented(scratch / "report.jsonl", library, level)
+    for leftover in (joint, *scratch.glob("*.o"), *scratch.glob("[0-9]*.json")):
+        leftover.unlink()
+    facts = {
+        "library": library.name,
+        "version": library.version,
+        "cpu_level": level,
+        "compiler": compiler.version,
+        "flags": [*FLAGS, *CPU_LEVELS[level][0]],
+        "file": output.name,
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    (scratch / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _check_instrumented(report: Path, library: UdfLibrary, level: str) -> None:
+    """Refuse a build that would count nothing, which no result would show."""
+    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    done = {line["symbol"] for line in lines if line["pass"] == "udf-instrument"}
+    manifest = instrument_manifest(library.functions.values(), level)
+    missing = sorted({e["symbol"] for e in manifest["watch"]} - done)
+    if missing:
+        raise SignatureError(
+            f"The build of {library.name!r} does not count the calls of {', '.join(missing)}: the "
+            "pass udf-instrument did not run. Reinstall pytest_udftorch, whose plugin is "
+            "incomplete."
+        )
+    report.unlink()
+
+
+def _has_sincos(library: UdfLibrary, dtype: str) -> bool:
+    return ("sin", dtype) in library.functions and ("cos", dtype) in library.functions
+
+
+def _sincos_source(dtype: str) -> str:
+    real = {"float32": "float", "float64": "double"}[dtype]
+    sin, cos = (FUNCTIONS[name].export(dtype, "scalar") for name in ("sin", "cos"))
+    return (
+        f"{real} {sin}({real}); {real} {cos}({real});\n"
+        '__attribute__((visibility("default")))\n'
+        f"void __udf_{SINCOS[dtype]}({real} x, {real} *s, {real} *c)\n"
+        f"{{ *s = {sin}(x); *c = {cos}(x); }}\n"
+    )
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+def _fail_source(library: UdfLibrary, source: Path, message: str) -> None:
+    message = message.strip()
+    if "unable to load plugin" in message:
+        compiler, (plugin, major) = find_compiler(), pass_plugin()
+        raise CompilerNotFoundError(
+            f"{compiler.path} ({compiler.version}) cannot load the pass plugin {plugin}, which "
+            f"is built for LLVM {major}:\n{message}\nIt must be a clang whose LLVM is a shared "
+            f"library, as that of the package clang-{major}; or reinstall pytest_udftorch with the "
+            "development files of the LLVM that this clang is made of."
+        )
+    if "udf-widen" in message:
+        raise SignatureError(
+            f"{source} does not define what {library.folder / 'udf.toml'} names:\n{message}\n"
+            "A UDF is 'float f(float)', a fast path 'float f(float, int *hard)'; with double "
+            "for float64, and one more argument for functions of two."
+        )
+    raise SourceCompileError(
+        f"{source} of UDF library {library.name!r} does not compile. The compiler says:\n{message}"
+    )

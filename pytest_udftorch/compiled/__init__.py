@@ -1,0 +1,1 @@
+"""Compilers inside this process that follow the open sessions."""

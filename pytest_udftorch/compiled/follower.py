@@ -1,0 +1,180 @@
+"""Compilers that run inside the process follow the open sessions.
+
+torch.compile's C++ (``inductor``) and Triton (``triton_kernels``) are told which functions are
+active whenever a session opens or closes. Nothing here imports them: what they have to change
+in a module is done when it is there, and an import hook does it when it comes later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+from pytest_udftorch.build.bitcode import Part, selection_id
+from pytest_udftorch.errors import CompileRunningError
+
+_DYNAMO: Final = "torch._dynamo"
+_FRAMES: Final = "torch._dynamo.convert_frame"
+
+# Of how Inductor is made to call operators: its caches outlive this package.
+_VERSION: Final = 2
+
+#: What ``Active.id`` is while nothing is swapped.
+STOCK: Final = "stock"
+
+
+@dataclass(frozen=True)
+class Active:
+    """The functions and operators of the open sessions.
+
+    Attributes:
+        id: names the functions by content, and which operators are overridden; ``stock`` if
+            there are none.
+        parts: the builds the functions come from, and the forms asked for on GPUs.
+        operators: overridden overloads (``aten::log.out``), sorted. Compiled code calls them
+            through the dispatcher, so whose UDF is there makes no difference to it.
+    """
+
+    id: str = STOCK
+    parts: tuple[Part, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What must be the same for compiled code to be kept."""
+        return (self.id, *(part.cuda_form for part in self.parts))
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """Torch's names of the float32 functions."""
+        keys = (key for part in self.parts for key in part.functions)
+        return frozenset(name for name, dtype in keys if dtype == "float32")
+
+
+def _active(parts: Sequence[Part], operators: Sequence[str]) -> Active:
+    name = selection_id(parts) if parts else STOCK
+    names = tuple(sorted(set(operators)))
+    if names:
+        facts = f"{_VERSION} {' '.join(names)}"
+        name += "+" + hashlib.sha256(facts.encode()).hexdigest()[:16]
+    return Active(name, tuple(parts), names)
+
+
+#: Changes an imported module and returns what puts it back.
+Change = Callable[[Any, Active], Callable[[], None]]
+
+
+class Follower:
+    """What is changed inside compilers for the functions that are active."""
+
+    def __init__(self) -> None:
+        self.active = Active()
+        self._changes: dict[str, Change] = {}
+        self._restore: list[Callable[[], None]] = []
+        self._hooked = False
+
+    def serve(self, changes: Mapping[str, Change]) -> None:
+        """Add modules, by name, and what changes each."""
+        self._changes.update(changes)
+
+    def follow(self, parts: Sequence[Part], operators: Sequence[str], *, wait: bool) -> None:
+        """Make the compilers use these functions; with none, put back everything.
+
+        Args:
+            parts: the functions that are active from now on.
+            operators: the overloads that are overridden from now on.
+            wait: let a compilation that runs in another thread finish first.
+
+        Raises:
+            CompileRunningError: one is running, in this thread or another, and ``wait`` is
+                false.
+            UdfError: see ``bitcode``. After any error the compilers are as before.
+        """
+        active = _active(parts, operators)
+        if active.key == self.active.key:
+            return
+        frames = sys.modules.get(_FRAMES)
+        if frames is None:
+            self._switch(active)
+            return
+        if not wait and frames.compile_lock._is_owned():
+            raise CompileRunningError(
+                "torch.compile is compiling in this thread (a backend, or a hook of one, opens the "
+                "session), and would end up with some functions of one library and some of "
+                "another. Open the session before the model is called."
+            )
+        if not frames.compile_lock.acquire(blocking=wait):
+            raise CompileRunningError(
+                "torch.compile is compiling in another thread, and would end up with some "
+                "functions of one library and some of another. Open the session before that "
+                "thread calls the model, or when it has returned."
+            )
+        try:
+            self._switch(active)
+        finally:
+            frames.compile_lock.release()
+
+    def _switch(self, active: Active) -> None:
+        before = self.active
+        try:
+            self._change(active)
+        except BaseException:
+            self._change(before)
+            raise
+        if _DYNAMO in sys.modules:
+            sys.modules[_DYNAMO].reset()
+
+    def _change(self, active: Active) -> None:
+        while self._restore:
+            self._restore.pop()()
+        self.active = active
+        if active.id == STOCK:
+            return
+        if not self._hooked:
+            self._hooked = True
+            sys.meta_path.insert(0, _ImportHook(self._imported, frozenset(self._changes)))
+        for name in self._changes:
+            if name in sys.modules:
+                self._imported(sys.modules[name])
+
+    def _imported(self, module: ModuleType) -> None:
+        if self.active.id != STOCK:
+            self._restore.append(self._changes[module.__name__](module, self.active))
+
+
+class _ImportHook(importlib.abc.MetaPathFinder):
+    """Calls a function with each of some modules once it has been imported."""
+
+    def __init__(self, after: Callable[[ModuleType], None], names: frozenset[str]) -> None:
+        self._after = after
+        self._names = names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the spec that the other finders give, with the call added."""
+        if fullname not in self._names:
+            return None
+        spec = None
+        for finder in sys.meta_path:
+            if finder is not self and (spec := finder.find_spec(fullname, path, target)):
+                break
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self._after(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+#: The compilers of this process; they compile with what the open sessions ask for.
+follower: Final = Follower()

@@ -1,0 +1,186 @@
+"""Triton under a session: libdevice with the UDFs inside, kernels cached apart.
+
+``libdevice.exp`` and its kin reach the functions through the library that Triton links
+(``bitcode.libdevice_for``). Triton's own ``tl.exp`` and ``tl.exp2`` are approximations in PTX
+that no library reaches, so for float32 the builtins are made to call libdevice. A kernel
+compiled with one set of functions is kept apart from the others by the keys of Triton's
+caches, both in memory and on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.build.bitcode import cuda_id, libdevice_for
+from pytest_udftorch.compiled.follower import Active, Change
+from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
+
+_VARIABLE: Final = "TRITON_LIBDEVICE_PATH"
+
+#: Where triton 3.6 to 3.9 make the keys of their caches.
+_KEYS_OF: Final = {
+    "triton.runtime.jit": ("compute_cache_key", "get_cache_key"),
+    "triton.compiler.compiler": ("get_cache_key",),
+}
+
+#: Builtins of triton.language that have a function of the same name in libdevice.
+_BUILTINS: Final = ("exp", "exp2", "log", "log2", "sin", "cos", "erf")
+
+
+def stock_libdevice(triton_file: str) -> Path:
+    """Return the libdevice that the installed triton ships.
+
+    Raises:
+        LibdeviceError: it is not where triton 3.6 to 3.9 have it.
+    """
+    path = Path(triton_file).parent / "backends" / "nvidia" / "lib" / "libdevice.10.bc"
+    if not path.is_file():
+        raise LibdeviceError(
+            f"triton has no {path}. Its wheels from 3.6 on ship it there; reinstall triton, or "
+            "open the session before triton is imported and use no Triton kernel in it."
+        )
+    return path
+
+
+#: What ``_libdevice`` returned, by ``cuda_id`` and triton's own libdevice.
+_made: dict[tuple[str, Path], Path | UdfError] = {}
+
+
+def _libdevice(active: Active) -> Path | UdfError:
+    """Return the libdevice of the active functions, or why they cannot be in one."""
+    stock = stock_libdevice(sys.modules["triton.knobs"].__file__ or "")
+    key = (cuda_id(active.parts), stock)
+    if key not in _made:
+        try:
+            _made[key] = libdevice_for(active.parts, stock)
+        except (LibdeviceError, SourceCompileError) as error:
+            _made[key] = error
+    path = _made[key]
+    if isinstance(path, Path) and not path.is_file():  # the cache was emptied meanwhile
+        del _made[key]
+        return _libdevice(active)
+    return path
+
+
+def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
+    if not active.functions:
+        return lambda: None
+    path = _libdevice(active)
+    if isinstance(path, UdfError):
+        # Whoever uses no Triton goes on; a kernel inside the session is the error.
+        return lambda: None
+    nvidia = knobs.nvidia
+    own_path = nvidia.__dict__.get("libdevice_path")
+    own_variable = os.environ.get(_VARIABLE)
+    nvidia.libdevice_path = str(path)
+    # Inductor hands the variable on, and sets the knob from it.
+    os.environ[_VARIABLE] = str(path)
+
+    def restore() -> None:
+        if own_path is None:
+            nvidia.__dict__.pop("libdevice_path", None)
+        else:
+            nvidia.__dict__["libdevice_path"] = own_path
+        if own_variable is None:
+            os.environ.pop(_VARIABLE, None)
+        else:
+            os.environ[_VARIABLE] = own_variable
+
+    return restore
+
+
+def _set_keys(module: Any, active: Active) -> Callable[[], None]:
+    """Keep kernels apart: in memory by ``compute_cache_key``, on disk by ``get_cache_key``.
+
+    The knob that triton has for changed pipelines enters the keys from 3.7 on only.
+    """
+    if not active.functions:
+        return lambda: None
+    names = _KEYS_OF[module.__name__]
+    if missing := [name for name in names if not hasattr(module, name)]:
+        raise LibdeviceError(
+            f"{module.__name__} has no {', '.join(missing)} as triton 3.6 to 3.9 have, without "
+            "which Triton's caches would mix kernels of different libraries. Open the session "
+            "before triton is imported and use no Triton kernel in it, or report its version."
+        )
+    own = {name: getattr(module, name) for name in names}
+    libdevice, mark = _libdevice(active), cuda_id(active.parts)
+
+    def marked(compute: Callable[..., str]) -> Callable[..., str]:
+        @functools.wraps(compute)
+        def key(*args: Any, **kwargs: Any) -> str:
+            if isinstance(libdevice, UdfError):
+                raise libdevice
+            return f"{compute(*args, **kwargs)}-{mark}"
+
+        return key
+
+    for name, function in own.items():
+        setattr(module, name, marked(function))
+
+    def restore() -> None:
+        for name, function in own.items():
+            setattr(module, name, function)
+
+    return restore
+
+
+def _set_builtins(math: Any, active: Active) -> Callable[[], None]:
+    changed: list[tuple[Any, Any]] = []
+
+    def restore() -> None:
+        for function, code in changed:
+            function.__code__ = code
+            del function.__globals__[_global_name(function)]
+
+    for name in active.functions.intersection(_BUILTINS):
+        function = inspect.unwrap(getattr(math, name))
+        own = function.__code__
+        if own.co_freevars or own.co_varnames[: own.co_argcount] != ("x", "_semantic"):
+            restore()
+            raise LibdeviceError(
+                f"triton.language.math.{name} is not built as in triton 3.6 to 3.9, so it "
+                "cannot be sent through libdevice. Leave the function out of the session, or "
+                "report triton's version."
+            )
+        stock = types.FunctionType(own, function.__globals__, name, function.__defaults__)
+        function.__globals__[_global_name(function)] = functools.partial(
+            _through_libdevice, name, stock
+        )
+        scope: dict[str, Any] = {}
+        exec(
+            f"def {name}(x, _semantic=None):\n    return {_global_name(function)}(x, _semantic)\n",
+            scope,
+        )
+        # The code inside the function and not the name in the module: users' kernels and
+        # triton's tensor class hold the function itself.
+        function.__code__ = scope[name].__code__
+        changed.append((function, own))
+    return restore
+
+
+def _global_name(function: Any) -> str:
+    return f"_udftorch_{function.__name__}"
+
+
+def _through_libdevice(name: str, stock: Any, x: Any, semantic: Any) -> Any:
+    libdevice = importlib.import_module("triton.language.extra.cuda.libdevice")
+    x = semantic.to_tensor(x)
+    if not x.dtype.scalar.is_fp32():
+        return stock(x, _semantic=semantic)
+    return getattr(libdevice, name)(x, _semantic=semantic)
+
+
+CHANGES: Final[dict[str, Change]] = {
+    "triton.knobs": _set_knobs,
+    **dict.fromkeys(_KEYS_OF, _set_keys),
+    "triton.language.math": _set_builtins,
+}

@@ -1,0 +1,368 @@
+"""What the kernels of eager CUDA operators count in a profiled session.
+
+A kernel of ``cuda_kernels`` that counts gets the address of a *row* in the GPU's memory: one
+slot of 64-bit words for each function in the kernel. The host chooses the row at the launch, by
+operator, module and stage, as the CPU's runtime chooses its cells (llvm/runtime/udfprof.h), and
+waits for nothing; the GPU adds to it with atomic operations. Rows are read, and waited for, when
+somebody asks for the profile.
+
+Rows are kept for the life of the process and zeroed when a session begins: a CUDA graph has the
+address of the row that was chosen at its capture inside, and counts there at every replay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from pytest_udftorch.errors import CudaGraphCaptureError
+from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.native.runtime import Cells, runtime
+from pytest_udftorch.records import file as record
+from pytest_udftorch.records.file import Records
+
+# A slot begins with shards, of which each multiprocessor uses one: on one address they would
+# wait for each other. Then come the histograms.
+SHARDS: Final = 64
+SHARD: Final = 32
+
+# Words of a shard. The first three belong to the launch and are used in the first shard of a
+# row's first slot: how many there were, their elements, and the rows that softmax and its kin
+# summed up.
+LAUNCHES: Final = 0
+ELEMENTS: Final = 1
+LINES: Final = 2
+#: One program in this plus 1 (a power of two) enters the histograms.
+SAMPLE_MASK: Final = 3
+#: Seven words for what goes in and seven for what comes out: least, largest (as integers in the
+#: order of the values), then ``record.SPECIALS``.
+IN: Final = 4
+OUT: Final = 11
+#: The GPU's clock when the first NaN, infinity, subnormal number was made.
+MADE: Final = 18
+SAMPLED: Final = 21
+HISTOGRAM_IN: Final = SHARDS * SHARD
+#: By sign and then by exponent; half of it holds the bins of ``record``.
+BINS: Final = 1024
+HISTOGRAM_OUT: Final = HISTOGRAM_IN + BINS
+SLOT: Final = HISTOGRAM_OUT + BINS
+
+_INFINITY: Final = 0x7F800000
+#: Minus infinity as an integer in the order of the values.
+_LOWEST: Final = -_INFINITY - 1
+_NEVER: Final = np.iinfo(np.int64).max
+
+#: Slots that are allocated at once, 8 MB.
+_CHUNK: Final = 256
+
+#: Kernel or formula of ``cuda_kernels`` -> its functions in the order of their slots, how often
+#: each is called on all elements, or on one for each line.
+CALLS: Final[dict[str, tuple[tuple[str, int, int], ...]]] = {
+    **{name: ((name, 1, ELEMENTS),) for name in FUNCTIONS},
+    "sigmoid": (("exp", 1, ELEMENTS),),
+    "silu": (("exp", 1, ELEMENTS),),
+    "elu": (("expm1", 1, ELEMENTS),),
+    "elu_of_ones": (("expm1", 1, ELEMENTS),),
+    "gelu_erf": (("erf", 1, ELEMENTS),),
+    "gelu_tanh": (("tanh", 1, ELEMENTS),),
+    "softplus": (("exp", 1, ELEMENTS), ("log1p", 1, ELEMENTS)),
+    "mish": (("exp", 1, ELEMENTS), ("log1p", 1, ELEMENTS), ("tanh", 1, ELEMENTS)),
+    "logsigmoid": (("exp", 1, ELEMENTS), ("log1p", 1, ELEMENTS)),
+    "silu_backward": (("exp", 1, ELEMENTS),),
+    "elu_backward_input": (("exp", 1, ELEMENTS),),
+    "elu_backward_result": (),
+    "gelu_backward_erf": (("erf", 1, ELEMENTS), ("exp", 1, ELEMENTS)),
+    "gelu_backward_tanh": (("tanh", 1, ELEMENTS),),
+    "softplus_backward": (("exp", 1, ELEMENTS),),
+    "mish_backward": (("exp", 2, ELEMENTS), ("log1p", 1, ELEMENTS), ("tanh", 1, ELEMENTS)),
+    "logsigmoid_backward": (("exp", 1, ELEMENTS),),
+    "softmax_rows": (("exp", 1, ELEMENTS),),
+    "log_softmax_rows": (("exp", 1, ELEMENTS), ("log", 1, LINES)),
+    "softmax_tiles": (("exp", 2, ELEMENTS),),
+    "log_softmax_tiles": (("exp", 1, ELEMENTS), ("log", 1, LINES)),
+    "log_softmax_backward_rows": (("exp", 1, ELEMENTS),),
+    "log_softmax_backward_tiles": (("exp", 1, ELEMENTS),),
+}
+
+
+def empty_slot(stride: int) -> Any:
+    """Return a slot that has counted nothing: int64, ``SLOT`` words."""
+    slot = np.zeros(SLOT, np.int64)
+    shards = slot[:HISTOGRAM_IN].reshape(SHARDS, SHARD)
+    shards[:, SAMPLE_MASK] = stride - 1
+    for side in (IN, OUT):
+        shards[:, side : side + 2] = _INFINITY, _LOWEST
+    shards[:, MADE : MADE + len(record.FIRSTS)] = _NEVER
+    return slot
+
+
+def _together(slot: Any) -> Any:
+    """Return the words of a slot's shards as those of one."""
+    shards = slot[:HISTOGRAM_IN].reshape(SHARDS, SHARD)
+    found = shards.sum(0)
+    for side in (IN, OUT):
+        found[side] = shards[:, side].min()
+        found[side + 1] = shards[:, side + 1].max()
+    made = slice(MADE, MADE + len(record.FIRSTS))
+    found[made] = shards[:, made].min(0)
+    return found
+
+
+def _value(key: int) -> float:
+    """Return the float32 that stands at an integer in the order of the values."""
+    bits = (key ^ (key >> 31) & 0x7FFFFFFF) & 0xFFFFFFFF
+    size = bits & 0x7FFFFFFF
+    if size < 1 << 23:  # a conversion would flush it where denormals are zeros
+        return (-1.0 if bits >> 31 else 1.0) * (size * 2.0**-149)
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where the launches of one kernel in one context count.
+
+    Attributes:
+        device: index of the GPU.
+        kernel: a key of ``CALLS``.
+        counted: the functions whose counts are wanted.
+        operator: the runtime's id of the ATen operator's name.
+        place: the runtime's id of the module times 4, plus the stage.
+        chunk: index of the memory block.
+        first: index of its first slot there.
+        words: the row itself; int64, on the GPU.
+    """
+
+    device: int
+    kernel: str
+    counted: frozenset[str]
+    operator: int
+    place: int
+    chunk: int
+    first: int
+    words: Any
+
+    def records(self, words: Any, clock: int) -> tuple[Records, Records]:
+        """Return cells and operators, with the runtime's ids of strings.
+
+        Args:
+            words: the row as read; int64, ``SLOT`` for each function.
+            clock: what the GPU's clock is behind CLOCK_MONOTONIC, in ns.
+        """
+        head = _together(words[0])
+        calls = CALLS[self.kernel]
+        wanted = [i for i, call in enumerate(calls) if call[0] in self.counted]
+        if not head[LAUNCHES] or not wanted:
+            return record.empty_cells(0), np.zeros(0, record.OPERATOR)
+        cells = record.empty_cells(len(wanted))
+        operators = np.zeros(1, record.OPERATOR)
+        for rows in (cells, operators):
+            rows["device"] = record.DEVICES.index("cuda")
+            rows["operator"] = self.operator
+            rows["module"], rows["stage"] = self.place >> 2, self.place & 3
+        operators["calls"] = head[LAUNCHES]
+        cells["form"] = record.FORMS.index("array")
+        for cell, index in zip(cells, wanted, strict=True):
+            function, times, of = calls[index]
+            slot, bins = _together(words[index]), words[index].reshape(-1, 2, BINS // 2)
+            cell["function"] = 1 + list(FUNCTIONS).index(function)
+            cell["calls"] = times * head[LAUNCHES]
+            cell["elements"] = times * head[of]
+            for side, at in (("in", IN), ("out", OUT)):
+                cell[f"{side}_min"], cell[f"{side}_max"] = map(_value, slot[at : at + 2].tolist())
+                for number, name in enumerate(record.SPECIALS, start=at + 2):
+                    cell[f"{side}_{name}"] = slot[number]
+            for number, name in enumerate(record.FIRSTS, start=MADE):
+                if slot[number] != _NEVER:
+                    cell[name] = int(slot[number]) + clock
+            cell["hist_elements"] = slot[SAMPLED]
+            for side, at in (("in", HISTOGRAM_IN), ("out", HISTOGRAM_OUT)):
+                cell[f"hist_{side}"] = bins[at // BINS, :, : record.HIST_BINS]
+        return cells, operators
+
+
+class Counters:
+    """The rows of this process; there is one, ``counters``.
+
+    Attributes:
+        active: whether launches are to count.
+        missed: launches that could not be counted, because their row would have had to be
+            allocated while a CUDA graph was captured.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self.missed = 0
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._stride = 1
+        self._chunks: dict[int, list[Any]] = {}
+        self._used: dict[int, int] = {}  # slots of the last chunk
+        self._rows: dict[tuple[Any, ...], Row] = {}
+        self._cells: Cells | None = None
+
+    def start(self, stride: int) -> None:
+        """Zero everything and begin to count.
+
+        Args:
+            stride: one program of a launch in so many enters the histograms, the first always.
+        """
+        if os.getpid() != self._pid:  # CUDA does not survive a fork
+            self.__init__()  # type: ignore[misc]
+        with self._lock:
+            self._cells = runtime().cells
+            self._stride = stride
+            self.missed = 0
+            for device, chunks in self._chunks.items():
+                with _plain(device) as torch:
+                    torch.cuda.synchronize()
+                    for chunk in chunks:
+                        self._clear(chunk)
+            self.active = True
+
+    def stop(self) -> None:
+        """Count no more launches; what was counted stays to be read."""
+        self.active = False
+
+    def row(self, device: int, kernel: str, counted: frozenset[str], operator: str) -> Any:
+        """Return the words that a launch on the calling thread counts in, or None.
+
+        Args:
+            device: index of the GPU, which must be the current one.
+            kernel: a key of ``CALLS``.
+            counted: the functions whose counts are wanted.
+            operator: name of the ATen operator.
+        """
+        cells = self._cells
+        if cells is None:
+            return None
+        key = (device, kernel, counted, operator, cells.place())
+        found = self._rows.get(key)
+        return found.words if found is not None else self._make(*key)
+
+    def _make(
+        self, device: int, kernel: str, counted: frozenset[str], operator: str, place: int
+    ) -> Any:
+        assert self._cells is not None
+        key = (device, kernel, counted, operator, place)
+        with self._lock:
+            if key in self._rows:
+                return self._rows[key].words
+            count = len(CALLS[kernel])
+            if self._used.get(device, _CHUNK) + count > _CHUNK and not self._grow(device):
+                self.missed += 1
+                return None
+            first, chunk = self._used[device], len(self._chunks[device]) - 1
+            self._used[device] = first + count
+            words = self._chunks[device][chunk][first * SLOT : (first + count) * SLOT]
+            operator_id = self._cells.intern(f"aten::{operator}")
+            self._rows[key] = Row(
+                device, kernel, counted, operator_id, place, chunk, first, words
+            )  # fmt: skip
+            return words
+
+    def _grow(self, device: int) -> bool:
+        """Allocate a chunk; return False while that cannot be done."""
+        with _plain(device) as torch:
+            if torch.cuda.is_current_stream_capturing():
+                return False
+            chunk = torch.empty(_CHUNK * SLOT, dtype=torch.int64, device=f"cuda:{device}")
+            self._clear(chunk)
+            self._chunks.setdefault(device, []).append(chunk)
+            self._used[device] = 0
+        return True
+
+    def prepare(self, device: int) -> None:
+        """Have room for rows, so that a capture of a CUDA graph finds it."""
+        with self._lock:
+            if device not in self._chunks:
+                self._grow(device)
+
+    def _clear(self, chunk: Any) -> None:
+        import torch
+
+        slot = torch.from_numpy(empty_slot(self._stride))
+        chunk.view(_CHUNK, SLOT).copy_(slot.to(chunk.device))
+        # Launches on other streams must find it done.
+        torch.cuda.current_stream().synchronize()
+
+    def read(self) -> tuple[Records, Records]:
+        """Wait for the GPUs; return cells and operators, with the runtime's ids of strings.
+
+        Raises:
+            CudaGraphCaptureError: the calling thread is capturing a CUDA graph.
+        """
+        parts = [(record.empty_cells(0), np.zeros(0, record.OPERATOR))]
+        if os.getpid() != self._pid:
+            return parts[0]
+        with self._lock:
+            rows = list(self._rows.values())
+            for device, chunks in self._chunks.items():
+                with _plain(device) as torch:
+                    if torch.cuda.is_current_stream_capturing():
+                        raise CudaGraphCaptureError(
+                            "The profile was asked for while a CUDA graph is being captured. "
+                            "Reading it waits for the GPU, which would spoil the capture. Ask "
+                            "when the capture has ended."
+                        )
+                    torch.cuda.synchronize()
+                    words = [chunk.cpu().numpy().reshape(_CHUNK, SLOT) for chunk in chunks]
+                    clock = _clock(torch) if any(map(_made_something, words)) else 0
+                for row in rows:
+                    if row.device == device:
+                        last = row.first + len(CALLS[row.kernel])
+                        parts.append(row.records(words[row.chunk][row.first : last], clock))
+        cells, operators = zip(*parts, strict=True)
+        return np.concatenate(cells), np.concatenate(operators)
+
+
+def _made_something(words: Any) -> bool:
+    shards = words[:, :HISTOGRAM_IN].reshape(-1, SHARD)
+    return bool((shards[:, MADE : MADE + len(record.FIRSTS)] != _NEVER).any())
+
+
+@contextlib.contextmanager
+def _plain(device: int) -> Iterator[Any]:
+    """Yield torch with a current GPU, and with the caller's modes out of the way."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with (
+        _disable_current_modes(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        torch._C.DisableTorchFunction(),
+        torch.cuda.device(device),
+    ):
+        yield torch
+
+
+def _clock(torch: Any) -> int:
+    """Return what the GPU's clock is behind CLOCK_MONOTONIC, in ns; the best of some tries."""
+    kernels = importlib.import_module("pytest_udftorch.cuda.kernels")
+    out = torch.zeros(1, dtype=torch.int64, device="cuda")
+    tries = []
+    for _ in range(5):
+        before = time.monotonic_ns()
+        kernels.read_clock[(1,)](out)
+        now = int(out.item())
+        after = time.monotonic_ns()
+        tries.append((after - before, (before + after) // 2 - now))
+    return min(tries)[1]
+
+
+#: The rows of this process.
+counters: Final = Counters()
+
+
+def layout(kernel: str, functions: Sequence[str] | frozenset[str]) -> frozenset[str]:
+    """Return those of some functions that a kernel or formula calls."""
+    return frozenset(name for name, _, _ in CALLS[kernel]) & frozenset(functions)

@@ -1,0 +1,1 @@
+"""Number formats, correct rounding, the assertions, and the inputs of tests."""

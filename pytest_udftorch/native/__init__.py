@@ -1,0 +1,1 @@
+"""The native runtime, and the manifests that the LLVM passes read."""

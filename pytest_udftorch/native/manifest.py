@@ -1,0 +1,123 @@
+"""What the pass ``udf-instrument`` shall watch, and the sources that its output needs.
+
+Manifests for UDF libraries, whose forms ``udf-widen`` makes, and for the watch library,
+whose functions call the stock ones; see docs/passes.md for the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.errors import NativeLibraryError
+from pytest_udftorch.library.description import UdfFunction
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, forms
+from pytest_udftorch.native.runtime import native_files
+
+#: Forms in the order of their numbers, as in udfprof.h; ``FORMS`` of record.py has one more.
+FORMS: Final = ("scalar", "v4", "v8", "v16", "array")
+
+#: Functions by their numbers; 0 is none. As the first strings of ``record.StringTable``.
+WATCHED: Final = ("", *FUNCTIONS, "sincos")
+
+#: Elements of an array that are watched and computed at a time: input and output together
+#: take 8 KiB (float32) or 16 KiB (float64) of the first-level cache.
+CHUNK: Final = 1024
+
+#: Function -> the arguments between which its results are ordinary numbers and grow or fall
+#: with the argument, for float32 and float64: what generated code lets pass without a look at
+#: the result. Arguments that are zero or subnormal are looked at in any case. exp(x) is normal
+#: from ln of the smallest normal number on (-87.34, -708.4) to ln of the largest (88.72,
+#: 709.78), exp2(x) from -126 and -1022 to 128 and 1024, expm1 and sinh end as exp does, erfc(x)
+#: is normal below 9.19 and 26.54. Near zero all others are x times 1, erf times 1.13, so that
+#: a normal argument has a normal result. Logarithms (0 at 1) and functions that turn around have
+#: no such range.
+ORDINARY: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
+    "exp": ((-87.0, 88.0), (-708.0, 709.0)),
+    "exp2": ((-126.0, 127.0), (-1022.0, 1023.0)),
+    "expm1": ((-1e30, 88.0), (-1e300, 709.0)),
+    "sinh": ((-88.0, 88.0), (-709.0, 709.0)),
+    "tanh": ((-1e30, 1e30), (-1e300, 1e300)),
+    "asinh": ((-1e30, 1e30), (-1e300, 1e300)),
+    "atan": ((-1e30, 1e30), (-1e300, 1e300)),
+    "erf": ((-1e30, 1e30), (-1e300, 1e300)),
+    "erfc": ((-1e30, 9.0), (-1e300, 26.0)),
+    "log1p": ((-0.99, 1e30), (-0.99, 1e300)),
+    "asin": ((-1.0, 1.0), (-1.0, 1.0)),
+    "atanh": ((-0.99, 0.99), (-0.99, 0.99)),
+}
+
+#: Of these, the ones with f(0) = 1 and f(-inf) = 0, which softmax makes in every row.
+EXPONENTIAL: Final = ("exp", "exp2")
+
+_C_TYPES: Final = {"float32": "float", "float64": "double"}
+
+
+def slot(function: str, dtype: str, form: str) -> int:
+    """Return the number of the cell, as stated at ``UDFPROF_SLOTS`` in udfprof.h."""
+    number = (WATCHED.index(function) * len(DTYPES) + DTYPES.index(dtype)) * len(FORMS)
+    return number + FORMS.index(form)
+
+
+def entry(
+    symbol: str, function: str, dtype: str, form: str, chunk: int, *, ordinary: bool
+) -> dict[str, Any]:
+    """Return the manifest's entry for one function of the module.
+
+    ``ordinary`` says whether it may be taken to behave as ``ORDINARY`` tells.
+    """
+    joint = function == "sincos"
+    more: dict[str, Any] = {}
+    if ordinary and function in ORDINARY and form != "array":
+        more["ordinary"] = list(ORDINARY[function][DTYPES.index(dtype)])
+        if function in EXPONENTIAL:
+            more["exponential"] = True
+    return {
+        **more,
+        "symbol": symbol,
+        "form": "sincos" if joint else form,
+        "type": _C_TYPES[dtype],
+        "arity": 1 if joint else FUNCTIONS[function].arity,
+        "slot": slot(function, dtype, form),
+        "chunk": chunk,
+    }
+
+
+def instrument_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
+    """Return the manifest for the forms of a UDF library at a CPU level.
+
+    The joint form of sin and cos has no entry: it calls their scalar forms.
+    """
+    watched = []
+    for f in functions:
+        # Correct rounding keeps the order of results. Of others nothing is known.
+        ordinary = f.max_ulp == 0.5
+        for form in forms(f.dtype, level):
+            symbol = FUNCTIONS[f.name].export(f.dtype, form)
+            watched.append(entry(symbol, f.name, f.dtype, form, CHUNK, ordinary=ordinary))
+    return {"watch": watched}
+
+
+def native_source(name: str) -> Path:
+    """Return the path of an installed source of the native half.
+
+    Raises:
+        NativeLibraryError: it is not installed.
+    """
+    for path in native_files(name):
+        return path
+    raise NativeLibraryError(
+        f"{name} is not installed with pytest_udftorch, but profiled libraries are compiled "
+        "with it. Install the package (pip install .) instead of importing its source tree."
+    )
+
+
+def observe_source() -> tuple[Path, Path]:
+    """Return observe.c, which is compiled into each profiled library, and its header."""
+    return native_source("observe.c"), native_source("udfprof.h")
+
+
+def link_inputs() -> list[str]:
+    """Return what a profiled library is linked with: the runtime that holds its cells."""
+    return [str(native_source("libudfrt.so"))]

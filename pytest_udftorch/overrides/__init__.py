@@ -1,0 +1,1 @@
+"""Operators of torch overridden through the dispatcher."""

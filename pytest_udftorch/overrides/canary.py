@@ -1,0 +1,93 @@
+"""Canary operators: real torch operators on known inputs, which show that a swap reached them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pytest_udftorch.build.shared import Build
+from pytest_udftorch.compat import import_torch
+from pytest_udftorch.library.symbols import FUNCTIONS
+
+#: Elements of a canary tensor: two 16-lane blocks, more, and an odd tail.
+ELEMENTS: Final = 67
+
+
+@dataclass(frozen=True)
+class Case:
+    """Inputs of a canary operator, and the UDF's own results for them.
+
+    Attributes:
+        layouts: name of the memory layout -> one tensor of ELEMENTS per argument.
+        expected: results of the library's array form, called directly, past torch.
+        encodings: the same as integers.
+    """
+
+    layouts: Mapping[str, tuple[Any, ...]]
+    expected: Any
+    encodings: Any
+
+
+_cases: dict[tuple[str, str, str], Case] = {}
+
+
+def case(build: Build, function: str, dtype: str) -> Case:
+    """Return the canary inputs of a function and what the build makes of them; made once."""
+    key = (build.build_id, function, dtype)
+    if key not in _cases:
+        torch = import_torch()
+        arity = FUNCTIONS[function].arity
+        low, high = FUNCTIONS[function].domain
+        # The golden ratio's multiples spread evenly and need no random state.
+        steps = [(i * 0.6180339887498949) % 1.0 for i in range(1, arity * ELEMENTS + 1)]
+        values = [low + (high - low) * s for s in steps]
+        rows = [values[i::arity] for i in range(arity)]
+        inputs = torch.tensor(rows, dtype=getattr(torch, dtype), device="cpu")
+        spread = torch.stack((inputs, inputs), dim=-1)[..., 0]
+        expected = torch.empty_like(inputs[0])
+        call = build.array_function(function, dtype)
+        call(ELEMENTS, *(row.data_ptr() for row in inputs), expected.data_ptr(), 0)
+        _cases[key] = Case(
+            {"contiguous": tuple(inputs), "strided": tuple(spread)},
+            expected,
+            expected.view(_integers(torch, dtype)),
+        )
+    return _cases[key]
+
+
+def _integers(torch: Any, dtype: str) -> Any:
+    return torch.int32 if dtype == "float32" else torch.int64
+
+
+@contextlib.contextmanager
+def plain_torch() -> Iterator[Any]:
+    """Yield torch with the user's modes, autocast and overrides out of the way."""
+    torch = import_torch()
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with (
+        _disable_current_modes(),
+        torch.no_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch._C.DisableTorchFunction(),
+    ):
+        yield torch
+
+
+def mismatch(torch: Any, build: Build, function: str, dtype: str) -> str:
+    """Run ``torch.<function>`` on every layout; describe the first difference, if any."""
+    known = case(build, function, dtype)
+    operator = getattr(torch, function)
+    for layout, rows in known.layouts.items():
+        got = operator(*rows)
+        encodings = got.view(_integers(torch, dtype))
+        if not torch.equal(encodings, known.encodings):
+            at = int((encodings != known.encodings).to(torch.uint8).argmax())
+            values = ", ".join(float(row[at]).hex() for row in rows)
+            return (
+                f"its {layout} result for {values} is {float(got[at]).hex()} where the "
+                f"UDF gives {float(known.expected[at]).hex()}."
+            )
+    return ""

@@ -1,0 +1,754 @@
+"""UDFs at operator level: compiled or imported, checked against torch's schema, proved reached.
+
+A source in C++ is compiled with ``llvm/operator/udf_operator.h`` against the headers of the
+installed torch, one shared library per source, cached by content. Its functions are called by
+torch's dispatcher directly. A function in Python is called through
+:class:`pytest_udftorch.dispatcher.PythonOverride`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.build.shared import (
+    Compiler,
+    cache_folder,
+    find_compiler,
+    in_cache,
+    resolve_cpu_level,
+)
+from pytest_udftorch.errors import (
+    DispatchKeyError,
+    LibraryFormatError,
+    NativeLibraryError,
+    OperatorRecursionError,
+    OperatorResultError,
+    ProfileDepthError,
+    PythonUdfError,
+    SignatureError,
+    SourceCompileError,
+    SwapReachedNothingError,
+    UnknownOperatorError,
+)
+from pytest_udftorch.library.description import UdfLibrary, UdfOperator, described_operator
+from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
+from pytest_udftorch.native.manifest import link_inputs, native_source
+from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.overrides import dispatcher
+from pytest_udftorch.overrides.dispatcher import Mode, Override, PythonOverride, Role, Spec
+
+#: As UDFs in C are compiled: no flag allows a value to change.
+FLAGS: Final = (
+    "--driver-mode=g++",
+    "-std=c++20",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-shared",
+    "-Wl,--no-undefined",
+)
+
+_HEADERS: Final = ("udf_operator.h", "udfprof.h")
+_SOURCES: Final = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc")
+_SHIM: Final = "udf_shim.cpp"
+
+# Elements of a canary tensor: more than four vectors of 16, and an odd tail.
+_CANARY_ELEMENTS: Final = 67
+
+
+def operator_udf(
+    operator: str, *, dispatch_keys: Sequence[str] = ("CPU",), dtypes: Sequence[str] = ()
+) -> Callable[[Callable[..., Any]], UdfLibrary]:
+    """Make a UDF library of a Python function that stands in for a whole operator.
+
+    >>> @operator_udf("aten::log", dtypes=("float32",))  # doctest: +SKIP
+    ... def log_udf(self, *, out):
+    ...     return torch.mul(torch.log2(self), math.log(2), out=out)
+    >>> with patched(log_udf):  # doctest: +SKIP
+    ...     torch.log(torch.ones(3))
+
+    The function takes the arguments of the overload by the names of torch's schema, and works
+    below autograd. With the parameters of an ``out=`` overload it can stand for all three: then
+    ``operator`` is the name without an overload.
+
+    Args:
+        operator: its name and overload: ``aten::log.out``.
+        dispatch_keys: of the backends whose tensors it is for: ``CPU``, ``CUDA``.
+        dtypes: torch's names; calls with a tensor of another go to the stock kernel.
+
+    Returns:
+        A decorator that gives a ``UdfLibrary`` with the function's name.
+
+    Raises:
+        LibraryFormatError: no such name of an operator can be, or no such dtype; keys or dtypes
+            are no sequence of names.
+    """
+    if not isinstance(operator, str):
+        raise LibraryFormatError(
+            f"operator_udf was given {type(operator).__name__}, and takes torch's name of the "
+            'operator that a UDF stands for: write @operator_udf("aten::log.out") above the UDF.'
+        )
+    for what, names in (("dispatch_keys", dispatch_keys), ("dtypes", dtypes)):
+        if isinstance(names, str):
+            raise LibraryFormatError(
+                f"{what}={names!r} is a string. Give a sequence: {what}=({names!r},)."
+            )
+
+    def make(function: Callable[..., Any]) -> UdfLibrary:
+        name = getattr(function, "__name__", "operator_udf")
+        udf = described_operator(
+            UdfOperator(
+                operator,
+                name,
+                dispatch_keys=tuple(dispatch_keys),
+                dtypes=tuple(dtypes),
+                call=function,
+            )
+        )
+        try:
+            folder = Path(inspect.getfile(function)).parent
+        except TypeError:
+            folder = Path.cwd()
+        return UdfLibrary(
+            name, "1", folder, description="written in Python", operators={udf.name: (udf,)}
+        )
+
+    return make
+
+
+# C++ ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A compiled source, in the process for good: a thread may be inside it."""
+
+    build_id: str
+    lib: ctypes.CDLL
+    functions: tuple[str, ...]
+
+
+_modules: dict[tuple[object, ...], _Module] = {}
+_lock: Final = threading.Lock()
+
+
+def compile_source(
+    source: Path, functions: Sequence[str], folder: Path, includes: Sequence[Path], level: str
+) -> _Module:
+    """Compile one source against the installed torch, or take it from the cache, and load it.
+
+    Raises:
+        SourceCompileError: it does not compile; the message is the compiler's.
+        SignatureError: a function is not in it.
+        CompilerNotFoundError, CompilerTooOldError, CacheError: as from ``build_library``.
+    """
+    names = tuple(dict.fromkeys(functions))
+    compiler = find_compiler()
+    files = _sources([source.parent, folder, *includes])
+    state = (
+        source, names, level, cache_folder(), compiler,
+        *((f, (s := f.stat()).st_mtime_ns, s.st_size, s.st_ino) for f in files),
+    )  # fmt: skip
+    with _lock:
+        if state not in _modules:
+            _modules[state] = _compile(source, names, folder, includes, level, compiler, files)
+        return _modules[state]
+
+
+def _sources(folders: Sequence[Path]) -> list[Path]:
+    """Return every file that a source may include from the library's folders."""
+    found: set[Path] = set()
+    for folder in folders:
+        for root, _, names in os.walk(folder):
+            found.update(Path(root) / n for n in names if n.endswith(_SOURCES))
+    return sorted(found)
+
+
+def _compile(
+    source: Path,
+    functions: tuple[str, ...],
+    folder: Path,
+    includes: Sequence[Path],
+    level: str,
+    compiler: Compiler,
+    files: Sequence[Path],
+) -> _Module:
+    import torch
+
+    package = Path(torch.__file__).parent
+    abi = int(torch.compiled_with_cxx11_abi())
+    headers = [native_source(name) for name in _HEADERS]
+    entries = ", ".join(f"udf::detail::entry<{f}>()" for f in functions)
+    shim = f'#include "udf_operator.h"\n#include "{source.name}"\nUDF_OPERATORS({entries})\n'
+    flags = [*FLAGS, *CPU_LEVELS[level][0], f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
+    digest = hashlib.sha256()
+    facts = [torch.__version__, torch.version.git_version, str(package), compiler.version, shim]
+    digest.update(json.dumps([*facts, *flags]).encode())
+    for path in (*headers, *files):
+        name = path.name if path in headers else os.path.relpath(path, folder)
+        digest.update(f"\0{name}\0".encode())
+        digest.update(path.read_bytes())
+    build_id = digest.hexdigest()[:16]
+    built = cache_folder() / f"operator-{build_id}"
+
+    def make(scratch: Path) -> None:
+        (scratch / _SHIM).write_text(shim, encoding="utf-8")
+        torch_headers = (
+            package / "include",
+            package / "include" / "torch" / "csrc" / "api" / "include",
+            Path(sysconfig.get_path("include")),
+        )
+        _must_compile(
+            [
+                str(compiler.path), *flags, *(f"-I{d}" for d in (source.parent, folder, *includes)),
+                f"-I{headers[0].parent}",
+                *(part for d in torch_headers for part in ("-isystem", str(d))),
+                str(scratch / _SHIM), "-o", str(scratch / "operator.so"),
+                f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
+            ],
+            source, functions,
+        )  # fmt: skip
+        done = {"torch": torch.__version__, "compiler": compiler.version, "flags": flags}
+        (scratch / "build.json").write_text(json.dumps(done, indent=1), encoding="utf-8")
+
+    in_cache(built, make)
+    runtime()  # asked for by its name, which the loader then knows
+    try:
+        lib = ctypes.CDLL(str(built / "operator.so"))
+    except OSError as error:
+        raise NativeLibraryError(
+            f"The cached build {built} cannot be loaded: {error}. Delete its folder; it is built "
+            "again on the next run."
+        ) from error
+    lib.udfoperator_make.restype = ctypes.c_void_p
+    lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
+    dispatcher.mode_setters.append(lib.udfoperator_mode)
+    return _Module(build_id, lib, functions)
+
+
+def _must_compile(command: Sequence[str], source: Path, functions: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    said = done.stderr.strip()
+    missing = [
+        f
+        for f in functions
+        if re.search(rf"{re.escape(_SHIM)}:3:.*(undeclared identifier|no member named)", said)
+        and f"'{f.split('::')[-1]}'" in said
+    ]
+    if missing:
+        raise SignatureError(
+            f"{source} does not define {', '.join(missing)}, which udf.toml names. The compiler "
+            f"says:\n{said[-4000:]}"
+        )
+    raise SourceCompileError(f"{source} does not compile. The compiler says:\n{said[-8000:]}")
+
+
+def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
+    """Call an entry point; return what it returns, and its message if it failed."""
+    text = ctypes.create_string_buffer(4096)
+    result = call(*args, text, ctypes.c_size_t(len(text)))
+    return result, text.value.decode(errors="replace")
+
+
+class CppOverride:
+    """An override by a compiled function."""
+
+    def __init__(self, spec: Spec, module: _Module, made: int) -> None:
+        self.spec = spec
+        self.counter = -1
+        self._lib = module.lib
+        self._made = ctypes.c_void_p(made)
+
+    def register(self) -> None:
+        """Note the stock kernel, and put the override before it."""
+        for call, args in (
+            (self._lib.udfoperator_look, ()),
+            (self._lib.udfoperator_register, (ctypes.c_int32(self.counter),)),
+        ):
+            failed, message = _message(call, self._made, *args)
+            if failed:
+                raise RuntimeError(message)
+
+    def unregister(self) -> None:
+        """Take it out."""
+        failed, message = _message(self._lib.udfoperator_unregister, self._made)
+        if failed:
+            raise RuntimeError(message)
+
+    def hits(self) -> int:
+        """Return how many calls of this thread a probe ended."""
+        return int(self._lib.udfoperator_hits())
+
+    def recursions(self) -> int:
+        """Return how many calls of this thread were refused."""
+        return int(self._lib.udfoperator_recursions())
+
+
+class _Cpp:
+    """The function of a :class:`UdfOperator` in C++."""
+
+    def __init__(self, udf: UdfOperator, module: _Module) -> None:
+        self.module = module
+        self.what = f"{udf.function} of {udf.source}"
+        self.build_id = module.build_id
+        self._index = module.functions.index(udf.function)
+
+    def misfit(self, role: Role, operator: str) -> str:
+        """Say why the function, in a role, does not fit an overload; or nothing."""
+        _, message = _message(
+            self.module.lib.udfoperator_fits, self._index, int(role), operator.encode()
+        )
+        return message
+
+    def override(self, spec: Spec) -> Override:
+        made = _made(self.module.lib, self._index, spec)
+        return CppOverride(spec, self.module, made)
+
+
+@functools.cache
+def _made(lib: ctypes.CDLL, index: int, spec: Spec) -> int:
+    # Kept for the life of the process, so made once.
+    texts = (spec.operator, spec.key, spec.author, spec.meta, " ".join(spec.dtypes))
+    made, message = _message(
+        lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts)
+    )
+    if not made:
+        raise SignatureError(f"torch refuses a kernel of {spec.operator}: {message}")
+    return int(made)
+
+
+# Python ------------------------------------------------------------------------------
+
+
+class _Python:
+    """The function of a :class:`UdfOperator` in Python."""
+
+    def __init__(self, function: Callable[..., Any], what: str, identity: str) -> None:
+        self.function = function
+        self.what = what
+        self.build_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
+
+    def misfit(self, role: Role, operator: str) -> str:
+        """Say why the function, in a role, does not fit an overload; or nothing."""
+        if role in (Role.FUNCTIONAL, Role.IN_PLACE):
+            return ""  # made of out=, which is asked for as well
+        arguments = dispatcher.schema(operator).arguments
+        try:
+            inspect.signature(self.function).bind(
+                *(a.name for a in arguments if not a.kwarg_only),
+                **{a.name: a for a in arguments if a.kwarg_only},
+            )
+        except TypeError as error:
+            return str(error)
+        except ValueError:  # a builtin: only a call tells
+            return ""
+        return ""
+
+    def override(self, spec: Spec) -> Override:
+        return PythonOverride(spec, self.function)
+
+
+@functools.lru_cache(maxsize=256)
+def _imported(path: Path, state: tuple[int, ...]) -> Any:
+    # ``state`` is the key: a file that was edited is another module.
+    name = f"udf_operators_{hashlib.sha256(f'{path}{state}'.encode()).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PythonUdfError(f"{path} is no Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and Triton look for it there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if not isinstance(error, Exception):
+            raise
+        said = "".join(traceback.format_exception(error, limit=-1)).strip()
+        raise PythonUdfError(f"{path} cannot be imported: {said}") from error
+    return module
+
+
+def _python(udf: UdfOperator) -> _Python:
+    if udf.call is not None:
+        try:
+            text = inspect.getsource(udf.call)
+        except (OSError, TypeError):
+            text = repr(udf.call)
+        return _Python(udf.call, f"the function {udf.function!r}", text)
+    path = udf.python
+    assert path is not None
+    found = path.stat()
+    module = _imported(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+    function = getattr(module, udf.function, None)
+    if not callable(function):
+        raise SignatureError(
+            f"{path} does not define the function {udf.function!r}, which udf.toml names."
+        )
+    return _Python(function, f"{udf.function} of {path}", path.read_text(encoding="utf-8"))
+
+
+# From a library to overrides ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a session puts into the dispatcher.
+
+    Attributes:
+        overrides: one for each overload and dispatch key.
+        build_id: 16 hex digits of what was compiled or imported, or "".
+    """
+
+    overrides: tuple[Override, ...] = ()
+    build_id: str = ""
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the overloads, each once."""
+        return tuple(dict.fromkeys(o.spec.operator for o in self.overrides))
+
+
+def prepare(
+    library: UdfLibrary, names: Sequence[str], cpu_level: str | None, *, profiled: bool = False
+) -> Prepared:
+    """Compile and check UDFs at operator level; nothing is registered yet.
+
+    Args:
+        library: the library.
+        names: of its operators.
+        cpu_level: to compile C++ for; by default the best of this CPU.
+        profiled: count the calls; an override's counter is the place of its overload in
+            :attr:`Prepared.operators`.
+
+    Raises:
+        UnknownOperatorError: torch has no such operator or overload.
+        DispatchKeyError: no such dispatch key, or no device of it here.
+        CompositeOperatorError: torch computes the operator by others.
+        SignatureError: a function is missing, or its type does not fit torch's schema.
+        SourceCompileError, CompilerNotFoundError, CompilerTooOldError: it cannot be compiled.
+        PythonUdfError: a Python file cannot be imported.
+        CacheError: the cache folder cannot be written.
+        ProfileDepthError: a profile has no room for so many overloads.
+    """
+    if not names:
+        return Prepared()
+    udfs = [udf for name in names for udf in library.operators[name]]
+    for udf in udfs:  # before minutes of compiling
+        _check_name(udf.name)
+        for key in udf.dispatch_keys:
+            dispatcher.check_key(udf.name, key)
+    level = resolve_cpu_level(cpu_level)
+    by_source: dict[Path, list[str]] = {}
+    for udf in (u for us in library.operators.values() for u in us):
+        if udf.source is not None:  # all of a source's, whatever is selected: one build
+            by_source.setdefault(udf.source, []).append(udf.function)
+    found: list[Override] = []
+    parts: list[str] = []
+    for udf in udfs:
+        function: _Cpp | _Python
+        if udf.source is None:
+            function = _python(udf)
+        else:
+            module = compile_source(
+                udf.source, by_source[udf.source], library.folder, library.include_dirs, level
+            )
+            function = _Cpp(udf, module)
+        these = _overrides(udf, function)
+        if not these:
+            raise DispatchKeyError(
+                f"{udf.name}: this machine has no device of {', '.join(udf.dispatch_keys)}, so "
+                "the UDF could not be reached. Leave it out with functions=(...) or "
+                "--udf-functions, or give it a dispatch key of this machine."
+            )
+        found += these
+        parts.append(f"{udf} {function.build_id}")
+    taken: dict[tuple[str, str], str] = {}
+    for override in found:
+        spec = override.spec
+        other = taken.setdefault((spec.operator, spec.key), spec.declared)
+        if other != spec.declared:
+            raise SignatureError(
+                f"UDF library {library.name!r} overrides {spec.operator} at {spec.key} twice: by "
+                f"{other} and by {spec.declared}. Keep one."
+            )
+    made = Prepared(tuple(found), hashlib.sha256("".join(parts).encode()).hexdigest()[:16])
+    if profiled:
+        if len(made.operators) > OPERATOR_UDFS:
+            raise ProfileDepthError(
+                f"A profile has room for {OPERATOR_UDFS} overloads of operators, and "
+                f"{library.name!r} overrides {len(made.operators)}. Choose some with functions=."
+            )
+        for override in found:
+            override.counter = made.operators.index(override.spec.operator)
+    return made
+
+
+def _check_name(name: str) -> None:
+    if "." in name or dispatcher.has_overload(name):
+        dispatcher.schema(name)
+        return
+    known = dispatcher.overloads(name)
+    if known:
+        raise UnknownOperatorError(
+            f"The operator {name} has several overloads and none without a name. Name one: "
+            f"{', '.join(known)}."
+        )
+    dispatcher.schema(name)
+
+
+def _overrides(udf: UdfOperator, function: _Cpp | _Python) -> list[Override]:
+    author, roles = _roles(udf.name, function)
+    specs = [
+        Spec(
+            udf.name, operator, key, role, author,
+            "" if role is Role.AS_IS else udf.name, udf.dtypes,
+        )
+        for key in udf.dispatch_keys
+        for role, operator in roles
+        if dispatcher.check_key(operator, key)
+    ]  # fmt: skip
+    return [function.override(spec) for spec in specs]
+
+
+def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, str]]]:
+    """Return the overload whose type the function has, and what it overrides."""
+    why = function.misfit(Role.AS_IS, name)
+    if not why:
+        return name, [(Role.AS_IS, name)]
+    written = dispatcher.schema(name)
+    if "." not in name:
+        for out in _out_overloads(name):
+            also = function.misfit(Role.OUT, out)
+            if also:
+                why += f"\nNor does it fit {out}, by which it could stand for all: {also}"
+                continue
+            roles = [(Role.FUNCTIONAL, name)]
+            in_place = f"{name}_"
+            if dispatcher.has_overload(in_place) and _same(name, in_place):
+                roles.append((Role.IN_PLACE, in_place))
+            roles.append((Role.OUT, out))
+            bad = [m for r, o in roles if (m := function.misfit(r, o))]
+            if not bad:
+                return out, roles
+            why = "\n".join(bad)
+    raise SignatureError(
+        f"{function.what} does not fit the operator {name}. torch's schema is\n  {written}\n"
+        f"{why}\nGive the function the schema's parameters, in C++ in torch's own types "
+        "(const Tensor& for Tensor, Tensor& for Tensor(a!), double for float, int64_t for int)."
+    )
+
+
+def _out_overloads(name: str) -> list[str]:
+    """Return the ``out=`` overload of a functional one, if there is exactly one."""
+    first = [str(a.type) for a in dispatcher.schema(name).arguments][:1]
+    if first != ["Tensor"]:  # nothing would tell the device
+        return []
+    found = [
+        o
+        for o in dispatcher.overloads(name)
+        if dispatcher.written_keyword(o) and _same(name, o, dispatcher.written_keyword(o))
+    ]
+    return found if len(found) == 1 else []
+
+
+def _same(one: str, other: str, without: str = "") -> bool:
+    """Tell whether two overloads have the same arguments, but for what they write to."""
+
+    def arguments(name: str, leave: str) -> list[tuple[str, str]]:
+        return [(a.name, str(a.type)) for a in dispatcher.schema(name).arguments if a.name != leave]
+
+    return arguments(one, "") == arguments(other, without)
+
+
+# Canaries ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _no_torch_modes() -> Iterator[None]:
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with (
+        _disable_current_modes(),
+        torch.no_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch._C.DisableTorchFunction(),
+    ):
+        yield
+
+
+def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
+    """Prove that each override is reached, and that it does what the operator does.
+
+    The operator is called until the override is reached, where a probe ends the call; then, if
+    torch marks it as pointwise, once to its end: the result must have the stock kernel's shape,
+    dtype and device.
+
+    Returns:
+        declared name -> ``operator key`` -> calls that reached the override.
+
+    Raises:
+        SwapReachedNothingError: torch did not call an override.
+        OperatorRecursionError: a UDF called the operator that it stands in for.
+        OperatorResultError: a UDF failed, or gave another kind of result.
+    """
+    reached: dict[str, dict[str, int]] = {}
+    for override in overrides:
+        spec = override.spec
+        with _no_torch_modes():
+            calls = _probe(override)
+            _try(override)
+        reached.setdefault(spec.declared, {})[f"{spec.operator} {spec.key}"] = calls
+    return reached
+
+
+def _probe(override: Override) -> int:
+    spec = override.spec
+    before, said = override.hits(), ""
+    arguments = _Arguments(spec)
+    with dispatcher.mode(Mode.PROBE):
+        try:
+            dispatcher.overload(spec.operator)(*arguments.positional, **arguments.keywords)
+        except (Exception, dispatcher._Reached) as error:
+            said = f" It said: {error}."
+    calls = override.hits() - before
+    if not calls:
+        raise SwapReachedNothingError(
+            f"A call of {spec.operator} on {BACKEND_TEXT.format(spec.key)} did not reach the UDF, "
+            f"so it would not be used. Everything was restored.{said} Another tool may have put a "
+            "kernel before it."
+        )
+    return calls
+
+
+BACKEND_TEXT: Final = "tensors of the dispatch key {}"
+
+
+def _try(override: Override) -> None:
+    """Compare one whole call with the stock kernel's.
+
+    Raises:
+        OperatorRecursionError, OperatorResultError: as from :func:`verify`.
+    """
+    import torch
+
+    spec = override.spec
+    call = dispatcher.overload(spec.operator)
+    # Others, on arguments that mean nothing to them, may end the process (a division by zero)
+    # or advance a random generator.
+    if torch.Tag.pointwise not in call.tags or torch.Tag.nondeterministic_seeded in call.tags:
+        return
+    stock = _Arguments(spec)
+    try:
+        with dispatcher.bypass():
+            expected = call(*stock.positional, **stock.keywords)
+    except Exception:
+        return  # the arguments are not such as the operator takes
+    ours = _Arguments(spec, expected)
+    before = override.recursions()
+    try:
+        got = call(*ours.positional, **ours.keywords)
+    except Exception as error:
+        if override.recursions() > before:
+            raise OperatorRecursionError(str(error).splitlines()[0]) from error
+        raise OperatorResultError(
+            f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
+            f"takes: {type(error).__name__}: {error}\nLimit it by dtypes, or call the stock kernel "
+            "for what it does not do (docs/operators.md)."
+        ) from error
+    if _kinds(got) != _kinds(expected):
+        raise OperatorResultError(
+            f"The UDF of {spec.operator} at {spec.key} gave {_kinds(got)} for {ours}, where the "
+            f"stock kernel gives {_kinds(expected)}."
+        )
+
+
+def _kinds(result: Any) -> str:
+    """Return what a result is but for its values."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return f"{result.dtype}{list(result.shape)} on {result.device.type}"
+    if isinstance(result, list | tuple):
+        return f"({', '.join(map(_kinds, result))})"
+    return type(result).__name__
+
+
+class _Arguments:
+    """Made-up arguments of an overload.
+
+    Tensors hold numbers from 0.1 to 0.9. What is written to is empty, or has the shape of a
+    known result.
+    """
+
+    def __init__(self, spec: Spec, result: Any = None) -> None:
+        import torch
+
+        self.dtype = getattr(torch, spec.dtypes[0] if spec.dtypes else "float32")
+        self.device = dispatcher.BACKENDS[spec.key]
+        self.positional: list[Any] = []
+        self.keywords: dict[str, Any] = {}
+        outputs = list(result) if isinstance(result, tuple) else [result]
+        for argument in dispatcher.schema(spec.operator).arguments:
+            if not argument.kwarg_only:
+                self.positional.append(self._value(argument))
+            elif argument.alias_info and argument.alias_info.is_write:
+                like = outputs.pop(0) if outputs else None
+                self.keywords[argument.name] = (
+                    torch.empty(0, dtype=self.dtype, device=self.device)
+                    if like is None
+                    else torch.empty_like(like)
+                )
+            else:
+                self.keywords[argument.name] = self._value(argument)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} tensors of {_CANARY_ELEMENTS} elements"
+
+    def _tensor(self) -> Any:
+        import torch
+
+        steps = torch.linspace(0.1, 0.9, _CANARY_ELEMENTS, dtype=torch.float64)
+        return steps.to(self.device, self.dtype)
+
+    def _value(self, argument: Any) -> Any:
+        if argument.has_default_value():
+            return argument.default_value
+        kind = str(argument.real_type)
+        simple: dict[str, Callable[[], Any]] = {
+            "Tensor": self._tensor,
+            "List[Tensor]": lambda: [self._tensor(), self._tensor()],
+            "number": lambda: 1,
+            "Scalar": lambda: 1,
+            "float": lambda: 0.5,
+            "int": lambda: 1,
+            "SymInt": lambda: 1,
+            "bool": lambda: False,
+            "List[int]": lambda: [1],
+            "List[SymInt]": lambda: [1],
+            "List[float]": lambda: [0.5],
+        }
+        return simple[kind]() if kind in simple else None

@@ -1,0 +1,1 @@
+"""Which layers to compile: executors, pairs, and plans."""

@@ -1,0 +1,613 @@
+"""Interpreted and compiled forms of one model, checked against each other and timed.
+
+``model_pair(model, inputs, executors=...)`` makes each executor's callable from a copy of the
+model, and reports for each: whether its result is no farther from a float64 reference than
+the interpreted one's, what the first call took (which is where compiling happens), what a
+call takes after that, and after how many calls compiling has paid. An executor that fails is
+kept with its reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch.utils import _pytree as pytree
+
+from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.exact.rounding import ulp_distance
+from pytest_udftorch.planning import executors as registry
+from pytest_udftorch.planning.executors import Executor, ExecutorUnavailableError
+from pytest_udftorch.timing.layers import PairInputError, compiled_part, positional
+from pytest_udftorch.timing.timers import (
+    Comparison,
+    Interruptible,
+    describe_device,
+    require_device,
+    sync_timer,
+    untyped,
+)
+
+__all__ = [
+    "Accuracy",
+    "DisagreementError",
+    "Member",
+    "MemberFailedError",
+    "ModelPair",
+    "NoReferenceError",
+    "PairInputError",
+    "accuracy",
+    "model_pair",
+    "reference",
+]
+
+#: How much farther from the float64 reference than the eager result a member may be. Another
+#: order of summation changes the distance by a factor near 1; 2 leaves room for it.
+TOLERANCE: Final = 2.0
+
+#: Compiled code of many members hangs on the same Python code; the default limit of 8 would
+#: make the ninth run interpreted without a word.
+RECOMPILE_LIMIT: Final = 256
+
+
+class NoReferenceError(UdfError):
+    """The model does not run in float64, so that nothing tells how exact its forms are."""
+
+
+class DisagreementError(UdfError):
+    """A member's result is farther from the reference than allowed."""
+
+
+class MemberFailedError(UdfError):
+    """A member was asked for that could not be made, or that does not exist."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far a result lies from the float64 reference.
+
+    Attributes:
+        distance: norm of the difference over the norm of the reference, of the output where
+            that is largest; infinite where the structure, a shape or a non-finite value differs.
+        worst_ulp: largest ULP distance of an element to the reference rounded to its dtype.
+        problem: what differs other than in rounding, or None.
+        distances: one for each output of floating-point numbers.
+        precisions: machine epsilon of each of these.
+    """
+
+    distance: float
+    worst_ulp: int
+    problem: str | None = None
+    distances: tuple[float, ...] = ()
+    precisions: tuple[float, ...] = ()
+
+    def within(self, tolerance: float, eager: Accuracy) -> bool:
+        """Whether no output is farther from the reference than ``tolerance`` times eager's.
+
+        Four units of an output's precision are always allowed.
+        """
+        if self.problem is not None:
+            return False
+        # An eager result with infinities of its own sets no limit.
+        theirs = eager.distances or (math.inf,) * len(self.distances)
+        limits = [
+            max(tolerance * far, 4 * epsilon)
+            for far, epsilon in zip(theirs, self.precisions, strict=True)
+        ]
+        return all(mine <= most for mine, most in zip(self.distances, limits, strict=True))
+
+
+@dataclass
+class Member:
+    """One executor's part in a pair.
+
+    Attributes:
+        name: the executor's.
+        call: takes the model's inputs; None when making it, or its first call, failed.
+        error: why it failed, or None.
+        stage: what was under way when it failed: ``making``, ``first call`` or ``second call``.
+        first_call_ns: making the callable and its first call, until the device had finished.
+            Caches of a compiler that earlier members filled are used.
+        graph_breaks: places where torch.compile went back to the interpreter.
+        accuracy: None when it failed.
+        agrees: whether the accuracy is within the pair's tolerance.
+    """
+
+    name: str
+    call: Callable[..., Any] | None = None
+    error: str | None = None
+    stage: str | None = None
+    first_call_ns: int = 0
+    graph_breaks: int = 0
+    accuracy: Accuracy | None = None
+    agrees: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        result: dict[str, Any] = {"name": self.name}
+        if self.error is not None:
+            return {**result, "error": self.error, "stage": self.stage}
+        assert self.accuracy is not None
+        distance = self.accuracy.distance
+        return {
+            **result,
+            "first_call_ns": self.first_call_ns,
+            "graph_breaks": self.graph_breaks,
+            "distance_to_float64": distance if math.isfinite(distance) else str(distance),
+            "worst_ulp": self.accuracy.worst_ulp,
+            "problem": self.accuracy.problem,
+            "agrees": self.agrees,
+        }
+
+
+def _double(value: Any) -> Any:
+    def widen(t: torch.Tensor) -> torch.Tensor:
+        if t.is_complex():
+            return t.to(torch.complex128)
+        return t.double() if t.is_floating_point() else t
+
+    return registry.convert(value, widen)
+
+
+def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tuple[Any, ...]:
+    """Return what a float64 copy of the model gives in its first calls, inputs in float64.
+
+    Raises:
+        NoReferenceError: the copy fails, by a dtype that the model writes out for instance.
+    """
+    try:
+        with torch.no_grad():
+            # double() leaves complex parameters as they are.
+            exact = untyped(copy.deepcopy(model).double()._apply)(_double)
+            given = copies(_double(inputs))
+            return tuple(registry.convert(exact(*copies(given)), torch.clone) for _ in range(calls))
+    except Exception as error:
+        raise NoReferenceError(
+            f"The model fails in float64, which its forms are judged by: {_reason(error)}. Let "
+            "tensors made in forward() take dtype and device from the inputs."
+        ) from error
+
+
+def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return inputs that a model may write into, in the same memory formats."""
+    with torch.inference_mode(False), torch.no_grad():
+        copied: tuple[Any, ...] = registry.convert(inputs, torch.clone)
+    return copied
+
+
+def _numbers(leaf: Any, dtype: torch.dtype | None = None) -> Any:
+    """Return a dense tensor for what holds numbers: arrays, Python's floats; others unchanged."""
+    if isinstance(leaf, float):
+        return torch.tensor(leaf, dtype=dtype)
+    if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub":
+        return torch.from_numpy(leaf)
+    if isinstance(leaf, torch.Tensor) and leaf.layout != torch.strided:
+        return leaf.to_dense()
+    return leaf
+
+
+def _decided_by(eager: Any, reference: Any) -> Any:
+    """Return the reference with the integers and flags of the eager result.
+
+    They have no rounding to be judged by: near a tie float64 decides otherwise.
+    """
+    mine, structure = pytree.tree_flatten(eager)
+    theirs, wanted = pytree.tree_flatten(reference)
+    if structure != wanted:
+        return reference
+    leaves = [
+        a if isinstance(a, torch.Tensor) and not (a.is_floating_point() or a.is_complex()) else b
+        for a, b in zip(mine, theirs, strict=True)
+    ]
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def accuracy(result: Any, reference: Any) -> Accuracy:
+    """Compare a result with a float64 reference of the same structure.
+
+    Args:
+        result: tensor, or tuples, lists, dicts and dataclasses of tensors known to pytree.
+            NumPy's arrays and Python's floats count as tensors.
+        reference: the same structure; floating-point tensors in float64.
+    """
+    leaves, shape = pytree.tree_flatten(result)
+    wanted, wanted_shape = pytree.tree_flatten(reference)
+    if len(leaves) != len(wanted):
+        return Accuracy(math.inf, 0, f"structure {shape}, wanted {wanted_shape}")
+    distances: list[float] = []
+    precisions: list[float] = []
+    worst = 0
+    for number, (mine, theirs) in enumerate(zip(leaves, wanted, strict=True)):
+        mine, theirs = _numbers(mine), _numbers(theirs, torch.float64)
+        if not isinstance(mine, torch.Tensor) or not isinstance(theirs, torch.Tensor):
+            try:
+                same = type(mine) is type(theirs) and bool(mine == theirs)
+            except Exception:
+                # A class of the model's own, with tensors inside that pytree does not reach.
+                return Accuracy(
+                    math.inf,
+                    0,
+                    f"output {number} is a {type(mine).__name__}, whose tensors cannot be "
+                    "compared: register it with torch.utils._pytree, or return a tuple or dict",
+                )
+            if not same:
+                found = f"output {number} is {_shown(mine)}, wanted {_shown(theirs)}"
+                return Accuracy(math.inf, 0, found)
+            continue
+        if mine.shape != theirs.shape:
+            return Accuracy(
+                math.inf, 0, f"output {number}: {list(mine.shape)}, wanted {list(theirs.shape)}"
+            )
+        if mine.is_complex() and theirs.is_complex():
+            mine, theirs = torch.view_as_real(mine), torch.view_as_real(theirs)
+        if not mine.is_floating_point():
+            if not torch.equal(mine, theirs):
+                return Accuracy(math.inf, 0, f"output {number}: other values of {mine.dtype}")
+            continue
+        mine, theirs = mine.detach(), theirs.detach()
+        rounded = theirs.to(mine.dtype)
+        same_special = torch.equal(mine.isnan(), rounded.isnan()) and torch.equal(
+            mine.isinf() * mine.sign(), rounded.isinf() * rounded.sign()
+        )
+        if not same_special:
+            return Accuracy(math.inf, 2**64 - 1, f"output {number}: other NaNs or infinities")
+        finite = rounded.isfinite()
+        apart = mine.double()[finite] - theirs[finite]
+        square = float(apart.square().sum())
+        total = float(theirs[finite].square().sum())
+        far = math.inf if square else 0.0
+        distances.append(math.sqrt(square / total) if total else far)
+        precisions.append(torch.finfo(mine.dtype).eps)
+        if mine.numel():
+            worst = max(worst, int(ulp_distance(mine.contiguous(), rounded.contiguous()).max()))
+    return Accuracy(max(distances, default=0.0), worst, None, tuple(distances), tuple(precisions))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    return repr(value)[:100]
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0] if text else 'no message'}"[:500]
+
+
+@dataclass
+class ModelPair(Interruptible):
+    """The members of one model, in the order they were asked for.
+
+    Attributes:
+        inputs: the tuple that all members are called with.
+        members: by executor name, the failed ones included.
+        tolerance: see :func:`model_pair`.
+        timing: the interleaved measurement; None before :meth:`measure`.
+        interrupted: whether Ctrl-C came before all members were made; the rest failed.
+        wanted: what results are compared with, of the first two calls; see :meth:`judge`.
+        exact: how near the eager results of these calls come.
+    """
+
+    inputs: tuple[Any, ...]
+    members: dict[str, Member]
+    tolerance: float
+    device: torch.device
+    timing: Comparison | None = None
+    environment: dict[str, Any] = field(default_factory=dict)
+    interrupted: bool = False
+    wanted: Sequence[Any] = ()
+    exact: Sequence[Accuracy] = ()
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        """Return a member's callable.
+
+        Raises:
+            MemberFailedError: no such member, or it failed; says why.
+        """
+        if name not in self.members:
+            raise MemberFailedError(f"{name!r} is not in this pair. {nearest(name, self.members)}")
+        member = self.members[name]
+        if member.call is None:
+            raise MemberFailedError(f"{name} failed while {member.stage}: {member.error}")
+        return member.call
+
+    @property
+    def working(self) -> list[str]:
+        """Names of the members that run."""
+        return [name for name, member in self.members.items() if member.call is not None]
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Reasons of the members that do not run."""
+        return {name: m.error for name, m in self.members.items() if m.error is not None}
+
+    def judge(self, member: Member, outputs: Sequence[Any]) -> None:
+        """Set a member's accuracy from its first two calls, and whether it agrees.
+
+        The accuracy is that of the second call if only that one is out of tolerance.
+        """
+        found = [accuracy(mine, theirs) for mine, theirs in zip(outputs, self.wanted, strict=True)]
+        agree = [
+            mine.within(self.tolerance, theirs)
+            for mine, theirs in zip(found, self.exact, strict=True)
+        ]
+        member.agrees = all(agree)
+        member.accuracy = found[0]
+        if agree == [True, False]:
+            member.accuracy = replace(
+                found[1],
+                problem=f"the second call differs, {found[1].problem or 'in its values'}: is there "
+                "state that the model keeps from call to call, and this executor does not?",
+            )
+
+    def check(self) -> None:
+        """Check that all working members agree.
+
+        Raises:
+            DisagreementError: names the members that do not, with their distances.
+        """
+        wrong = []
+        for name in self.working:
+            found = self.members[name].accuracy
+            if found is None or self.members[name].agrees:
+                continue
+            wrong.append(
+                f"{name}: distance {found.distance:.3g}, worst {found.worst_ulp} ULP"
+                + (f" ({found.problem})" if found.problem else "")
+            )
+        if wrong:
+            eager = self.members["eager"].accuracy
+            assert eager is not None
+            raise DisagreementError(
+                f"Farther from the float64 reference than {self.tolerance:g} times the eager "
+                f"result ({eager.distance:.3g}): {'; '.join(wrong)}. Leave the executor out, or "
+                "state a larger tolerance if this model bears it."
+            )
+
+    def measure(self, **options: Any) -> Comparison:
+        """Time the working members, interleaved, under ``no_grad``.
+
+        Args:
+            options: as for :func:`~pytest_udftorch.timers.sync_timer`.
+
+        Raises:
+            TimerOptionError: an unknown option, or options that make no measurement.
+        """
+        timer = sync_timer(self.device, **options)
+        calls = {name: self._bind(name) for name in self.working}
+        with torch.no_grad(), _limits():
+            self.timing = timer.compare(calls)
+        return self.timing
+
+    def _bind(self, name: str) -> Callable[[], Any]:
+        call = self[name]
+        return lambda: call(*self.inputs)
+
+    def break_even_calls(self, name: str, over: str = "eager") -> int | None:
+        """Return the number of calls after which ``name`` has cost less than ``over``.
+
+        First calls and steady state are counted. None when ``name`` is not faster by the
+        verdict of the measurement, so that it never pays.
+
+        Raises:
+            MemberFailedError: not measured, or a member failed.
+        """
+        if self.timing is None:
+            raise MemberFailedError("Nothing was timed yet. Call measure() first.")
+        self[name], self[over]
+        if name == over or self.timing.verdict(name, over) != "faster":
+            return None
+        saved = self.timing[over].median_ns - self.timing[name].median_ns
+        spent = self.members[name].first_call_ns - self.members[over].first_call_ns
+        return max(1, 1 + math.ceil(spent / saved))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object: environment, members, and the measurement if there is one."""
+        members = {name: member.to_json() for name, member in self.members.items()}
+        result: dict[str, Any] = {
+            **self.environment,
+            "tolerance": self.tolerance,
+            "interrupted": self.interrupted,
+            "members": members,
+        }
+        if self.timing is not None:
+            result["measurement"] = self.timing.to_json()
+            for name in self.working:
+                members[name]["break_even_calls"] = self.break_even_calls(name)
+        return result
+
+
+def _limits() -> Any:
+    return untyped(torch._dynamo.config.patch)(
+        recompile_limit=RECOMPILE_LIMIT, accumulated_recompile_limit=RECOMPILE_LIMIT
+    )
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """Return a copy of the model.
+
+    Raises:
+        PairInputError: it cannot be copied.
+    """
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise PairInputError(
+            f"The model cannot be copied, and each of its forms needs a copy: {_reason(error)}. "
+            "Keep locks, generators and open files out of it; after torch.nn.utils.weight_norm "
+            "call it under no_grad, or use torch.nn.utils.parametrizations.weight_norm."
+        ) from error
+
+
+def writes_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> bool:
+    """Whether a call of the model changes what it is given."""
+    given = copies(inputs)
+    tensors = [t for t in pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
+    before = [t._version for t in tensors]
+    with torch.no_grad():
+        copied(model)(*given)
+    return [t._version for t in tensors] != before
+
+
+def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
+    """Return the device that model and inputs lie on.
+
+    Raises:
+        PairInputError: they make no pair; says why.
+    """
+    copied(model)
+    compiled = compiled_part(model)
+    if compiled is not None:
+        raise PairInputError(
+            f"{compiled} is compiled already, so that nothing would tell what compiling gains. "
+            "Give the model that torch.compile was given, or one made without model.compile()."
+        )
+    if model.training:
+        raise PairInputError(
+            "The model is in training mode: dropout and batch statistics would make its forms "
+            "differ by chance. Call model.eval()."
+        )
+    tensors = [t for t in pytree.tree_leaves(list(inputs)) if isinstance(t, torch.Tensor)]
+    devices = {t.device for t in (*model.parameters(), *model.buffers(), *tensors)}
+    if not tensors or len(devices) != 1:
+        where = ", ".join(sorted(map(str, devices))) or "nowhere"
+        raise PairInputError(
+            f"Model and inputs lie on: {where}. Give at least one tensor, and move model and "
+            "inputs to one device."
+        )
+    return devices.pop()
+
+
+def _make(
+    executor: Executor, model: nn.Module, inputs: tuple[Any, ...]
+) -> tuple[Member, tuple[Any, ...]]:
+    """Return the member and what its first two calls gave."""
+    member = Member(executor.name, stage="making")
+    wait = untyped(torch.cuda.synchronize) if torch.cuda.is_available() else lambda: None
+    breaks = sum(counters["graph_break"].values())
+    outputs: list[Any] = []
+    try:
+        executor.check(inputs)
+        own = copy.deepcopy(model)
+        # Tracing calls the model too, and a model may write into what it is given.
+        example, first, second = (copies(inputs) for _ in range(3))
+        wait()
+        before = time.perf_counter_ns()
+        with torch.no_grad(), _limits():
+            call = executor.make(own, example)
+            member.stage = "first call"
+            # Replays overwrite their outputs, so the compared ones are copies.
+            output = call(*first)
+            wait()
+            member.first_call_ns = time.perf_counter_ns() - before
+            outputs.append(registry.convert(output, torch.clone))
+            member.stage = "second call"
+            outputs.append(registry.convert(call(*second), torch.clone))
+        member.call, member.stage = call, None
+    except Exception as error:
+        member.error = str(error) if isinstance(error, ExecutorUnavailableError) else _reason(error)
+    member.graph_breaks = sum(counters["graph_break"].values()) - breaks
+    return member, tuple(outputs)
+
+
+def _random_state(device: torch.device) -> list[torch.Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    return states
+
+
+def model_pair(
+    model: nn.Module,
+    inputs: Sequence[Any] | torch.Tensor,
+    executors: str | Executor | Sequence[str | Executor] = ("eager", "compile"),
+    *,
+    device: str | torch.device | None = None,
+    tolerance: float = TOLERANCE,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> ModelPair:
+    """Make interpreted and compiled forms of a model under one interface.
+
+    On Ctrl-C the members made so far are returned, with the pair marked ``interrupted``.
+
+    Args:
+        model: in evaluation mode; left as it is, each member gets a copy.
+        inputs: a tensor, or the positional arguments; left as they are.
+        executors: one or more names for ``executors.resolve``, or executors. ``eager`` is
+            always made.
+        device: if given, a copy of the model and the inputs are moved there first.
+        tolerance: a member agrees if, in its first two calls, the distance of each output to the
+            float64 reference is at most this many times the eager result's, or 4 units of its
+            dtype's precision. Integers and flags have to be the eager result's.
+        progress: called with members made, members in all, and a text.
+
+    Raises:
+        DeviceMissingError: CUDA was asked for and is absent; its text is a skip's reason.
+        PairInputError: no module, training mode, tensors on several devices, a dict of keywords,
+            random numbers in forward(), a part that is compiled already or cannot be copied,
+            two executors of one name, or a tolerance that is no number from 0 on.
+        UnknownExecutorError: no such executor.
+        MemberFailedError: the eager model itself fails.
+        NoReferenceError: the model fails in float64.
+        KeyboardInterrupt: on Ctrl-C before the eager model and its reference were there.
+    """
+    arguments = positional(model, inputs)
+    if not isinstance(tolerance, int | float) or not tolerance >= 0:
+        raise PairInputError(
+            f"tolerance={tolerance}: how many times the eager result's distance a member may have, "
+            "a number from 0 on."
+        )
+    if device is not None:
+        target = require_device(device)
+        model = copied(model).to(target)
+        arguments = registry.convert(arguments, lambda t: t.to(target))
+    home = check_inputs(model, arguments)
+    given = [executors] if isinstance(executors, str | Executor) else list(executors)
+    # A name may be given twice, and eager comes first.
+    chosen = [registry.resolve(e) for e in dict.fromkeys(["eager", *given])]
+    names = [e.name for e in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise PairInputError(
+                f"Two executors are named {name!r}, and one would hide the other. Rename one."
+            )
+    # Timed calls may write into these, and not into the caller's.
+    pair = ModelPair(copies(arguments), {}, tolerance, home, environment=describe_device(home))
+    try:
+        for done, executor in enumerate(chosen):
+            if progress is not None:
+                progress(done, len(chosen), f"making {executor.name}")
+            drawn = _random_state(home)
+            member, outputs = _make(executor, model, arguments)
+            if executor.name == "eager":
+                if member.error is not None:
+                    raise MemberFailedError(
+                        f"The model itself fails on these inputs, under no_grad: {member.error}"
+                    )
+                if not all(map(torch.equal, drawn, _random_state(home))):
+                    raise PairInputError(
+                        "The model draws random numbers in forward(): its forms would differ by "
+                        "chance. Give it the noise as an input, or a constant."
+                    )
+                doubled = reference(model, arguments, len(outputs))
+                pair.wanted = list(map(_decided_by, outputs, doubled))
+                pair.exact = list(map(accuracy, outputs, pair.wanted))
+            if member.error is None:
+                pair.judge(member, outputs)
+            pair.members[executor.name] = member
+    except KeyboardInterrupt:
+        if not pair.members:
+            raise
+        pair.interrupted = True
+        for executor in chosen:
+            left = Member(executor.name, error="not made: interrupted", stage="making")
+            pair.members.setdefault(executor.name, left)
+    return pair

@@ -1,0 +1,243 @@
+"""The pytest plugin: options, ini values, the marker ``udf_lib``, fixtures.
+
+pytest loads this module in every run of every suite on the machine, so it imports nothing
+beyond pytest itself. The rest of the package, and torch, are loaded when an option, a
+marker or a fixture asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+import pytest
+
+from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_udftorch.library.description import UdfLibrary
+    from pytest_udftorch.planning.oracle import Plan
+    from pytest_udftorch.planning.pairs import ModelPair
+    from pytest_udftorch.plugin.run_profile import RunProfile
+    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.session.session import Session
+    from pytest_udftorch.timing.timers import SyncTimer
+
+_OPTIONS = pytest.StashKey[Options]()
+_SWITCHER = pytest.StashKey["Switcher"]()
+_PROFILE = pytest.StashKey["RunProfile"]()
+
+
+class PatchedLibtorch(Protocol):
+    """The type of the fixture ``patched_libtorch``."""
+
+    def __call__(
+        self,
+        library: str | Path | UdfLibrary,
+        functions: Sequence[str] | None = None,
+        *,
+        cpu_level: str | None = None,
+        profile: bool | Literal["counters", "timed", "events"] = False,
+        cuda_form: Literal["double", "float-float", "auto"] | None = None,
+    ) -> Session:
+        """Open a session that lasts until the end of the test."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Freeze the options; prepare for switching if they choose a library."""
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(*libraries, functions=None): run under this UDF library (a name, or a path "
+        "relative to the test file) instead of the command line's; several: under each.",
+    )
+    options = config.stash[_OPTIONS] = freeze(config)
+    if options.libraries:
+        switcher = _switcher(config)
+        if options.profile is not None and not switcher.dry:
+            from pytest_udftorch.plugin.run_profile import RunProfile
+
+            profile = config.stash[_PROFILE] = RunProfile(config, options, switcher)
+            config.pluginmanager.register(profile, "udftorch-profile")
+
+
+def _switcher(config: pytest.Config) -> Switcher:
+    if _SWITCHER not in config.stash:
+        from pytest_udftorch.plugin.switching import Switcher
+
+        switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
+        config.pluginmanager.register(switcher, "udftorch-switcher")
+    return config.stash[_SWITCHER]
+
+
+def _switcher_for(node: pytest.Item) -> Switcher | None:
+    """Return the switcher if the command line or a marker of ``node`` needs it."""
+    if _SWITCHER in node.config.stash or node.get_closest_marker(MARKER) is not None:
+        return _switcher(node.config)
+    return None
+
+
+# First, so that the library comes first in the ids whatever else parametrizes.
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrize a test function if it runs under several libraries."""
+    switcher = _switcher_for(metafunc.definition)
+    if switcher is not None:
+        switcher.parametrize(metafunc)
+
+
+# Innermost, so that --last-failed and others see the items under their final ids.
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Repeat the items that pytest cannot parametrize, once for each library."""
+    report = yield
+    if report.passed:
+        for node in report.result:
+            if isinstance(node, pytest.Item):
+                switcher = _switcher_for(node)
+                if switcher is not None:
+                    switcher.expand(report)
+                    break
+    return report
+
+
+@pytest.fixture(scope="session")
+def udf_session(request: pytest.FixtureRequest) -> Session:
+    """The open :class:`pytest_udftorch.Session` of the running test.
+
+    Tells the library, its build and the swapped functions. A fixture of any scope that
+    depends on it is built anew for each library. Fails when no library is chosen.
+    """
+    switcher = request.config.stash.get(_SWITCHER, None)
+    if hasattr(request, "param") and (switcher is None or not switcher.owns(request.param)):
+        pytest.fail(
+            f"udf_session cannot be parametrized (here with {request.param!r}): it is the "
+            f'session of the library already chosen. Use @pytest.mark.{MARKER}("std", "corem") '
+            "to run a test under several libraries.",
+            pytrace=False,
+        )
+    session = None if switcher is None else switcher.session
+    if session is None:
+        from pytest_udftorch.library.description import available_libraries
+
+        pytest.fail(
+            "The fixture udf_session needs a UDF library, and none is chosen for this test. "
+            f"Choose one for the whole run with --udf-lib=NAME_OR_PATH (or {MARKER} in the ini "
+            f'file), or for this test with @pytest.mark.{MARKER}("NAME"). '
+            f"Libraries: {', '.join(sorted(available_libraries()))}.",
+            pytrace=False,
+        )
+    return session
+
+
+@pytest.fixture
+def udf_profile(request: pytest.FixtureRequest) -> RunProfile:
+    """What was counted so far: ``udf_profile.test`` in this test, ``udf_profile.run`` in all.
+
+    Both are a :class:`pytest_udftorch.profile.Profile` of the library of the running test.
+    Fails when profiling is off.
+    """
+    profile = request.config.stash.get(_PROFILE, None)
+    if profile is None:
+        pytest.fail(
+            "The fixture udf_profile needs profiling, and it is off. Turn it on for the run with "
+            "--udf-profile (or udf_profile = counters in the ini file).",
+            pytrace=False,
+        )
+    return profile
+
+
+@pytest.fixture
+def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorch]:
+    """Factory of sessions that are closed when the test ends, the last one first.
+
+    ``session = patched_libtorch("corem", functions=("exp",))`` takes the arguments of
+    :func:`pytest_udftorch.patched` and raises its errors. It may be called several times:
+    the latest session that names a function decides it.
+    """
+    from contextlib import ExitStack
+
+    options = request.config.stash[_OPTIONS]
+    with ExitStack() as stack:
+
+        def open_session(
+            library: str | Path | UdfLibrary,
+            functions: Sequence[str] | None = None,
+            *,
+            cpu_level: str | None = None,
+            profile: bool | Literal["counters", "timed", "events"] = False,
+            cuda_form: Literal["double", "float-float", "auto"] | None = None,
+        ) -> Session:
+            from pytest_udftorch.session.session import patched
+
+            level, form = cpu_level or options.cpu_level, cuda_form or options.cuda_form
+            session = patched(
+                library, functions, cpu_level=level, profile=profile, cuda_form=cast(Any, form)
+            )
+            return stack.enter_context(session)
+
+        yield open_session
+
+
+def _or_skip(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of the package that skips the test where its device is missing."""
+    from functools import wraps
+    from importlib import import_module
+
+    try:
+        function = getattr(import_module(f"pytest_udftorch.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        pytest.fail(
+            f"The fixture {name} needs torch, which is not installed: pip install torch.",
+            pytrace=False,
+        )
+    from pytest_udftorch.timing.timers import DeviceMissingError
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except DeviceMissingError as error:
+            pytest.skip(str(error))
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def sync_timer() -> Callable[..., SyncTimer]:
+    """Factory of synchronised timers, ``sync_timer(device="cpu", runs=20, rounds=10)``.
+
+    See :func:`pytest_udftorch.timers.sync_timer`. ``.compare({name: call})`` times callables
+    interleaved. Asking for CUDA where there is none skips the test with the reason.
+    """
+    return _or_skip("timing.timers", "sync_timer")
+
+
+@pytest.fixture(scope="session")
+def model_pair() -> Callable[..., ModelPair]:
+    """Factory of interpreted and compiled forms, ``model_pair(model, inputs, executors=...)``.
+
+    See :func:`pytest_udftorch.pairs.model_pair`. With ``device="cuda"`` where there is none the
+    test is skipped with the reason.
+    """
+    return _or_skip("planning.pairs", "model_pair")
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Callable[..., Plan]:
+    """Finder of the fastest way to run a model, ``oracle(model, inputs)`` to a ``Plan``.
+
+    See :func:`pytest_udftorch.oracle.oracle`. With ``device="cuda"`` where there is none the
+    test is skipped with the reason.
+    """
+    return _or_skip("planning.oracle", "oracle")

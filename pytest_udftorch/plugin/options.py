@@ -1,0 +1,196 @@
+"""The plugin's options, frozen once into one dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+MARKER: Final = "udf_lib"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line and the ini file say about UDF libraries.
+
+    Attributes:
+        libraries: names, or absolute paths of folders, in the order given.
+        functions: torch's names of the functions to swap, or None for all of a library's.
+        cpu_level: ``baseline``, ``avx2``, ``avx512``, or None for the best of this CPU.
+        cuda_form: ``double``, ``float-float``, ``auto``, or None for what
+            ``UDFTORCH_CUDA_FORM`` says.
+        profile: ``counters``, ``timed``, ``events``, or None for no profile.
+        profile_out: the folder for profiles and their report, as an absolute path, or None.
+    """
+
+    libraries: tuple[str | Path, ...] = ()
+    functions: tuple[str, ...] | None = None
+    cpu_level: str | None = None
+    cuda_form: str | None = None
+    profile: str | None = None
+    profile_out: Path | None = None
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare the command line options and the ini values of the same names."""
+    group = parser.getgroup("udftorch", "other math libraries inside PyTorch (pytest_udftorch)")
+    group.addoption(
+        "--udf-lib",
+        action="append",
+        metavar="NAME_OR_PATH",
+        help="Run with the math functions of this UDF library inside PyTorch: std, corem, "
+        "an installed library, or ./folder. Given several times: run each test under each.",
+    )
+    group.addoption(
+        "--udf-functions",
+        action="append",
+        metavar="NAMES",
+        help="Swap only these functions (exp,log,...). Default: all that the library has.",
+    )
+    group.addoption(
+        "--udf-cpu-level",
+        metavar="LEVEL",
+        help="Build for baseline, avx2 or avx512. Default: the best of this CPU.",
+    )
+    group.addoption(
+        "--udf-cuda-form",
+        metavar="FORM",
+        help="How GPUs compute the functions: double, float-float (the same bits, for GPUs with "
+        "weak double precision), or auto (default: by the GPUs of the machine).",
+    )
+    group.addoption(
+        "--udf-profile",
+        nargs="?",
+        const="counters",
+        metavar="DEPTH",
+        help="Count what the functions do: counters (default), timed, or events. Without "
+        "--udf-lib the stock functions are watched.",
+    )
+    group.addoption(
+        "--udf-profile-out",
+        metavar="DIR",
+        help="Write the profiles and report.html into this folder; those of an earlier run "
+        "in it are replaced.",
+    )
+    parser.addini("udf_lib", "UDF libraries, one a line; as --udf-lib", type="linelist")
+    parser.addini("udf_functions", "functions to swap; as --udf-functions", type="linelist")
+    parser.addini("udf_cpu_level", "CPU level to build for; as --udf-cpu-level", default="")
+    parser.addini("udf_cuda_form", "form of the functions on GPUs; as --udf-cuda-form", default="")
+    parser.addini("udf_profile", "depth of the profile; as --udf-profile", default="")
+
+
+def freeze(config: pytest.Config) -> Options:
+    """Read the options; the command line replaces an ini value of the same name.
+
+    Paths on the command line are relative to the folder pytest was started in, those in
+    the ini file to the folder of that file.
+
+    Raises:
+        pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
+            depth or form on GPUs, or ``--udf-profile-out`` without a profile.
+    """
+    given = config.getoption("udf_lib")
+    if given is None:
+        folder = config.inipath.parent if config.inipath else config.rootpath
+        libraries = tuple(as_path_or_name(text, folder) for text in config.getini("udf_lib"))
+    else:
+        folder = config.invocation_params.dir
+        libraries = tuple(as_path_or_name(text, folder) for text in given)
+    if "" in libraries:
+        raise pytest.UsageError(
+            "--udf-lib (or udf_lib in the ini file) has an empty value. Give the name of a UDF "
+            "library (std, corem, ...) or the path of its folder (./my_udfs)."
+        )
+    profile = _depth(config)
+    if profile is not None and not libraries:
+        libraries = ("std",)
+    functions = config.getoption("udf_functions")
+    if functions is not None and not libraries:
+        raise pytest.UsageError(
+            f"--udf-functions={','.join(functions)} names functions, but no library is chosen "
+            "to take them from. Add --udf-lib=NAME_OR_PATH, for instance --udf-lib=corem."
+        )
+    if functions is None:
+        functions = config.getini("udf_functions") or None
+    level = config.getoption("udf_cpu_level")
+    if level is None:
+        level = config.getini("udf_cpu_level")
+    return Options(
+        libraries=libraries,
+        functions=None if functions is None else _names(functions),
+        cpu_level=level or None,
+        cuda_form=_cuda_form(config),
+        profile=profile,
+        profile_out=_out(config, profile),
+    )
+
+
+def _depth(config: pytest.Config) -> str | None:
+    depth: str | None = config.getoption("udf_profile")
+    if depth is None:
+        depth = config.getini("udf_profile") or None
+    if depth is None:
+        return None
+    from pytest_udftorch.records.file import DEPTHS
+
+    if depth not in DEPTHS:
+        raise pytest.UsageError(
+            f"--udf-profile (or udf_profile in the ini file) is {depth!r}, which is no depth of "
+            f"profiling. Write --udf-profile={DEPTHS[0]}, ={DEPTHS[1]} or ={DEPTHS[2]}, with the "
+            "sign =, so that what follows is not taken for the depth."
+        )
+    return depth
+
+
+def _cuda_form(config: pytest.Config) -> str | None:
+    form: str | None = config.getoption("udf_cuda_form")
+    if form is None:
+        form = config.getini("udf_cuda_form") or None
+    if form is None:
+        return None
+    from pytest_udftorch.build.cuda_form import asked_form
+    from pytest_udftorch.errors import CudaFormError
+
+    try:
+        return asked_form(form)
+    except CudaFormError as error:
+        raise pytest.UsageError(f"--udf-cuda-form (or udf_cuda_form): {error}") from None
+
+
+def _out(config: pytest.Config, profile: str | None) -> Path | None:
+    text = config.getoption("udf_profile_out")
+    if text is None:
+        return None
+    if profile is None:
+        raise pytest.UsageError(
+            f"--udf-profile-out={text} says where profiles go, but none is made. Add --udf-profile."
+        )
+    if not text.strip():
+        raise pytest.UsageError("--udf-profile-out is empty. Name a folder: --udf-profile-out=out.")
+    return config.invocation_params.dir / Path(text).expanduser()
+
+
+def as_path_or_name(text: str, folder: Path) -> str | Path:
+    """Return an absolute path if ``text`` is one, else the name, as ``library.find_library``.
+
+    Args:
+        text: what the user wrote.
+        folder: where a relative path starts.
+    """
+    text = text.strip()
+    if "/" in text or text.startswith("."):
+        return folder / Path(text).expanduser()
+    return text
+
+
+def _names(values: Iterable[str]) -> tuple[str, ...]:
+    names = tuple(name.strip() for value in values for name in value.split(","))
+    if not all(names):
+        raise pytest.UsageError(
+            f"--udf-functions (or udf_functions in the ini file) has an empty name in "
+            f"{', '.join(map(repr, values))}. Write torch's names with commas between: exp,log."
+        )
+    return names

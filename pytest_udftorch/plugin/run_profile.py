@@ -1,0 +1,225 @@
+"""The profile of a pytest run: cut into tests, put together again, shown at the end.
+
+Loaded by the plugin when profiling is on. The sessions are the switcher's; here their
+counters are read and zeroed at the borders of tests, so that extremes belong to one test
+too. Under xdist the workers write files, which the controller reads.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from pytest_udftorch.errors import NoProfileError, UdfError
+from pytest_udftorch.plugin.options import Options
+from pytest_udftorch.profile import report
+from pytest_udftorch.profile.aggregate import Profile, by_library, load_all, write_file
+from pytest_udftorch.records import file as record
+
+if TYPE_CHECKING:
+    from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.profile.collect import Collector
+
+#: The name of a test's figures among the user properties of its report.
+PROPERTY: Final = "udf_profile"
+
+_WORKER_INPUT: Final = "udf_profile_out"
+
+
+class RunProfile:
+    """The profile of a run, and the fixture ``udf_profile``."""
+
+    def __init__(self, config: pytest.Config, options: Options, switcher: Switcher) -> None:
+        self._config = config
+        self._depth = options.profile
+        self._switcher = switcher
+        self._out = options.profile_out
+        self._is_worker = hasattr(config, "workerinput")
+        self._scopes: Counter[str] = Counter()
+        self._shown: list[Profile] = []
+        self._remarks: list[str] = []
+
+    # ---------------------------------------------------------------------------------
+    # The fixture
+
+    @property
+    def test(self) -> Profile:
+        """What was counted in the running test so far, its fixtures included; no events.
+
+        Raises:
+            SessionStateError: the test runs under no library.
+        """
+        collector = self._open_collector()
+        return Profile.from_arrays(
+            collector.strings,
+            collector.meta,
+            cells=collector.cells(),
+            operators=collector.operators(),
+        )
+
+    @property
+    def run(self) -> Profile:
+        """What was counted in this process under the library of the running test.
+
+        Raises:
+            SessionStateError: the test runs under no library.
+        """
+        label = self._open_collector().meta["library"]
+        return next(p for p in self._own_profiles() if p.label == label)
+
+    @property
+    def _is_controller(self) -> bool:
+        return self._config.pluginmanager.hasplugin("dsession")
+
+    def _open_collector(self) -> Collector:
+        session = self._switcher.session
+        if session is None:
+            from pytest_udftorch.errors import SessionStateError
+
+            raise SessionStateError(
+                "No profiled session is open: the test runs under no library of this run."
+            )
+        return session.collector
+
+    def _own_profiles(self) -> list[Profile]:
+        return by_library(s.profile for s in self._switcher.profiled)
+
+    # ---------------------------------------------------------------------------------
+    # Start and end of the run
+
+    # Before the switcher opens its session.
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionstart(self) -> Generator[None]:
+        """Make the folder ready.
+
+        Raises:
+            pytest.UsageError: profiles cannot be written into it.
+        """
+        if self._is_worker:
+            self._switcher.profile_out = Path(getattr(self._config, "workerinput")[_WORKER_INPUT])  # noqa: B009
+        else:
+            try:
+                if self._out is not None and int(os.environ.get("WORLD_SIZE", "1")) < 2:
+                    # The ranks of a distributed run share a folder; none may empty it.
+                    record.remove_earlier(self._out)
+            except UdfError as error:
+                raise pytest.UsageError(f"--udf-profile-out: {error}") from error
+            if self._is_controller and self._out is None:
+                spool = tempfile.mkdtemp(prefix="udftorch-profile-")
+                self._config.add_cleanup(lambda: shutil.rmtree(spool, ignore_errors=True))
+                self._switcher.profile_out = Path(spool)
+        return (yield)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker of xdist the folder."""
+        node.workerinput[_WORKER_INPUT] = str(self._switcher.profile_out)
+
+    def pytest_report_header(self) -> str:
+        """State the depth and the folder."""
+        where = f", written to {self._out}" if self._out is not None else ""
+        return f"udftorch: profile: {self._depth}{where}"
+
+    # Innermost: the summary is printed, and xdist's worker says goodbye, outside of this.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self) -> Generator[None]:
+        """Put the run's profile together and write the page; never an error of the run."""
+        if self._is_worker:
+            # The controller reads the file as soon as this worker is done.
+            self._switcher.close()
+            return (yield)
+        try:
+            self._shown = self._profiles()
+            if self._out is not None and self._shown:
+                page = report.html(self._shown, title=f"Math functions in {self._name}")
+                path = self._out / "report.html"
+                write_file(path, lambda p: p.write_text(page, encoding="utf-8"))
+                self._remarks.append(f"report: {path}")
+        except (UdfError, OSError) as error:
+            self._remarks.append(f"The profile cannot be shown in full: {error}")
+        return (yield)
+
+    @property
+    def _name(self) -> str:
+        return self._config.rootpath.name
+
+    def _profiles(self) -> list[Profile]:
+        if not self._is_controller:
+            return self._own_profiles()
+        try:
+            return load_all([self._switcher.profile_out or Path()])
+        except NoProfileError:
+            return []
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print the short form."""
+        terminalreporter.section("udftorch profile")
+        if self._shown:
+            terminalreporter.write_line(report.terminal(self._shown))
+        else:
+            terminalreporter.write_line("nothing was profiled")
+        for session in self._switcher.profiled:
+            writer = session.collector.writer
+            if writer is not None and writer.loss:
+                self._remarks.append(
+                    f"{writer.path.name} is not complete: {writer.loss.records} records and "
+                    f"{writer.loss.events} events are lost ({writer.loss.reason})."
+                )
+        for remark in (*self._switcher.notes, *self._remarks):
+            terminalreporter.write_line(remark)
+
+    # ---------------------------------------------------------------------------------
+    # Tests
+
+    # Before the test's fixtures.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        """Keep what was counted before the test, while the suite was collected, out of it."""
+        self._take_rest("(before the tests)")
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
+        """Attach the figures of setup and call to the report, also of a test that fails."""
+        try:
+            return (yield)
+        finally:
+            session = self._switcher.session
+            if session is not None:
+                summary = session.collector.take(self._scope(item.nodeid)).summary()
+                item.user_properties.append((PROPERTY, summary))
+                _to_benchmark(item, summary)
+
+    # Inside of the switcher's, which may close the session.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
+        """Keep what the teardown counts out of the next test."""
+        try:
+            return (yield)
+        finally:
+            self._take_rest(f"{item.nodeid} (teardown)")
+
+    def _take_rest(self, scope: str) -> None:
+        session = self._switcher.session
+        if session is not None and len(session.collector.cells()):
+            session.collector.take(self._scope(scope))
+
+    def _scope(self, name: str) -> str:
+        """Return a name that no part of the run has: a test may run several times."""
+        self._scopes[name] += 1
+        count = self._scopes[name]
+        return name if count == 1 else f"{name}#{count}"
+
+
+def _to_benchmark(item: pytest.Item, summary: dict[str, Any]) -> None:
+    """Put the figures into the ``extra_info`` of pytest-benchmark's fixture, if it is used."""
+    fixture: Any = getattr(item, "funcargs", {}).get("benchmark")
+    if type(fixture).__module__.partition(".")[0] == "pytest_benchmark":
+        fixture.extra_info[PROPERTY] = summary

@@ -1,0 +1,1 @@
+"""Profiles: counting, aggregation, export and reports."""

@@ -1,0 +1,312 @@
+"""The two libraries of a profiled session besides the UDF library, built when first needed.
+
+The *observer* (llvm/observer/observer.cpp) tells the runtime which operator and module a
+thread is in. It uses classes of libtorch and Python's C interface, so it is compiled against
+the headers of the installed torch and of the running Python.
+The *watch library* stands in for the stock functions when ``std`` is profiled: for each
+symbol a function that calls the stock one, instrumented by ``udf-instrument``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.build.shared import (
+    FLAGS,
+    LINK_FLAGS,
+    Compiler,
+    cache_folder,
+    find_compiler,
+    in_cache,
+)
+from pytest_udftorch.errors import NativeLibraryError, ObserverBuildError
+from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
+from pytest_udftorch.native.manifest import entry, link_inputs, native_source, observe_source
+from pytest_udftorch.native.runtime import pass_plugin, runtime
+
+_OBSERVER_FLAGS: Final = ("--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared")
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps([str(p) for p in parts]).encode()).hexdigest()[:16]
+
+
+def _must(command: Sequence[str], what: str) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ObserverBuildError(f"{what} cannot be compiled: {error}.") from error
+    if done.returncode != 0:
+        raise ObserverBuildError(
+            f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
+            f"{done.stderr.strip()[-4000:]}\n"
+            "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
+            "another version), those of Python (python3-dev), and those that torch's wheels "
+            "bring."
+        )
+
+
+def _done(scratch: Path, **facts: Any) -> None:
+    (scratch / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    runtime()  # asked for by its name, which the loader then knows
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeLibraryError(
+            f"The cached build {path} cannot be loaded: {error}. Delete its folder; it is built "
+            "again on the next run."
+        ) from error
+
+
+# The observer ------------------------------------------------------------------------
+
+
+class Observer:
+    """Typed access to the compiled observer; one method per exported function."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._lib = library
+        # Functions that touch Python objects are called with the interpreter's lock held.
+        python = ctypes.PyDLL(library._name, handle=library._handle)
+        self._watch_modules = python.udfobserver_watch_modules
+        self._watch_modules.argtypes = (ctypes.py_object, ctypes.py_object)
+        self._watch_modules.restype = ctypes.c_int
+        self._leave_modules = python.udfobserver_leave_modules
+        self._leave_modules.restype = None
+        self._forget = python.udfobserver_forget
+        self._forget.argtypes = (ctypes.c_uint64,)
+        self._forget.restype = None
+        library.udfobserver_start.argtypes = (ctypes.c_int,)
+        library.udfobserver_start.restype = ctypes.c_int
+        library.udfobserver_stop.restype = None
+
+    def start(self, *, all_operators: bool = False) -> bool:
+        """Follow operators and optimizers; return False if torch refuses.
+
+        Args:
+            all_operators: also those that are not known to call a function.
+        """
+        return not self._lib.udfobserver_start(all_operators)
+
+    def stop(self) -> None:
+        """Put everything back."""
+        self._lib.udfobserver_stop()
+
+    def watch_modules(self, function: Callable[..., Any], find: Callable[[Any, int], int]) -> bool:
+        """Say from now on which module is being called; return False if it cannot be done.
+
+        Args:
+            function: ``torch.nn.Module.__call__``, a function written in Python.
+            find: returns the id of a module's name, given the module and the id of the one
+                that calls it; asked once for each module.
+        """
+        return not self._watch_modules(function, find)
+
+    def leave_modules(self) -> None:
+        """End what :meth:`watch_modules` began."""
+        self._leave_modules()
+
+    def forget(self, module: int) -> None:
+        """Ask again for the module with this ``id()``."""
+        self._forget(module)
+
+
+_observer: Observer | None = None
+
+
+def load_observer() -> Observer:
+    """Return the observer of the installed torch, compiled at the first use.
+
+    Raises:
+        ObserverBuildError: it does not compile; the message is the compiler's.
+        CompilerNotFoundError, CompilerTooOldError: no usable clang.
+        CacheError: the cache folder cannot be written.
+    """
+    global _observer
+    if _observer is None:
+        _observer = Observer(_load(_build_observer(find_compiler())))
+    return _observer
+
+
+def _build_observer(compiler: Compiler) -> Path:
+    import torch
+
+    package = Path(torch.__file__).parent
+    source, header = native_source("observer.cpp"), native_source("udfprof.h")
+    abi = int(torch.compiled_with_cxx11_abi())
+    build_id = _digest(
+        torch.__version__,
+        torch.version.git_version,
+        abi,
+        sys.version,
+        compiler.version,
+        _OBSERVER_FLAGS,
+        source.read_text(encoding="utf-8"),
+        header.read_text(encoding="utf-8"),
+    )
+    folder = cache_folder() / f"observer-{build_id}"
+
+    def make(scratch: Path) -> None:
+        include = package / "include"
+        _must(
+            [
+                str(compiler.path), *_OBSERVER_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+                "-fvisibility=hidden", "-isystem", sysconfig.get_paths()["include"],
+                "-isystem", str(include),
+                "-isystem", str(include / "torch" / "csrc" / "api" / "include"),
+                str(source), "-o", str(scratch / "observer.so"),
+                f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
+            ],
+            f"The observer of torch {torch.__version__}",
+        )  # fmt: skip
+        _done(scratch, torch=torch.__version__, compiler=compiler.version)
+
+    in_cache(folder, make)
+    return folder / "observer.so"
+
+
+# The watch library -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Stock:
+    """A stock function that libtorch calls.
+
+    Attributes:
+        symbol: its name, and the version asked for behind an ``@`` if there is one.
+        function: torch's name, or ``sincos``.
+        dtype: ``float32`` or ``float64``.
+        form: ``scalar``, ``v<lanes>`` or ``array``.
+        address: of the function itself.
+    """
+
+    symbol: str
+    function: str
+    dtype: str
+    form: str
+    address: int
+
+
+@dataclass(frozen=True)
+class Watch:
+    """The watch library: symbol -> address of what watches it."""
+
+    build_id: str
+    addresses: dict[str, int]
+
+
+def watch(stock: Sequence[Stock], level: str) -> Watch:
+    """Return functions that call the stock ones and count what goes in and out.
+
+    Args:
+        stock: the functions; vector forms wider than ``level`` are left out.
+        level: CPU level to compile for.
+
+    Raises:
+        As :func:`load_observer`.
+    """
+    bits = CPU_LEVELS[level][2]
+    chosen = [
+        s for s in stock if not s.form.startswith("v") or int(s.form[1:]) * int(s.dtype[5:]) <= bits
+    ]
+    compiler = find_compiler()
+    plugin, _ = pass_plugin()
+    source = _watch_source(chosen)
+    manifest = {
+        # The stock functions may give other bits for another position in an array, so they
+        # get whole arrays, as without us.
+        "watch": [
+            entry(_name(i), s.function, s.dtype, s.form, 0, ordinary=True)
+            for i, s in enumerate(chosen)
+        ]
+    }
+    flags = [*FLAGS, *CPU_LEVELS[level][0]]
+    build_id = _digest(
+        source,
+        manifest,
+        flags,
+        LINK_FLAGS,
+        compiler.version,
+        hashlib.sha256(plugin.read_bytes()).hexdigest(),
+        *(p.read_text(encoding="utf-8") for p in observe_source()),
+    )
+    folder = cache_folder() / f"watch-{build_id}"
+
+    def make(scratch: Path) -> None:
+        text, listing = scratch / "watch.c", scratch / "watch.json"
+        text.write_text(source, encoding="utf-8")
+        listing.write_text(json.dumps(manifest), encoding="utf-8")
+        _must(
+            [
+                str(compiler.path), *flags, f"-fpass-plugin={plugin}",
+                "-Xclang", "-load", "-Xclang", str(plugin),
+                "-mllvm", f"-udf-instrument-manifest={listing}",
+                "-c", str(text), "-o", str(scratch / "watch.o"),
+            ],
+            "The library that watches the stock functions",
+        )  # fmt: skip
+        _must(
+            [
+                str(compiler.path), *flags, str(observe_source()[0]), str(scratch / "watch.o"),
+                *link_inputs(), *LINK_FLAGS, "-o", str(scratch / "watch.so"),
+            ],
+            "The library that watches the stock functions",
+        )  # fmt: skip
+        _done(scratch, compiler=compiler.version, cpu_level=level)
+
+    in_cache(folder, make)
+    library = _load(folder / "watch.so")
+    table = (ctypes.c_void_p * len(chosen)).in_dll(library, "__udf_stock")
+    addresses = {}
+    for i, s in enumerate(chosen):
+        table[i] = s.address
+        addresses[s.symbol] = ctypes.cast(getattr(library, _name(i)), ctypes.c_void_p).value or 0
+    return Watch(build_id, addresses)
+
+
+def _name(index: int) -> str:
+    return f"__udf_watch_{index}"
+
+
+def _watch_source(stock: Sequence[Stock]) -> str:
+    lines = [
+        "#include <stdint.h>",
+        '#define SHOWN __attribute__((visibility("default")))',
+        # Reached without a detour, as nothing else may take its place.
+        f'__attribute__((visibility("protected"))) void *__udf_stock[{max(1, len(stock))}];',
+    ]
+    for i, s in enumerate(stock):
+        real = {"float32": "float", "float64": "double"}[s.dtype]
+        arity = FUNCTIONS[s.function].arity if s.function in FUNCTIONS else 1
+        if s.function == "sincos":
+            given = [f"{real} x", f"{real} *s", f"{real} *c"]
+            result = "void"
+        elif s.form == "array":
+            pointers = [f"const {real} *{n}" for n in ("a", "b")[:arity]]
+            given = ["int64_t n", *pointers, f"{real} *out", "int64_t mode"]
+            result = "void"
+        else:
+            result = real
+            if s.form != "scalar":
+                result = f"t{i}"
+                size = f"{s.form[1:]} * sizeof({real})"
+                lines.append(f"typedef {real} t{i} __attribute__((vector_size({size})));")
+            given = [f"{result} {n}" for n in ("x", "y")[:arity]]
+        names = ", ".join(g.replace("*", " ").split()[-1] for g in given)
+        types = ", ".join(given)
+        call = f"(({result} (*)({types}))__udf_stock[{i}])({names})"
+        lines.append(f"SHOWN {result} {_name(i)}({types})")
+        lines.append("{ " + ("" if result == "void" else "return ") + call + "; }")
+    return "\n".join(lines) + "\n"

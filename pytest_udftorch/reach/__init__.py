@@ -1,0 +1,1 @@
+"""Which operators a session reaches."""

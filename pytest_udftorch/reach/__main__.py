@@ -1,0 +1,7 @@
+"""``python -m pytest_udftorch.reach``."""
+
+import sys
+
+from pytest_udftorch.reach.table import main
+
+sys.exit(main())

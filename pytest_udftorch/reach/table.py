@@ -1,0 +1,651 @@
+"""The reach table: which symbols an operator calls, and whether a swap reaches all of it.
+
+Made by running. Every operator is run in every dtype and layout,
+
+- counted: the symbols it called (``session.trace``);
+- with one function at a time swapped for a probe that differs from the stock function at
+  every argument (of float64 for a float64 tensor, of float32 for all others). An element
+  of the result that keeps its bits did not get there through the swapped symbols: a vector
+  body that is reached with a tail that is not (or the other way round) shows, which a
+  count of calls cannot tell;
+- an operator that mixes rows (softmax) shows a changed result wherever one of its inputs
+  was reached. There the probe differs only below a mark that no input but one passes, and
+  that one input is moved through all positions;
+- with the library ``canary``, whose results differ from the correct ones in the last bit.
+
+``reached`` then means that each function which the operator's definition needs changed
+every element.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
+from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, operators, place, spread
+from pytest_udftorch.session.binder import binder
+from pytest_udftorch.session.session import patched, trace
+from pytest_udftorch.timing.environment import caption, describe
+
+FORMAT: Final = "udftorch-reach-1"
+
+Direction = Literal["forward", "backward"]
+Outcome = Literal[
+    "reached", "partly reached", "not reached", "no function needed", "no elements", "unsupported"
+]
+
+#: Below this argument, and nowhere above it, the marked probe differs from exp.
+_MARK = -4.0
+_MARKED_INPUT, _PLAIN_INPUT, _LARGEST_INPUT = -5.0, -1.0, 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        operator: as in ``operators.Operator.name``.
+        direction: ``forward`` or ``backward`` (of a forward pass under stock functions).
+        dtype: the tensor's.
+        layout: the tensor's.
+        outcome: see the module's text.
+        symbols: symbol -> calls, under the stock functions.
+        changed: function -> [elements changed, elements] under the probe of that function;
+            for a function that mixes rows, elements that were marked in turn.
+        canary: [elements changed, elements] under the library ``canary``, or None where
+            the operator calls none of its functions.
+        reason: why it is not, or only partly, reached; empty otherwise.
+    """
+
+    operator: str
+    direction: Direction
+    dtype: str
+    layout: str
+    outcome: Outcome
+    symbols: dict[str, int] = field(default_factory=dict)
+    changed: dict[str, list[int]] = field(default_factory=dict)
+    canary: list[int] | None = None
+    reason: str = ""
+
+
+class ReachError(UdfError):
+    """The probing itself went wrong: an operator that is not repeatable, or an unread file."""
+
+
+# Probe libraries ---------------------------------------------------------------------
+
+
+def write_probe(folder: Path, dtype: str, *, marked: bool = False) -> Path:
+    """Write a UDF library whose functions differ from the stock ones; return its folder.
+
+    Args:
+        folder: to be made.
+        dtype: ``float32`` or ``float64``, that of its functions.
+        marked: False: every function f of libtorch becomes f + |f|/2 + 1/4, which no
+            rounding to bfloat16 hides and which is never f. True: only exp, and only below
+            the mark, and by 64 more.
+    """
+    folder.mkdir(parents=True)
+    # One marked element must show in the logarithm of a row's sum in bfloat16.
+    offset = 64.0 if marked else 0.25
+    name = f"reach-{'marked' if marked else 'probe'}-{dtype}"
+    description = [f'[library]\nname = "{name}"\nversion = "1"\nclaim = "wrong on purpose"\n']
+    for function in FUNCTIONS.values():
+        if marked and function.name != "exp":
+            continue
+        real, suffix = {"float32": ("float", "f"), "float64": ("double", "")}[dtype]
+        names = "xy"[: function.arity]
+        c_name = function.c_name(dtype)
+        unmarked = f"  if (x > {_MARK})\n    return r;\n" if marked else ""
+        (folder / f"{c_name}.c").write_text(
+            f"#include <math.h>\n"
+            f"static {real} probe({', '.join(f'{real} {n}' for n in names)}) {{\n"
+            f"  {real} r = {c_name}({', '.join(names)});\n"
+            f"{unmarked}"
+            f"  return r + ({real})0.5 * fabs{suffix}(r) + ({real}){offset};\n"
+            "}\n",
+            encoding="utf-8",
+        )
+        description.append(
+            f'[functions.{function.name}.{dtype}]\nsource = "{c_name}.c"\nscalar = "probe"\n'
+        )
+    (folder / "udf.toml").write_text("\n".join(description), encoding="utf-8")
+    return folder
+
+
+@dataclass(frozen=True)
+class _Probes:
+    loud: dict[str, Path]
+    marked: dict[str, Path]
+
+    @classmethod
+    def write(cls, folder: Path) -> _Probes:
+        return cls(
+            {d: write_probe(folder / f"loud-{d}", d) for d in DTYPES},
+            {d: write_probe(folder / f"marked-{d}", d, marked=True) for d in DTYPES},
+        )
+
+
+# Running one operator ----------------------------------------------------------------
+
+
+def _encodings(tensor: Any) -> Any:
+    import torch
+
+    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
+    return tensor.detach().contiguous().view(integer)
+
+
+def _differs(a: Any, b: Any) -> Any:
+    """Return which elements of two tensors of one shape differ in their encodings."""
+    return _encodings(a) != _encodings(b)
+
+
+class _Run:
+    """One operator with one input: calling it again repeats exactly the same work."""
+
+    def __init__(self, operator: Operator, direction: Direction, layout: str, x: Any) -> None:
+        import torch
+
+        self.operator = operator
+        self.layout = layout
+        self.x = x
+        self._arguments = () if operator.dim is None else (operator.dim_index(layout),)
+        self._graph: Any = None
+        if direction == "backward":
+            self.x = x.detach().requires_grad_()
+            y = operator.call(self.x, *self._arguments)
+            # Positive, so that no sum over a row of them cancels.
+            grad = torch.tensor(spread(y.numel(), 0.5, 1.5), dtype=y.dtype).reshape(y.shape)
+            self._graph = (y, grad)
+
+    def __call__(self) -> Any:
+        import torch
+
+        op = self.operator
+        if op.random:
+            torch.manual_seed(0)
+        if self._graph is not None:
+            y, grad = self._graph
+            return torch.autograd.grad(y, self.x, grad, retain_graph=True)[0]
+        if self.layout == "out=" and op.out is not None:
+            buffer = torch.zeros_like(self.x)
+            op.out(self.x, buffer)
+            return buffer
+        if self.layout == "in place" and op.inplace is not None:
+            buffer = self.x.clone()
+            op.inplace(buffer)
+            return buffer
+        return op.call(self.x, *self._arguments)
+
+
+def _input(operator: Operator, dtype: str, layout: str) -> Any:
+    import torch
+
+    shape = operator.shape(layout)
+    count = 1
+    for n in shape:
+        count *= n
+    values = torch.tensor(spread(count, *operator.domain), dtype=torch.float64)
+    return place(values.to(getattr(torch, dtype)).reshape(shape), layout)
+
+
+def _marked_input(operator: Operator, dtype: str, layout: str, position: int) -> Any:
+    """Return rows whose largest element is 0 and whose element ``position`` is marked."""
+    import torch
+
+    shape = operator.shape(layout)
+    dim = operator.dim_index(layout)
+    values = torch.full(shape, _PLAIN_INPUT, dtype=getattr(torch, dtype))
+    values.select(dim, (position + 1) % shape[dim]).fill_(_LARGEST_INPUT)
+    values.select(dim, position).fill_(_MARKED_INPUT)
+    return place(values, layout)
+
+
+def _functions_of(symbols: dict[str, int]) -> list[tuple[str, ...]]:
+    """Return the functions behind called symbols, those to be swapped together in one tuple."""
+    known = binder().symbols
+    names = {known[s].function for s in symbols}
+    if "sincos" in names:  # libm's joint call is bound only when both are swapped
+        names -= {"sin", "cos", "sincos"}
+        return [("sin", "cos"), *((n,) for n in sorted(names))]
+    return [(n,) for n in sorted(names)]
+
+
+def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
+             probes: _Probes) -> Row:  # fmt: skip
+    head = (operator.name, direction, dtype, layout)
+    try:
+        run = _Run(operator, direction, layout, _input(operator, dtype, layout))
+        stock = run()
+    except (NotImplementedError, RuntimeError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return Row(*head, "unsupported", reason=text)
+    with trace() as symbols:
+        again = run()
+    if stock.isnan().any() or bool(_differs(stock, again).any()):
+        raise ReachError(
+            f"{' '.join(head)} gives NaN or does not repeat itself under the stock functions, so "
+            "nothing can be told from a difference. Change its domain in operators.py."
+        )
+    if stock.numel() == 0:
+        return Row(*head, "no elements", symbols)
+    # What a library of float32 functions reaches; a float32 operator that computes in
+    # double precision is out of its reach.
+    precision = "float64" if dtype == "float64" else "float32"
+    changed: dict[str, list[int]] = {}
+    for together in _functions_of(symbols):
+        mixed = operator.dim is not None and together == ("exp",) and direction == "forward"
+        counts = (
+            _sweep(operator, dtype, layout, probes.marked[precision])
+            if mixed
+            else _loud(run, stock, probes.loud[precision], together)
+        )
+        changed.update(dict.fromkeys(together, counts))
+    needs = groups(operator.needs if direction == "forward" else operator.needs_backward or "")
+    outcome = _judge(needs, changed)
+    reason = reason_for(operator.name, outcome)
+    return Row(*head, outcome, symbols, changed, _canary(run, stock, symbols), reason)
+
+
+def _loud(run: _Run, stock: Any, library: Path, functions: Sequence[str]) -> list[int]:
+    with patched(library, functions):
+        probed = run()
+    return [int(_differs(stock, probed).sum()), stock.numel()]
+
+
+def _sweep(operator: Operator, dtype: str, layout: str, library: Path) -> list[int]:
+    """Count the elements of the input that reach the result through a swapped exp."""
+    dim = operator.dim_index(layout)
+    length = operator.shape(layout)[dim]
+    runs = [
+        _Run(operator, "forward", layout, _marked_input(operator, dtype, layout, i))
+        for i in range(length)
+    ]
+    stock = [run() for run in runs]
+    with patched(library, ("exp",)):
+        probed = [run() for run in runs]
+    hit = total = 0
+    for before, after, run in zip(stock, probed, runs, strict=True):
+        rows = _differs(before, after)
+        if rows.dim() == run.x.dim():
+            rows = rows.any(dim)
+        hit += int(rows.sum())
+        total += rows.numel()
+    return [hit, total]
+
+
+def _canary(run: _Run, stock: Any, symbols: dict[str, int]) -> list[int] | None:
+    from pytest_udftorch.library.description import find_library
+
+    library, correct_library = find_library("canary"), find_library("corem")
+    known = binder().symbols
+    used = {known[s].function for s in symbols if known[s].dtype == "float32"}
+    if "sincos" in used:
+        used |= {"sin", "cos"}
+    shared = set(correct_library.function_names) & used
+    functions = [f for f in library.function_names if f in shared]
+    if not functions:
+        return None
+    # Against corem and not against stock: they differ in the flipped bit alone.
+    with patched(correct_library, functions):
+        correct = run()
+    with patched(library, functions):
+        flipped = run()
+    return [int(_differs(correct, flipped).sum()), stock.numel()]
+
+
+def _judge(needs: Sequence[frozenset[str]], changed: dict[str, list[int]]) -> Outcome:
+    if not needs:
+        # A function it calls beyond its definition must be reached as well.
+        needs = tuple(frozenset({name}) for name in changed)
+        if not needs:
+            return "no function needed"
+    whole, nothing = True, True
+    for group in needs:
+        best = max((changed[f][0] / changed[f][1] for f in group if f in changed), default=0.0)
+        whole = whole and best == 1.0
+        nothing = nothing and best == 0.0
+    return "reached" if whole else "not reached" if nothing else "partly reached"
+
+
+# Reasons -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why some operators are out of reach, and where that can be seen."""
+
+    operators: tuple[str, ...]
+    text: str
+    outcomes: tuple[Outcome, ...] = ("not reached", "partly reached")
+
+
+_ERF = (
+    "the vector code has erf inlined as a polynomial around exp (ATen/cpu/vec/*_float.h, "
+    "Vectorized<float>::erf): its exp is swapped, erf itself only in a scalar tail"
+)
+_COMPLEX = "one call of libm's complex function ({}), which stays inside libm"
+
+REASONS: Final[tuple[Reason, ...]] = (
+    Reason(
+        ("F.gelu", "nn.LSTM"),
+        "goes to oneDNN, which generates its own machine code; "
+        "torch.backends.mkldnn.flags(enabled=False) avoids it",
+        ("not reached",),
+    ),
+    Reason(("torch.erf", "torch.special.ndtr", "F.gelu", "F.gelu, oneDNN off"), _ERF),
+    Reason(
+        ("F.scaled_dot_product_attention(flash)",),
+        "the vector code has exp inlined (ATen/cpu/vec/*_float.h, exp_u20 and fexp_u20), and the "
+        "tail computes in double precision. sdpa_kernel(SDPBackend.MATH) avoids it",
+    ),
+    Reason(
+        (
+            "torch.pow(x, 2.5)",
+            "torch.pow(2.5, x)",
+            "torch.logcumsumexp(last)",
+            "Tensor.exponential_",
+        ),
+        "computed in double precision, in whole or in a scalar tail: only a library that has the "
+        "function for float64 as well reaches it",
+    ),
+    Reason(("torch.erfinv",), "MKL's vmsErfInv and vmdErfInv, a function of its own"),
+    Reason(("torch.lgamma",), "SLEEF's Sleef_lgammaf16_u10, a function of its own"),
+    Reason(("torch.complex(x, x).exp()",), _COMPLEX.format("cexpf, cexp")),
+    Reason(("torch.complex(x, x).log()",), _COMPLEX.format("clogf, clog")),
+    Reason(("torch.complex(x, x).abs()",), "the tail is " + _COMPLEX.format("cabsf, cabs")),
+    Reason(
+        ("Tensor.normal_",),
+        "16 and more contiguous elements are filled by code with log, sin and cos inlined "
+        "(ATen/native/cpu/avx_mathfun.h), fewer in double precision",
+    ),
+)
+
+
+def reason_for(operator: str, outcome: Outcome) -> str:
+    """Return why an operator is not wholly reached, or an empty string if nothing is known."""
+    for reason in REASONS:
+        if operator in reason.operators and outcome in reason.outcomes:
+            return reason.text
+    return ""
+
+
+# The table ---------------------------------------------------------------------------
+
+
+def _function(name: str) -> str:
+    """Return the function's own name: ``softmax`` of ``F.softmax(last)``."""
+    return re.split("[(,]", name)[0].rpartition(".")[2]
+
+
+def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Direction, str, str]]:
+    """Yield every combination that the table shows.
+
+    Args:
+        only: names of operators (``F.softmax(last)``), or of all that are of one torch function
+            (``torch.softmax``); by default all.
+
+    Raises:
+        ReachError: an unknown name.
+    """
+    from pytest_udftorch.errors import nearest
+
+    known = {op.name: op for op in operators()}
+    chosen: set[str] = set()
+    for name in only or ():
+        found = {name} & set(known) or {n for n in known if _function(n) == _function(name)}
+        if not found:
+            raise ReachError(f"The reach table has no operator {name!r}. {nearest(name, known)}")
+        chosen |= found
+    for op in known.values():
+        if only and op.name not in chosen:
+            continue
+        for dtype in op.dtypes:
+            for layout in op.layouts:
+                if (layout == "out=" and op.out is None) or (
+                    layout == "in place" and op.inplace is None
+                ):
+                    continue
+                yield op, "forward", dtype, layout
+            if op.needs_backward is not None:
+                for layout in op.layouts:
+                    if layout in BACKWARD:
+                        yield op, "backward", dtype, layout
+
+
+def table(only: Sequence[str] | None = None) -> list[Row]:
+    """Run the reach table; about a minute for all operators.
+
+    Args:
+        only: names of operators; by default all.
+
+    Raises:
+        ReachError: an unknown operator, or one that is not repeatable.
+        UdfError: as from building and opening a session.
+    """
+    chosen = list(cases(only))
+    with tempfile.TemporaryDirectory() as scratch:
+        probes = _Probes.write(Path(scratch))
+        return [_examine(*case, probes) for case in chosen]
+
+
+# Stored and shown --------------------------------------------------------------------
+
+
+def save(rows: Sequence[Row], path: Path) -> None:
+    """Write rows and environment as JSON, a row a line.
+
+    Raises:
+        ReachError: the file cannot be written.
+    """
+    head = {
+        "format": FORMAT,
+        "command": "udftorch reach --store FILE",
+        "environment": describe(),
+    }
+    lines = ",\n".join(json.dumps(_slim(row), sort_keys=True) for row in rows)
+    text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ReachError(
+            f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "
+            "folder that exists and can be written."
+        ) from error
+
+
+def _slim(row: Row) -> dict[str, Any]:
+    return {key: value for key, value in asdict(row).items() if value not in ({}, "", None)}
+
+
+def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Read what :func:`save` wrote: the environment it was made in, and the rows.
+
+    Raises:
+        ReachError: no such file, no JSON, or another format.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["format"] != FORMAT:
+            raise ValueError(f"format {document['format']!r} instead of {FORMAT!r}")
+        environment = dict(document["environment"])
+        rows = [Row(**row) for row in document["rows"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReachError(
+            f"{path} is no stored reach table: {error}. Make it with 'udftorch reach --store'."
+        ) from error
+    return environment, rows
+
+
+def _merged(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+    """Join rows that differ in dtype and layout only.
+
+    Returns:
+        Operator, direction, where, symbols, outcome.
+    """
+    by_dtype: dict[tuple[str, ...], list[str]] = {}
+    layouts: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        symbols = ", ".join(f"`{s}`" for s in sorted(row.symbols))
+        key = (row.operator, row.direction, row.dtype, symbols, row.outcome)
+        by_dtype.setdefault(key, []).append(row.layout)
+        layouts.setdefault(key[:3], []).append(row.layout)
+    by_layouts: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for (operator, direction, dtype, symbols, outcome), found in by_dtype.items():
+        others = [n for n in layouts[operator, direction, dtype] if n not in found]
+        if len(found) < 2 or len(others) >= len(found):
+            where = ", ".join(found)
+        else:
+            where = "all layouts" + (f" but {', '.join(others)}" if others else "")
+        merged = (operator, direction, where, symbols, outcome)
+        by_layouts.setdefault(merged, []).append(dtype)
+    return [
+        (operator, direction, f"{', '.join(dtypes)}: {where}", symbols, outcome)
+        for (operator, direction, where, symbols, outcome), dtypes in by_layouts.items()
+    ]
+
+
+def _unreached(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+    """Return the rows out of reach, joined: operator, direction, where, share, reason."""
+    found: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.outcome in ("not reached", "partly reached"):
+            key = (row.operator, row.direction, row.outcome, row.reason)
+            found.setdefault(key, []).append(row)
+    lines = []
+    for (operator, direction, outcome, reason), group in found.items():
+        dtypes: dict[str, list[str]] = {}
+        for row in group:
+            dtypes.setdefault(row.dtype, []).append(row.layout)
+        by_layouts: dict[str, list[str]] = {}
+        for dtype, layouts in dtypes.items():
+            by_layouts.setdefault(", ".join(layouts), []).append(dtype)
+        where = "; ".join(f"{', '.join(d)}: {names}" for names, d in by_layouts.items())
+        lines.append((operator, direction, where, outcome, reason))
+    return lines
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """Return outcome -> number of rows, in the order of ``Outcome``."""
+    return {name: n for name in get_args(Outcome) if (n := sum(r.outcome == name for r in rows))}
+
+
+def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
+    """Return the table as a Markdown page."""
+    from pytest_udftorch.reach.catalogue import SHAPES
+
+    total = ", ".join(f"{n:,} {name}" for name, n in counts(rows).items())
+    layouts = ", ".join(f"{n} {list(shape)}" for n, shape in SHAPES.items())
+    out = [
+        "# What a session reaches",
+        "",
+        "This page is generated from benches/results/reach.json; do not edit it. Repeat it with "
+        "`udftorch reach --store benches/results/reach.json` and `make docs`.",
+        "",
+        f"Measured on {caption(environment)}",
+        "",
+        f"{len(rows):,} combinations of operator, direction, dtype and layout: {total}.",
+        "",
+        "How it is decided: an operator is run under the stock functions while the symbols it "
+        "calls are counted, and then once for every function behind those symbols with that "
+        "function swapped for a probe that differs from it at every argument. **reached** means "
+        "that every function which the operator's definition needs changed every element of the "
+        "result: an element that keeps its bits was computed by code that no symbol leads to. "
+        "In an operator that mixes a row (softmax) one changed element would change them all, so "
+        "there the probe differs from exp only below a mark which one input at a time passes, and "
+        "the position of that input is swept over the row. **partly reached**: some elements "
+        "changed, or some of the functions. **no function needed**: the derivative reuses the "
+        "result or is algebraic. The probe has float64 functions for "
+        "float64 tensors and float32 functions for all others, as most libraries have no float64 "
+        "and bfloat16 and float16 are computed in float32 inside the operators.",
+        "",
+        f"Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], "
+        "first [7, 37]. Backward means the derivative alone, after a forward pass under the stock "
+        "functions.",
+        "",
+        "Besides CPU operators: what is compiled inside a session has its functions inside, see "
+        "[compiled.md](compiled.md). What is overridden of eager CUDA stands at the end.",
+        "",
+        "## Not reached, and why",
+        "",
+        "| operator | direction | where | outcome | reason |",
+        "|---|---|---|---|---|",
+        *("| " + " | ".join(line) + " |" for line in _unreached(rows)),
+        "",
+        "## All operators",
+        "",
+        "| operator | direction | where | symbols called | outcome |",
+        "|---|---|---|---|---|",
+        *("| " + " | ".join(line) + " |" for line in _merged(rows)),
+        "",
+    ]
+    return "\n".join(out)
+
+
+def terminal(rows: Sequence[Row]) -> str:
+    """Return the table as text, rows that differ in dtype and layout only joined."""
+    lines = []
+    for operator, direction, where, symbols, outcome in _merged(rows):
+        lines.append(f"{operator} {direction} [{where}]: {outcome}")
+        if symbols:
+            lines.append(f"    {symbols.replace('`', '')}")
+    lines.append("")
+    for operator, direction, where, outcome, reason in _unreached(rows):
+        lines.append(f"{outcome}: {operator} {direction} [{where}]: {reason}")
+    lines.append(", ".join(f"{n} {name}" for name, n in counts(rows).items()))
+    return "\n".join(lines)
+
+
+# Command -----------------------------------------------------------------------------
+
+
+def add_parser(commands: Any) -> None:
+    """Add ``udftorch reach`` to the subparsers of an argparse parser."""
+    parser = commands.add_parser(
+        "reach",
+        help="run the table of operators, dtypes and layouts that a session reaches",
+        description="Runs operators in every dtype and layout, counts the math symbols they "
+        "call, and finds out with swapped probes whether every element went through them.",
+    )
+    parser.add_argument(
+        "operators", nargs="*", metavar="operator", help="such as torch.exp; by default all"
+    )
+    parser.add_argument("--store", type=Path, metavar="FILE", help="also write the rows as JSON")
+    parser.set_defaults(run=run_reach)
+
+
+def run_reach(options: argparse.Namespace) -> int:
+    """Run the table, print it, store it."""
+    if options.store and not options.store.parent.is_dir():
+        raise ReachError(f"No folder {options.store.parent} to store the reach table in. Make it.")
+    rows = table(options.operators)
+    if options.store:
+        save(rows, options.store)
+    print(terminal(rows))
+    unexplained = sorted({r.operator for r in rows if "reached" in r.outcome
+                          and r.outcome != "reached" and not r.reason})  # fmt: skip
+    if unexplained:
+        print(f"no reason is known for {', '.join(unexplained)}", file=sys.stderr)
+    return 1 if unexplained else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``udftorch reach`` on its own; return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m pytest_udftorch.reach")
+    add_parser(parser.add_subparsers(required=True))
+    options = parser.parse_args(["reach", *(sys.argv[1:] if arguments is None else arguments)])
+    try:
+        return run_reach(options)
+    except UdfError as error:
+        print(f"udftorch reach: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,1 @@
+"""The records of what the functions did, and the file that holds them."""

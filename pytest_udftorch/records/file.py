@@ -1,0 +1,745 @@
+"""Records of a profile, and ``profiled.bin``, the file that keeps them.
+
+Three structured NumPy dtypes mirror the C structs of ``llvm/runtime/udfprof.h``; a test
+compares their sizes and offsets. ``docs/profile.md`` has the bytes of the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import math
+import os
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_udftorch.errors import (
+    ProfileDamagedError,
+    ProfileFileBusyError,
+    ProfileFileError,
+    ProfileFileExistsError,
+    ProfileFormatError,
+    ProfileLossWarning,
+    ProfileVersionError,
+)
+from pytest_udftorch.library.symbols import FUNCTIONS
+
+Records = NDArray[np.void]
+
+#: The last of each is that of UDFs at operator level.
+DTYPES: Final = ("float32", "float64", "any")
+FORMS: Final = ("scalar", "v4", "v8", "v16", "array", "operator")
+
+#: What the runtime calls them is this plus a number (udfprof.h).
+FIRST_OPERATOR_UDF: Final = 1000
+#: Where a function ran. One that was called on a GPU is a launch of a kernel, form ``array``.
+DEVICES: Final = ("cpu", "cuda")
+STAGES: Final = ("other", "forward", "backward", "optimizer")
+DEPTHS: Final = ("counters", "timed", "events")
+
+#: A histogram has one bin per binary exponent: bin b counts values with
+#: floor(log2|x|) = b - HIST_OFFSET. The first and last bins also hold what lies beyond.
+HIST_BINS: Final = 320
+HIST_OFFSET: Final = 160
+
+_Layout = Sequence[tuple[str, str, tuple[int, ...]]]
+
+
+def _struct(layout: _Layout) -> np.dtype[np.void]:
+    """Return a dtype whose fields follow each other without gaps, at stated offsets."""
+    offset = 0
+    names, formats, offsets = [], [], []
+    for name, code, shape in layout:
+        names.append(name)
+        formats.append((code, shape) if shape else code)
+        offsets.append(offset)
+        offset += np.dtype(code).itemsize * math.prod(shape)
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": offset})
+
+
+#: Names of the counts of special values, in the order of the struct.
+SPECIALS: Final = ("zero", "subnormal", "pos_inf", "neg_inf", "nan")
+
+#: What a cell adds up over threads, calls and processes. Minima, maxima and first times are
+#: the other fields of a cell.
+COUNTS: Final = (
+    "calls",
+    "elements",
+    *(f"{side}_{what}" for side in ("in", "out") for what in SPECIALS),
+    "time_ns",
+    "timed_elements",
+    "hist_elements",
+    "hist_in",
+    "hist_out",
+)
+MINIMA: Final = ("in_min", "out_min")
+MAXIMA: Final = ("in_max", "out_max")
+#: CLOCK_MONOTONIC of the first block whose outputs held one and whose inputs did not; 0: never.
+FIRSTS: Final = ("made_nan_ns", "made_inf_ns", "made_subnormal_ns")
+
+#: What tells the cells of a process apart.
+CELL_KEY: Final = ("function", "dtype", "form", "device", "stage", "operator", "module")
+OPERATOR_KEY: Final = ("operator", "module", "stage", "device")
+
+#: One function in one form, dtype and context: 10,432 bytes. ``function``, ``operator`` and
+#: ``module`` are ids of strings, ``dtype``, ``form``, ``stage`` and ``device`` indices of the
+#: tuples above.
+#: Minima and maxima are over values that are no NaN, infinities included; where there was
+#: none, they are +inf and -inf. ``in`` covers all arguments of a function together.
+CELL: Final = _struct(
+    [
+        ("function", "<u2", ()),
+        ("dtype", "u1", ()),
+        ("form", "u1", ()),
+        ("stage", "u1", ()),
+        ("device", "u1", ()),
+        ("pad", "u1", (2,)),
+        ("operator", "<u4", ()),
+        ("module", "<u4", ()),
+        ("calls", "<u8", ()),
+        ("elements", "<u8", ()),
+        ("in_min", "<f8", ()),
+        ("in_max", "<f8", ()),
+        ("out_min", "<f8", ()),
+        ("out_max", "<f8", ()),
+        *((f"{side}_{what}", "<u8", ()) for side in ("in", "out") for what in SPECIALS),
+        *((name, "<u8", ()) for name in FIRSTS),
+        ("time_ns", "<f8", ()),
+        ("timed_elements", "<u8", ()),
+        ("hist_elements", "<u8", ()),
+        ("hist_in", "<u8", (2, HIST_BINS)),
+        ("hist_out", "<u8", (2, HIST_BINS)),
+    ]
+)
+
+#: Calls of one operator in one context: 32 bytes.
+OPERATOR: Final = _struct(
+    [
+        ("operator", "<u4", ()),
+        ("module", "<u4", ()),
+        ("stage", "u1", ()),
+        ("device", "u1", ()),
+        ("pad", "u1", (6,)),
+        ("calls", "<u8", ()),
+        ("time_ns", "<f8", ()),
+    ]
+)
+
+#: Bits of ``flags`` of an event, from bit 0: what its inputs, then its outputs held.
+EVENT_FLAGS: Final = (
+    "in_nan", "in_inf", "in_subnormal", "in_zero", "out_nan", "out_inf", "out_subnormal", "out_zero"
+)  # fmt: skip
+
+#: One function within one call of an operator: 80 bytes. Times are CLOCK_MONOTONIC.
+EVENT: Final = _struct(
+    [
+        ("start_ns", "<u8", ()),
+        ("end_ns", "<u8", ()),
+        ("thread", "<u4", ()),
+        ("function", "<u2", ()),
+        ("dtype", "u1", ()),
+        ("stage", "u1", ()),
+        ("operator", "<u4", ()),
+        ("module", "<u4", ()),
+        ("elements", "<u8", ()),
+        ("in_min", "<f8", ()),
+        ("in_max", "<f8", ()),
+        ("out_min", "<f8", ()),
+        ("out_max", "<f8", ()),
+        ("flags", "<u4", ()),
+        # Where a saved profile holds several processes, the index of the event's; else 0.
+        ("process", "<u4", ()),
+    ]
+)
+
+
+def empty_cells(count: int) -> Records:
+    """Return ``count`` cells that have seen nothing."""
+    cells = np.zeros(count, CELL)
+    for name in MINIMA:
+        cells[name] = np.inf
+    for name in MAXIMA:
+        cells[name] = -np.inf
+    return cells
+
+
+class StringTable:
+    """Strings that records name by number; ids once given stay.
+
+    Id 0 is the empty string. The names of torch's functions and ``sincos`` follow, so that
+    they fit into the 16 bits of a function's id. Threads may ask for ids at the same time.
+    """
+
+    def __init__(self) -> None:
+        self._next = itertools.count()
+        self._ids: dict[str, int] = {}
+        for name in ("", *FUNCTIONS, "sincos"):
+            self.id(name)
+
+    def id(self, text: str) -> int:
+        """Return the id of ``text``, a new one the first time."""
+        known = self._ids.get(text)
+        # setdefault is one step under the interpreter's lock: a race wastes a number at most.
+        return self._ids.setdefault(text, next(self._next)) if known is None else known
+
+    def items(self) -> list[tuple[str, int]]:
+        """Return all strings with their ids, oldest first."""
+        return list(self._ids.items())
+
+    def as_dict(self) -> dict[int, str]:
+        """Return id -> string."""
+        return {number: text for text, number in self.items()}
+
+
+# The file ----------------------------------------------------------------------------
+
+# The first byte is no text, the last one shows a conversion of line ends.
+MAGIC: Final = b"\x89UDFPRF\n"
+VERSION: Final = 1
+_BYTE_ORDER: Final = 0x01020304
+# Magic, byte order, version, 0, size of the whole header, CRC-32 of all of it but this field.
+_HEADER: Final = struct.Struct("<8sIHHII")
+# Type, flags, bytes of the payload, CRC-32 of the payload, CRC-32 of the 12 bytes before.
+_FRAME: Final = struct.Struct("<HHIII")
+_SCOPED: Final = struct.Struct("<II")
+_STRING: Final = struct.Struct("<II")
+
+STRINGS: Final = 1
+CELLS: Final = 2
+OPERATORS: Final = 3
+EVENTS: Final = 4
+MARK: Final = 5
+END: Final = 6
+
+_ZLIB: Final = 1  # flag: the payload is compressed
+
+# Histograms are mostly zeros: cells shrink to a few percent at the fastest level.
+_LEVEL: Final = 1
+
+
+def _header(meta: Mapping[str, Any]) -> bytes:
+    text = json.dumps(meta, allow_nan=False).encode()
+    size = _HEADER.size + len(text)
+    bare = _HEADER.pack(MAGIC, _BYTE_ORDER, VERSION, 0, size, 0)[:-4]
+    return bare + struct.pack("<I", zlib.crc32(text, zlib.crc32(bare))) + text
+
+
+def _frame(kind: int, payload: bytes, flags: int = 0) -> bytes:
+    start = struct.pack("<HHII", kind, flags, len(payload), zlib.crc32(payload))
+    return start + struct.pack("<I", zlib.crc32(start)) + payload
+
+
+def clocks() -> dict[str, int]:
+    """Return one reading of CLOCK_MONOTONIC and CLOCK_REALTIME, in ns.
+
+    The realtime clock is read between two readings of the other, of which the middle counts;
+    of ten tries the one with the shortest distance.
+    """
+    tries = []
+    for _ in range(10):
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        real = time.clock_gettime_ns(time.CLOCK_REALTIME)
+        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        tries.append((after - before, (before + after) // 2, real))
+    _, monotonic, real = min(tries)
+    return {"monotonic_ns": monotonic, "realtime_ns": real}
+
+
+def new_path(folder: Path) -> Path:
+    """Return a path for this process's profile that no file in ``folder`` has."""
+    stem = f"profiled-{socket.gethostname()}-{os.getpid()}"
+    for number in itertools.count():
+        path = folder / f"{stem}{f'-{number}' if number else ''}.bin"
+        if not path.exists():
+            return path
+    raise AssertionError
+
+
+def remove_earlier(folder: Path) -> None:
+    """Make a folder if there is none, and remove the profiles of an earlier run from it.
+
+    Raises:
+        ProfileFileBusyError: one of them is being written.
+        ProfileFileError: the folder cannot be made or written to.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.glob("profiled-*.bin"):
+            with path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if file.read(len(MAGIC)) in (b"", MAGIC):
+                    path.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except BlockingIOError:
+        raise ProfileFileBusyError(
+            f"Another session is writing the profile {path}. Give each run a folder of its own."
+        ) from None
+    except OSError as error:
+        raise ProfileFileError(
+            f"Cannot write profiles into {folder}: {error.strerror or error}. Choose another "
+            "folder."
+        ) from error
+
+
+@dataclass
+class Loss:
+    """What could not be written.
+
+    Attributes:
+        records: that are missing in the file.
+        events: that are missing, those included which the sender dropped before.
+        reason: the system's first complaint.
+    """
+
+    records: int = 0
+    events: int = 0
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.records or self.events or self.reason)
+
+
+class ProfileWriter:
+    """Appends records to one file.
+
+    A record goes to the system in one piece, so it survives the end of the process however
+    it comes; only :meth:`close` waits for the disk (fsync), so that a power failure may take
+    the end of a file whose run was not over. What the disk refuses is counted and told when
+    the file is closed: nothing here stops the user's run once the file is open.
+
+    After a fork the child's first record opens a file of its own beside the parent's.
+
+    Args:
+        path: of the file; its folder is made if there is none.
+        strings: the table that the records' ids belong to.
+        meta: plain data for the header: library, build_id, cpu_level, torch, depth, stride,
+            rank, ...; ``pid``, ``host`` and ``clocks`` are added where it has none.
+
+    Raises:
+        ProfileFileBusyError: another writer has the file open.
+        ProfileFileExistsError: the file holds an earlier profile.
+        ProfileFileError: the folder cannot be made, or the file not be opened.
+    """
+
+    def __init__(self, path: Path, strings: StringTable, meta: Mapping[str, Any]) -> None:
+        self.strings = strings
+        self._given = dict(meta)
+        self._open(path)
+
+    def _open(self, path: Path) -> None:
+        self.path = path
+        self.loss = Loss()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._sent = 0
+        self._records = 0
+        self._end = 0
+        self._fd = -1
+        fd = -1
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            size = os.fstat(fd).st_size
+        except BlockingIOError:
+            os.close(fd)
+            raise ProfileFileBusyError(
+                f"Another session is writing the profile {path}. Give each session a file, or "
+                "each run a folder, of its own."
+            ) from None
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            raise ProfileFileError(
+                f"Cannot write the profile {path}: {error.strerror or error}. Choose another "
+                "folder for it."
+            ) from error
+        if size:
+            os.close(fd)
+            raise ProfileFileExistsError(
+                f"{path} holds an earlier profile. Delete it, or name another file."
+            )
+        self._fd = fd
+        self.meta = {
+            "pid": self._pid,
+            "host": socket.gethostname(),
+            "clocks": clocks(),
+            **self._given,
+        }
+        # On a full disk the run goes on as it does when the disk fills up later.
+        self._write(b"")
+
+    @property
+    def is_open(self) -> bool:
+        """Whether :meth:`close` has not been called in this process."""
+        return self._fd >= 0
+
+    def cells(self, cells: Records, scope: str = "") -> None:
+        """Append a snapshot of cells (dtype CELL), in place of an earlier one of ``scope``.
+
+        Scopes are disjoint parts of a run, such as its tests; the whole is their sum.
+        """
+        self._scoped(CELLS, cells, CELL, scope)
+
+    def operators(self, operators: Records, scope: str = "") -> None:
+        """Append a snapshot of operators (dtype OPERATOR) of ``scope``."""
+        self._scoped(OPERATORS, operators, OPERATOR, scope)
+
+    def events(self, events: Records) -> None:
+        """Append events (dtype EVENT); they add to those that are there."""
+        if len(events):
+            payload = np.ascontiguousarray(events, EVENT).tobytes()
+            self._append(EVENTS, payload, events=len(events))
+
+    def mark(self, **data: Any) -> None:
+        """Append plain data, such as ``test="test_x.py::test_y", at="start"``."""
+        self._append(MARK, json.dumps(data, allow_nan=False).encode())
+
+    def lost_events(self, count: int) -> None:
+        """Count events that were dropped before they came here, and note it in the file."""
+        if count:
+            self.loss.events += count
+            self.loss.reason = self.loss.reason or "the buffer of events overflowed"
+            self.mark(lost_events=count)
+
+    def _scoped(self, kind: int, rows: Records, dtype: np.dtype[np.void], scope: str) -> None:
+        body = np.ascontiguousarray(rows, dtype).tobytes()
+        payload = _SCOPED.pack(self.strings.id(scope), 0) + body
+        self._append(kind, zlib.compress(payload, _LEVEL), _ZLIB)
+
+    def _append(self, kind: int, payload: bytes, flags: int = 0, events: int = 0) -> None:
+        if os.getpid() != self._pid:
+            self._reopen()
+        with self._lock:
+            self._records += 1
+            if self._fd < 0 or not self._write(_frame(kind, payload, flags)):
+                self.loss.records += 1
+                self.loss.events += events
+
+    def _reopen(self) -> None:
+        """Open a file of the child's own; the parent's keeps its lock and its content."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._given["parent_pid"] = self._pid
+        try:
+            self._open(new_path(self.path.parent))
+        except (OSError, ProfileFileError, ProfileFileBusyError, ProfileFileExistsError) as error:
+            self.loss.reason = str(error)
+
+    def _write(self, record: bytes) -> bool:
+        """Write the header and the strings that are not in the file yet, then a record."""
+        table = self.strings.items()
+        data = b"" if self._end else _header(self.meta)
+        fresh = table[self._sent :]
+        if fresh:
+            texts = ((number, text.encode(errors="backslashreplace")) for text, number in fresh)
+            data += _frame(STRINGS, b"".join(_STRING.pack(n, len(t)) + t for n, t in texts))
+        data += record
+        try:
+            done = 0
+            while done < len(data):
+                done += os.write(self._fd, memoryview(data)[done:])
+        except OSError as error:
+            self.loss.reason = self.loss.reason or error.strerror or str(error)
+            # Whatever part of it got there goes again: a later record must follow a whole one.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._end)
+            return False
+        self._end += len(data)
+        self._sent = len(table)
+        return True
+
+    def close(self) -> None:
+        """End the file, wait for the disk, and warn once about what was lost."""
+        if self._fd < 0 or os.getpid() != self._pid:
+            return
+        self._append(END, b"")
+        try:
+            os.fsync(self._fd)
+            if os.fstat(self._fd).st_nlink == 0:
+                self.loss.records = self._records
+                self.loss.reason = "the file or its folder was deleted during the run"
+        except OSError as error:
+            self.loss.reason = self.loss.reason or error.strerror or str(error)
+        os.close(self._fd)
+        self._fd = -1
+        if self.loss:
+            _warn(
+                f"The profile {self.path} is not complete: {self.loss.reason}; lost: "
+                f"{self.loss.records} of {self._records} records, {self.loss.events} events."
+            )
+
+    def __enter__(self) -> ProfileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _warn(text: str) -> None:
+    try:
+        warnings.warn(text, ProfileLossWarning, stacklevel=3)
+    except ProfileLossWarning:
+        # Warnings are errors here, but a lost profile must not end what was profiled.
+        print(f"ProfileLossWarning: {text}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class ProfileFile:
+    """What a file holds.
+
+    Attributes:
+        path: of the file.
+        meta: the header's data.
+        strings: id -> string.
+        cells: scope -> the last snapshot, dtype CELL; the whole is the sum of the scopes.
+        operators: scope -> the last snapshot, dtype OPERATOR.
+        events: all of them, dtype EVENT.
+        marks: in their order.
+        ended: whether the writer closed the file.
+        truncated: whether the file stops within a record.
+    """
+
+    path: Path
+    meta: Mapping[str, Any]
+    strings: Mapping[int, str]
+    cells: Mapping[str, Records]
+    operators: Mapping[str, Records]
+    events: Records
+    marks: tuple[Mapping[str, Any], ...]
+    ended: bool
+    truncated: bool
+
+
+@dataclass
+class _Content:
+    strings: dict[int, str] = field(default_factory=dict)
+    cells: dict[str, Records] = field(default_factory=dict)
+    operators: dict[str, Records] = field(default_factory=dict)
+    events: list[Records] = field(default_factory=list)
+    marks: list[Mapping[str, Any]] = field(default_factory=list)
+    ended: bool = False
+
+
+class _Unreadable(Exception):
+    """What is wrong with a record whose checksum is right."""
+
+
+def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
+    """Read a file, up to its last whole record if it was cut off.
+
+    Args:
+        path: of the file.
+        until_damage: stop at a damaged record instead of raising, as if it were cut there.
+
+    Raises:
+        ProfileFileError: the file cannot be read.
+        ProfileFormatError: it is no profile, or ends within its header.
+        ProfileVersionError: a newer version of this package wrote it.
+        ProfileDamagedError: its header or a record is not as it was written.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ProfileFileError(
+            f"Cannot read the profile {path}: {error.strerror or error}."
+        ) from error
+    meta, offset = _read_header(path, data)
+    content = _Content()
+    truncated = False
+    try:
+        for at, kind, payload in _frames(data, offset):
+            if payload is None:
+                truncated = True
+                break
+            try:
+                _take(content, kind, payload)
+            except _Unreadable as error:
+                raise _Damage(at, str(error)) from None
+    except _Damage as damage:
+        if not until_damage:
+            raise ProfileDamagedError(
+                f"The profile {path} is damaged at byte {damage.at}: {damage.what}. Copy the file "
+                "again, or read what comes before with record.read(path, until_damage=True)."
+            ) from None
+        truncated = True
+    events = np.concatenate(content.events) if content.events else np.zeros(0, EVENT)
+    return ProfileFile(
+        path,
+        meta,
+        content.strings,
+        content.cells,
+        content.operators,
+        events,
+        tuple(content.marks),
+        content.ended,
+        truncated,
+    )
+
+
+def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
+    if not data.startswith(MAGIC[: len(data)]):
+        raise ProfileFormatError(
+            f"{path} is no profile: it does not start as one. Profiles are the files "
+            "profiled-*.bin that --udf-profile-out and patched(..., profile=) write."
+        )
+    short = ProfileFormatError(
+        f"The profile {path} ends within its header ({len(data)} bytes): the process died as it "
+        "began to write, or the disk was full. There is nothing in it; delete it."
+    )
+    if len(data) < _HEADER.size:
+        raise short
+    _, order, version, _, size, stated = _HEADER.unpack_from(data)
+    damaged = ProfileDamagedError(
+        f"The header of the profile {path} is damaged: it does not have the checksum that it "
+        "states. Copy the file again from where it was written."
+    )
+    if order != _BYTE_ORDER:
+        raise damaged
+    if not _HEADER.size <= size <= len(data):
+        # A wrong size and a cut header look the same; both leave nothing to read.
+        raise short if _HEADER.size <= size else damaged
+    text = data[_HEADER.size : size]
+    if zlib.crc32(text, zlib.crc32(data[: _HEADER.size - 4])) != stated:
+        raise damaged
+    if version > VERSION:
+        raise ProfileVersionError(
+            f"The profile {path} has version {version} of the format; this pytest_udftorch reads "
+            f"up to version {VERSION}. Read it with the version that wrote it, or a newer one."
+        )
+    try:
+        meta = json.loads(text)
+    except ValueError:
+        raise damaged from None
+    if not isinstance(meta, dict):
+        raise damaged
+    return meta, size
+
+
+class _Damage(Exception):
+    def __init__(self, at: int, what: str) -> None:
+        super().__init__(what)
+        self.at = at
+        self.what = what
+
+
+def _frames(data: bytes, offset: int) -> Iterator[tuple[int, int, bytes | None]]:
+    """Yield offset, type and payload of each record; no payload where the file is cut."""
+    while offset < len(data):
+        rest = data[offset : offset + _FRAME.size]
+        # After a loss of power a file may end in zeros that were never written.
+        if len(rest) < _FRAME.size or not any(rest):
+            if any(data[offset + len(rest) :]):
+                raise _Damage(offset, "zeros in the place of a record")
+            yield offset, 0, None
+            return
+        kind, flags, length, stated, frame_crc = _FRAME.unpack(rest)
+        if zlib.crc32(rest[:-4]) != frame_crc:
+            raise _Damage(offset, "the start of a record does not have its checksum")
+        start = offset + _FRAME.size
+        payload = data[start : start + length]
+        if len(payload) < length:
+            yield offset, kind, None
+            return
+        if zlib.crc32(payload) != stated:
+            raise _Damage(offset, "a record does not have its checksum")
+        if flags & ~_ZLIB:
+            raise _Damage(offset, f"a record has unknown flags {flags:#x}")
+        if flags & _ZLIB:
+            try:
+                payload = zlib.decompress(payload)
+            except zlib.error as error:
+                raise _Damage(offset, f"a record cannot be decompressed ({error})") from None
+        yield offset, kind, payload
+        offset = start + length
+
+
+def _take(content: _Content, kind: int, payload: bytes) -> None:
+    if content.ended:
+        raise _Unreadable("a record after the end")
+    if kind == STRINGS:
+        for number, text in _strings(payload):
+            if content.strings.setdefault(number, text) != text:
+                raise _Unreadable(f"two strings have the id {number}")
+    elif kind in (CELLS, OPERATORS):
+        if len(payload) < _SCOPED.size:
+            raise _Unreadable("a snapshot without its scope")
+        number, _ = _SCOPED.unpack_from(payload)
+        scope = _text(content, [number])[0]
+        into, dtype = (content.cells, CELL) if kind == CELLS else (content.operators, OPERATOR)
+        into[scope] = _rows(content, payload[_SCOPED.size :], dtype)
+    elif kind == EVENTS:
+        content.events.append(_rows(content, payload, EVENT))
+    elif kind == MARK:
+        try:
+            mark = json.loads(payload)
+        except ValueError:
+            raise _Unreadable("a mark is no JSON") from None
+        if not isinstance(mark, dict):
+            raise _Unreadable("a mark is no JSON object")
+        content.marks.append(mark)
+    elif kind == END:
+        content.ended = True
+    else:
+        raise _Unreadable(f"a record of the unknown type {kind}")
+
+
+def _strings(payload: bytes) -> Iterator[tuple[int, str]]:
+    offset = 0
+    while offset < len(payload):
+        if len(payload) - offset < _STRING.size:
+            raise _Unreadable("a string is not whole")
+        number, length = _STRING.unpack_from(payload, offset)
+        offset += _STRING.size
+        raw = payload[offset : offset + length]
+        if len(raw) < length:
+            raise _Unreadable("a string is not whole")
+        try:
+            yield number, raw.decode()
+        except UnicodeDecodeError:
+            raise _Unreadable(f"string {number} is no UTF-8") from None
+        offset += length
+
+
+def _text(content: _Content, numbers: Iterable[int]) -> list[str]:
+    try:
+        return [content.strings[int(n)] for n in numbers]
+    except KeyError as error:
+        raise _Unreadable(f"it names string {error}, which was not written before it") from None
+
+
+def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
+    if len(raw) % dtype.itemsize:
+        raise _Unreadable(f"{len(raw)} bytes are no whole number of {dtype.itemsize}")
+    rows = np.frombuffer(raw, dtype)
+    names = dtype.names or ()
+    for name in ("function", "operator", "module"):
+        if name in names:
+            _text(content, np.unique(rows[name]))
+    coded = {"dtype": DTYPES, "form": FORMS, "stage": STAGES, "device": DEVICES}
+    for name, known in coded.items():
+        if name in names and len(rows) and rows[name].max() >= len(known):
+            raise _Unreadable(f"{name} {rows[name].max()} is unknown")
+    return rows

@@ -1,0 +1,1 @@
+"""The swap itself: the slots of the process, and sessions over them."""

@@ -1,0 +1,245 @@
+"""The slots through which libtorch calls its math functions, and who holds them.
+
+A binder is the one place where a slot is rebound and restored. Sessions push layers onto it; the
+latest layer that names a symbol decides it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_udftorch.compat import import_torch
+from pytest_udftorch.errors import RestoreError, SymbolsMissingError, TorchNotFoundError
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, SINCOS
+from pytest_udftorch.native.runtime import Runtime, Slot, runtime
+from pytest_udftorch.overrides.stacked import Stacked
+
+#: The objects whose calls are rebound; torch's bundled third-party libraries are not.
+TORCH_OBJECTS: Final = (
+    "libtorch_cpu.so",
+    "libtorch_python.so",
+    "libtorch_cuda.so",
+    "libtorch_cuda_linalg.so",
+    "libc10.so",
+)
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A symbol that libtorch calls: which function, dtype and form it stands for."""
+
+    name: str
+    function: str
+    dtype: str
+    form: str
+    index: int
+
+
+def _all_symbols() -> dict[str, Symbol]:
+    found: dict[str, Symbol] = {}
+    for function in FUNCTIONS.values():
+        for dtype in DTYPES:
+            for form, names in function.symbols(dtype).items():
+                for name in names:
+                    found[name] = Symbol(name, function.name, dtype, form, len(found))
+    for dtype, name in SINCOS.items():
+        found[name] = Symbol(name, "sincos", dtype, "scalar", len(found))
+    return found
+
+
+class Binder(Stacked[Mapping[str, int]]):
+    """The slots of one process and the layers of open sessions over them.
+
+    A layer maps symbols, or ``symbol@version``, to addresses; the latter is taken first. A
+    value of 0 stands for the stock function.
+    """
+
+    def __init__(self, native: Runtime, objects: Sequence[str] = TORCH_OBJECTS) -> None:
+        super().__init__()
+        self.native = native
+        self.objects = tuple(objects)
+        self.symbols = _all_symbols()
+        if len(self.symbols) > native.trampoline_count:
+            raise AssertionError("more symbols than trampolines: raise UDFRT_TRAMPOLINES")
+        self.slots = native.find(list(self.symbols), self.objects)
+        self._groups: dict[tuple[str, str], list[Symbol]] = {}
+        for symbol in self.symbols.values():
+            self._groups.setdefault((symbol.function, symbol.dtype), []).append(symbol)
+        self._called = {slot.symbol for slot in self.slots}
+        self._counted: list[frozenset[str]] = []
+        self._stock: dict[Slot, int] = {}  # what a slot held before the first session
+        self._ours: dict[Slot, int] = {}  # what we stored in it
+
+    def symbols_of(self, function: str, dtype: str) -> list[Symbol]:
+        """Return the symbols that libtorch calls for ``function``; empty if it calls none."""
+        return [s for s in self._groups[function, dtype] if s.name in self._called]
+
+    def slots_of(self, function: str, dtype: str) -> list[Slot]:
+        """Return the slots through which libtorch calls ``function``."""
+        names = {s.name for s in self.symbols_of(function, dtype)}
+        return [slot for slot in self.slots if slot.symbol in names]
+
+    def hits(self, symbol: Symbol) -> int:
+        """Return how often the trampoline of ``symbol`` was entered since the process began."""
+        return int(self.native.hits[symbol.index])
+
+    def owners(self) -> list[object]:
+        """Return the owners of the layers, the lowest first."""
+        return [owner for owner, _ in self._layers]
+
+    @functools.cached_property
+    def parallel_slots(self) -> list[Slot]:
+        """The slots through which libtorch opens parallel regions; read once."""
+        return self.native.find(["GOMP_parallel"], self.objects)
+
+    @contextlib.contextmanager
+    def counting(self, names: Iterator[str] | Sequence[str]) -> Iterator[dict[str, int]]:
+        """Send the calls of ``names`` through counting trampolines.
+
+        Yields a dictionary, filled on exit: symbol -> calls, those never called left out.
+        """
+        chosen = frozenset(names)
+        calls: dict[str, int] = {}
+        with self.lock:
+            self._counted.append(chosen)
+            try:
+                self._apply()
+                before = {n: self.hits(self.symbols[n]) for n in chosen}
+            except BaseException:
+                self._counted.remove(chosen)
+                self._apply()
+                raise
+        try:
+            yield calls
+        finally:
+            with self.lock:
+                self._counted.remove(chosen)
+                self._apply()
+                for name in sorted(chosen):
+                    count = self.hits(self.symbols[name]) - before[name]
+                    if count:
+                        calls[name] = count
+
+    def _wanted(self) -> dict[Slot, int]:
+        """Return the value each slot shall hold; slots left out shall be as found."""
+        chosen: dict[Slot, int] = {}
+        for _, layer in self._layers:
+            for slot in self.slots:
+                found = layer.get(slot_name(slot), layer.get(slot.symbol))
+                if found is not None:
+                    chosen[slot] = found
+        counted = frozenset().union(*self._counted)
+        wanted: dict[Slot, int] = {}
+        for slot in self.slots:
+            target = chosen.get(slot, 0)
+            if slot.symbol in counted:
+                index = self.symbols[slot.symbol].index
+                # A trampoline keeps its symbol for the life of the process, so a thread
+                # that is inside one while the target changes still lands in the same ABI.
+                self.native.targets[index] = target or self.stock_address(slot)
+                wanted[slot] = self.native.trampoline(index)
+            elif target:
+                wanted[slot] = target
+        return wanted
+
+    def stock_address(self, slot: Slot) -> int:
+        """Return what the loader would put into a slot.
+
+        Raises:
+            SymbolsMissingError: it finds no such symbol.
+        """
+        # A slot not called yet may hold the loader's lazy stub, which would overwrite the
+        # slot behind our back: go to the function itself.
+        address = self.native.resolve(slot)
+        if not address:
+            raise SymbolsMissingError(
+                f"{slot.object} calls {slot.symbol}{slot.version and '@'}{slot.version}, but the "
+                "loader finds no such symbol. This torch installation is damaged: reinstall it."
+            )
+        return address
+
+    def _apply(self) -> None:
+        wanted = self._wanted()
+        change = [s for s in self.slots if wanted.get(s, 0) != self._ours.get(s, 0)]
+        if not change:
+            return
+        now = self.native.read(change)
+        expected = []
+        for slot, value in zip(change, now, strict=True):
+            if slot not in self._ours:
+                self._stock[slot] = value
+            expected.append(self._ours.get(slot, value))
+        desired = [wanted.get(slot) or self._stock[slot] for slot in change]
+        found = self.native.exchange(change, expected, desired)
+        foreign = []
+        for slot, value, before in zip(change, found, expected, strict=True):
+            if value != before and self._rebind_changed(slot, value, wanted.get(slot)):
+                foreign.append(slot)
+            if slot in wanted:
+                self._ours[slot] = wanted[slot]
+            else:
+                self._ours.pop(slot, None)
+                self._stock.pop(slot, None)
+        if foreign:
+            names = ", ".join(sorted({s.symbol for s in foreign}))
+            raise RestoreError(
+                f"Something else rebound {names} while a session was open; those slots were "
+                "left as they are and everything else was put in order. Close the other tool's "
+                "hook before the session, or open the session around it."
+            )
+
+    def _rebind_changed(self, slot: Slot, value: int, wanted: int | None) -> bool:
+        """Handle a slot that no longer holds what we left there; True if it is foreign.
+
+        The one honest reason is the loader's lazy binding, caught in the middle by the
+        session's entry: it stores the stock function.
+        """
+        if value != self.native.resolve(slot):
+            return True
+        self._stock[slot] = value
+        if wanted:
+            self.native.exchange([slot], [value], [wanted])
+        return False
+
+
+def slot_name(slot: Slot) -> str:
+    """Return ``symbol@version``, or the symbol where no version is asked for."""
+    return f"{slot.symbol}@{slot.version}" if slot.version else slot.symbol
+
+
+_binder: Binder | None = None
+_binder_lock = threading.Lock()
+
+
+def binder() -> Binder:
+    """Return the process's binder; imports torch and reads its relocations once.
+
+    Raises:
+        TorchNotFoundError: torch cannot be imported or has no libtorch_cpu.so.
+    """
+    global _binder
+    with _binder_lock:
+        if _binder is None:
+            torch = import_torch()
+            fresh = Binder(runtime())
+            if not any(s.object == "libtorch_cpu.so" for s in fresh.slots):
+                raise TorchNotFoundError(
+                    f"torch {torch.__version__} is loaded, but no libtorch_cpu.so with math "
+                    "relocations: it is not one of the registry's shared-library wheels "
+                    "(a static build?). Install the ordinary wheel."
+                )
+            _binder = fresh
+            os.register_at_fork(after_in_child=_unlock_after_fork)
+        return _binder
+
+
+def _unlock_after_fork() -> None:
+    # Another thread of the parent may have held the lock; it does not exist in the child.
+    if _binder is not None:
+        _binder.lock = threading.RLock()

@@ -1,0 +1,496 @@
+"""Sessions: bind a UDF library into the loaded libtorch, prove that it is reached, restore.
+
+``libtorch_cpu.so`` calls its math functions through relocation slots. A session stores the
+addresses of a library's forms in those slots, runs real torch operators through counting
+trampolines to see that the functions are reached and give the UDF's own bits, and puts the
+slots back on exit. The swap is process-wide: every thread that calls into libtorch sees it.
+
+Sessions form layers. The latest session that names a function decides it; when a session
+closes, in whatever order, the slots are set to what the remaining ones ask for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal
+
+from pytest_udftorch.build.bitcode import Part, cuda_forms
+from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
+from pytest_udftorch.build.shared import Build, build_library, resolve_cpu_level
+from pytest_udftorch.compat import torch_summary
+from pytest_udftorch.compiled import inductor
+from pytest_udftorch.compiled import triton as triton_kernels
+from pytest_udftorch.compiled.follower import follower
+from pytest_udftorch.cuda import operators as cuda_operators
+from pytest_udftorch.errors import (
+    CpuLevelError,
+    CudaFormError,
+    SessionStateError,
+    SwapMismatchError,
+    SwapReachedNothingError,
+    SymbolsMissingError,
+    UnknownFunctionError,
+    nearest,
+)
+from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
+from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
+from pytest_udftorch.overrides import canary, dispatcher, operator_udfs
+from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
+
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.aggregate import Profile
+    from pytest_udftorch.profile.collect import Collector
+
+follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.CHANGES})
+
+
+class Session:
+    """One UDF library bound into libtorch, from ``__enter__`` to ``__exit__``.
+
+    Made by :func:`patched`. While it is open, ``reached`` tells how the canary operators
+    got to the library.
+
+    Attributes:
+        library: the UDF library.
+        functions: torch's names of the swapped functions.
+        operators: names of the overridden operators, as the library declares them. The stock
+            baseline names those that it was asked for; with no selection it holds for all.
+        build: the compiled library, or None where no function is swapped; set on entry.
+        reached: function -> symbol -> calls, as counted by the canary operators on entry; and
+            operator -> overload and dispatch key -> calls.
+        cuda_form: the form asked for on GPUs: ``double``, ``float-float`` or ``auto``.
+    """
+
+    def __init__(
+        self,
+        library: UdfLibrary,
+        names: Sequence[str] | None,
+        cpu_level: str | None,
+        profiling: Profiling | None = None,
+        cuda_form: str = DOUBLE,
+    ) -> None:
+        self.library = library
+        chosen = library.select(names)
+        self.functions = tuple(n for n in chosen if not is_operator(n))
+        self.operators = tuple(n for n in chosen if is_operator(n))
+        self._every_operator = names is None
+        self._prepared = operator_udfs.Prepared()
+        self.build: Build | None = None
+        self.reached: dict[str, dict[str, int]] = {}
+        self.cuda_form = cuda_form
+        self._cpu_level = cpu_level
+        self._state: Literal["new", "open", "closed"] = "new"
+        self._profiling = profiling
+        self._collector: Collector | None = None
+        self._watch_id = ""
+
+    def __repr__(self) -> str:
+        build = f" {self.build.build_id}" if self.build else ""
+        form = f" cuda={self.cuda_form}" if self.cuda_form == FLOAT_FLOAT else ""
+        names = ",".join((*self.functions, *self.operators))
+        return f"<Session {self.library.name}{build} {names}{form} {self._state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """True from a successful entry to the exit."""
+        return self._state == "open"
+
+    def __enter__(self) -> Session:
+        """Bind and verify; on any failure everything is restored before the error is raised.
+
+        Raises:
+            SessionStateError: the session was entered before.
+            SymbolsMissingError: libtorch calls none of a function's symbols.
+            CpuLevelError: torch calls vector forms wider than the build has.
+            SwapReachedNothingError: an operator did not go through the rebound slots.
+            SwapMismatchError: it did, but the result is not the UDF's.
+            CompileRunningError: torch.compile is running in another thread.
+            CudaGraphCaptureError: this thread is capturing a CUDA graph.
+            ProfileBusyError: another profiled session is open in this process.
+            ObserverBuildError: what profiled sessions need does not compile.
+            UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SignatureError,
+            OperatorRecursionError, OperatorResultError: a UDF at operator level cannot stand in
+            for its operator; see ``operator_udfs``.
+        """
+        if self._state != "new":
+            raise SessionStateError(
+                f"{self!r} was entered before. A session is used once; call patched() again."
+            )
+        bound = binder()
+        cuda_operators.refuse_capture()
+        with bound.lock:
+            try:
+                if self._profiling is not None:
+                    from pytest_udftorch.profile.collect import check_free
+
+                    check_free()
+                layer, operators = self._layer(bound), self._operator_layer()
+                bound.push(self, layer)
+                self._verify(bound)
+                dispatcher.overrides.push(self, operators)
+                self.reached |= operator_udfs.verify(self._prepared.overrides)
+                if self._profiling is not None:
+                    self._collect(bound, self._profiling)
+                self._state = "open"
+                _compilers_follow(bound, wait=False)
+            except BaseException:
+                self._state = "closed"
+                dispatcher.overrides.remove(self)
+                bound.remove(self)
+                _compilers_follow(bound, wait=True)
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restore the slots to what the remaining sessions, or none, ask for."""
+        self.close()
+
+    def close(self) -> None:
+        """Restore; does nothing when the session is not open."""
+        if self._state == "open":
+            self._state = "closed"
+            bound = binder()
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(bound.lock)
+                stack.callback(_compilers_follow, bound, wait=True)
+                stack.callback(bound.remove, self)
+                stack.callback(dispatcher.overrides.remove, self)
+                if self._collector is not None:
+                    self._collector.stop()
+
+    @property
+    def profile(self) -> Profile:
+        """What was counted since the entry: a snapshot, and after the exit the whole.
+
+        Raises:
+            SessionStateError: the session was opened without ``profile=``, or is not open yet.
+        """
+        return self.collector.profile()
+
+    @property
+    def collector(self) -> Collector:
+        """The records as they are; see :mod:`pytest_udftorch.collect`.
+
+        Raises:
+            SessionStateError: as from :attr:`profile`.
+        """
+        if self._collector is None:
+            how = "not entered yet" if self._profiling else "opened without profile=True"
+            raise SessionStateError(f"{self!r} has no profile: it was {how}.")
+        return self._collector
+
+    def _collect(self, bound: Binder, profiling: Profiling) -> None:
+        from pytest_udftorch.profile.collect import Collector
+
+        ids = (self.build.build_id if self.build else "", self._prepared.build_id)
+        meta = {
+            "library": self.library.name,
+            "version": self.library.version,
+            "claim": self.library.claim,
+            "build_id": "+".join(i for i in ids if i) or self._watch_id,
+            "cpu_level": self.build.cpu_level if self.build else resolve_cpu_level(self._cpu_level),
+            "torch": torch_summary()[0],
+            "functions": [*self.functions, *self.operators],
+        }
+        collector = Collector(
+            profiling.depth, profiling.stride, meta, profiling.out, self._prepared.operators
+        )
+        collector.start(bound.parallel_slots)
+        self._collector = collector
+
+    def cuda_forms(self) -> dict[str, str]:
+        """Return float32 function -> ``double`` or ``float-float``, as compiled for a GPU.
+
+        Empty for the stock library. ``auto`` is decided here if it was not before; that may
+        ask the driver which GPUs there are.
+
+        Raises:
+            SessionStateError: the session was not entered.
+        """
+        if self.library.stock:
+            return {}
+        if self.build is None:
+            raise SessionStateError(f"{self!r} was not entered yet: its build is not chosen.")
+        return cuda_forms(Part(self.build, tuple(self._keys()), self.cuda_form))
+
+    def _keys(self) -> list[tuple[str, str]]:
+        return [(f, dtype) for f in self.functions for dtype in self.dtypes(f)]
+
+    def dtypes(self, function: str) -> list[str]:
+        """Return the dtypes of ``function`` that the session decides."""
+        if self.library.stock:
+            return list(DTYPES)
+        return [d for d in DTYPES if (function, d) in self.library.functions]
+
+    def _layer(self, bound: Binder) -> dict[str, int]:
+        """Return symbol -> address for every symbol of the session's functions."""
+        if self.library.stock and self._profiling is not None:
+            return self._watched(bound)
+        if self.functions and not self.library.stock:
+            profiled = self._profiling is not None
+            self.build = build_library(self.library, self._cpu_level, profiled=profiled)
+            self._check_width(self.build)
+        layer: dict[str, int] = {}
+        for function in self.functions:
+            for dtype in self.dtypes(function):
+                if not bound.symbols_of(function, dtype):
+                    if self.library.stock:
+                        continue
+                    raise SymbolsMissingError(
+                        f"None of {', '.join(bound.objects)} calls {dtype} {function!r} through "
+                        "a symbol that can be rebound; torch "
+                        f"{torch_summary()[0]} has it inlined or leaves it out. Choose other "
+                        "functions with functions=(...) or --udf-functions."
+                    )
+                addresses = {} if self.build is None else self.build.forms(function, dtype)
+                for form, names in FUNCTIONS[function].symbols(dtype).items():
+                    # A form that the build lacks is one torch does not call on this
+                    # machine (see _check_width): it stays stock.
+                    layer.update(dict.fromkeys(names, addresses.get(form, 0)))
+        if {"sin", "cos"} <= set(self.functions):
+            for dtype, name in SINCOS.items():
+                if self.build is None:
+                    layer[name] = 0
+                elif self.build.sincos(dtype):
+                    layer[name] = self.build.sincos(dtype)
+        return layer
+
+    def _operator_layer(self) -> dispatcher.Layer:
+        """Return the overrides of the session's operators, compiled and checked."""
+        if self.library.stock:
+            names = None if self._every_operator else frozenset(self.operators)
+            for name in self.operators:
+                dispatcher.schema(name)
+            return dispatcher.StockOperators(names)
+        self._prepared = operator_udfs.prepare(
+            self.library,
+            self.operators,
+            self._cpu_level,
+            profiled=self._profiling is not None,
+        )
+        return self._prepared.overrides
+
+    def _watched(self, bound: Binder) -> dict[str, int]:
+        """Return symbol@version -> address of what watches the stock function."""
+        from pytest_udftorch.profile.observer import Stock, watch
+
+        chosen = set(self.functions)
+        if chosen & {"sin", "cos"}:
+            chosen.add("sincos")
+        stock: dict[str, Stock] = {}
+        for slot in bound.slots:
+            symbol = bound.symbols[slot.symbol]
+            if symbol.function in chosen:
+                name = slot_name(slot)
+                address = bound.stock_address(slot)
+                stock[name] = Stock(name, symbol.function, symbol.dtype, symbol.form, address)
+        made = watch(list(stock.values()), resolve_cpu_level(self._cpu_level))
+        self._watch_id = made.build_id
+        return made.addresses
+
+    def _check_width(self, build: Build) -> None:
+        """Refuse a build whose vectors are narrower than those torch dispatches on."""
+        _, capability = torch_summary()
+        needed = {"AVX512": 512, "AVX2": 256}.get(capability, 0)
+        if CPU_LEVELS[build.cpu_level][2] < needed:
+            raise CpuLevelError(
+                f"torch runs its {capability} kernels, which call {needed}-bit forms that a "
+                f"build for {build.cpu_level!r} does not have: the swap would be partial. Set "
+                f"ATEN_CPU_CAPABILITY={'avx2' if build.cpu_level == 'avx2' else 'default'} "
+                "before torch is imported, or use a higher CPU level."
+            )
+
+    def _verify(self, bound: Binder) -> None:
+        """Run the canary operators with the session's symbols behind counting trampolines."""
+        if self.build is None:
+            return
+        symbols = {
+            (function, dtype): bound.symbols_of(function, dtype)
+            for function in self.functions
+            for dtype in self.dtypes(function)
+        }
+        names = [s.name for group in symbols.values() for s in group]
+        with bound.counting(names), dispatcher.bypass(), canary.plain_torch() as torch:
+            for (function, dtype), group in symbols.items():
+                before = [bound.hits(s) for s in group]
+                mismatch = canary.mismatch(torch, self.build, function, dtype)
+                calls = {
+                    s.name: bound.hits(s) - count
+                    for s, count in zip(group, before, strict=True)
+                    if bound.hits(s) != count
+                }
+                self._judge(function, dtype, group, calls, mismatch)
+
+    def _judge(
+        self, function: str, dtype: str, group: list[Symbol], calls: dict[str, int], mismatch: str
+    ) -> None:
+        if not calls:
+            raise SwapReachedNothingError(
+                f"torch.{function} on {dtype} did not call any rebound symbol "
+                f"({', '.join(s.name for s in group)}), so {self.library.name!r} would not be "
+                "used. Everything was restored. This torch reaches the function by another way: "
+                "leave the function out, and report torch's version."
+            )
+        if mismatch:
+            raise SwapMismatchError(
+                f"torch.{function} on {dtype} went through {', '.join(calls)}, but {mismatch} "
+                f"Everything was restored. The forms of {self.library.name!r} disagree with "
+                "each other, or torch adds a step of its own."
+            )
+        self.reached.setdefault(function, {}).update(calls)
+
+
+def _compilers_follow(bound: Binder, *, wait: bool) -> None:
+    """Let TorchInductor compile with the functions that the open sessions ask for."""
+    chosen: dict[tuple[str, str], Session] = {}
+    for owner in bound.owners():
+        if isinstance(owner, Session) and owner.is_open:
+            chosen.update(dict.fromkeys(owner._keys(), owner))
+    parts: dict[tuple[str, str], tuple[Build, list[tuple[str, str]]]] = {}
+    for key in sorted(chosen):
+        build, form = chosen[key].build, chosen[key].cuda_form
+        if build is not None:
+            parts.setdefault((build.build_id, form), (build, []))[1].append(key)
+    follower.follow(
+        [Part(build, tuple(keys), form) for (_, form), (build, keys) in sorted(parts.items())],
+        [o.spec.operator for o in dispatcher.overrides.registered()],
+        wait=wait,
+    )
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """How deep to profile, every how many blocks for the histograms, and into which folder."""
+
+    depth: str
+    stride: int
+    out: Path | None
+
+
+def patched(
+    library: str | Path | UdfLibrary,
+    functions: Sequence[str] | None = None,
+    *,
+    cpu_level: str | None = None,
+    profile: bool | Literal["counters", "timed", "events"] = False,
+    profile_out: str | Path | None = None,
+    profile_stride: int | None = None,
+    cuda_form: Literal["double", "float-float", "auto"] | None = None,
+) -> Session:
+    """Return a context manager that swaps functions of libtorch for those of a UDF library.
+
+    >>> with patched("corem", functions=("exp", "log")) as session:  # doctest: +SKIP
+    ...     y = torch.softmax(x, -1)
+
+    Args:
+        library: name (``corem``), path of a folder with ``udf.toml``, or a ``UdfLibrary``.
+        functions: torch's names of the functions to swap, and names of the operators to
+            override as the library gives them (``aten::log.out``); by default all of its.
+        cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
+        profile: count what the functions do: True or ``"counters"``; ``"timed"``, with
+            times; ``"events"``, with a record of each operator call. See ``Session.profile``.
+            One profiled session at a time can be open in a process; sessions without a
+            profile may be opened within it, and what their functions do is not counted.
+        profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
+            each forked child; by default nothing is written.
+        profile_stride: one block in how many enters the histograms, a power of two; 512 by
+            default, and 1 for all.
+        cuda_form: how GPUs compute the functions: ``"double"``; ``"float-float"``, faster
+            where double precision is weak and with the same bits, for the functions that the
+            library has so; or ``"auto"``, by the GPUs of the machine (``cuda_form.choose``).
+            By default what ``UDFTORCH_CUDA_FORM`` says, or ``"auto"``.
+
+    Returns:
+        A :class:`Session`, to be entered once. The library is compiled on entry unless a
+        build of the same content is in the cache.
+
+    Raises:
+        UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
+            CudaFormError: at once; the errors of building and binding follow on entry.
+    """
+    found = find_library(library)
+    if cuda_form == FLOAT_FLOAT and not found.stock:
+        chosen = [name for name in found.select(functions) if not is_operator(name)]
+        _check_float_float(found, chosen, named=functions is not None)
+    return Session(
+        found,
+        functions,
+        cpu_level,
+        _profiling(profile, profile_out, profile_stride),
+        asked_form(cuda_form),
+    )
+
+
+def _check_float_float(library: UdfLibrary, functions: Sequence[str], *, named: bool) -> None:
+    have: Sequence[str] = ()
+    if library.float_float is not None:
+        have = find_library(library.float_float).function_names
+    if not set(have).intersection(functions):
+        what = f" of {', '.join(functions)}" if named and have else ""
+        known = f"; it has one of {', '.join(have)}" if have else ""
+        raise CudaFormError(
+            f"UDF library {library.name!r} has no float-float form{what}{known}. Leave out "
+            "cuda_form='float-float', or name in its udf.toml, [library] float_float, a folder "
+            "with a library that computes the same in pairs of floats."
+        )
+
+
+def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) -> Profiling | None:
+    if profile is False:
+        if out is None and stride is None:
+            return None
+        from pytest_udftorch.errors import ProfileDepthError
+
+        raise ProfileDepthError(
+            "profile_out and profile_stride are of no use without a profile. Add profile=True."
+        )
+    from pytest_udftorch.profile.collect import STRIDE, check_stride, depth_of
+
+    stride = STRIDE if stride is None else check_stride(stride)
+    return Profiling(depth_of(profile), stride, None if out is None else Path(out))
+
+
+@contextlib.contextmanager
+def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
+    """Count the calls that libtorch makes to each math symbol, whatever is bound.
+
+    Works inside and outside sessions; stock functions are counted as well as UDFs. The
+    count costs one atomic addition a call.
+
+    Args:
+        functions: torch's names; by default every function of ``symbols.FUNCTIONS``.
+
+    Yields:
+        A dictionary that is filled on exit: symbol (``Sleef_expf16_u10``) -> calls.
+
+    Raises:
+        UnknownFunctionError: no names, or a name of no function that libtorch calls.
+    """
+    chosen = set(FUNCTIONS)
+    if functions is not None:
+        check_names(functions)
+        chosen = set(functions)
+    if unknown := sorted(chosen - set(FUNCTIONS)):
+        raise UnknownFunctionError(
+            f"PyTorch has no function {unknown[0]!r} to trace. {nearest(unknown[0], FUNCTIONS)}"
+        )
+    if not chosen:
+        raise UnknownFunctionError(
+            "An empty selection of functions would count nothing. Leave it out to count all."
+        )
+    bound = binder()
+    if chosen & {"sin", "cos"}:
+        chosen.add("sincos")
+    present = {slot.symbol for slot in bound.slots}
+    names = [n for n, s in bound.symbols.items() if s.function in chosen and n in present]
+    with bound.counting(names) as calls:
+        yield calls

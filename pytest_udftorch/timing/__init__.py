@@ -1,0 +1,1 @@
+"""Synchronised timing: timers, layers, and what the machine is."""

@@ -1,0 +1,584 @@
+"""Synchronised timing of callables, interleaved between contenders.
+
+A round is: (flush the L2,) synchronise, read the clocks, call, read the clocks, synchronise.
+On CUDA two clocks are read: the wall clock around call and synchronisation, and a pair of
+CUDA events around the call. The time until the call returns is kept as launch time: with
+an L2 flush the launches overlap the flush, so that the event time no longer contains them.
+On CPU the clock is ``time.perf_counter_ns``.
+
+A run is one settling call and ``rounds`` rounds of one contender; the contenders take turns,
+in a new random order each run. A run counts as its median; a result is the median of runs.
+
+The defaults, twenty runs of ten rounds, are those of the thesis "Evaluating the PyTorch
+Compiler in the Vision Domain".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import platform
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+import torch
+
+from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.timing.environment import cpu_model
+from pytest_udftorch.timing.gpu_state import GpuState, read_gpu_state
+from pytest_udftorch.timing.statistics import (
+    FEWEST_RUNS,
+    Interval,
+    Verdict,
+    bootstrap,
+    compare,
+    median,
+    ratio,
+    spread,
+)
+
+__all__ = [
+    "Comparison",
+    "DeviceMissingError",
+    "NoContenderError",
+    "SyncTimer",
+    "TimerOptionError",
+    "Timing",
+    "UnknownDeviceError",
+    "describe_device",
+    "require_device",
+    "sync_timer",
+]
+
+Call = Callable[[], object]
+Progress = Callable[[int, int, str], None]
+
+#: A time is told from an empty call's when it exceeds that by this many standard deviations.
+NOISE_SIGMAS: Final = 3.0
+
+
+class DeviceMissingError(UdfError):
+    """A device was asked for that this machine, or this torch build, does not have."""
+
+
+class UnknownDeviceError(UdfError):
+    """A name that is no device, or a device that cannot be timed."""
+
+
+class TimerOptionError(UdfError):
+    """A timer's options make no measurement."""
+
+
+class NoContenderError(UdfError):
+    """Nothing was given to time, or a contender was asked for that was not timed."""
+
+
+def require_device(device: str | torch.device) -> torch.device:
+    """Return the device.
+
+    Raises:
+        DeviceMissingError: no such device here; the message serves as the reason of a skip.
+        UnknownDeviceError: no device has that name, or it cannot be timed.
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise UnknownDeviceError(
+            f"{device!r} names no device: {error}. Use cpu or cuda."
+        ) from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        build = torch.version.cuda
+        why = f"torch sees no GPU (built for CUDA {build})" if build else "torch is a CPU build"
+        raise DeviceMissingError(
+            f"CUDA was asked for, but {why}. Run on a machine with a GPU, or time on cpu."
+        )
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise DeviceMissingError(
+            f"{found} was asked for, but there are {torch.cuda.device_count()} GPUs."
+        )
+    if found.type not in ("cpu", "cuda"):
+        raise UnknownDeviceError(f"{found.type} cannot be timed. Use cpu or cuda.")
+    return found
+
+
+def describe_device(device: str | torch.device) -> dict[str, Any]:
+    """Return machine, versions and the flags that change speed, as a JSON object."""
+    found = require_device(device)
+    machine: dict[str, Any] = {
+        "cpu": cpu_model(),
+        "threads": torch.get_num_threads(),
+        # Machines of one name may differ in it, and torch's kernels with them.
+        "torch_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+    if found.type == "cuda":
+        properties = torch.cuda.get_device_properties(found)
+        machine["gpu"] = properties.name
+        machine["gpu_memory_bytes"] = properties.total_memory
+        machine["multiprocessors"] = properties.multi_processor_count
+        machine["l2_bytes"] = properties.L2_cache_size
+    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    if found.type == "cuda":
+        versions["cuda"] = str(torch.version.cuda)
+        versions["cudnn"] = str(untyped(torch.backends.cudnn.version)())
+    for name in ("triton", "torchvision"):
+        # A torchvision built for another torch raises RuntimeError: its operators are not there.
+        with contextlib.suppress(ImportError, RuntimeError):
+            versions[name] = str(__import__(name).__version__)
+    return {
+        "device": found.type,
+        "machine": machine,
+        "versions": versions,
+        "flags": {
+            "cudnn.benchmark": torch.backends.cudnn.benchmark,
+            "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        },
+    }
+
+
+def untyped(function: Any) -> Any:
+    """Return one of torch's functions that carry no annotations, for the type checker."""
+    return function
+
+
+def cuda_event(*, external: bool = False) -> torch.cuda.Event:
+    """Return an event that can be timed; ``external`` ones are recorded by a graph's replays."""
+    found: torch.cuda.Event = untyped(torch.cuda.Event)(enable_timing=True, external=external)
+    return found
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What one contender took: medians of rounds, one number per run.
+
+    Attributes:
+        name: the contender.
+        device: cpu or cuda.
+        wall_ns: wall clock around call and synchronisation; with an L2 flush it contains
+            the flush, and only the event time is the call's.
+        event_ns: between two CUDA events around the call; empty on CPU.
+        launch_ns: until the call returned; empty on CPU.
+        empty_ns: what an empty call took by the same protocol, one number per run.
+        synchronised: False for a timer told not to wait, which is for showing the error.
+    """
+
+    name: str
+    device: str
+    wall_ns: tuple[float, ...]
+    event_ns: tuple[float, ...] = ()
+    launch_ns: tuple[float, ...] = ()
+    empty_ns: tuple[float, ...] = ()
+    synchronised: bool = True
+
+    @property
+    def runs_ns(self) -> tuple[float, ...]:
+        """The runs that a comparison uses: event times on CUDA, wall times on CPU."""
+        return self.event_ns or self.wall_ns
+
+    @property
+    def median_ns(self) -> float:
+        """Median over runs of :attr:`runs_ns`."""
+        return median(self.runs_ns)
+
+    @property
+    def interval_ns(self) -> Interval:
+        """95 % bootstrap interval of :attr:`median_ns`."""
+        return bootstrap(self.runs_ns)
+
+    @property
+    def below_noise(self) -> bool:
+        """Whether the time cannot be told from that of an empty call."""
+        if not self.empty_ns:
+            return False
+        noise = NOISE_SIGMAS * max(spread(self.empty_ns), spread(self.runs_ns))
+        return self.median_ns <= median(self.empty_ns) + noise
+
+    @property
+    def under_reports(self) -> bool:
+        """Whether the wall clock stopped before the device had finished.
+
+        A synchronised wall clock contains the event time; one that is shorter was read
+        while the device was still at work.
+        """
+        if not self.event_ns:
+            return False
+        slack = NOISE_SIGMAS * (spread(self.wall_ns) + spread(self.event_ns))
+        return median(self.wall_ns) + slack < median(self.event_ns)
+
+    @property
+    def caveats(self) -> list[str]:
+        """What a reader of the number must know; empty when nothing."""
+        found = []
+        if len(self.runs_ns) < FEWEST_RUNS:
+            found.append(f"{len(self.runs_ns)} runs, fewer than {FEWEST_RUNS}: no verdict")
+        if self.below_noise:
+            found.append("below the noise: not told apart from an empty call")
+        if self.under_reports:
+            found.append("the wall clock stopped before the device had finished")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object with the medians, the interval, the runs and the caveats."""
+        interval = self.interval_ns
+        result: dict[str, Any] = {
+            "name": self.name,
+            "median_ns": round(self.median_ns, 1),
+            "low_ns": round(interval.low, 1),
+            "high_ns": round(interval.high, 1),
+            "wall_ns": round(median(self.wall_ns), 1),
+            "runs_ns": [round(v, 1) for v in self.runs_ns],
+            "caveats": self.caveats,
+        }
+        if self.launch_ns:
+            result["launch_ns"] = round(median(self.launch_ns), 1)
+        if self.empty_ns:
+            result["empty_ns"] = round(median(self.empty_ns), 1)
+        return result
+
+
+class Interruptible:
+    """A result that Ctrl-C may have cut short; what there is by then is whole in itself."""
+
+    interrupted: bool
+
+    def complete(self) -> Self:
+        """Return the result itself, for callers that are nothing without all of it.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C cut it short.
+        """
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self
+
+
+@dataclass(frozen=True)
+class Comparison(Interruptible):
+    """Timings of one interleaved measurement, in the order the contenders were given."""
+
+    timings: dict[str, Timing]
+    gpu: tuple[GpuState, ...] = ()
+    interrupted: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Timing:
+        """Return one contender's timing.
+
+        Raises:
+            NoContenderError: no such contender.
+        """
+        if name not in self.timings:
+            raise NoContenderError(f"{name!r} was not timed. {nearest(name, self.timings)}")
+        return self.timings[name]
+
+    @property
+    def throttled(self) -> bool:
+        """Whether the GPU said at any reading that it was slowed down."""
+        return any(state.throttled for state in self.gpu)
+
+    @property
+    def fastest(self) -> str:
+        """Name of the contender with the smallest median."""
+        return min(self.timings, key=lambda name: self.timings[name].median_ns)
+
+    def speedup(self, name: str, over: str) -> Interval:
+        """Return how many times faster ``name`` is than ``over``, paired by run."""
+        return ratio(self[over].runs_ns, self[name].runs_ns)
+
+    def verdict(self, name: str, over: str) -> Verdict:
+        """Say whether ``name`` is faster than ``over``, slower, or neither."""
+        return compare(self[name].runs_ns, self[over].runs_ns)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "options": self.options,
+            "interrupted": self.interrupted,
+            "throttled": self.throttled,
+            "gpu": [state.to_json() for state in self.gpu],
+            "timings": {name: timing.to_json() for name, timing in self.timings.items()},
+        }
+
+
+@contextlib.contextmanager
+def _no_collection(device: torch.device) -> Iterator[None]:
+    """Keep Python's garbage collector from running inside a timed round."""
+    was_on = gc.isenabled()
+    if device.type == "cuda":
+        # Garbage may hold memory of the GPU, and a lack of that starts no collection. Where there
+        # is enough none is needed: once the compiler is loaded a collection takes half a second.
+        free, total = torch.cuda.mem_get_info(device)
+        if free < total / 2:
+            gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return what is shuffled as one: the groups, and each other name alone."""
+    if any(isinstance(group, str) for group in together):
+        raise NoContenderError(
+            "together takes groups of names, and one of them is a name. Give together="
+            '[("a", "b")], also for one group.'
+        )
+    alone = dict.fromkeys(names)
+    for name in itertools.chain.from_iterable(together):
+        if name not in alone:
+            raise NoContenderError(
+                f"together names {name!r}, which is no contender or stands in it twice. Name "
+                "contenders, each once at most."
+            )
+        del alone[name]
+    return [*((name,) for name in alone), *together]
+
+
+def _shuffled(units: Sequence[Sequence[str]], rng: random.Random) -> list[str]:
+    order = rng.sample(units, k=len(units))
+    return [name for unit in order for name in rng.sample(unit, k=len(unit))]
+
+
+_EMPTY: Final = "\0empty"
+
+
+class _Rounds:
+    """Rounds of one contender in one run."""
+
+    def __init__(self) -> None:
+        self.wall: list[int] = []
+        self.launch: list[int] = []
+        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self.alive: list[object] = []
+
+
+def check_counts(runs: int, rounds: int, warmup: int = 0) -> None:
+    """Refuse numbers that make no measurement.
+
+    Raises:
+        TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
+    """
+    whole = all(isinstance(n, int) for n in (runs, rounds, warmup))
+    if not whole or runs < 1 or rounds < 1 or warmup < 0:
+        raise TimerOptionError(
+            f"runs={runs}, rounds={rounds}, warmup={warmup}: whole numbers, at least one "
+            f"run of one round, and {FEWEST_RUNS} runs for a verdict."
+        )
+
+
+class SyncTimer:
+    """Times callables; see the module's docstring for the protocol.
+
+    Args:
+        device: cpu or cuda.
+        runs: medians that a result rests on; the contenders take turns between them.
+        rounds: timed calls in a run.
+        warmup: untimed calls of each contender before the first run.
+        flush_l2: on CUDA, overwrite twice the L2's size before each round.
+        synchronise: False leaves out the wait before the second reading of the wall clock.
+            That is wrong on CUDA and exists so that it can be shown; see
+            :attr:`Timing.under_reports`.
+        seed: of the order in which contenders take turns.
+        progress: called after each run with runs done, runs in all, and a text.
+        gpu_state: read the GPU's clocks before and after; each reading takes some 50 ms.
+
+    Raises:
+        DeviceMissingError: no such device here.
+        TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
+    """
+
+    def __init__(
+        self,
+        device: str | torch.device = "cpu",
+        *,
+        runs: int = 20,
+        rounds: int = 10,
+        warmup: int = 10,
+        flush_l2: bool = False,
+        synchronise: bool = True,
+        seed: int = 0,
+        progress: Progress | None = None,
+        gpu_state: bool = True,
+    ) -> None:
+        check_counts(runs, rounds, warmup)
+        self.device = require_device(device)
+        if flush_l2 and self.device.type != "cuda":
+            raise TimerOptionError("flush_l2 empties a GPU's L2 cache; there is none on cpu.")
+        self.runs, self.rounds, self.warmup = runs, rounds, warmup
+        self.flush_l2, self.synchronise = flush_l2, synchronise
+        self._seed, self._progress = seed, progress
+        self._read_state = gpu_state and self.device.type == "cuda"
+        self._flush: torch.Tensor | None = None
+        if flush_l2:
+            size = torch.cuda.get_device_properties(self.device).L2_cache_size
+            # Filling it shall also last longer than a slow launch, or the launch is not hidden.
+            self._flush = torch.empty(4 * size, dtype=torch.uint8, device=self.device)
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _wait(self) -> None:
+        if self._on_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def _round(self, call: Call, into: _Rounds) -> None:
+        clock = time.perf_counter_ns
+        if not self._on_cuda:
+            before = clock()
+            output = call()
+            into.wall.append(clock() - before)
+            into.alive.append(output)
+            return
+        start = cuda_event()
+        stop = cuda_event()
+        self._wait()
+        if self._flush is not None:
+            self._flush.zero_()
+        before = clock()
+        start.record()
+        output = call()
+        returned = clock()
+        stop.record()
+        if self.synchronise:
+            self._wait()
+        into.wall.append(clock() - before)
+        into.launch.append(returned - before)
+        into.events.append((start, stop))
+        into.alive.append(output)
+
+    def _run(self, call: Call) -> _Rounds:
+        rounds = _Rounds()
+        rounds.alive.append(call())
+        for _ in range(self.rounds):
+            self._round(call, rounds)
+        self._wait()
+        return rounds
+
+    def time(self, call: Call, name: str = "call") -> Timing:
+        """Time one callable; see :meth:`compare`."""
+        return self.compare({name: call})[name]
+
+    def compare(
+        self, contenders: Mapping[str, Call], *, together: Sequence[Sequence[str]] = ()
+    ) -> Comparison:
+        """Time the contenders, interleaved.
+
+        Outputs of a run are kept until its clocks have been read, so that freeing them is
+        not timed. On Ctrl-C the complete runs are returned, marked ``interrupted``.
+
+        Args:
+            contenders: callables without arguments, by name.
+            together: groups of names. In each run those of a group take their turns one after
+                the other, in random order: what slows a shared machine down for a while then
+                falls on all of them.
+
+        Raises:
+            NoContenderError: none given, what is given cannot be called, or ``together`` names
+                what is none, names one twice, or holds names instead of groups.
+            KeyboardInterrupt: on Ctrl-C before the first run was complete.
+        """
+        if not contenders:
+            raise NoContenderError("There is nothing to time. Give at least one callable.")
+        if not isinstance(contenders, Mapping) or not all(map(callable, contenders.values())):
+            raise NoContenderError(
+                "What is timed is called without arguments, and reported by name. Give "
+                "{name: callable}, of time() one callable: lambda: model(x), for instance."
+            )
+        calls: dict[str, Call] = {**contenders, _EMPTY: _nothing}
+        units = _units(calls, together)
+        wall: dict[str, list[float]] = {name: [] for name in calls}
+        event: dict[str, list[float]] = {name: [] for name in calls}
+        launch: dict[str, list[float]] = {name: [] for name in calls}
+        rng = random.Random(self._seed)
+        states = [read_gpu_state(self.device.index or 0)] if self._read_state else []
+        interrupted = False
+        done = 0
+        try:
+            for call in calls.values():
+                for _ in range(self.warmup):
+                    call()
+            self._wait()
+            with _no_collection(self.device):
+                for done in range(1, self.runs + 1):
+                    complete: dict[str, _Rounds] = {}
+                    for name in _shuffled(units, rng):
+                        rounds = self._run(calls[name])
+                        rounds.alive.clear()
+                        complete[name] = rounds
+                    for name, rounds in complete.items():
+                        wall[name].append(median(rounds.wall))
+                        if self._on_cuda:
+                            launch[name].append(median(rounds.launch))
+                            # elapsed_time is in milliseconds.
+                            event[name].append(
+                                median([1e6 * a.elapsed_time(b) for a, b in rounds.events])
+                            )
+                    if self._progress is not None:
+                        self._progress(done, self.runs, f"run {done} of {self.runs}")
+        except KeyboardInterrupt:
+            # It may have come between two contenders' entries of one run.
+            tables = (wall, launch, event) if self._on_cuda else (wall,)
+            kept = min(len(row) for table in tables for row in table.values())
+            if not kept:
+                raise
+            for row in (row for table in tables for row in table.values()):
+                del row[kept:]
+            interrupted = True
+        if self._read_state:
+            states.append(read_gpu_state(self.device.index or 0))
+        empty = tuple(event[_EMPTY] or wall[_EMPTY])
+        timings = {
+            name: Timing(
+                name,
+                self.device.type,
+                tuple(wall[name]),
+                tuple(event[name]),
+                tuple(launch[name]),
+                empty,
+                self.synchronise,
+            )
+            for name in contenders
+        }
+        return Comparison(timings, tuple(states), interrupted, self.options())
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as a JSON object."""
+        return {
+            "runs": self.runs,
+            "rounds": self.rounds,
+            "warmup": self.warmup,
+            "flush_l2": self.flush_l2,
+            "synchronise": self.synchronise,
+        }
+
+
+def _nothing() -> None:
+    """Do nothing: the cost of the protocol itself."""
+
+
+def sync_timer(device: str | torch.device = "cpu", **options: Any) -> SyncTimer:
+    """Return a :class:`SyncTimer`; the fixture of this name returns this function.
+
+    Raises:
+        DeviceMissingError: CUDA was asked for and is absent.
+        UnknownDeviceError: no device has that name.
+        TimerOptionError: an unknown option, or options that make no measurement.
+    """
+    try:
+        return SyncTimer(device, **options)
+    except TypeError as error:
+        known = ["runs", "rounds", "warmup", "flush_l2", "synchronise", "seed"]
+        known += ["progress", "gpu_state"]
+        unknown = sorted(set(options) - set(known))
+        if not unknown:
+            raise
+        raise TimerOptionError(
+            f"sync_timer has no option {unknown[0]!r}. {nearest(unknown[0], known)}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Correct rounding proved on all inputs: runs, certificates and references."""

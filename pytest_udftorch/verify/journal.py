@@ -1,0 +1,172 @@
+"""An append-only record of finished chunks, which survives the end of the process.
+
+Each line is the start of a SHA-256 over its payload, a space, and the payload as JSON. It is
+flushed to the disk before a chunk counts as finished. The first line names the run; a run
+is resumed only under the same name. A last line without its end was being written when the
+process died: it is cut off. Any other line that does not fit its hash is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.verify.certificate import ChunkResult, Tally, canonical_json
+
+_HASH_DIGITS: Final = 16
+
+
+class JournalError(UdfError):
+    """A journal cannot be read or written, or is damaged."""
+
+
+class UnfinishedRunError(UdfError):
+    """A journal of an earlier run is there and nobody said what to do with it."""
+
+
+class OtherRunError(UdfError):
+    """The journal belongs to another build, reference or domain."""
+
+
+def _line(payload: Mapping[str, Any]) -> bytes:
+    text = canonical_json(payload)
+    return hashlib.sha256(text).hexdigest()[:_HASH_DIGITS].encode() + b" " + text + b"\n"
+
+
+def _payload(line: bytes) -> dict[str, Any] | None:
+    stated, _, text = line.partition(b" ")
+    if hashlib.sha256(text).hexdigest()[:_HASH_DIGITS].encode() != stated:
+        return None
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+class Journal:
+    """The finished chunks of one run.
+
+    Args:
+        path: of the file.
+        name: what identifies the run; a resumed one must have the same.
+        resume: continue an earlier run instead of refusing to.
+
+    Raises:
+        UnfinishedRunError: the file exists and ``resume`` is false.
+        OtherRunError: the file is of another run.
+        JournalError: it is damaged or cannot be written.
+    """
+
+    def __init__(self, path: Path, name: Mapping[str, Any], *, resume: bool) -> None:
+        self.path = path
+        self.finished: dict[int, ChunkResult] = {}
+        try:
+            if path.exists():
+                self._read(name, resume)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab")
+            if self._file.tell() == 0:
+                self._append({"run": dict(name)})
+        except OSError as error:
+            raise JournalError(
+                f"Cannot use the journal {path}: {error}. Choose another folder with --out."
+            ) from error
+
+    def _read(self, name: Mapping[str, Any], resume: bool) -> None:
+        content = self.path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        lines = content[:whole].splitlines()
+        payloads = [_payload(line) for line in lines]
+        for number, payload in enumerate(payloads, start=1):
+            if payload is None:
+                raise JournalError(
+                    f"Line {number} of the journal {self.path} is damaged. Delete the file; the "
+                    "run starts again from the beginning."
+                )
+        if payloads:
+            self._check_name(payloads[0] or {}, name, resume, len(lines) - 1)
+        if whole < len(content):
+            os.truncate(self.path, whole)
+        for payload in payloads[1:]:
+            if payload is not None:
+                result = _result(payload)
+                self.finished[result.index] = result
+
+    def _check_name(
+        self, head: Mapping[str, Any], name: Mapping[str, Any], resume: bool, finished: int
+    ) -> None:
+        mine = json.loads(canonical_json(name))
+        found = head.get("run", {})
+        if found != mine:
+            differ = sorted(k for k in {*found, *mine} if found.get(k) != mine.get(k))
+            raise OtherRunError(
+                f"The unfinished run in {self.path} differs in {', '.join(differ)}: it is of "
+                "another build or another question. Delete the file to start again, or restore "
+                "what it was made with."
+            )
+        if not resume:
+            raise UnfinishedRunError(
+                f"An unfinished run lies in {self.path} ({finished} chunks are done). Continue "
+                "it with --resume, or delete the file to start again."
+            )
+
+    def _append(self, payload: Mapping[str, Any]) -> None:
+        self._file.write(_line(payload))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def record(self, result: ChunkResult) -> None:
+        """Add a finished chunk; when this returns, it is on the disk.
+
+        Raises:
+            JournalError: the disk refuses it.
+        """
+        try:
+            self._append(
+                {
+                    "chunk": result.index,
+                    "digest": result.digest,
+                    "normal_digest": result.normal_digest,
+                    "tally": result.tally.as_json(32),
+                }
+            )
+        except OSError as error:
+            raise JournalError(
+                f"Cannot write to the journal {self.path}: {error}. What is recorded stays; "
+                "continue with --resume."
+            ) from error
+        self.finished[result.index] = result
+
+    def close(self) -> None:
+        """Close the file; the record stays."""
+        self._file.close()
+
+    def remove(self) -> None:
+        """Delete the record, once its contents are in a certificate."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _result(payload: Mapping[str, Any]) -> ChunkResult:
+    return ChunkResult(
+        payload["chunk"],
+        payload["digest"],
+        payload["normal_digest"],
+        Tally.from_json(payload["tally"]),
+    )

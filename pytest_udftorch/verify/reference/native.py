@@ -1,0 +1,413 @@
+"""Building and loading the references, and their C structures."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_udftorch.build.shared import cache_folder, writing
+from pytest_udftorch.errors import UdfError, nearest
+
+FOLDER: Final = Path(__file__).parent
+#: Where LLVM's packages for Debian and Ubuntu put the archive.
+LLVM_FOLDERS: Final = Path("/usr/lib")
+#: The first LLVM-libc in which all functions named here were correctly rounded.
+OLDEST_LLVMLIBC: Final = 19
+#: What is offered when the archive is missing.
+LLVMLIBC_PACKAGES: Final = ("libllvmlibc-22-dev", "libllvmlibc-19-dev")
+
+FORM_NUMBERS: Final = {"array": 0, "scalar": 1, "v8": 2, "v16": 3, "given": 4}
+FINE_BINS: Final = 64
+COARSE_BINS: Final = 64
+BINS: Final = FINE_BINS + COARSE_BINS + 1
+EXAMPLES: Final = 16
+
+_FLAGS = ("-std=gnu17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
+
+
+class ReferenceMissingError(UdfError):
+    """A reference library, or a compiler to build it with, is not installed."""
+
+
+class ReferenceBuildError(UdfError):
+    """A reference does not compile, or the compiled one does not fit this package."""
+
+
+class Job(ctypes.Structure):
+    """``struct udfref_job`` of reference.h, field for field."""
+
+    _fields_ = (
+        ("first", ctypes.c_uint64),
+        ("count", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        ("candidate", ctypes.c_void_p),
+        ("reference", ctypes.c_void_p),
+        ("hard", ctypes.c_void_p),
+        ("max_arbitrated", ctypes.c_uint64),
+        ("mode", ctypes.c_int64),
+        ("function", ctypes.c_int32),
+        ("form", ctypes.c_int32),
+        ("flush", ctypes.c_int32),
+        ("garbage", ctypes.c_int32),
+        ("margin_bits", ctypes.c_int32),
+        ("sample", ctypes.c_int32),
+    )
+
+
+class Outcome(ctypes.Structure):
+    """``struct udfref_outcome`` of reference.h, field for field."""
+
+    _fields_ = (
+        ("wrong", ctypes.c_uint64),
+        ("reference_wrong", ctypes.c_uint64),
+        ("disagreements", ctypes.c_uint64),
+        ("arbitrated", ctypes.c_uint64),
+        ("flushed", ctypes.c_uint64),
+        ("hard", ctypes.c_uint64),
+        ("histogram", ctypes.c_uint64 * BINS),
+        ("examples", ctypes.c_uint64),
+        ("example_index", ctypes.c_uint64 * EXAMPLES),
+        ("example_got", ctypes.c_uint32 * EXAMPLES),
+        ("example_want", ctypes.c_uint32 * EXAMPLES),
+        ("worst_ulp", ctypes.c_double),
+        ("worst_index", ctypes.c_uint64),
+        ("worst_got", ctypes.c_uint64),
+        ("incomparable_index", ctypes.c_uint64),
+    )
+
+
+# Building ----------------------------------------------------------------------------
+
+
+def _compiler() -> str:
+    named = os.environ.get("UDFTORCH_CC")
+    for candidate in (named,) if named else ("cc", "gcc", "clang-19", "clang"):
+        found = shutil.which(candidate)
+        if found:
+            return found
+    raise ReferenceMissingError(
+        f"No C compiler to build the references with: looked for {named or 'cc, gcc, clang'}. "
+        "Install gcc or clang, or set UDFTORCH_CC to a compiler."
+    )
+
+
+@functools.cache
+def _compiler_version(compiler: str) -> str:
+    run = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    return run.stdout.partition("\n")[0]
+
+
+def compile_shared(
+    name: str,
+    sources: Mapping[str, str],
+    flags: tuple[str, ...],
+    libraries: tuple[str, ...],
+) -> Path:
+    """Compile C sources to a shared library in the cache, unless it is there already.
+
+    Args:
+        name: of the library, for its file name and for messages.
+        sources: file name -> text; only ``*.c`` are compiled, everything enters the key.
+        flags: beyond those of every reference.
+        libraries: what to link, as given to the compiler; files enter the key.
+
+    Raises:
+        ReferenceMissingError: no C compiler.
+        ReferenceBuildError: the compiler's own message.
+        CacheError: the cache folder cannot be written.
+    """
+    from filelock import FileLock
+
+    compiler = _compiler()
+    key = hashlib.sha256(
+        repr((_compiler_version(compiler), _FLAGS, flags, libraries, dict(sources))).encode()
+    )
+    for path in map(Path, libraries):
+        if path.is_file():
+            key.update(path.read_bytes())
+    target = cache_folder() / "reference" / f"lib{name}-{key.hexdigest()[:16]}.so"
+    if target.is_file():
+        return target
+    with writing(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(target.with_suffix(".lock")):
+            if target.is_file():
+                return target
+            with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+                for file, text in sources.items():
+                    (Path(scratch) / file).write_text(text, encoding="utf-8")
+                output = Path(scratch) / target.name
+                command = [compiler, *_FLAGS, *flags, f"-I{scratch}"]
+                command += [str(Path(scratch) / f) for f in sources if f.endswith(".c")]
+                command += ["-o", str(output), "-Wl,-z,defs", *libraries]
+                run = subprocess.run(command, capture_output=True, text=True, check=False)
+                if run.returncode != 0:
+                    raise _build_error(name, run.stderr)
+                output.replace(target)
+    return target
+
+
+def included_files(source: Path, folders: Sequence[Path]) -> list[Path]:
+    """Return a C source and the files below its folders that it includes, sorted.
+
+    Raises:
+        ReferenceMissingError: no C compiler.
+        ReferenceBuildError: the preprocessor's own message.
+    """
+    command = [_compiler(), "-MM", *(f"-I{d}" for d in folders), str(source)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        raise ReferenceBuildError(f"{source} cannot be preprocessed:\n{run.stderr.strip()}")
+    names = run.stdout.partition(":")[2].replace("\\\n", " ").split()
+    return sorted({Path(name).resolve() for name in names})
+
+
+def _own_sources(*names: str) -> dict[str, str]:
+    return {n: (FOLDER / n).read_text(encoding="utf-8") for n in ("reference.h", *names)}
+
+
+def _build_error(name: str, message: str) -> UdfError:
+    if "mpfr.h" in message or "-lmpfr" in message:
+        return ReferenceMissingError(
+            "GNU MPFR, which decides every disagreement, is not installed for C. Install the "
+            "package libmpfr-dev."
+        )
+    return ReferenceBuildError(f"The reference {name!r} does not build:\n{message.strip()}")
+
+
+# The checker -------------------------------------------------------------------------
+
+
+class Inputs:
+    """Typed access to the generator of inputs alone, which needs no MPFR."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._lib = ctypes.CDLL(str(path))
+            generate = self._lib.udfref_inputs
+        except (OSError, AttributeError) as error:
+            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
+        generate.argtypes = (
+            ctypes.c_int32,
+            *(ctypes.c_uint64,) * 3,
+            *(ctypes.c_void_p,) * 2,
+        )
+        generate.restype = None
+
+    def inputs(
+        self, arity: int, seed: int, first: int, count: int
+    ) -> tuple[npt.NDArray[np.float32], ...]:
+        """Return inputs ``first``, ... of a domain: float32 arrays, one per argument."""
+        arrays = tuple(np.empty(count, dtype=np.float32) for _ in range(arity))
+        pointers = [a.ctypes.data for a in arrays]
+        self._lib.udfref_inputs(arity, seed, first, count, pointers[0], pointers[-1])
+        return arrays
+
+
+class Checker(Inputs):
+    """Typed access to the compiled checker."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            self._lib.udfref_name.restype = ctypes.c_char_p
+            sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
+            self._lib.udfref_mpfr_version.restype = ctypes.c_char_p
+        except (OSError, AttributeError) as error:
+            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
+        if sizes != (ctypes.sizeof(Job), ctypes.sizeof(Outcome)):
+            raise ReferenceBuildError(
+                f"{path} has structures of {sizes} bytes, this package expects "
+                f"{(ctypes.sizeof(Job), ctypes.sizeof(Outcome))}: they are out of step."
+            )
+        self.functions = self._function_names()
+        self._lib.udfref_mpfr.argtypes = (ctypes.c_int32, ctypes.c_int64, *(ctypes.c_void_p,) * 3)
+        self._lib.udfref_mpfr.restype = None
+        self._lib.udfref_check.argtypes = (
+            ctypes.POINTER(Job),
+            ctypes.POINTER(Outcome),
+            *(ctypes.c_void_p,) * 2,
+        )
+        self._lib.udfref_run.argtypes = (ctypes.POINTER(Job), *(ctypes.c_void_p,) * 2)
+
+    def _function_names(self) -> tuple[str, ...]:
+        names: list[str] = []
+        while (name := self._lib.udfref_name(len(names))) is not None:
+            names.append(name.decode())
+        return tuple(names)
+
+    @property
+    def mpfr_version(self) -> str:
+        """Version of the MPFR that the checker runs with."""
+        version: bytes = self._lib.udfref_mpfr_version()
+        return version.decode()
+
+    def number(self, function: str) -> int:
+        """Return the number of a function in reference.h.
+
+        Raises:
+            ReferenceMissingError: no reference knows the function.
+        """
+        if function not in self.functions:
+            raise ReferenceMissingError(
+                f"There is no reference for {function!r}. {nearest(function, self.functions)}"
+            )
+        return self.functions.index(function)
+
+    def mpfr(self, function: str, *arguments: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the correctly rounded float32 results, by MPFR's C library."""
+        columns = [np.ascontiguousarray(a, dtype=np.float32) for a in arguments]
+        out = np.empty_like(columns[0])
+        first, last = columns[0].ctypes.data, columns[-1].ctypes.data
+        self._lib.udfref_mpfr(self.number(function), out.size, first, last, out.ctypes.data)
+        return out
+
+    def check(
+        self, job: Job, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
+    ) -> Outcome:
+        """Run the candidate and judge it; fills both arrays (see reference.h)."""
+        outcome = Outcome()
+        error = self._lib.udfref_check(
+            ctypes.byref(job), ctypes.byref(outcome), outputs.ctypes.data, normals.ctypes.data
+        )
+        _raise(error)
+        return outcome
+
+    def run(
+        self, job: Job, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
+    ) -> None:
+        """Run the candidate without judging it; fills both arrays."""
+        _raise(self._lib.udfref_run(ctypes.byref(job), outputs.ctypes.data, normals.ctypes.data))
+
+
+def _raise(error: int) -> None:
+    if error == 1:
+        raise MemoryError("the checker could not allocate its blocks")
+    if error == 2:
+        raise ReferenceBuildError(
+            "This processor lacks the vector registers of the form to check. Choose another "
+            "--form or --cpu-level."
+        )
+
+
+def checker_file() -> Path:
+    """Build the checker and return its path.
+
+    Raises:
+        ReferenceMissingError: no C compiler, or no libmpfr-dev.
+        ReferenceBuildError, CacheError: see ``compile_shared``.
+    """
+    sources = _own_sources("check.c", "pairs.c", "mpfr.c")
+    return compile_shared("udfref", sources, ("-Wall", "-Wextra"), ("-lmpfr", "-lgmp", "-lm"))
+
+
+def generator() -> Inputs:
+    """Build and load the generator of inputs alone, where MPFR is not installed.
+
+    Raises:
+        ReferenceMissingError: no C compiler.
+        ReferenceBuildError, CacheError: see ``compile_shared``.
+    """
+    return Inputs(compile_shared("udfref-inputs", _own_sources("pairs.c"), ("-Wall",), ()))
+
+
+@functools.cache
+def load_checker(path: Path) -> Checker:
+    """Load a checker once per process."""
+    return Checker(path)
+
+
+# LLVM-libc ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LlvmLibc:
+    """LLVM-libc's functions behind array wrappers.
+
+    Attributes:
+        path: the shared library.
+        version: of LLVM-libc, such as ``22.1.8``.
+        functions: torch's names of the functions that the archive holds.
+    """
+
+    path: Path
+    version: str
+    functions: tuple[str, ...]
+
+
+def _archives() -> list[tuple[int, Path]]:
+    named = os.environ.get("UDFTORCH_LLVMLIBC")
+    if named:
+        return [(OLDEST_LLVMLIBC, Path(named))]
+    found = []
+    for path in LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"):
+        match = re.search(r"llvm-(\d+)", str(path))
+        if match and int(match[1]) >= OLDEST_LLVMLIBC:
+            found.append((int(match[1]), path))
+    return sorted(found, reverse=True)
+
+
+def llvmlibc() -> LlvmLibc:
+    """Wrap the newest LLVM-libc archive that is installed.
+
+    ``UDFTORCH_LLVMLIBC`` names another one.
+
+    Raises:
+        ReferenceMissingError: it is not installed.
+        ReferenceBuildError: it cannot be wrapped.
+    """
+    archives = _archives()
+    if not archives or not archives[0][1].is_file():
+        raise ReferenceMissingError(
+            "LLVM-libc's archive libllvmlibc.a was not found "
+            f"({archives[0][1] if archives else f'{LLVM_FOLDERS}/llvm-*/lib'}). Install the "
+            f"package {' or '.join(LLVMLIBC_PACKAGES)}, set UDFTORCH_LLVMLIBC to the archive, "
+            "or choose another --reference."
+        )
+    return _wrap(archives[0][1])
+
+
+@functools.cache
+def _wrap(archive: Path) -> LlvmLibc:
+    from pytest_udftorch.library.symbols import FUNCTIONS
+
+    content = archive.read_bytes()
+    start = re.search(rb"(_ZN\d+__llvm_libc_([0-9_]+?)_)4expfEf", content)
+    if start is None:
+        raise ReferenceBuildError(
+            f"{archive} holds no expf of LLVM-libc; it is not the archive of "
+            f"{LLVMLIBC_PACKAGES[0]}."
+        )
+    namespace = start[1].decode()
+    wrappers = []
+    functions = []
+    for name, function in FUNCTIONS.items():
+        mangled = f"{namespace}{len(name) + 1}{name}fE{'f' * function.arity}"
+        # The symbol ends here: powfEff must not be taken for powfEf.
+        if re.search(rb"\0" + re.escape(mangled.encode()) + rb"\0", content):
+            functions.append(name)
+            wrappers.append(f'WRAP_{function.arity}({name}, "{len(name) + 1}")')
+    path = compile_shared(
+        "udfref-llvmlibc",
+        _own_sources("llvmlibc.c"),
+        (f'-DNAMESPACE="{namespace}"', f"-DWRAPPERS={' '.join(wrappers)}"),
+        # libc and libm come first, so that nothing but the mangled names is taken from the
+        # archive, which defines memcpy and expf as well.
+        ("-Wl,--no-as-needed", "-lc", "-lm", "-Wl,--exclude-libs,ALL", str(archive)),
+    )
+    version = start[2].decode().strip("_").replace("_", ".")
+    return LlvmLibc(path, version, tuple(functions))

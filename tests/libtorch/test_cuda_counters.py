@@ -1,0 +1,327 @@
+"""What kernels of eager CUDA count, as far as it can be seen without a GPU."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from pytest_udftorch.cuda import counters as cuda_counters
+from pytest_udftorch.cuda import operators as cuda_operators
+from pytest_udftorch.cuda.counters import CALLS, LINES, Counters, Row, counters
+from pytest_udftorch.errors import ProfileDamagedError
+from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.profile import report
+from pytest_udftorch.profile.aggregate import Profile, add_cells
+from pytest_udftorch.records import file as record
+from pytest_udftorch.session.session import patched
+
+pytest.importorskip("triton")
+
+INF = float("inf")
+
+
+def truth(values: np.ndarray) -> dict[str, float]:
+    """Extremes and special values of float32 numbers, by their encodings."""
+    size = values.view(np.uint32) & 0x7FFFFFFF
+    numbers = values[~np.isnan(values)].astype(np.float64)
+    return {
+        "min": numbers.min() if len(numbers) else INF,
+        "max": numbers.max() if len(numbers) else -INF,
+        "zero": int((size == 0).sum()),
+        "subnormal": int(((size > 0) & (size < 1 << 23)).sum()),
+        "pos_inf": int((values == INF).sum()),
+        "neg_inf": int((values == -INF).sum()),
+        "nan": int(np.isnan(values).sum()),
+    }
+
+
+def histogram(values: np.ndarray) -> np.ndarray:
+    x = values[np.isfinite(values) & (values != 0)].astype(np.float64)
+    counts = np.zeros((2, record.HIST_BINS), np.uint64)
+    bins = np.frexp(np.abs(x))[1] - 1 + record.HIST_OFFSET
+    np.add.at(counts, (np.signbit(x).astype(int), bins), 1)
+    return counts
+
+
+def numbers(count: int, kind: str, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    x = (random.standard_normal(count) * 40).astype(np.float32)
+    if kind == "hostile":
+        special = [0.0, -0.0, INF, -INF, np.nan, 1e-42, -3e-40, 1e-45, 2.0**-126, 3.4e38, -3.4e38]
+        x[random.permutation(count)[: len(special)]] = special[:count]
+    if kind == "any encoding":
+        x = random.integers(0, 1 << 32, count, np.uint32).view(np.float32)
+    if kind == "nan":
+        x[:] = np.nan
+    return x
+
+
+#: Kind, elements, elements of a program, programs of which one enters the histograms.
+CASES = [
+    ("plain", 700, 512, 1),
+    ("hostile", 1000, 1024, 1),
+    ("hostile", 100, 32, 1),
+    ("hostile", 1, 16, 1),
+    ("any encoding", 2000, 512, 2),
+    ("nan", 20, 16, 1),
+]
+
+
+@pytest.fixture(scope="module")
+def slots(tmp_path_factory):
+    """The slots that the kernels' code filled, and what it was given."""
+    folder = tmp_path_factory.mktemp("counting")
+    given = {}
+    for i, (kind, count, block, stride) in enumerate([*CASES, *CASES]):
+        x, z = numbers(count, kind), numbers(count, kind, 1)
+        with np.errstate(all="ignore"):
+            y = np.power(np.abs(x), z) if i >= len(CASES) else np.exp(x)
+        given |= {f"x{i}": x, f"y{i}": y, f"settings{i}": np.array([block, stride])}
+        if i >= len(CASES):
+            given[f"z{i}"] = z
+    np.savez(folder / "cases.npz", **given)
+    probe = Path(__file__).parent / "counting_probe.py"
+    subprocess.run(
+        [sys.executable, str(probe), str(folder / "cases.npz"), str(folder / "slots.npz")],
+        check=True,
+    )
+    with np.load(folder / "slots.npz") as found:
+        return given, dict(found)
+
+
+def row(kernel: str = "softplus", functions: str = "log1p", **given) -> Row:
+    return Row(0, kernel, frozenset(functions.split()), 0, 1, 0, 0, None, **given)
+
+
+@pytest.mark.parametrize("number", range(2 * len(CASES)))
+def test_the_code_in_kernels_counts_what_is_there(slots, number):
+    given, found = slots
+    x, y = given[f"x{number}"], given[f"y{number}"]
+    inputs = np.concatenate([x, given[f"z{number}"]]) if number >= len(CASES) else x
+    block, stride = given[f"settings{number}"]
+    cells, operators = row().records(found[f"slots{number}"], clock=1000)
+    (cell,) = cells
+    assert operators["calls"].tolist() == [2]
+    assert (cell["calls"], cell["elements"]) == (2, 2 * len(x))
+    for side, values in (("in", inputs), ("out", y)):
+        want = truth(values)
+        for name in ("min", "max"):
+            assert cell[f"{side}_{name}"] == want[name]
+        for name in record.SPECIALS:
+            assert cell[f"{side}_{name}"] == 2 * want[name], name
+    # Whole programs enter the histograms, the first one always.
+    sampled = np.arange(len(x)) // block % stride == 0
+    assert cell["hist_elements"] == 2 * sampled.sum()
+    parts = [x, given[f"z{number}"]] if number >= len(CASES) else [x]
+    wanted = sum(histogram(part[sampled]) for part in parts)
+    assert np.array_equal(cell["hist_in"], 2 * wanted)
+    assert np.array_equal(cell["hist_out"], 2 * histogram(y[sampled]))
+    blocks = [slice(at, at + block) for at in range(0, len(x), block)]
+    for name, kinds in (("nan", ["nan"]), ("inf", ["pos_inf", "neg_inf"]),
+                        ("subnormal", ["subnormal"])):  # fmt: skip
+        made = any(
+            sum(truth(y[b])[k] for k in kinds)
+            and not sum(truth(part[b])[k] for part in parts for k in kinds)
+            for b in blocks
+        )
+        assert cell[f"made_{name}_ns"] == (1123 if made else 0), name
+
+
+def test_an_element_more_is_noticed(slots):
+    """The comparison above can fail."""
+    given, found = slots
+    words = found["slots1"].copy()
+    words[1, cuda_counters.IN + 2] += 1
+    (cell,), _ = row().records(words, clock=0)
+    assert cell["in_zero"] != 2 * truth(given["x1"])["zero"]
+
+
+def test_every_float_comes_back_from_its_place_in_the_order():
+    random = np.random.default_rng(0)
+    bits = np.concatenate(
+        [random.integers(0, 1 << 32, 5000, np.uint32),
+         np.array([0, 1, 1 << 31, (1 << 31) + 1, 0x7F800000, 0xFF800000, 0x007FFFFF], np.uint32)]
+    )  # fmt: skip
+    values = bits.view(np.float32)
+    bits, values = bits[~np.isnan(values)], values[~np.isnan(values)]
+    keys = bits.view(np.int32) ^ ((bits.view(np.int32) >> 31) & 0x7FFFFFFF)
+    for key, value in zip(keys.tolist(), values.astype(np.float64).tolist(), strict=True):
+        got = cuda_counters._value(key)
+        assert (got, np.signbit(got)) == (value, np.signbit(value))
+    order = np.argsort(keys, kind="stable")
+    assert (np.diff(values[order].astype(np.float64)) >= 0).all()
+
+
+def test_a_row_knows_the_functions_of_its_kernel():
+    """``CALLS`` against the source of the kernels: functions, slots, and how often."""
+    tree = ast.parse(inspect.getsource(__import__("pytest_udftorch.cuda_kernels", fromlist=["x"])))
+    known = {f"_{name}" for name in cuda_counters.FUNCTIONS}
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef) or function.name not in CALLS:
+            continue
+        found: dict[int, list[str]] = {}
+        for node in ast.walk(function):
+            name = getattr(getattr(node, "func", None), "id", "").removesuffix("_by_two")
+            if isinstance(node, ast.Call) and name in known:
+                arity = cuda_counters.FUNCTIONS[name[1:]].arity
+                seen, *slot = node.args[arity:]
+                assert isinstance(seen, ast.Name | ast.Tuple), function.name
+                at = slot[0].value if slot else 0
+                found.setdefault(at, []).append(name[1:])
+        if function.name.endswith(("_rows", "_tiles")):
+            # One kernel for softmax and log_softmax, of which the latter has no second pass.
+            assert {f for names in found.values() for f in names} == {"exp"}
+            continue
+        stated = [(name, times) for name, times, _ in CALLS[function.name]]
+        assert [(found[i][0], len(found[i])) for i in sorted(found)] == stated, function.name
+        assert all(len(set(names)) == 1 for names in found.values())
+
+
+def test_every_formula_of_an_operator_has_a_row():
+    for op in cuda_operators.POINTWISE:
+        scalars = {"softplus_backward": (1, 20), "elu_backward": (1, 1, 1, True)}
+        formula, *_ = op.formula(*scalars.get(op.name, ()))
+        assert formula in CALLS
+        assert {name for name, _, _ in CALLS[formula]} <= op.needs
+    assert [c for c in CALLS["log_softmax_rows"] if c[2] == LINES] == [("log", 1, LINES)]
+
+
+# Where a thread is ------------------------------------------------------------------------
+
+
+def test_a_launch_knows_the_module_and_the_stage():
+    cells = runtime().cells
+    found = []
+
+    class Probe(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            found.append(cells.place())
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            found.append(cells.place())
+            return grad
+
+    class Layer(torch.nn.Module):
+        def forward(self, x):
+            return Probe.apply(x)
+
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), Layer())
+    with patched("corem", functions=("exp",), profile=True):
+        model(torch.ones(1, 3)).sum().backward()
+        outside = cells.place()
+    places = [(cells.string(place >> 2), record.STAGES[place & 3]) for place in (*found, outside)]
+    assert places == [("1", "forward"), ("1", "backward"), ("", "forward")]
+
+
+# Rows without a GPU --------------------------------------------------------------------------
+
+
+def test_without_a_gpu_there_is_nothing_to_read():
+    fresh = Counters()
+    assert fresh.row(0, "exp", frozenset({"exp"}), "exp") is None  # nobody began to count
+    fresh.start(1)
+    cells, operators = fresh.read()
+    assert len(cells) == len(operators) == 0
+    assert cells.dtype == record.CELL
+    assert operators.dtype == record.OPERATOR
+    assert not counters.active
+
+
+def test_a_forked_process_begins_without_rows(monkeypatch):
+    fresh = Counters()
+    fresh._rows["a"] = row()
+    monkeypatch.setattr(cuda_counters.os, "getpid", lambda: -1)
+    assert len(fresh.read()[0]) == 0
+    fresh.start(1)
+    assert fresh._rows == {}
+    assert fresh._pid == -1
+
+
+def both_devices() -> Profile:
+    """exp on both devices in one context, and its first infinity on the GPU."""
+    strings = record.StringTable()
+    slot = cuda_counters.empty_slot(1)
+    slot[:3] = 5, 500, 0
+    slot[cuda_counters.IN : cuda_counters.IN + 2] = 0x3F800000, 0x42C80000  # 1, 100
+    slot[cuda_counters.OUT : cuda_counters.OUT + 2] = 0x40000000, 0x7F800000
+    slot[cuda_counters.OUT + 4] = 3
+    slot[cuda_counters.MADE + 1] = 10
+    operator, module = strings.id("aten::exp"), strings.id("layer")
+    gpu = Row(0, "exp", frozenset({"exp"}), operator, module << 2 | 1, 0, 0, None)
+    cells, operators = gpu.records(slot[None], clock=1)
+    mine, ours = cells.copy(), operators.copy()
+    for rows in (mine, ours):
+        rows["device"] = 0
+        rows["calls"] = 2
+    mine["elements"], mine["in_max"], mine["out_max"] = 7, 2.0, 8.0
+    mine["out_pos_inf"] = mine["made_inf_ns"] = 0
+    clocks = {"monotonic_ns": 0, "realtime_ns": 0}
+    return Profile.from_arrays(
+        strings, {"library": "corem", "clocks": clocks, "stride": 1},
+        cells=np.concatenate([cells, mine, cells]),
+        operators=np.concatenate([operators, ours, operators]),
+    )  # fmt: skip
+
+
+def test_rows_of_one_context_add_up_and_devices_do_not():
+    profile = both_devices()
+    found = {r.key["device"]: r for r in profile.rows("function", "device")}
+    assert {d: (r.calls, r.operator_calls, r.elements) for d, r in found.items()} == {
+        "cpu": (2, 2, 7),
+        "cuda": (10, 10, 1000),
+    }
+    assert found["cuda"].limits("in") == (1.0, 100.0)
+    assert found["cpu"].limits("out") == (2.0, 8.0)
+    (whole,) = profile.rows("function")
+    assert (whole.calls, whole.operator_calls, whole.elements) == (12, 12, 1007)
+    assert len(add_cells(profile.cells)) == 2
+
+
+def test_what_ran_on_a_gpu_says_so_in_every_view(tmp_path):
+    profile = both_devices()
+    for by, names in (("function", ("exp", "exp cuda")), ("layer", ("layer", "layer cuda")),
+                      ("operator", ("aten::exp", "aten::exp cuda"))):  # fmt: skip
+        first = [line.split("  ")[0].strip() for line in profile.table(by).splitlines()[2:]]
+        for name in names:
+            assert first.count(name) == 1, profile.table(by)
+    assert [r.name for r in profile.layers()] == ["layer exp", "layer exp cuda"]
+    cells = profile.to_dict()["cells"]
+    assert [c["device"] for c in cells] == ["cpu", "cuda"]
+    assert profile.to_dict()["operators"][1]["device"] == "cuda"
+    assert list(profile.to_pandas()["device"]) == ["cpu", "cuda"]
+    assert "exp cuda" in report.html([profile], title="devices")
+    first = profile.first("inf")
+    assert (first.device, first.time_ns) == ("cuda", 11)
+    assert "(float32, cuda)" in str(first)
+    profile.save(tmp_path / "both.bin")
+    loaded = Profile.load(tmp_path / "both.bin")
+    assert loaded.to_dict()["cells"] == cells
+
+
+def test_a_device_that_nobody_knows_is_damage(tmp_path):
+    strings = record.StringTable()
+    cells = record.empty_cells(1)
+    cells["device"] = 2
+    path = tmp_path / "profiled-x.bin"
+    with record.ProfileWriter(path, strings, {"library": "corem"}) as writer:
+        writer.cells(cells)
+    with pytest.raises(ProfileDamagedError, match="device 2 is unknown"):
+        record.read(path)
+
+
+def test_the_cpu_is_the_device_of_what_libtorch_calls():
+    with patched("corem", functions=("exp", "expm1"), profile=True) as session:
+        F.elu(torch.ones(50))
+        torch.exp(torch.ones(50))
+    assert {r.key["device"] for r in session.profile.rows("device")} == {"cpu"}

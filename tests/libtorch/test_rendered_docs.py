@@ -1,0 +1,232 @@
+"""README and docs show what is stored, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benches import store, stored
+from benches.experiments import asked
+from benches.render import docs as render_docs
+from benches.render import drawings
+from benches.render.docs import DocsError, Results, fill
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_docs_are_up_to_date(capsys):
+    status = render_docs.main(["--check"])
+    assert status == 0, capsys.readouterr().out + "Run python -m benches.render.docs."
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A copy of the pages and results in a folder of their own."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
+    for relative in (*render_docs.WHOLE, render_docs.SPEED_SVG):
+        (tmp_path / relative).write_text((ROOT / relative).read_text())
+    monkeypatch.setattr(render_docs, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_an_edited_number_is_found_and_put_right(tree, capsys):
+    page = tree / "docs" / "results.md"
+    right = page.read_text()
+    page.write_text(re.sub(r"\d\.\d+ \|", "0.001 |", right, count=1))
+    assert page.read_text() != right
+    assert render_docs.main(["--check"]) == 1
+    assert capsys.readouterr().out.startswith("docs/results.md is stale")
+    assert render_docs.main([]) == 0
+    assert page.read_text() == right
+    assert render_docs.main(["--check"]) == 0
+
+
+def test_a_drawing_of_other_numbers_is_stale(tree, capsys):
+    drawing = tree / render_docs.SPEED_SVG
+    right = drawing.read_text()
+    digest = drawings.digest(drawings.speed_numbers(Results()["speed"]))
+    assert right.count(digest) == 1
+    drawing.write_text(right.replace(digest, digest[::-1]))
+    assert render_docs.main(["--check"]) == 1
+    assert capsys.readouterr().out.startswith("docs/speed.svg is stale")
+    assert render_docs.main([]) == 0
+    assert drawing.read_text().count(digest) == 1
+    assert render_docs.main(["--check"]) == 0
+
+
+def test_a_drawing_is_the_same_every_time_and_follows_the_numbers():
+    numbers = {"avx512": {"exp": {"corem": 0.2, "vml": 0.6}, "log": {"corem": 0.3}}}
+    drawn = drawings.speed_svg(numbers)
+    assert drawings.speed_svg(numbers) == drawn
+    assert ">exp</text>" in drawn
+    assert ">vml</text>" in drawn
+    numbers["avx512"]["exp"]["corem"] = 0.4
+    assert drawings.speed_svg(numbers) != drawn
+
+
+def test_figures_asked_for():
+    def over(ratio):
+        return {"corem_over": ratio}
+
+    speeds = {
+        "functions": {
+            "exp": {
+                "avx512": {
+                    "vml": over(1.1), "sleef u10": over(1.9), "intel-cr": over(0.9),
+                    "llvm-libc": over(0.3), "intel 1-ulp": over(9),
+                },
+                "avx2": {"llvm-libc": over(0.3)},
+                "scalar": {"glibc": over(1.3), "llvm-libc": over(2)},
+            },
+            "erf": {"avx512": {"vml": over(1.2), "intel 1-ulp": over(1.1)}},
+        },
+        "operators": {"softmax": over(1.3), "elu": over(1.2), "mish": over(9)},
+    }  # fmt: skip
+    figures = asked.figures(speeds)
+    assert [(f.what, f.level, f.peer) for f in figures if f.measured > f.limit] == [
+        ("exp", "avx512", "vml"),
+        ("exp", "avx512", "llvm-libc"),
+        ("exp", "scalar", "glibc"),
+        ("erf", "avx512", "intel 1-ulp"),
+        ("softmax", "operator", "std"),
+    ]
+    assert len(figures) == 9
+
+
+def test_a_missing_page_is_stale(tree):
+    (tree / "docs" / "reach.md").unlink()
+    assert render_docs.main(["--check"]) == 1
+    assert render_docs.main([]) == 0
+    assert (tree / "docs" / "reach.md").is_file()
+
+
+def test_regions_are_filled_and_the_rest_is_kept():
+    text = "a\n<!-- generated: costs -->\nstale\n<!-- end -->\nb\n"
+    filled = fill(text, "p.md", Results())
+    assert filled.startswith("a\n<!-- generated: costs -->\n| with all functions")
+    assert filled.endswith("<!-- end -->\nb\n")
+    assert "stale" not in filled
+    assert fill(filled, "p.md", Results()) == filled
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- generated: costz -->\n<!-- end -->\n", "asks for 'costz'.*costs"),
+        ("<!-- generated: costs -->\nno end", "is no region"),
+        ("<!-- generated:costs -->\n<!-- end -->\n", "is no region"),
+        (
+            "<!-- generated: costs -->\n<!-- generated: demo -->\n<!-- end -->\n",
+            "no <!-- end -->",
+        ),
+    ],
+)
+def test_wrong_regions(text, message):
+    with pytest.raises(DocsError, match=message):
+        fill(text, "p.md", Results())
+
+
+def test_missing_results(tmp_path, monkeypatch, capsys):
+    with pytest.raises(DocsError, match=r"entry_exit\.json is missing.*benches\.store"):
+        render_docs.costs(Results(tmp_path))
+    for region in (render_docs.speed, render_docs.missed, render_docs.analysis):
+        assert region(Results(tmp_path)) == ""
+    monkeypatch.setattr(render_docs, "Results", lambda: Results(tmp_path))
+    assert render_docs.main(["--check"]) == 2
+    assert "Make it with" in capsys.readouterr().err
+
+
+RESULTS = sorted(stored.RESULTS.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.stem)
+def test_stored_results_say_where_they_come_from(path):
+    text = path.read_text()
+    document = json.loads(text)
+    # The compiler bench runs where no UDF is compiled and keeps these at the top.
+    environment = document.get("environment", document)
+    assert environment["machine"]["cpu"]
+    assert {"torch", "python"} <= set(environment["versions"])
+    assert environment["flags"]
+    if "environment" in document:
+        assert document["command"]
+        assert "clang" in environment["versions"]
+        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", environment["date"])
+    assert os.uname().nodename not in text or len(os.uname().nodename) < 4
+    assert str(ROOT) not in text
+    assert str(Path.home()) not in text
+
+
+def test_what_is_stored_of_a_benchmark_file():
+    document = {
+        "machine_info": {"node": "secret"},
+        "benchmarks": [
+            {
+                "name": "test_a[x]",
+                "stats": {
+                    "rounds": 3, "min": 1e-3, "q1": 2e-3, "median": 3e-3, "q3": 4e-3, "max": 5e-3,
+                },
+                "extra_info": {"functions": 2},
+            }
+        ],
+    }  # fmt: skip
+    assert store.condensed(document) == {
+        "test_a[x]": {
+            "rounds": 3,
+            "time_ns": {
+                "min": 1_000_000,
+                "lower_quartile": 2_000_000,
+                "median": 3_000_000,
+                "upper_quartile": 4_000_000,
+                "max": 5_000_000,
+            },
+            "functions": 2,
+        }
+    }
+
+
+def test_store_refuses_unknown_names(capsys):
+    with pytest.raises(SystemExit):
+        store.main(["entry"])
+    assert "none of entry_exit, build" in capsys.readouterr().err
+
+
+def test_summary():
+    assert stored.summary([1, 2, 3, 4, 5]) == {
+        "count": 5, "min": 1, "lower_quartile": 2.0, "median": 3.0, "upper_quartile": 4.0, "max": 5,
+    }  # fmt: skip
+
+
+def test_the_benches_run_and_their_record_names_no_host(tmp_path):
+    record = tmp_path / "out.json"
+    run = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", f"--benchmark-json={record}",
+            "benches/suites/test_build.py::test_warm_lookup_in_the_same_process",
+        ],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
+    document = json.loads(record.read_text())
+    assert "node" not in document["machine_info"]
+    assert document["machine_info"]["environment"]["versions"]["torch"]
+    assert list(store.condensed(document)) == ["test_warm_lookup_in_the_same_process"]
+
+
+def test_a_child_that_fails_says_so():
+    from benches.experiments.child import Child
+
+    child = Child()
+    try:
+        assert child.order(do="enter", library="std", functions=None)["ns"] > 0
+        with pytest.raises(RuntimeError, match="the child ended with status 1"):
+            child.order(do="build", library="nowhere")
+    finally:
+        child.close()
