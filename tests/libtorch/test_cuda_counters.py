@@ -162,7 +162,7 @@ def test_every_float_comes_back_from_its_place_in_the_order():
 
 def test_a_row_knows_the_functions_of_its_kernel():
     """``CALLS`` against the source of the kernels: functions, slots, and how often."""
-    tree = ast.parse(inspect.getsource(__import__("pytest_udftorch.cuda_kernels", fromlist=["x"])))
+    tree = ast.parse(inspect.getsource(cuda_kernels))
     known = {f"_{name}" for name in cuda_counters.FUNCTIONS}
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or function.name not in CALLS:
