@@ -37,10 +37,15 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     nearest,
 )
-from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
-from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfFunction, UdfLibrary, find_library
-from pytest_udftorch.native.runtime import pass_plugin, runtime
+from pytest_udftorch.library.description import (
+    DESCRIPTION_FILE,
+    UdfFunction,
+    UdfLibrary,
+    find_library,
+)
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
+from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
+from pytest_udftorch.native.runtime import pass_plugin, runtime
 
 #: Oldest LLVM whose plugin interface the passes are written for.
 OLDEST_LLVM: Final = 16
