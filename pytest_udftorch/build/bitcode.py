@@ -29,18 +29,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.shared import FLAGS, Build, Compiler, build_library, cache_folder, find_compiler, in_cache, library_manifest
+from pytest_udftorch.build.cache import cache_folder, in_cache
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, resolved_form
+from pytest_udftorch.build.shared import Build, build_library, library_manifest
+from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import (
     CacheError,
-    CompilerNotFoundError,
     LibdeviceError,
     SourceCompileError,
 )
-from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary, find_library
-from pytest_udftorch.native.runtime import pass_plugin
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
+from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
+from pytest_udftorch.native.runtime import pass_plugin
 
 # Part of the key: raise it when the script or the map below changes.
 _VERSION: Final = 14
@@ -592,21 +593,6 @@ def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
             f"A UDF calls {', '.join(names)}, which a GPU does not have. Write it without the C "
             "library, or leave the function out of sessions that use Triton."
         )
-
-
-def tool(compiler: Compiler, name: str) -> Path:
-    """Return a tool of the compiler's own LLVM.
-
-    Raises:
-        CompilerNotFoundError: it is not beside the compiler.
-    """
-    beside = compiler.path.resolve().parent / name
-    if not beside.is_file():
-        raise CompilerNotFoundError(
-            f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
-            "version (the package llvm-<version>)."
-        )
-    return beside
 
 
 def _run(command: list[str]) -> str:
