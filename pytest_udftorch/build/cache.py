@@ -65,5 +65,3 @@ def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
                 scratch.replace(folder)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-
-

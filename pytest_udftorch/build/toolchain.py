@@ -158,5 +158,3 @@ def resolve_cpu_level(cpu_level: str | None) -> str:
             f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
         )
     return asked
-
-
