@@ -425,7 +425,7 @@ def test_a_libtorch_without_the_symbols(shifted, monkeypatch):
     """libc10 is a real part of torch that calls log in double precision and nothing else."""
     lean = Binder(runtime(), ("libc10.so",))
     assert {s.symbol for s in lean.slots} <= {"log", "exp", "pow"}
-    monkeypatch.setattr(session, "_binder", lean)
+    monkeypatch.setattr("pytest_udftorch.session.binder._binder", lean)
     with pytest.raises(SymbolsMissingError, match=re.escape("calls float32 'exp'")):
         patched(shifted).__enter__()
 
