@@ -54,7 +54,7 @@ def probe(suite, *args):
     return code, set(modules), re.sub(r"in \d+\.\d+s", "in TIME", output)
 
 
-PLUGIN = ("-p", "pytest_udftorch.plugin")
+PLUGIN = ("-p", "pytest_udftorch.plugin.hooks")
 
 
 def test_no_library_no_effect_and_no_imports(suite):
@@ -66,8 +66,9 @@ def test_no_library_no_effect_and_no_imports(suite):
         assert output.replace(" <- pytest_udftorch", "") == plain
         assert modules - without == {
             "pytest_udftorch",
-            "pytest_udftorch.config",
             "pytest_udftorch.plugin",
+            "pytest_udftorch.plugin.hooks",
+            "pytest_udftorch.plugin.options",
         }
         assert not modules & {"torch", "numpy", "mpmath", "tomllib", "ctypes"}
 
@@ -77,7 +78,7 @@ def test_collect_only_neither_builds_nor_imports_torch(suite):
     both = ("--collect-only", "--udf-lib=std", "--udf-lib=./one")
     code, modules, output = probe(suite, *PLUGIN, *both)
     assert code == 0
-    assert "pytest_udftorch.switching" in modules
+    assert "pytest_udftorch.plugin.switching" in modules
     assert "torch" not in modules
     assert "<Function test_two[one-1]>" in output
     assert "<TestCaseFunction test_three[std]>" in output
@@ -114,7 +115,7 @@ def test_works_without_optional_plugins_of_pytest(suite):
 def test_import_time_of_the_plugin_is_recorded(record_testsuite_property):
     """The figure goes into the JUnit report; what decides it is asserted above."""
     run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import pytest, pytest_udftorch.plugin"],
+        [sys.executable, "-X", "importtime", "-c", "import pytest, pytest_udftorch.plugin.hooks"],
         capture_output=True,
         text=True,
         check=True,
@@ -127,5 +128,5 @@ def test_import_time_of_the_plugin_is_recorded(record_testsuite_property):
             if re.match(r"import time: +\d", line)
         )
     }
-    record_testsuite_property("plugin_import_us", total["pytest_udftorch.plugin"])
-    assert total["pytest_udftorch.plugin"] >= total["pytest_udftorch.config"] > 0
+    record_testsuite_property("plugin_import_us", total["pytest_udftorch.plugin.hooks"])
+    assert total["pytest_udftorch.plugin.hooks"] >= total["pytest_udftorch.plugin.options"] > 0
