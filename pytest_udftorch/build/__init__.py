@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_udftorch.build.shared import (
+    from pytest_udftorch.build.toolchain import (
         Compiler,
         find_compiler,
     )
@@ -17,6 +17,6 @@ __all__ = ["Compiler", "find_compiler"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_udftorch.build import shared
+    from pytest_udftorch.build import toolchain
 
-    return getattr(shared, name)
+    return getattr(toolchain, name)

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pytest plugin."""
+"""The pytest plugin.
+
+An installed package registers :mod:`pytest_udftorch.plugin.hooks` as ``udftorch``. To name this
+package, as ``-p pytest_udftorch.plugin`` does, registers the same hooks under the same name, and
+only once. PYTEST_DONT_REWRITE: nothing here asserts.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import pytest
 
-if TYPE_CHECKING:
-    from pytest_udftorch.plugin.hooks import (
-        PatchedLibtorch,
-    )
+from pytest_udftorch.plugin import hooks
+from pytest_udftorch.plugin.hooks import PatchedLibtorch
 
 __all__ = ["PatchedLibtorch"]
 
+_NAME = "udftorch"  # of the entry point in pyproject.toml
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_udftorch.plugin import hooks
 
-    return getattr(hooks, name)
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Register the hooks, unless the entry point has done so."""
+    if not pluginmanager.has_plugin(_NAME):
+        pluginmanager.register(hooks, _NAME)

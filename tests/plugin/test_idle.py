@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 SUITE = """
 import unittest
 import pytest
@@ -54,7 +56,7 @@ def probe(suite, *args):
     return code, set(modules), re.sub(r"in \d+\.\d+s", "in TIME", output)
 
 
-PLUGIN = ("-p", "pytest_udftorch.plugin.hooks")
+PLUGIN = ("-p", "pytest_udftorch.plugin")
 
 
 def test_no_library_no_effect_and_no_imports(suite):
@@ -112,10 +114,27 @@ def test_works_without_optional_plugins_of_pytest(suite):
     assert suite.run("-p", "no:udftorch", "-k", "nothing").ret == 5
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-p", "pytest_udftorch.plugin"],
+        ["-p", "udftorch", "-p", "pytest_udftorch.plugin"],
+        ["-p", "pytest_udftorch.plugin", "-p", "udftorch"],
+    ],
+)
+def test_a_named_plugin_is_registered_once(suite, args):
+    """The entry point of the installed package is loaded beside the plugin that is named."""
+    suite.write(conftest="pytest_plugins = ['pytest_udftorch.plugin']")
+    suite.write(test_it="def test_it(udf_session): assert udf_session.library.name == 'std'")
+    result = suite.run(*args, "--udf-lib=std")
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*cannot be rewritten*pytest_udftorch.plugin*")
+
+
 def test_import_time_of_the_plugin_is_recorded(record_testsuite_property):
     """The figure goes into the JUnit report; what decides it is asserted above."""
     run = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import pytest, pytest_udftorch.plugin.hooks"],
+        [sys.executable, "-X", "importtime", "-c", "import pytest, pytest_udftorch.plugin"],
         capture_output=True,
         text=True,
         check=True,
@@ -128,5 +147,5 @@ def test_import_time_of_the_plugin_is_recorded(record_testsuite_property):
             if re.match(r"import time: +\d", line)
         )
     }
-    record_testsuite_property("plugin_import_us", total["pytest_udftorch.plugin.hooks"])
-    assert total["pytest_udftorch.plugin.hooks"] >= total["pytest_udftorch.plugin.options"] > 0
+    record_testsuite_property("plugin_import_us", total["pytest_udftorch.plugin"])
+    assert total["pytest_udftorch.plugin"] >= total["pytest_udftorch.plugin.options"] > 0
