@@ -11,7 +11,6 @@ import difflib
 from collections.abc import Iterable
 
 __all__ = [
-    "BenchFormatError",
     "CacheError",
     "CompileRunningError",
     "CompiledElsewhereError",
