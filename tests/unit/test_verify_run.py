@@ -19,7 +19,7 @@ from pytest_udftorch.verify import candidate, certificate
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.journal import Journal, UnfinishedRunError
 from pytest_udftorch.verify.reference import native
-from pytest_udftorch.verify.reference.native import ReferenceMissingError
+from pytest_udftorch.verify.reference.checker import ReferenceMissingError
 
 #: Chunks of 2**16 inputs around 1, where the C library's functions have results of all kinds.
 BITS = 16
