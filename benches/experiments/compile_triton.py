@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch.planning.executors import capture
+from pytest_udftorch.planning.cuda_graph import capture
 from pytest_udftorch.timing.statistics import median
 from pytest_udftorch.timing.timers import DeviceMissingError, SyncTimer, describe_device
 

@@ -37,7 +37,8 @@ from torch.utils import _pytree as pytree
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning import executors as registry
 from pytest_udftorch.planning import plans, roofline
-from pytest_udftorch.planning.executors import capture
+from pytest_udftorch.planning.cuda_graph import capture
+from pytest_udftorch.planning.executor import convert, to_channels_last
 from pytest_udftorch.planning.fusion import UntraceableModelError
 from pytest_udftorch.planning.pairs import (
     Member,
@@ -278,7 +279,7 @@ class _Bench:
                 # cannot take it (a view of the pixels) still serves after other neighbours; FX
                 # would print why it cannot.
                 with contextlib.suppress(RuntimeError), contextlib.redirect_stderr(io.StringIO()):
-                    call(*registry.to_channels_last(arguments))
+                    call(*to_channels_last(arguments))
             key = f"{first}:{stop} {name}"
             self.compile_ns[key] = time.perf_counter_ns() - before
             self._made[choice] = call
@@ -541,7 +542,7 @@ def oracle(
     if device is not None:
         target = require_device(device)
         model = copied(model).to(target)
-        arguments = registry.convert(arguments, lambda t: t.to(target))
+        arguments = convert(arguments, lambda t: t.to(target))
     home = _home(arguments)
     if home.type not in EXECUTORS:
         require_device(home)
@@ -904,7 +905,7 @@ def _contest(
             with compiling():
                 chain = bench.chain(segments)
                 call = capture(chain, inputs) if suffix else _guarded(chain)
-                results = [registry.convert(call(*inputs), torch.clone) for _ in range(2)]
+                results = [convert(call(*inputs), torch.clone) for _ in range(2)]
         except Exception as error:
             problems[name] = f"{type(error).__name__}: {str(error)[:300]}"
             continue
