@@ -26,11 +26,11 @@ from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
 from pytest_udftorch.planning.executor import Executor, ExecutorUnavailableError, convert
 from pytest_udftorch.planning.executors import resolve
+from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.layers import PairInputError, compiled_part, positional
 from pytest_udftorch.timing.timers import (
     Comparison,
     Interruptible,
-    describe_device,
     require_device,
     sync_timer,
     untyped,
