@@ -171,10 +171,6 @@ class NoProfileError(UdfError):
     """There is no profile where one was asked for: none was written, or profiling is off."""
 
 
-class BenchFormatError(UdfError):
-    """A JSON file holds no result of a bench that a report can draw, or is not whole."""
-
-
 class PackageMissingError(UdfError):
     """An optional package is needed for what was asked."""
 

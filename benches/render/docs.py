@@ -331,7 +331,7 @@ def _cuda(name: str) -> Callable[[Results], str]:
 
     def render(results: Results) -> str:
         if not results.has(name):
-            return f"Not measured yet: `python -m benches.{name}`.\n"
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
         return render_cuda.TABLES[name](results[name])
 
     return render

@@ -6,7 +6,7 @@ without fusing a multiplication into an addition (``enable_fp_fusion=False``); w
 compiler of torch's CPU kernels fuses, ``tl.fma`` is written. Division is ``div_rn``: Triton's
 ``/`` is an approximation.
 
-The functions come from the session's libdevice (``bitcode.SPLIT``) as fast path, doubt and
+The functions come from the session's libdevice (``libdevice.SPLIT``) as fast path, doubt and
 accurate path, so that a thread computes the fast paths of its elements side by side. One
 function call of libdevice for each element would put a branch after each.
 
@@ -24,7 +24,7 @@ from triton.language import core
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import globaltimer, smid
 
-from pytest_udftorch.build.bitcode import SPLIT
+from pytest_udftorch.build.libdevice import SPLIT
 from pytest_udftorch.cuda import counters as cuda_counters
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.records import file as record

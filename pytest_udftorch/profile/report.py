@@ -170,7 +170,7 @@ def page(sections: Sequence[str], *, title: str) -> str:
         sections: HTML; empty ones are left out.
         title: text of the browser's window.
     """
-    folder = files("pytest_udftorch") / "page"
+    folder = files("pytest_udftorch.profile") / "page"
     style = (folder / "report.css").read_text(encoding="utf-8")
     script = (folder / "report.js").read_text(encoding="utf-8")
     return "\n".join(

@@ -162,7 +162,9 @@ def test_every_float_comes_back_from_its_place_in_the_order():
 
 def test_a_row_knows_the_functions_of_its_kernel():
     """``CALLS`` against the source of the kernels: functions, slots, and how often."""
-    tree = ast.parse(inspect.getsource(__import__("pytest_udftorch.cuda_kernels", fromlist=["x"])))
+    from pytest_udftorch.cuda import kernels as cuda_kernels
+
+    tree = ast.parse(inspect.getsource(cuda_kernels))
     known = {f"_{name}" for name in cuda_counters.FUNCTIONS}
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or function.name not in CALLS:
