@@ -6,19 +6,14 @@ docs/profile.md describes the format.
 
 from __future__ import annotations
 
-from pytest_udftorch.records.file import (
+from pytest_udftorch.records.file import VERSION, Loss, ProfileFile, ProfileWriter, new_path, read
+from pytest_udftorch.records.layout import (
     CELL,
     EVENT,
     EVENT_FLAGS,
     OPERATOR,
-    VERSION,
-    Loss,
-    ProfileFile,
-    ProfileWriter,
     StringTable,
     empty_cells,
-    new_path,
-    read,
 )
 
 __all__ = [

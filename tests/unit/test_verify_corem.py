@@ -18,7 +18,7 @@ from pytest_udftorch.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.candidate import source_sha256
-from pytest_udftorch.verify.reference.native import (
+from pytest_udftorch.verify.reference.checker import (
     FORM_NUMBERS,
     LLVM_FOLDERS,
     Job,
