@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pytest_udftorch.verify.reference.native import (
+from pytest_udftorch.verify.reference.checker import (
     Inputs,
     LlvmLibc,
     ReferenceBuildError,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reach table: what it finds, that it sees a partial swap, and what is stored."""
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from torch.nn import functional as F
 from pytest_udftorch import find_library
 from pytest_udftorch.reach import table as reach
 from pytest_udftorch.reach.catalogue import (
-    DTYPES,
     SHAPES,
+    TENSOR_DTYPES,
     Operator,
     groups,
     operators,
@@ -43,7 +44,7 @@ def exp_rows():
 def test_exp_is_reached_in_every_layout_and_dtype(exp_rows):
     forward = only(exp_rows, direction="forward")
     assert {r.layout for r in forward} == set(SHAPES)
-    assert {r.dtype for r in forward} == set(DTYPES)
+    assert {r.dtype for r in forward} == set(TENSOR_DTYPES)
     for row in forward:
         if row.layout == "empty":
             assert row.outcome == "no elements"
