@@ -4,9 +4,33 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
 
 Layer = TypeVar("Layer")
+
+# A timer may interrupt again and again; a step that fails by itself does so at the first try.
+_TRIES: Final = 100
+
+
+def insist(step: Callable[[], None]) -> None:
+    """Repeat a step until it ends without an error, then raise the first error, if any.
+
+    An interrupt in the middle of restoring (a signal handler that raises) is raised only when
+    everything is restored.
+
+    Args:
+        step: does what is left to do, or nothing.
+    """
+    first: BaseException | None = None
+    for _ in range(_TRIES):
+        try:
+            step()
+            break
+        except BaseException as error:
+            first = first or error
+    if first is not None:
+        raise first
 
 
 class Stacked(ABC, Generic[Layer]):
@@ -34,4 +58,10 @@ class Stacked(ABC, Generic[Layer]):
         """Take the layer of ``owner`` out, wherever it lies."""
         with self.lock:
             self._layers = [(o, layer) for o, layer in self._layers if o is not owner]
+            self._apply()
+
+    def reset(self) -> None:
+        """Take out every layer, whoever owns it."""
+        with self.lock:
+            self._layers = []
             self._apply()

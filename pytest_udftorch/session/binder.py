@@ -18,7 +18,7 @@ from pytest_udftorch.compat import import_torch
 from pytest_udftorch.errors import RestoreError, SymbolsMissingError, TorchNotFoundError
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.native.runtime import Runtime, Slot, runtime
-from pytest_udftorch.overrides.stacked import Stacked
+from pytest_udftorch.overrides.stacked import Stacked, insist
 
 #: The objects whose calls are rebound; torch's bundled third-party libraries are not.
 TORCH_OBJECTS: Final = (
@@ -72,9 +72,12 @@ class Binder(Stacked[Mapping[str, int]]):
         for symbol in self.symbols.values():
             self._groups.setdefault((symbol.function, symbol.dtype), []).append(symbol)
         self._called = {slot.symbol for slot in self.slots}
-        self._counted: list[frozenset[str]] = []
+        self._counted: dict[object, frozenset[str]] = {}
         self._stock: dict[Slot, int] = {}  # what a slot held before the first session
         self._ours: dict[Slot, int] = {}  # what we stored in it
+        # What we ever stored, and whether an interrupt left the two above in doubt.
+        self._stored: set[int] = set()
+        self._in_doubt = False
 
     def symbols_of(self, function: str, dtype: str) -> list[Symbol]:
         """Return the symbols that libtorch calls for ``function``; empty if it calls none."""
@@ -106,35 +109,44 @@ class Binder(Stacked[Mapping[str, int]]):
         """
         chosen = frozenset(names)
         calls: dict[str, int] = {}
-        with self.lock:
-            self._counted.append(chosen)
-            try:
+        owner = object()
+
+        def leave() -> None:
+            with self.lock:
+                self._counted.pop(owner, None)
+                self._apply()
+
+        try:
+            with self.lock:
+                self._counted[owner] = chosen
                 self._apply()
                 before = {n: self.hits(self.symbols[n]) for n in chosen}
-            except BaseException:
-                self._counted.remove(chosen)
-                self._apply()
-                raise
+        except BaseException:
+            insist(leave)
+            raise
         try:
             yield calls
         finally:
-            with self.lock:
-                self._counted.remove(chosen)
-                self._apply()
-                for name in sorted(chosen):
-                    count = self.hits(self.symbols[name]) - before[name]
-                    if count:
-                        calls[name] = count
+            insist(leave)
+            for name in sorted(chosen):
+                count = self.hits(self.symbols[name]) - before[name]
+                if count:
+                    calls[name] = count
+
+    def reset(self) -> None:
+        """Make every slot stock again, whoever holds it."""
+        self._counted.clear()
+        super().reset()
 
     def _wanted(self) -> dict[Slot, int]:
-        """Return the value each slot shall hold; slots left out shall be as found."""
+        """Return slot -> the value it should hold; slots not listed keep their stock value."""
         chosen: dict[Slot, int] = {}
         for _, layer in self._layers:
             for slot in self.slots:
                 found = layer.get(slot_name(slot), layer.get(slot.symbol))
                 if found is not None:
                     chosen[slot] = found
-        counted = frozenset().union(*self._counted)
+        counted = frozenset().union(*self._counted.values())
         wanted: dict[Slot, int] = {}
         for slot in self.slots:
             target = chosen.get(slot, 0)
@@ -166,6 +178,8 @@ class Binder(Stacked[Mapping[str, int]]):
 
     def _apply(self) -> None:
         wanted = self._wanted()
+        if self._in_doubt:
+            self._look()
         change = [s for s in self.slots if wanted.get(s, 0) != self._ours.get(s, 0)]
         if not change:
             return
@@ -176,6 +190,8 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._stock[slot] = value
             expected.append(self._ours.get(slot, value))
         desired = [wanted.get(slot) or self._stock[slot] for slot in change]
+        self._stored.update(wanted.values())
+        self._in_doubt = True
         found = self.native.exchange(change, expected, desired)
         foreign = []
         for slot, value, before in zip(change, found, expected, strict=True):
@@ -186,6 +202,7 @@ class Binder(Stacked[Mapping[str, int]]):
             else:
                 self._ours.pop(slot, None)
                 self._stock.pop(slot, None)
+        self._in_doubt = False
         if foreign:
             names = ", ".join(sorted({s.symbol for s in foreign}))
             raise RestoreError(
@@ -193,6 +210,16 @@ class Binder(Stacked[Mapping[str, int]]):
                 "left as they are and everything else was put in order. Close the other tool's "
                 "hook before the session, or open the session around it."
             )
+
+    def _look(self) -> None:
+        """Read from the slots themselves what an interrupted change has done."""
+        for slot, value in zip(self.slots, self.native.read(self.slots), strict=True):
+            if value in self._stored:
+                self._ours[slot] = value
+                self._stock.setdefault(slot, self.stock_address(slot))
+            else:
+                self._ours.pop(slot, None)
+                self._stock.pop(slot, None)
 
     def _rebind_changed(self, slot: Slot, value: int, wanted: int | None) -> bool:
         """Handle a slot that no longer holds what we left there; True if it is foreign.

@@ -40,6 +40,7 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.overrides import canary, dispatcher, operator_udfs
+from pytest_udftorch.overrides.stacked import insist
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
 
 if TYPE_CHECKING:
@@ -126,9 +127,9 @@ class Session:
         with bound.lock:
             try:
                 if self._profiling is not None:
-                    from pytest_udftorch.profile.collect import check_free
+                    from pytest_udftorch.profile.forks import active
 
-                    check_free()
+                    active.check_free()
                 layer, operators = self._layer(bound), self._operator_layer()
                 bound.push(self, layer)
                 self._verify(bound)
@@ -139,10 +140,8 @@ class Session:
                 self._state = "open"
                 _compilers_follow(bound, wait=False)
             except BaseException:
+                insist(self._restore)
                 self._state = "closed"
-                dispatcher.overrides.remove(self)
-                bound.remove(self)
-                _compilers_follow(bound, wait=True)
                 raise
         return self
 
@@ -158,15 +157,21 @@ class Session:
     def close(self) -> None:
         """Restore; does nothing when the session is not open."""
         if self._state == "open":
-            self._state = "closed"
-            bound = binder()
-            with contextlib.ExitStack() as stack:
-                stack.enter_context(bound.lock)
-                stack.callback(_compilers_follow, bound, wait=True)
-                stack.callback(bound.remove, self)
-                stack.callback(dispatcher.overrides.remove, self)
-                if self._collector is not None:
-                    self._collector.stop()
+            try:
+                insist(self._restore)
+            finally:
+                self._state = "closed"
+
+    def _restore(self) -> None:
+        """Take what this session has put into the process out of it; can be repeated."""
+        bound = binder()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(bound.lock)
+            stack.callback(_compilers_follow, bound, wait=True)
+            stack.callback(bound.remove, self)
+            stack.callback(dispatcher.overrides.remove, self)
+            if self._collector is not None:
+                self._collector.stop()
 
     @property
     def profile(self) -> Profile:
@@ -179,7 +184,7 @@ class Session:
 
     @property
     def collector(self) -> Collector:
-        """The records as they are; see :mod:`pytest_udftorch.collect`.
+        """The records as they are; see :mod:`pytest_udftorch.profile.collect`.
 
         Raises:
             SessionStateError: as from :attr:`profile`.

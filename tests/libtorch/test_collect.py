@@ -22,7 +22,7 @@ from pytest_udftorch.errors import (
     ProfileDepthError,
     SessionStateError,
 )
-from pytest_udftorch.profile import collect
+from pytest_udftorch.profile import collect, forks, modules
 from pytest_udftorch.profile.aggregate import Profile
 from pytest_udftorch.records import layout as fields
 from pytest_udftorch.session.binder import binder
@@ -74,7 +74,7 @@ def _as_before():
     assert nn.Module.__call__ is call
     for slot, old, new in zip(watched, slots, bound.native.read(watched), strict=True):
         assert new == old or new == bound.native.resolve(slot), slot
-    assert collect._active is None
+    assert forks.active.collector is None
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -408,13 +408,13 @@ def test_a_gradient_taken_inside_a_module_belongs_to_its_own_layer(library):
 
 def test_modules_are_named_only_while_a_session_watches_them(library, monkeypatch):
     asked = []
-    find = collect._Modules._find
+    find = modules.ModuleNames._find
 
     def counted(self, module, caller):
         asked.append(type(module).__name__)
         return find(self, module, caller)
 
-    monkeypatch.setattr(collect._Modules, "_find", counted)
+    monkeypatch.setattr(modules.ModuleNames, "_find", counted)
     model = Small()
     with patched(library, ("exp",), profile=True):
         model(torch.ones(2, 8))

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of modules, which only Python knows."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.native.runtime import Cells
+from pytest_udftorch.profile.observer import Observer
+
+
+class ModuleNames:
+    """Names modules, while it is entered, for the observer, which sees them being called."""
+
+    def __init__(self, cells: Cells, observer: Observer) -> None:
+        self._cells = cells
+        self._observer = observer
+        self._ids: dict[int, int] = {}  # id(module) -> id of its name
+        self._roots: dict[int, int] = {}  # id(module) -> id(the root it was named under)
+        self._taken: dict[str, int] = {}  # name -> id(module)
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        import torch
+        from torch.fx import GraphModule
+
+        self._graph = GraphModule
+        if not self._observer.watch_modules(torch.nn.Module.__call__, self._find):
+            raise UdfError(
+                "Another tool put something that is not a Python function in the place of "
+                "torch.nn.Module.__call__, so the profiler cannot see which module is being "
+                "called. Close the other tool first."
+            )
+
+    def __exit__(self, *exception: object) -> None:
+        self._observer.leave_modules()
+
+    def _find(self, module: Any, caller: int) -> int:
+        """Name a module that was not called before, and those below it."""
+        with self._lock:
+            if id(module) not in self._ids and not caller:
+                self._walk(module)
+            if id(module) not in self._ids:
+                if caller and isinstance(module, self._graph):
+                    # Compiled from the module that is being called, and no part of it.
+                    self._remember(module, caller, module)
+                else:
+                    self._name(module, type(module).__name__, module)
+            return self._ids[id(module)]
+
+    def _walk(self, root: Any) -> None:
+        """Name a root and everything below: ``features.3.elu``, the root by its class."""
+        below = {path.removeprefix("_orig_mod."): m for path, m in root.named_modules()}
+        mine = {id(m) for m in below.values()}
+        own = type(root).__name__
+        if "_orig_mod" in below:  # a compiled module stands for the one in it
+            inner = below.pop("_orig_mod")
+            own = type(inner).__name__
+            self._name(inner, own, root)
+        fresh = {
+            path: m
+            for path, m in below.items()
+            if path and (id(m) not in self._ids or self._roots[id(m)] in mine)
+        }
+        # Two models that are alive at once may have layers of the same path.
+        prefix, number = "", 1
+        while any(self._taken.get(prefix + p, id(m)) != id(m) for p, m in fresh.items()):
+            prefix = f"{own}." if number == 1 else f"{own}#{number}."
+            number += 1
+        for path, m in fresh.items():
+            self._name(m, prefix + path, root)
+        self._name(root, own, root)
+
+    def _name(self, module: Any, text: str, root: Any) -> None:
+        self._taken.setdefault(text, id(module))
+        self._remember(module, self._cells.intern(text), root)
+
+    def _remember(self, module: Any, number: int, root: Any) -> None:
+        key = id(module)
+        self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
+        self._roots[key] = id(root)
+        self._ids[key] = number
+        self._observer.forget(key)
+
+    def _forget(self, key: int) -> None:
+        # The address may be another module's next.
+        with self._lock:
+            self._observer.forget(key)
+            self._ids.pop(key, None)
+            self._roots.pop(key, None)
+            self._alive.pop(key, None)
+            for text in [t for t, owner in self._taken.items() if owner == key]:
+                del self._taken[text]
