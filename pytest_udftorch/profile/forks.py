@@ -24,6 +24,9 @@ from pytest_udftorch.records import file as record
 class Forked(Protocol):
     """A collector, as a fork sees it."""
 
+    def stop(self) -> None:
+        """Put everything back."""
+
     def before_fork(self) -> None:
         """Make ready in the parent."""
 
@@ -72,6 +75,11 @@ class Active:
     def release(self) -> None:
         """Make the place free; it may be free already."""
         self.collector = None
+
+    def reset(self) -> None:
+        """Stop the collector, if one is active."""
+        if self.collector is not None:
+            self.collector.stop()
 
     def _before_fork(self) -> None:
         if self.collector is not None:

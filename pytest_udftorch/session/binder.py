@@ -251,6 +251,8 @@ def binder() -> Binder:
         TorchNotFoundError: torch cannot be imported or has no libtorch_cpu.so.
     """
     global _binder
+    if _binder is not None:
+        return _binder
     with _binder_lock:
         if _binder is None:
             torch = import_torch()
