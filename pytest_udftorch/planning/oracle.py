@@ -32,8 +32,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning import executors as registry
 from pytest_udftorch.planning import plans, roofline
@@ -55,6 +55,8 @@ from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.layers import positional
 from pytest_udftorch.timing.statistics import FEWEST_RUNS, median
 from pytest_udftorch.timing.timers import Comparison, SyncTimer, cuda_event, require_device, untyped
+
+pytree: Any = compat.pytree()
 
 __all__ = [
     "JournalError",
