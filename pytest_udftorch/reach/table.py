@@ -574,7 +574,7 @@ def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
         "functions.",
         "",
         "Besides CPU operators: what is compiled inside a session has its functions inside, see "
-        "[compiled.md](compiled.md). What is overridden of eager CUDA stands at the end.",
+        "[compiled.md](../compiled.md). What is overridden of eager CUDA stands at the end.",
         "",
         "## Not reached, and why",
         "",

@@ -343,7 +343,7 @@ def tab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")
     written = folder / "report.html"
     written.write_text(page(*RESULTS), encoding="utf-8")
-    with browser.page(path, folder / "profile") as tab:
+    with browser.page(path) as tab:
         tab.size(1200)
         tab.open(written.as_uri())
         yield tab
