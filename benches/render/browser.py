@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A page in a headless Chromium: the installed one, driven by Playwright, with the network off."""
 
 from __future__ import annotations

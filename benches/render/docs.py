@@ -26,13 +26,12 @@ from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
 from benches.render.markdown import table
-from pytest_udftorch import UdfError
-from pytest_udftorch.cuda.operators import reached
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.reach import table as reach
-from pytest_udftorch.timing.environment import caption
-from pytest_udftorch.verify.certificate import Certificate, comparison_table
-from pytest_udftorch.verify.certificate import load as load_certificate
+from pytest_udftorch import UdfError, reach, record
+from pytest_udftorch.certificates import Certificate, comparison_table
+from pytest_udftorch.certificates import load as load_certificate
+from pytest_udftorch.cuda import reached
+from pytest_udftorch.environment import caption
+from pytest_udftorch.library import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
@@ -278,8 +277,6 @@ def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
 
 def profile_structs(results: Results) -> str:
     """Return the bytes of the records of a profile; they come from the dtypes themselves."""
-    from pytest_udftorch.records import file as record
-
     kinds = {"u": "unsigned", "f": "float"}
     parts = []
     for name in ("CELL", "OPERATOR", "EVENT"):

@@ -19,9 +19,8 @@ from torch.nn import functional as F
 from benches.data import mnist
 from benches.data.models.lenet import LeNet
 from benches.render import browser
-from pytest_udftorch import patched
-from pytest_udftorch.profile import report
-from pytest_udftorch.profile.aggregate import Profile
+from pytest_udftorch import patched, report
+from pytest_udftorch.profile import Profile
 
 DEFAULT = Path(__file__).parents[2] / "docs" / "results" / "report.png"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The experiments on torch.compile, a bench for each device and case."""
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benches.experiments import (
     compile_transformers,
     experiment,
 )
-from pytest_udftorch.timing.timers import DeviceMissingError, require_device
+from pytest_udftorch.timers import DeviceMissingError, require_device
 
 #: The experiments, and the entries of a row that must not be empty beside its speed-ups.
 EXPERIMENTS = (
