@@ -22,9 +22,9 @@ import torchvision
 
 from benches.experiments.experiment import differing, missing_folder, save, turn
 from pytest_udftorch import UdfError, layers
-from pytest_udftorch.environment import describe_device
 from pytest_udftorch.pairs import model_pair
 from pytest_udftorch.statistics import median
+from pytest_udftorch.timers import describe_device
 
 MODELS = ["alexnet", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "densenet121"]
 

@@ -33,8 +33,9 @@ from pytest_udftorch.certificates import Certificate, Run
 from pytest_udftorch.certificates import load as load_certificate
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.cuda import BARE
-from pytest_udftorch.environment import describe, describe_device
+from pytest_udftorch.environment import describe
 from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.timers import describe_device
 
 CANONICAL_NAN = 0x7FC00000
 SLAB_BITS = 28

@@ -38,10 +38,9 @@ from typing import Any, Final
 import torch
 
 from pytest_udftorch import UdfError
-from pytest_udftorch.environment import describe_device
 from pytest_udftorch.pairs import ModelPair
 from pytest_udftorch.statistics import FEWEST_RUNS, median
-from pytest_udftorch.timers import Comparison, SyncTimer, require_device
+from pytest_udftorch.timers import Comparison, SyncTimer, describe_device, require_device
 
 Case = dict[str, Any]
 Call = Callable[[], Any]
