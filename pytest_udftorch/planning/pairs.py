@@ -383,7 +383,7 @@ class ModelPair(Interruptible):
         """
         timer = sync_timer(self.device, **options)
         calls = {name: self._bind(name) for name in self.working}
-        with torch.no_grad(), _limits():
+        with torch.no_grad(), recompile_limits():
             self.timing = timer.compare(calls)
         return self.timing
 
@@ -425,7 +425,8 @@ class ModelPair(Interruptible):
         return result
 
 
-def _limits() -> Any:
+def recompile_limits() -> Any:
+    """Return a context in which code of many members stays compiled."""
     return untyped(torch._dynamo.config.patch)(
         recompile_limit=RECOMPILE_LIMIT, accumulated_recompile_limit=RECOMPILE_LIMIT
     )
@@ -501,7 +502,7 @@ def _make(
         example, first, second = (copies(inputs) for _ in range(3))
         wait()
         before = time.perf_counter_ns()
-        with torch.no_grad(), _limits():
+        with torch.no_grad(), recompile_limits():
             call = executor.make_callable(own, example)
             member.stage = "first call"
             # Replays overwrite their outputs, so the compared ones are copies.
