@@ -31,7 +31,7 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
-from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, operators, place, spread
+from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, place, spread
 from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import patched, trace
 from pytest_udftorch.timing.environment import caption, describe
@@ -53,7 +53,7 @@ class ReachRow:
     """One line of the table.
 
     Attributes:
-        operator: as in ``operators.Operator.name``.
+        operator: as in ``catalogue.Operator.name``.
         direction: ``forward`` or ``backward`` (of a forward pass under stock functions).
         dtype: the tensor's.
         layout: the tensor's.
@@ -399,8 +399,9 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
         ReachError: an unknown name.
     """
     from pytest_udftorch.errors import nearest
+    from pytest_udftorch.reach.operators import OPERATORS
 
-    known = {op.name: op for op in operators()}
+    known = {op.name: op for op in OPERATORS}
     chosen: set[str] = set()
     for name in only or ():
         found = {name} & set(known) or {n for n in known if _function(n) == _function(name)}

@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 from pytest_udftorch import build_library, find_library, patched
 from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.reach.catalogue import Operator, groups, operators, spread
+from pytest_udftorch.reach.catalogue import Operator, groups, spread
+from pytest_udftorch.reach.operators import OPERATORS
 from pytest_udftorch.reach.table import REASONS
 
 COREM = find_library("corem").function_names
@@ -189,7 +190,7 @@ EXPLAINED = {name for reason in REASONS for name in reason.operators}
 def built_on(have: tuple[str, ...]) -> list[Operator]:
     """The operators of the reach table whose every function is in ``have``."""
     found = []
-    for op in operators():
+    for op in OPERATORS:
         needed = groups(op.needs) + groups(op.needs_backward or "")
         if (
             needed
