@@ -6,44 +6,36 @@ C++ compiler: a script that calls clang with the pass. The name of the folder is
 that it depends on, so whoever keys a cache by the compiler's path keeps different functions
 apart.
 The bitcode is made when the script first compiles something.
-
-For CUDA the scalar forms are compiled once more, for NVPTX, and put into a copy of the bitcode
-library ``libdevice`` that triton ships, in place of the bodies of ``__nv_expf`` and its kin.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib.util
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.shared import FLAGS, Build, Compiler, build_library, cache_folder, find_compiler, in_cache, library_manifest
-from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, resolved_form
+from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.selection import Part, cuda_id
+from pytest_udftorch.build.shared import Build, build_library, library_manifest
+from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import (
     CacheError,
-    CompilerNotFoundError,
-    LibdeviceError,
     SourceCompileError,
 )
-from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
-from pytest_udftorch.library.description import UdfFunction, UdfLibrary, find_library
-from pytest_udftorch.native.runtime import pass_plugin
+from pytest_udftorch.library.description import UdfFunction, UdfLibrary
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
+from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
+from pytest_udftorch.native.runtime import pass_plugin
 
-# Part of the key: raise it when the script or the map below changes.
-_VERSION: Final = 14
 _SCRIPT: Final = "udf-clang++"
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
@@ -54,21 +46,6 @@ _INTRINSICS: Final = {
     "atan2": 20,
 }
 _LETTERS: Final = {"float32": "f32", "float64": "f64"}
-
-
-@dataclass(frozen=True)
-class Part:
-    """Functions taken from one build.
-
-    Attributes:
-        build: the compiled library.
-        functions: (torch's name, dtype) of each.
-        cuda_form: what was asked for on GPUs: ``double``, ``float-float`` or ``auto``.
-    """
-
-    build: Build
-    functions: tuple[tuple[str, str], ...]
-    cuda_form: str = DOUBLE
 
 
 def targets(function: str, dtype: str, cpu_level: str) -> dict[str, str]:
@@ -87,12 +64,6 @@ def targets(function: str, dtype: str, cpu_level: str) -> dict[str, str]:
             if form.startswith("v"):
                 found[f"llvm.{function}.{form}{letters}"] = known.export(dtype, form)
     return found
-
-
-def selection_id(parts: Iterable[Part]) -> str:
-    """Return 16 hex digits that name a selection by its content."""
-    facts = [_VERSION, *((p.build.build_id, p.functions) for p in parts)]
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def compiler_for(parts: tuple[Part, ...]) -> Path:
@@ -209,7 +180,7 @@ def _compile(
         for name, dtype in keys:
             replaced |= targets(name, dtype, level)
         flags = (*FLAGS, *CPU_LEVELS[level][0])
-        jobs += _jobs(scratch, len(jobs), build, build.library, keys, compiler, flags)
+        jobs += bitcode_jobs(scratch, len(jobs), build, build.library, keys, compiler, flags)
         if build.profiled and not observed:
             observed = True
             jobs.append(
@@ -223,7 +194,7 @@ def _compile(
     return [Path(job[-1]) for job in jobs], replaced
 
 
-def _jobs(
+def bitcode_jobs(
     scratch: Path,
     first: int,
     build: Build,
@@ -273,340 +244,6 @@ def _jobs(
             ]
         )  # fmt: skip
     return jobs
-
-
-# CUDA --------------------------------------------------------------------------------
-
-#: NVPTX has a fused multiply-add; sources ask for it by the macro that x86 compilers set.
-_CUDA_FLAGS: Final = (
-    "--target=nvptx64-nvidia-cuda", "-march=sm_80", "-nogpulib", "-ffreestanding",
-    "-Wno-unknown-cuda-version", "-D__FMA__=1",
-)  # fmt: skip
-_NOT_CUDA: Final = frozenset(("-fPIC",))
-
-#: LLVM's intrinsics of functions of math that are no instructions of a GPU, or approximate ones.
-_NO_INSTRUCTION: Final = frozenset((*FUNCTIONS, "exp10", "powi", "sincos"))
-
-#: What the kernels of eager CUDA call instead of ``__nv_expf``: the fast path's result, whether
-#: it is not to be trusted, and the accurate path's result. A thread then computes the fast
-#: paths of its elements side by side, and has one branch for the rare others.
-SPLIT: Final = {"value": "float", "hard": "i32", "rest": "float"}
-
-#: Where a function whose fast path leaves it to the accurate one has no value: one that claims to
-#: be correctly rounded is NaN there, and a thread need not branch for it. Half of all floats are
-#: outside the domain of log. The conditions are false for NaN, which the accurate path answers.
-_OUTSIDE: Final = {
-    **dict.fromkeys(("log", "log2", "log10"), "x < 0"),
-    "log1p": "x < -1",
-    "acosh": "x < 1",
-    "atanh": "__builtin_fabsf(x) > 1",
-}
-
-# Division and square root without a branch, for normal operands (and zero under the root).
-# They stand in fast paths only, whose error bounds leave room for two units in the last place.
-# The approximations start with 20 bits; one step of third order gives 60.
-_BRANCHLESS: Final = {
-    "fdiv double (\\S+), (\\S+)": "call double @__udf_divide(double \\1, double \\2)",
-    "call double @llvm.sqrt.f64\\(double (\\S+)\\)": "call double @__udf_root(double \\1)",
-}
-_BRANCHLESS_BODIES: Final = """
-declare double @llvm.nvvm.rcp.approx.ftz.d(double)
-declare double @llvm.nvvm.rsqrt.approx.d(double)
-define internal double @__udf_divide(double %a, double %b) alwaysinline {
-  %n = fneg double %b
-  %r0 = call double @llvm.nvvm.rcp.approx.ftz.d(double %b)
-  %e = call double @llvm.fma.f64(double %n, double %r0, double 1.0)
-  %s = call double @llvm.fma.f64(double %e, double %e, double %e)
-  %r = call double @llvm.fma.f64(double %r0, double %s, double %r0)
-  %q = fmul double %a, %r
-  ret double %q
-}
-define internal double @__udf_root(double %x) alwaysinline {
-  %r = call double @llvm.nvvm.rsqrt.approx.d(double %x)
-  %s = fmul double %x, %r
-  %n = fneg double %s
-  %e = call double @llvm.fma.f64(double %n, double %r, double 1.0)
-  %p = call double @llvm.fma.f64(double %e, double 0.375, double 0.5)
-  %d = fmul double %s, %e
-  %y = call double @llvm.fma.f64(double %d, double %p, double %s)
-  %zero = fcmp oeq double %x, 0.0
-  %root = select i1 %zero, double %x, double %y
-  ret double %root
-}
-"""
-
-
-def cuda_sources(part: Part) -> list[tuple[UdfLibrary, tuple[tuple[str, str], ...]]]:
-    """Return libraries, and which float32 functions of a part a GPU gets from each."""
-    library = part.build.library
-    keys = tuple(key for key in part.functions if key[1] == "float32")
-    if library.float_float is None or resolved_form(part.cuda_form) != FLOAT_FLOAT:
-        return [(library, keys)]
-    pairs = find_library(library.float_float)
-    inside = tuple(key for key in keys if key in pairs.functions)
-    outside = tuple(key for key in keys if key not in pairs.functions)
-    return [(source, found) for source, found in ((pairs, inside), (library, outside)) if found]
-
-
-def cuda_forms(part: Part) -> dict[str, str]:
-    """Return float32 function -> the form that a GPU gets, ``double`` or ``float-float``."""
-    forms = {}
-    for library, keys in cuda_sources(part):
-        form = DOUBLE if library is part.build.library else FLOAT_FLOAT
-        forms.update({name: form for name, _ in keys})
-    return {name: forms[name] for name, dtype in part.functions if dtype == "float32"}
-
-
-def cuda_id(parts: Iterable[Part]) -> str:
-    """Return 16 hex digits that name a selection as GPUs get it, by its content."""
-    parts = tuple(parts)
-    facts: list[Any] = [selection_id(parts)]
-    for part in parts:
-        for library, keys in cuda_sources(part):
-            if library is not part.build.library:
-                state = tuple((p, os.stat(p).st_mtime_ns) for p in library.source_files())
-                found = [library.functions[key] for key in keys]
-                names = [(f.name, f.scalar, f.fast, f.accurate) for f in found]
-                facts.append([_content(library.folder, state), names])
-    if len(facts) == 1:
-        return str(facts[0])
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-@functools.lru_cache(maxsize=8)
-def _content(folder: Path, state: tuple[tuple[str, int], ...]) -> str:
-    digest = hashlib.sha256()
-    for path, _ in state:
-        digest.update(f"\0{os.path.relpath(path, folder)}\0".encode())
-        digest.update(Path(path).read_bytes())
-    return digest.hexdigest()
-
-
-def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
-    """Return a copy of CUDA's libdevice whose functions are those of a selection.
-
-    Args:
-        parts: the selection.
-        stock: the ``libdevice.10.bc`` that triton ships.
-
-    Raises:
-        LibdeviceError: LLVM cannot read ``stock``, or it lacks a function, or a UDF calls
-            something that a GPU does not have.
-        SourceCompileError: a source does not compile for NVPTX.
-        CacheError: the cache folder cannot be written.
-    """
-    digest = hashlib.sha256(stock.read_bytes()).hexdigest()
-    key = hashlib.sha256(f"{cuda_id(parts)} {digest}".encode()).hexdigest()[:16]
-    folder = cache_folder() / f"libdevice-{key}"
-
-    def make(scratch: Path) -> None:
-        with tempfile.TemporaryDirectory(dir=scratch) as pieces:
-            _make_libdevice(Path(pieces), parts, stock).replace(scratch / "libdevice.10.bc")
-        (scratch / "build.json").write_text(json.dumps({"stock_sha256": digest}))
-
-    in_cache(folder, make)
-    return folder / "libdevice.10.bc"
-
-
-def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path:
-    compiler = find_compiler()
-    flags = (*(f for f in FLAGS if f not in _NOT_CUDA), *_CUDA_FLAGS)
-    jobs: list[list[str]] = []
-    replaced: dict[str, str] = {}
-    paths: list[tuple[UdfFunction, tuple[Path, ...]]] = []
-    for part in parts:
-        for library, keys in cuda_sources(part):
-            jobs += _jobs(
-                scratch, len(jobs), part.build, library, keys, compiler, flags, scalar_only=True
-            )
-            for name, dtype in keys:
-                known, function = FUNCTIONS[name], library.functions[name, dtype]
-                c_name = known.c_name(dtype)
-                replaced[f"__nv_{c_name}"] = known.export(dtype, "scalar")
-                if function.fast and function.source.suffix == ".c":
-                    paths.append((function, (library.folder, *library.include_dirs)))
-                    replaced |= {f"__nv_udf_{c_name}_{p}": f"__udf_{c_name}_{p}" for p in SPLIT}
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        list(pool.map(_run, jobs))
-        pieces = list(
-            pool.map(
-                lambda path: _split_paths(scratch, compiler, flags, path[0], path[1]),
-                paths,
-            )
-        )
-    stubs, base = scratch / "stubs.ll", scratch / "base.bc"
-    stubs.write_text(_split_stubs(), encoding="utf-8")
-    bitcode, replaced_in = scratch / "udf.bc", scratch / "replaced.bc"
-    out = scratch / "libdevice.10.bc"
-    _run(
-        [
-            str(tool(compiler, "llvm-link")),
-            *(job[-1] for job in jobs),
-            *map(str, pieces),
-            "-o",
-            str(bitcode),
-        ]
-    )
-    mapping = scratch / "map.json"
-    mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
-    plugin, _ = pass_plugin()
-    report = scratch / "report.jsonl"
-    try:
-        _run([str(tool(compiler, "llvm-link")), str(stock), str(stubs), "-o", str(base)])
-        _run(
-            [
-                str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
-                "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
-                f"-udf-report={report}", str(base), "-o", str(replaced_in),
-            ]
-        )  # fmt: skip
-    except SourceCompileError as error:
-        raise LibdeviceError(
-            f"The functions cannot be put into {stock}, which comes with triton: {error}\n"
-            f"It needs an LLVM that reads it; {compiler.version} is used here."
-        ) from error
-    lines = map(json.loads, report.read_text(encoding="utf-8").splitlines())
-    bodies = {line["target"] for line in lines if line["bodies"]}
-    if missing := sorted(set(replaced) - bodies):
-        raise LibdeviceError(
-            f"{stock}, which comes with triton, does not define {', '.join(missing)}: Triton "
-            "kernels would go on calling something else. Choose other functions."
-        )
-    _refuse_calls_into_nowhere(compiler, bitcode)
-    _inline(compiler, sorted(set(replaced.values())), replaced_in, out)
-    return out
-
-
-def _split_stubs() -> str:
-    """Return the parts of every function as LLVM's text, made of libdevice's own functions."""
-    lines = []
-    for function in FUNCTIONS.values():
-        c_name = function.c_name("float32")
-        names = "xyz"[: function.arity]
-        given = ", ".join(f"float %{n}" for n in names)
-        lines.append(f"declare float @__nv_{c_name}({', '.join(['float'] * len(names))})")
-        for part, kind in SPLIT.items():
-            lines.append(f"define {kind} @__nv_udf_{c_name}_{part}({given}) {{")
-            if part == "hard":
-                lines.append("  ret i32 0")
-            else:
-                lines += [f"  %r = call float @__nv_{c_name}({given})", "  ret float %r"]
-            lines.append("}")
-    return "\n".join(lines) + "\n"
-
-
-def _split_paths(
-    scratch: Path,
-    compiler: Compiler,
-    flags: Iterable[str],
-    function: UdfFunction,
-    folders: Iterable[Path],
-) -> Path:
-    """Compile the fast and the accurate path of a function as functions of their own."""
-    known = FUNCTIONS[function.name]
-    c_name = known.c_name("float32")
-    names = "xyz"[: known.arity]
-    given, passed = ", ".join(f"float {n}" for n in names), ", ".join(names)
-    exported = {part: f"__udf_{c_name}_{part}" for part in SPLIT}
-    outside = _OUTSIDE.get(function.name, "0") if function.max_ulp == 0.5 else "0"
-    source = scratch / f"split-{c_name}.c"
-    source.write_text(
-        f'#include "{function.source}"\n'
-        f"float {exported['value']}({given}) {{ int h; float r = {function.fast}({passed}, &h); "
-        f'return {outside} ? __builtin_nanf("") : r; }}\n'
-        f"int {exported['hard']}({given}) {{ int h; {function.fast}({passed}, &h); "
-        f"return {outside} ? 0 : h; }}\n"
-        f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n",
-        encoding="utf-8",
-    )
-    text, changed = source.with_suffix(".ll"), scratch / f"split-{c_name}-branchless.ll"
-    out = source.with_suffix(".bc")
-    _run(
-        [
-            str(compiler.path), *flags, *(f"-I{d}" for d in folders), "-S", "-emit-llvm",
-            str(source), "-o", str(text),
-        ]
-    )  # fmt: skip
-    fast = {exported["value"], exported["hard"]}
-    changed.write_text(_branchless(text.read_text(encoding="utf-8"), fast))
-    _run(
-        [
-            str(tool(compiler, "opt")), "-passes=internalize,always-inline,globaldce,verify",
-            f"-internalize-public-api-list={','.join(exported.values())}", str(changed),
-            "-o", str(out),
-        ]
-    )  # fmt: skip
-    return out
-
-
-def _branchless(text: str, functions: set[str]) -> str:
-    """Return LLVM's text with the double divisions and roots of some functions replaced."""
-    lines, inside, found = [], False, False
-    for line in text.splitlines():
-        if line.startswith("define "):
-            match = re.search(r"@(\w+)\(", line)
-            inside = match is not None and match[1] in functions
-        if inside:
-            for operation, call in _BRANCHLESS.items():
-                line, count = re.subn(operation, call, line)
-                found |= count > 0
-        lines.append(line)
-    if found:
-        lines.append(_BRANCHLESS_BODIES)
-        if not any(line.startswith("declare double @llvm.fma.f64") for line in lines):
-            lines.append("declare double @llvm.fma.f64(double, double, double)")
-    return "\n".join(lines) + "\n"
-
-
-def _inline(compiler: Compiler, symbols: list[str], libdevice: Path, out: Path) -> None:
-    """Have the functions inlined into kernels.
-
-    A call for each element leaves a thread's elements nothing to overlap with. The pass
-    forbids it where a later run of it has to find the function, and here is none.
-    """
-    options = [
-        f"{option}={symbol}:{attribute}"
-        for symbol in symbols
-        for option, attribute in (
-            ("-force-remove-attribute", "noinline"),
-            ("-force-attribute", "alwaysinline"),
-        )
-    ]
-    _run(
-        [
-            str(tool(compiler, "opt")), "-passes=forceattrs,verify", *options, str(libdevice),
-            "-o", str(out),
-        ]
-    )  # fmt: skip
-
-
-def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
-    listing = _run([str(tool(compiler, "llvm-nm")), "--undefined-only", str(bitcode)])
-    names = [line.split()[-1] for line in listing.splitlines() if line.strip()]
-    # An intrinsic of a function of math ends the process in LLVM's code generator for a GPU.
-    text = _run([str(tool(compiler, "opt")), "-S", "-passes=verify", str(bitcode), "-o", "-"])
-    called = set(re.findall(r" call [^@\n]*@llvm\.(\w+)\.", text))
-    found = {n for n in names if not n.startswith("llvm.")} | (called & _NO_INSTRUCTION)
-    if names := sorted(found):
-        raise LibdeviceError(
-            f"A UDF calls {', '.join(names)}, which a GPU does not have. Write it without the C "
-            "library, or leave the function out of sessions that use Triton."
-        )
-
-
-def tool(compiler: Compiler, name: str) -> Path:
-    """Return a tool of the compiler's own LLVM.
-
-    Raises:
-        CompilerNotFoundError: it is not beside the compiler.
-    """
-    beside = compiler.path.resolve().parent / name
-    if not beside.is_file():
-        raise CompilerNotFoundError(
-            f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
-            "version (the package llvm-<version>)."
-        )
-    return beside
 
 
 def _run(command: list[str]) -> str:

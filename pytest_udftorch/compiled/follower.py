@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-from pytest_udftorch.build.bitcode import Part, selection_id
+from pytest_udftorch.build.selection import Part, selection_id
 from pytest_udftorch.errors import CompileRunningError
 
 _DYNAMO: Final = "torch._dynamo"

@@ -1,7 +1,7 @@
 """Triton under a session: libdevice with the UDFs inside, kernels cached apart.
 
 ``libdevice.exp`` and its kin reach the functions through the library that Triton links
-(``bitcode.libdevice_for``). Triton's own ``tl.exp`` and ``tl.exp2`` are approximations in PTX
+(``libdevice.libdevice_for``). Triton's own ``tl.exp`` and ``tl.exp2`` are approximations in PTX
 that no library reaches, so for float32 the builtins are made to call libdevice. A kernel
 compiled with one set of functions is kept apart from the others by the keys of Triton's
 caches, both in memory and on disk.
@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.bitcode import cuda_id, libdevice_for
+from pytest_udftorch.build.libdevice import libdevice_for
+from pytest_udftorch.build.selection import cuda_id
 from pytest_udftorch.compiled.follower import Active, Change
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
 

@@ -6,7 +6,7 @@ without fusing a multiplication into an addition (``enable_fp_fusion=False``); w
 compiler of torch's CPU kernels fuses, ``tl.fma`` is written. Division is ``div_rn``: Triton's
 ``/`` is an approximation.
 
-The functions come from the session's libdevice (``bitcode.SPLIT``) as fast path, doubt and
+The functions come from the session's libdevice (``libdevice.SPLIT``) as fast path, doubt and
 accurate path, so that a thread computes the fast paths of its elements side by side. One
 function call of libdevice for each element would put a branch after each.
 
@@ -24,10 +24,10 @@ from triton.language import core
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import globaltimer, smid
 
-from pytest_udftorch.build.bitcode import SPLIT
+from pytest_udftorch.build.libdevice import SPLIT
 from pytest_udftorch.cuda import counters as cuda_counters
 from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 
 #: Elements of a thread between two branches; a thread must have a multiple of it.
 PACK = tl.constexpr(4)
@@ -47,7 +47,7 @@ _SAMPLED = tl.constexpr(cuda_counters.SAMPLED)
 _HISTOGRAM_IN = tl.constexpr(cuda_counters.HISTOGRAM_IN)
 _HISTOGRAM_OUT = tl.constexpr(cuda_counters.HISTOGRAM_OUT)
 _BINS = tl.constexpr(cuda_counters.BINS)
-_BIN_OFFSET = tl.constexpr(record.HIST_OFFSET)
+_BIN_OFFSET = tl.constexpr(layout.HIST_OFFSET)
 _SLOT = tl.constexpr(cuda_counters.SLOT)
 _SHARDS = tl.constexpr(cuda_counters.SHARDS)
 _SHARD = tl.constexpr(cuda_counters.SHARD)

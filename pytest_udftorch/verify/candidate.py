@@ -23,11 +23,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.build.shared import FLAGS, Build, build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import Build, build_library
+from pytest_udftorch.build.toolchain import FLAGS, resolve_cpu_level
 from pytest_udftorch.errors import TorchNotFoundError, UdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary, find_library
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
-from pytest_udftorch.verify.reference.native import compile_shared, included_files
+from pytest_udftorch.verify.reference.checker import compile_shared, included_files
 
 #: Names that stand for what PyTorch ships with, and the forms each has.
 STOCK: Final = {

@@ -55,7 +55,7 @@ from pytest_udftorch.verify.certificate import (
     save,
 )
 from pytest_udftorch.verify.journal import Journal
-from pytest_udftorch.verify.reference.native import (
+from pytest_udftorch.verify.reference.checker import (
     BINS,
     COARSE_BINS,
     EXAMPLES,

@@ -406,7 +406,7 @@ def test_nothing_warns_at_registration():
 
 def test_a_libdevice_that_triton_does_not_use_is_noticed():
     """The check on the first use compares with the bits of the build."""
-    from pytest_udftorch.build.bitcode import libdevice_for
+    from pytest_udftorch.build.libdevice import libdevice_for
 
     torch.cuda.init()
     x = torch.ones(3, device="cuda")

@@ -273,7 +273,8 @@ def test_a_compiler_that_is_imported_inside_the_session_is_reached_too():
 
 
 def test_a_library_changed_under_an_open_session_is_an_error_of_the_compiler(tmp_path):
-    from pytest_udftorch.build.bitcode import Part, compiler_for, make_bitcode
+    from pytest_udftorch.build.bitcode import compiler_for, make_bitcode
+    from pytest_udftorch.build.selection import Part
 
     folder = tmp_path / "mine"
     folder.mkdir()
@@ -290,7 +291,8 @@ def test_a_library_changed_under_an_open_session_is_an_error_of_the_compiler(tmp
 
 
 def test_a_library_of_the_same_content_elsewhere_has_a_compiler_of_its_own(tmp_path):
-    from pytest_udftorch.build.bitcode import Part, compiler_for, selection_id
+    from pytest_udftorch.build.bitcode import compiler_for
+    from pytest_udftorch.build.selection import Part, selection_id
 
     parts = []
     for name in ("here", "there"):

@@ -11,7 +11,7 @@ import torch
 from benches.experiments import cuda_digests, cuda_pairs
 from benches.render import cuda as render_cuda
 from pytest_udftorch.session.session import patched
-from pytest_udftorch.verify.reference.native import generator
+from pytest_udftorch.verify.reference.checker import generator
 
 
 @pytest.fixture(scope="module")

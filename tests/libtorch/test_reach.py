@@ -21,7 +21,7 @@ from pytest_udftorch.reach.catalogue import (
     place,
     spread,
 )
-from pytest_udftorch.session import session
+from pytest_udftorch.session.binder import binder
 
 STORED = Path(__file__).parents[2] / "benches" / "results" / "reach.json"
 
@@ -95,7 +95,7 @@ def test_flash_attention_is_not_reached_and_the_reason_is_given():
 
 @pytest.fixture
 def hide(monkeypatch):
-    bound = session.binder()
+    bound = binder()
 
     def apply(pattern):
         kept = [s for s in bound.slots if not re.fullmatch(pattern, s.symbol)]

@@ -7,7 +7,8 @@ import re
 import pytest
 import torch
 
-from pytest_udftorch.build.bitcode import Part, cuda_id, libdevice_for, selection_id
+from pytest_udftorch.build.libdevice import libdevice_for
+from pytest_udftorch.build.selection import Part, cuda_id, selection_id
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.cli import MISUSE, main
 from pytest_udftorch.compiled.follower import follower

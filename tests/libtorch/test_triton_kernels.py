@@ -204,7 +204,8 @@ def test_a_udf_that_llvm_computes_by_an_intrinsic_is_an_error_too(kernels, ptx, 
 
 def test_a_libdevice_that_llvm_cannot_read_is_named(tmp_path):
     import pytest_udftorch
-    from pytest_udftorch.build.bitcode import Part, libdevice_for
+    from pytest_udftorch.build.libdevice import libdevice_for
+    from pytest_udftorch.build.selection import Part
 
     broken = tmp_path / "libdevice.10.bc"
     broken.write_bytes(b"BC\xc0\xde" + b"no bitcode")

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_udftorch.verify import certificate as cert
 from pytest_udftorch.verify.certificate import Certificate, Example, Run, Tally
-from pytest_udftorch.verify.reference.native import BINS
+from pytest_udftorch.verify.reference.checker import BINS
 
 IDENTITY = {
     "cpu_level": "avx512",

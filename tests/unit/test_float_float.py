@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_udftorch.build.shared import build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import LibraryFormatError
 from pytest_udftorch.exact.rounding import assert_correctly_rounded
 from pytest_udftorch.exact.strategies import read_hard_cases, sample
@@ -17,7 +18,7 @@ from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.reference.native import LLVM_FOLDERS
+from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS
 
 COREM, PAIRS = find_library("corem"), find_library("corem-ff")
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"

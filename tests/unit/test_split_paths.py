@@ -8,8 +8,9 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_udftorch.build import bitcode
-from pytest_udftorch.build.shared import FLAGS, build_library, find_compiler, resolve_cpu_level
+from pytest_udftorch.build import libdevice
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.build.toolchain import FLAGS, find_compiler, resolve_cpu_level
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
 
@@ -31,19 +32,19 @@ class Split:
 
     def __init__(self, folder, library, name, monkeypatch):
         # The divisions without a branch start with instructions of a GPU.
-        monkeypatch.setattr(bitcode, "_BRANCHLESS", {})
+        monkeypatch.setattr(libdevice, "_BRANCHLESS", {})
         compiler, function = find_compiler(), library.functions[name, "float32"]
         flags = [f for f in FLAGS if f != "-fvisibility=hidden"]
         flags += CPU_LEVELS[resolve_cpu_level(None)][0]
         folders = (library.folder, *library.include_dirs)
-        piece = bitcode._split_paths(folder, compiler, flags, function, folders)
+        piece = libdevice._split_paths(folder, compiler, flags, function, folders)
         shared = folder / f"{name}.so"
         command = [compiler.path, "-shared", "-fPIC", "-O2", piece, "-o", shared]
         subprocess.run(command, check=True, capture_output=True)
         loaded = ctypes.CDLL(shared)
         c_name = FUNCTIONS[name].c_name("float32")
         kinds = {"float": ctypes.c_float, "i32": ctypes.c_int}
-        for part, kind in bitcode.SPLIT.items():
+        for part, kind in libdevice.SPLIT.items():
             call = getattr(loaded, f"__udf_{c_name}_{part}")
             call.restype, call.argtypes = kinds[kind], [ctypes.c_float]
             setattr(self, part, call)
@@ -78,7 +79,7 @@ def test_where_a_function_has_no_value_it_is_not_hard(tmp_path, monkeypatch):
 
 
 def test_a_domain_that_is_too_narrow_is_found(tmp_path, monkeypatch):
-    monkeypatch.setitem(bitcode._OUTSIDE, "log", "x < 1")
+    monkeypatch.setitem(libdevice._OUTSIDE, "log", "x < 1")
     split = Split(tmp_path, COREM, "log", monkeypatch)
     found = different(split, build_library(COREM), "log")
     assert found.size

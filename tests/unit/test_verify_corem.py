@@ -8,7 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_udftorch.build.shared import build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.exact.rounding import assert_correctly_rounded
 from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library
@@ -16,7 +17,7 @@ from pytest_udftorch.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.candidate import source_sha256
-from pytest_udftorch.verify.reference.native import (
+from pytest_udftorch.verify.reference.checker import (
     FORM_NUMBERS,
     LLVM_FOLDERS,
     Job,
