@@ -1,4 +1,4 @@
-"""Find, keep and apply the fastest way to run a model that a measurement supports.
+"""Find, keep and apply the fastest measured way to run a model.
 
 ``oracle(model, inputs)`` measures uniform executors (the whole model one way), cuts the model
 into units, measures each unit in its place under each executor that can still win, and
@@ -50,7 +50,7 @@ __all__ = [
 
 
 class PlanInputsError(UdfError):
-    """A plan that was read from a file is applied without inputs, which the file does not hold."""
+    """A plan from a file is applied without inputs, which the file does not hold."""
 
 
 @dataclass
@@ -131,8 +131,9 @@ class Plan:
         return SegmentBench(units, arguments).whole(self.stored.segments)
 
 
-# The options are the documented interface; they are frozen into one object at once.
-def oracle(
+# The options are the documented interface, and most of the lines document them. They are frozen
+# into one object at once.
+def oracle(  # noqa: PLR0913
     model: nn.Module,
     inputs: Sequence[Any] | torch.Tensor,
     *,

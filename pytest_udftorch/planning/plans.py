@@ -44,11 +44,11 @@ FORMAT: Final = 1
 
 
 class PlanFileError(UdfError):
-    """A file holds no plan of a version this package reads, or cannot be written."""
+    """The file holds no plan of a version that this package reads, or cannot be written."""
 
 
 class PlanMismatchError(UdfError):
-    """A plan was made for another model, other inputs, another device or torch version."""
+    """The plan was made for another model, other inputs, another device or torch version."""
 
 
 def _units(costs: Costs) -> int:
@@ -67,7 +67,7 @@ def joined_segments(choices: Sequence[str]) -> list[Choice]:
 
 
 def unit_segments(choices: Sequence[str]) -> list[Choice]:
-    """Return each unit as a segment of its own: what the thesis's custom models are."""
+    """Return each unit as a segment of its own."""
     return [(unit, unit + 1, name) for unit, name in enumerate(choices)]
 
 

@@ -78,7 +78,7 @@ Guard = Callable[[], AbstractContextManager[Any]]
 
 
 class OracleOptionError(UdfError):
-    """Options that make no plan."""
+    """The options make no plan."""
 
 
 @dataclass(frozen=True, kw_only=True)

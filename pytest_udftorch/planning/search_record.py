@@ -16,7 +16,7 @@ _ALWAYS: Final = frozenset({"inputs", "device", "torch", "executors"})
 
 
 class JournalError(UdfError):
-    """The journal of a search cannot be written, or is a file of something else."""
+    """The journal of a search cannot be written, or the file is something else."""
 
 
 class SearchRecord:

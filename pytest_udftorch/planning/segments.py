@@ -23,7 +23,7 @@ __all__ = ["SegmentError", "Units"]
 
 
 class SegmentError(UdfError):
-    """A segment was asked for that does not lie in the model."""
+    """The segment that was asked for does not lie in the model."""
 
 
 class Units:

@@ -78,7 +78,7 @@ class ReachRow:
 
 
 class ReachError(UdfError):
-    """The probing itself went wrong: an operator that is not repeatable, or an unread file."""
+    """The probing itself went wrong: an operator is not repeatable, or a file cannot be read."""
 
 
 # Probe libraries ---------------------------------------------------------------------
@@ -235,7 +235,7 @@ def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
     if stock.isnan().any() or bool(_differs(stock, again).any()):
         raise ReachError(
             f"{' '.join(head)} gives NaN or does not repeat itself under the stock functions, so "
-            "nothing can be told from a difference. Change its domain in operators.py."
+            "nothing can be told from a difference. Change its domain in reach/operators.py."
         )
     if stock.numel() == 0:
         return ReachRow(*head, "no elements", symbols)
@@ -483,7 +483,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
         rows = [ReachRow(**row) for row in document["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReachError(
-            f"{path} is no stored reach table: {error}. Make it with 'udftorch reach --store'."
+            f"{path} is not a stored reach table: {error}. Make it with 'udftorch reach --store'."
         ) from error
     return environment, rows
 

@@ -82,7 +82,7 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
     if not torch.cuda.is_available():
         raise CudaFormError(
             "udftorch cuda-form times both forms on a GPU, and torch sees none. Run it on the "
-            "machine whose choice it shall make; elsewhere the compute capability decides."
+            "machine that needs the choice; elsewhere the compute capability decides."
         )
     found = find_library(library)
     pairs = None if found.float_float is None else find_library(found.float_float)

@@ -67,7 +67,7 @@ _COMPILED: Final = "a region of torch.compile"
 
 
 class PairInputError(UdfError):
-    """Model and inputs that cannot be run, or not in several forms; says what to give instead."""
+    """Model and inputs that cannot be run, or not in several forms; says what to give."""
 
 
 class NoLayerError(UdfError):
@@ -339,13 +339,13 @@ def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
     """Return positional arguments, of which a tensor alone is the only one.
 
     Raises:
-        PairInputError: the model is no module, or the inputs are no sequence of arguments.
+        PairInputError: the model is not a module, or the inputs are not a sequence of arguments.
     """
     if not isinstance(model, nn.Module):
         found = "the class" if isinstance(model, type) else f"a {type(model).__name__}"
         raise PairInputError(
             f"The model is {found} {getattr(model, '__name__', '')}".rstrip()
-            + ", no nn.Module. Give an instance; a function needs a module that calls it."
+            + ", not an nn.Module. Give an instance; a function needs a module that calls it."
         )
     if isinstance(inputs, Mapping):
         raise PairInputError(
@@ -486,7 +486,7 @@ def layer_times(
     On Ctrl-C the complete runs are returned, with a note.
 
     Raises:
-        PairInputError: no module, or inputs that are no arguments.
+        PairInputError: the model is not a module, or the inputs are not arguments.
         TimerOptionError: options that make no measurement.
         NoLayerError: see :func:`find_layers`; or other layers in another pass.
         KeyboardInterrupt: on Ctrl-C before the first run was complete.

@@ -55,7 +55,7 @@ __all__ = [
 Call = Callable[[], object]
 Progress = Callable[[int, int, str], None]
 
-#: A time is told from an empty call's when it exceeds that by this many standard deviations.
+#: A time differs from an empty call's if it exceeds that by this many standard deviations.
 NOISE_SIGMAS: Final = 3.0
 
 
@@ -64,15 +64,15 @@ class DeviceMissingError(UdfError):
 
 
 class UnknownDeviceError(UdfError):
-    """A name that is no device, or a device that cannot be timed."""
+    """The name is not that of a device, or the device cannot be timed."""
 
 
 class TimerOptionError(UdfError):
-    """A timer's options make no measurement."""
+    """The options of a timer make no measurement."""
 
 
 class NoContenderError(UdfError):
-    """Nothing was given to time, or a contender was asked for that was not timed."""
+    """There is nothing to time, or the contender that was asked for was not timed."""
 
 
 def require_device(device: str | torch.device) -> torch.device:
@@ -86,7 +86,7 @@ def require_device(device: str | torch.device) -> torch.device:
         found = torch.device(device)
     except RuntimeError as error:
         raise UnknownDeviceError(
-            f"{device!r} names no device: {error}. Use cpu or cuda."
+            f"{device!r} is not a device: {error}. Use cpu or cuda."
         ) from error
     if found.type == "cuda" and not torch.cuda.is_available():
         build = torch.version.cuda
@@ -104,7 +104,7 @@ def require_device(device: str | torch.device) -> torch.device:
 
 
 def untyped(function: Any) -> Any:
-    """Return one of torch's functions that carry no annotations, for the type checker."""
+    """Return a function of torch that has no annotations, for the type checker."""
     return function
 
 
@@ -204,12 +204,12 @@ class Timing:
 
 
 class Interruptible:
-    """A result that Ctrl-C may have cut short; what there is by then is whole in itself."""
+    """A result that Ctrl-C may have cut short. What it holds is complete in itself."""
 
     interrupted: bool
 
     def complete(self) -> Self:
-        """Return the result itself, for callers that are nothing without all of it.
+        """Return the result itself; for callers that need all of it.
 
         Raises:
             KeyboardInterrupt: Ctrl-C cut it short.
@@ -289,15 +289,15 @@ def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequ
     """Return what is shuffled as one: the groups, and each other name alone."""
     if any(isinstance(group, str) for group in together):
         raise NoContenderError(
-            "together takes groups of names, and one of them is a name. Give together="
-            '[("a", "b")], also for one group.'
+            "together takes groups of names, but one of its items is a name. Give together="
+            '[("a", "b")], even for one group.'
         )
     alone = dict.fromkeys(names)
     for name in itertools.chain.from_iterable(together):
         if name not in alone:
             raise NoContenderError(
-                f"together names {name!r}, which is no contender or stands in it twice. Name "
-                "contenders, each once at most."
+                f"together names {name!r}, which is not a contender or appears twice. Name "
+                "contenders, each at most once."
             )
         del alone[name]
     return [*((name,) for name in alone), *together]
@@ -499,8 +499,8 @@ class SyncTimer:
                 falls on all of them.
 
         Raises:
-            NoContenderError: none given, what is given cannot be called, or ``together`` names
-                what is none, names one twice, or holds names instead of groups.
+            NoContenderError: there is no contender, one cannot be called, or ``together`` names
+                something else, names one twice, or holds names instead of groups.
             KeyboardInterrupt: on Ctrl-C before the first run was complete.
         """
         calls = _checked(contenders)
@@ -566,8 +566,8 @@ def _checked(contenders: Mapping[str, Call]) -> dict[str, Call]:
         raise NoContenderError("There is nothing to time. Give at least one callable.")
     if not isinstance(contenders, Mapping) or not all(map(callable, contenders.values())):
         raise NoContenderError(
-            "What is timed is called without arguments, and reported by name. Give "
-            "{name: callable}, of time() one callable: lambda: model(x), for instance."
+            "A contender is called without arguments and reported by its name. Give "
+            "{name: callable}; give time() one callable, such as lambda: model(x)."
         )
     return {**contenders, _EMPTY: _nothing}
 

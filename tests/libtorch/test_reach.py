@@ -186,11 +186,11 @@ def test_what_is_saved_is_loaded(tmp_path, exp_rows):
 
 def test_files_that_cannot_be_read_or_written(tmp_path, exp_rows):
     path = tmp_path / "reach.json"
-    with pytest.raises(reach.ReachError, match="is no stored reach table"):
+    with pytest.raises(reach.ReachError, match="is not a stored reach table"):
         reach.load(path)
     for text in ("{", "[]", '{"format": "other"}', '{"format": "udftorch-reach-1"}'):
         path.write_text(text)
-        with pytest.raises(reach.ReachError, match="is no stored reach table"):
+        with pytest.raises(reach.ReachError, match="is not a stored reach table"):
             reach.load(path)
     with pytest.raises(reach.ReachError, match="cannot be written"):
         reach.save(exp_rows, tmp_path / "nowhere" / "reach.json")
