@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles of eager CUDA operators: what the kernels count is what is in the tensors."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What kernels of eager CUDA count, as far as it can be seen without a GPU."""
 
 from __future__ import annotations

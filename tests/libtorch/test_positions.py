@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same input gives the same bits at every position of a tensor under corem, not under std.
 
 The kind of defect of pytorch/pytorch#48641 and #196999: a vector body and a scalar tail that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reach table: what it finds, that it sees a partial swap, and what is stored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions on the real libtorch: swap, nest, restore, and every way an entry can fail."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The float-float form in Triton kernels: PTX without double precision on the ordinary path."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level in udf.toml: what is accepted, and every way to get it wrong."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles: what NumPy counted comes out of merging, tables and exports unchanged."""
 
 from __future__ import annotations
