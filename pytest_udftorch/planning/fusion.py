@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rewrites of a traced model that compilers miss: epilogues and branches.
 
 :func:`fuse` folds batch norms into the convolutions before them (Jacob et al., CVPR 2018,

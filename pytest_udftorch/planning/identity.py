@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a plan is made for: a model's graph, the inputs' shapes and layouts, a device."""
 
 from __future__ import annotations

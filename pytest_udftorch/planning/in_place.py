@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the callables of segments, and time each segment in its place in the model.
 
 "In its place" means: on CUDA all segments are captured in one graph with event nodes between

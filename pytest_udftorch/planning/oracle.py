@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find, keep and apply the fastest measured way to run a model.
 
 ``oracle(model, inputs)`` measures uniform executors (the whole model one way), cuts the model

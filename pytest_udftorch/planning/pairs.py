@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interpreted and compiled forms of one model, checked against each other and timed.
 
 ``model_pair(model, inputs, executors=...)`` makes each executor's callable from a copy of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choosing an executor for each unit of a model: recurrences, bounds, and stored plans.
 
 Pure functions over tables of times; torch is not imported here. ``oracle`` measures the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search behind ``oracle``: its options, its phases, and what each phase hands to the next.
 
 The phases are: measure the uniform executors, find the roofline, cut the model into units, time

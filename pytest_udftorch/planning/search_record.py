@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a search has found so far, and its file: the journal that a later search goes on from."""
 
 from __future__ import annotations

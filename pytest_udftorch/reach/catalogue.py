@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an operator of the reach table is, and the memory layouts that it is run with.
 
 An operator says which elementary functions its definition needs; the reach table then
@@ -109,9 +110,3 @@ def place(values: Any, layout: str) -> Any:
     if layout == "channels_last":
         return values.contiguous(memory_format=torch.channels_last)
     return values.clone()
-
-
-def spread(count: int, low: float, high: float) -> list[float]:
-    """Return ``count`` distinct values between ``low`` and ``high``, in no order."""
-    # Multiples of the golden ratio, as in the session's canary: even, and no random state.
-    return [low + (high - low) * ((i * 0.6180339887498949) % 1.0) for i in range(1, count + 1)]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operators that the reach table looks at, as tables.
 
 All tensors lie on the CPU. Importing this module imports torch.
@@ -13,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Dim, Operator, spread
+from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
+from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Dim, Operator
 
 __all__ = ["OPERATORS"]
 
@@ -114,7 +115,7 @@ def _attention(scores: Any, backend: SDPBackend) -> Any:
     unit[0] = 1.0
     key = scores[None, ..., None] * unit
     query = unit.expand(1, heads, queries, size).contiguous()
-    value = torch.tensor(spread(heads * keys * size, 0.5, 1.5), dtype=scores.dtype)
+    value = torch.tensor(golden_points(heads * keys * size, 0.5, 1.5), dtype=scores.dtype)
     with sdpa_kernel(backend):
         found = torch.nn.functional.scaled_dot_product_attention(
             query, key, value.reshape(1, heads, keys, size), scale=1.0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reach table: which symbols an operator calls, and whether a swap reaches all of it.
 
 Made by running. Every operator is run in every dtype and layout,
@@ -30,8 +31,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
-from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, place, spread
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, golden_points
+from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, place
 from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import patched, trace
 from pytest_udftorch.timing.environment import caption, describe
@@ -165,7 +166,7 @@ class _Run:
             self.x = x.detach().requires_grad_()
             y = operator.call(self.x, *self._arguments)
             # Positive, so that no sum over a row of them cancels.
-            grad = torch.tensor(spread(y.numel(), 0.5, 1.5), dtype=y.dtype).reshape(y.shape)
+            grad = torch.tensor(golden_points(y.numel(), 0.5, 1.5), dtype=y.dtype).reshape(y.shape)
             self._graph = (y, grad)
 
     def __call__(self) -> Any:
@@ -195,7 +196,7 @@ def _input(operator: Operator, dtype: str, layout: str) -> Any:
     count = 1
     for n in shape:
         count *= n
-    values = torch.tensor(spread(count, *operator.domain), dtype=torch.float64)
+    values = torch.tensor(golden_points(count, *operator.domain), dtype=torch.float64)
     return place(values.to(getattr(torch, dtype)).reshape(shape), layout)
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time inside a model: by hooks, by subtraction, by the profiler, and what each costs.
 
 The four methods of the thesis "Evaluating the PyTorch Compiler in the Vision Domain":

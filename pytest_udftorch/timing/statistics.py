@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples of a time: medians, bootstrap intervals, and verdicts that take the noise into account.
 
 Pure functions over integers and floats; neither torch nor NumPy is imported. A sample here

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synchronised timing of callables, interleaved between contenders.
 
 A round is: (flush the L2,) synchronise, read the clocks, call, read the clocks, synchronise.

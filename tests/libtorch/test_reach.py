@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import find_library
+from pytest_udftorch.library.symbols import golden_points
 from pytest_udftorch.reach import operators
 from pytest_udftorch.reach import table as reach
 from pytest_udftorch.reach.catalogue import (
@@ -20,7 +21,6 @@ from pytest_udftorch.reach.catalogue import (
     Operator,
     groups,
     place,
-    spread,
 )
 from pytest_udftorch.session.binder import binder
 
@@ -259,7 +259,7 @@ def test_the_page_shows_every_operator_and_the_machine(stored):
 @pytest.mark.parametrize("layout", SHAPES)
 def test_layouts_keep_the_values(layout):
     shape = SHAPES[layout]
-    values = torch.tensor(spread(torch.Size(shape).numel(), 0.0, 1.0)).reshape(shape)
+    values = torch.tensor(golden_points(torch.Size(shape).numel(), 0.0, 1.0)).reshape(shape)
     placed = place(values, layout)
     assert torch.equal(placed, values)
     if layout in ("strided", "sliced", "transposed"):
