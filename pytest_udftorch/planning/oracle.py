@@ -159,10 +159,10 @@ def oracle(  # noqa: PLR0913
         model: in evaluation mode; left as it is. If FX cannot trace it, or it writes into its
             inputs, the plan is the best uniform executor.
         inputs: a tensor, or the positional arguments, on the device to plan for.
-        executors: of segments; by default those of :data:`EXECUTORS`. On CUDA everything runs
-            in a CUDA graph, and ``+cudagraph`` is not to be named.
-        opponents: executors that plans are only measured against; by default, on CUDA, what a
-            plain ``compile`` gives.
+        executors: of segments; by default those of ``search.EXECUTORS``. On CUDA everything
+            runs in a CUDA graph, so leave out ``+cudagraph``.
+        opponents: executors that plans are only measured against; by default ``compile`` on
+            CUDA if an executor compiles, and none on CPU.
         device: if given, a copy of the model and the inputs are moved there first.
         max_units: at most this many units.
         budget: an executor whose uniform result is farther from the float64 reference than
@@ -175,8 +175,8 @@ def oracle(  # noqa: PLR0913
         max_seconds: no segment is compiled after this time; the search ends with what it has.
         journal: file for what was measured; a search of the same model and options over the
             same file goes on from it, and Ctrl-C leaves it complete.
-        progress: called with steps done, steps in all, and a text; the first says about how
-            long the search will take.
+        progress: called with steps done, steps in all, and a text. One of the texts says about
+            how long the search will take.
         compiling: context entered while executors are made; for machines shared by processes.
         measuring: context entered while the device is timed.
 
@@ -186,7 +186,7 @@ def oracle(  # noqa: PLR0913
 
     Raises:
         OracleOptionError: too few runs for a verdict, no unit, no call expected, executors with
-            cudagraph, or an error budget that no executor keeps.
+            cudagraph, or an error budget that no executor stays within.
         JournalError: the journal's folder is missing, or the file is something else.
         DeviceMissingError, PairInputError, MemberFailedError, NoReferenceError,
             UnknownExecutorError: as from ``model_pair``.

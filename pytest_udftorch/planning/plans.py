@@ -296,7 +296,7 @@ class StoredPlan:
             version = content.pop("udftorch_plan")
         except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise PlanFileError(
-                f"{path} holds no plan ({type(error).__name__}). Plans are written by plan.save()."
+                f"{path} holds no plan ({type(error).__name__}). plan.save() writes plans."
             ) from error
         if version != FORMAT:
             raise PlanFileError(

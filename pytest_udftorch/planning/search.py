@@ -344,7 +344,7 @@ class Search:
                 why = found.accuracy.problem or f"{found.accuracy.worst_ulp} ULP"
             shown.append(f"{name}: {why}")
         raise OracleOptionError(
-            "No executor keeps within the error budget, not even eager. Give a larger max_ulp, or "
+            "No executor stays within the error budget, not even eager. Give a larger max_ulp, or "
             f"mend the model where it is not a matter of rounding: {', '.join(shown)}"
         )
 

@@ -7,8 +7,8 @@ end to end (``SyncTimer`` alone), layer timing (:func:`layer_times`), layer subt
 :func:`instrument_overhead` measures what the instruments themselves cost (its Figure 5.7).
 
 They work on any ``nn.Module`` that runs in Python: a layer is a call of a module that calls
-no other one. What they cannot see is said in the report: work done outside of any layer, layers
-never called, and compiled or scripted regions, whose inside hooks do not reach.
+no other one. The report says what they cannot see: work done outside of any layer, layers
+that are never called, and the inside of compiled or scripted regions, which hooks do not reach.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Timing:
         event_ns: between two CUDA events around the call; empty on CPU.
         launch_ns: until the call returned; empty on CPU.
         empty_ns: what an empty call took by the same protocol, one number per run.
-        synchronised: False for a timer told not to wait, which is for showing the error.
+        synchronised: False for a timer that was told not to wait, to show the error.
     """
 
     name: str
@@ -175,7 +175,7 @@ class Timing:
 
     @property
     def caveats(self) -> list[str]:
-        """What a reader of the number must know; empty when nothing."""
+        """What a reader of the number must know; empty if there is nothing to say."""
         found = []
         if len(self.runs_ns) < FEWEST_RUNS:
             found.append(f"{len(self.runs_ns)} runs, fewer than {FEWEST_RUNS}: no verdict")
@@ -287,7 +287,7 @@ def _no_collection(device: torch.device) -> Iterator[None]:
 
 
 def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return what is shuffled as one: the groups, and each other name alone."""
+    """Return the units of shuffling: the groups, and each remaining name alone."""
     if any(isinstance(group, str) for group in together):
         raise NoContenderError(
             "together takes groups of names, but one of its items is a name. Give together="
