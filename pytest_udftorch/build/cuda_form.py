@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.build.cache import cache_folder, writing
+from pytest_udftorch.build.cache import cache_folder, opened, store
 from pytest_udftorch.errors import CudaFormError, nearest
 
 DOUBLE: Final = "double"
@@ -155,11 +155,8 @@ def store_measurement(name: str, times_ns: Mapping[str, float]) -> Path:
         CacheError: the cache folder cannot be written.
     """
     path = measurement_file()
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with opened(path):
         text = json.dumps({**measurements(), name: dict(times_ns)}, indent=1, sort_keys=True)
-        scratch.write_text(text + "\n", encoding="utf-8")
-        scratch.replace(path)
+        store(path, text + "\n")
     _for_this_machine.cache_clear()
     return path
