@@ -217,7 +217,8 @@ def page(folder: Path) -> str:
         "",
         "This page is generated from benches/results; do not edit it. [compile.md](compile.md) "
         "has the models, the timers, the plans and Triton, and tells how to measure again. "
-        "`udftorch report benches/results/compile_*.json -o report.html` draws the figures. "
+        "`python -m benches.render.bench_report benches/results/compile_*.json -o report.html` "
+        "draws the figures. "
         "Intervals are 95 % bootstrap intervals of the median over interleaved runs. What the "
         "thesis has published of these experiments is not known to us as numbers.",
     ]

@@ -27,8 +27,8 @@ import numpy as np
 from pytest_udftorch.errors import CudaGraphCaptureError
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.native.runtime import Cells, runtime
-from pytest_udftorch.records import file as record
-from pytest_udftorch.records.file import Records
+from pytest_udftorch.records import layout as fields
+from pytest_udftorch.records.layout import Records
 
 # A slot begins with shards, of which each multiprocessor uses one: on one address they would
 # wait for each other. Then come the histograms.
@@ -44,7 +44,7 @@ LINES: Final = 2
 #: One program in this plus 1 (a power of two) enters the histograms.
 SAMPLE_MASK: Final = 3
 #: Seven words for what goes in and seven for what comes out: least, largest (as integers in the
-#: order of the values), then ``record.SPECIALS``.
+#: order of the values), then ``fields.SPECIALS``.
 IN: Final = 4
 OUT: Final = 11
 #: The GPU's clock when the first NaN, infinity, subnormal number was made.
@@ -101,7 +101,7 @@ def empty_slot(stride: int) -> Any:
     shards[:, SAMPLE_MASK] = stride - 1
     for side in (IN, OUT):
         shards[:, side : side + 2] = _INFINITY, _LOWEST
-    shards[:, MADE : MADE + len(record.FIRSTS)] = _NEVER
+    shards[:, MADE : MADE + len(fields.FIRSTS)] = _NEVER
     return slot
 
 
@@ -112,7 +112,7 @@ def _together(slot: Any) -> Any:
     for side in (IN, OUT):
         found[side] = shards[:, side].min()
         found[side + 1] = shards[:, side + 1].max()
-    made = slice(MADE, MADE + len(record.FIRSTS))
+    made = slice(MADE, MADE + len(fields.FIRSTS))
     found[made] = shards[:, made].min(0)
     return found
 
@@ -161,15 +161,15 @@ class Row:
         calls = CALLS[self.kernel]
         wanted = [i for i, call in enumerate(calls) if call[0] in self.counted]
         if not head[LAUNCHES] or not wanted:
-            return record.empty_cells(0), np.zeros(0, record.OPERATOR)
-        cells = record.empty_cells(len(wanted))
-        operators = np.zeros(1, record.OPERATOR)
+            return fields.empty_cells(0), np.zeros(0, fields.OPERATOR)
+        cells = fields.empty_cells(len(wanted))
+        operators = np.zeros(1, fields.OPERATOR)
         for rows in (cells, operators):
-            rows["device"] = record.DEVICES.index("cuda")
+            rows["device"] = fields.DEVICES.index("cuda")
             rows["operator"] = self.operator
             rows["module"], rows["stage"] = self.place >> 2, self.place & 3
         operators["calls"] = head[LAUNCHES]
-        cells["form"] = record.FORMS.index("array")
+        cells["form"] = fields.CELL_FORMS.index("array")
         for cell, index in zip(cells, wanted, strict=True):
             function, times, of = calls[index]
             slot, bins = _together(words[index]), words[index].reshape(-1, 2, BINS // 2)
@@ -178,14 +178,14 @@ class Row:
             cell["elements"] = times * head[of]
             for side, at in (("in", IN), ("out", OUT)):
                 cell[f"{side}_min"], cell[f"{side}_max"] = map(_value, slot[at : at + 2].tolist())
-                for number, name in enumerate(record.SPECIALS, start=at + 2):
+                for number, name in enumerate(fields.SPECIALS, start=at + 2):
                     cell[f"{side}_{name}"] = slot[number]
-            for number, name in enumerate(record.FIRSTS, start=MADE):
+            for number, name in enumerate(fields.FIRSTS, start=MADE):
                 if slot[number] != _NEVER:
                     cell[name] = int(slot[number]) + clock
             cell["hist_elements"] = slot[SAMPLED]
             for side, at in (("in", HISTOGRAM_IN), ("out", HISTOGRAM_OUT)):
-                cell[f"hist_{side}"] = bins[at // BINS, :, : record.HIST_BINS]
+                cell[f"hist_{side}"] = bins[at // BINS, :, : fields.HIST_BINS]
         return cells, operators
 
 
@@ -300,7 +300,7 @@ class Counters:
         Raises:
             CudaGraphCaptureError: the calling thread is capturing a CUDA graph.
         """
-        parts = [(record.empty_cells(0), np.zeros(0, record.OPERATOR))]
+        parts = [(fields.empty_cells(0), np.zeros(0, fields.OPERATOR))]
         if os.getpid() != self._pid:
             return parts[0]
         with self._lock:
@@ -326,7 +326,7 @@ class Counters:
 
 def _made_something(words: Any) -> bool:
     shards = words[:, :HISTOGRAM_IN].reshape(-1, SHARD)
-    return bool((shards[:, MADE : MADE + len(record.FIRSTS)] != _NEVER).any())
+    return bool((shards[:, MADE : MADE + len(fields.FIRSTS)] != _NEVER).any())
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from triton.language.extra.cuda import globaltimer, smid
 from pytest_udftorch.build.libdevice import SPLIT
 from pytest_udftorch.cuda import counters as cuda_counters
 from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 
 #: Elements of a thread between two branches; a thread must have a multiple of it.
 PACK = tl.constexpr(4)
@@ -47,7 +47,7 @@ _SAMPLED = tl.constexpr(cuda_counters.SAMPLED)
 _HISTOGRAM_IN = tl.constexpr(cuda_counters.HISTOGRAM_IN)
 _HISTOGRAM_OUT = tl.constexpr(cuda_counters.HISTOGRAM_OUT)
 _BINS = tl.constexpr(cuda_counters.BINS)
-_BIN_OFFSET = tl.constexpr(record.HIST_OFFSET)
+_BIN_OFFSET = tl.constexpr(layout.HIST_OFFSET)
 _SLOT = tl.constexpr(cuda_counters.SLOT)
 _SHARDS = tl.constexpr(cuda_counters.SHARDS)
 _SHARD = tl.constexpr(cuda_counters.SHARD)

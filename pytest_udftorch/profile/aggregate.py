@@ -26,7 +26,15 @@ from pytest_udftorch.errors import (
     nearest,
 )
 from pytest_udftorch.records import file as record
-from pytest_udftorch.records.file import DEVICES, DTYPES, FORMS, STAGES, Records, StringTable
+from pytest_udftorch.records import layout
+from pytest_udftorch.records.layout import (
+    CELL_DTYPES,
+    CELL_FORMS,
+    DEVICES,
+    STAGES,
+    Records,
+    StringTable,
+)
 
 Kind = Literal["nan", "inf", "subnormal"]
 
@@ -167,9 +175,9 @@ def _cell_dict(cell: np.void) -> dict[str, Any]:
         low, high = float(cell[f"{side}_min"]), float(cell[f"{side}_max"])
         found[f"{side}_min"] = None if low > high else _number(low)
         found[f"{side}_max"] = None if low > high else _number(high)
-        for name in record.SPECIALS:
+        for name in layout.SPECIALS:
             found[f"{side}_{name}"] = int(cell[f"{side}_{name}"])
-    for name in record.FIRSTS:
+    for name in layout.FIRSTS:
         found[name] = int(cell[name]) or None
     found["time_ns"] = float(cell["time_ns"])
     found["timed_elements"] = int(cell["timed_elements"])
@@ -178,7 +186,7 @@ def _cell_dict(cell: np.void) -> dict[str, Any]:
 
 def _histogram_dict(histogram: NDArray[np.uint64]) -> dict[str, dict[str, int]]:
     return {
-        sign: {str(int(b) - record.HIST_OFFSET): int(row[b]) for b in np.flatnonzero(row)}
+        sign: {str(int(b) - layout.HIST_OFFSET): int(row[b]) for b in np.flatnonzero(row)}
         for sign, row in zip("+-", histogram, strict=True)
     }
 
@@ -225,7 +233,7 @@ def _grouped(rows: Records, key: Sequence[str]) -> tuple[Records, NDArray[np.int
     return rows, np.concatenate([[0], np.flatnonzero((keys[:, 1:] != keys[:, :-1]).any(0)) + 1])
 
 
-def add_cells(cells: Records, key: Sequence[str] = record.CELL_KEY) -> Records:
+def add_cells(cells: Records, key: Sequence[str] = layout.CELL_KEY) -> Records:
     """Return one cell for each value of ``key``, ordered by it.
 
     Other fields of the key keep the value of the first cell.
@@ -234,14 +242,14 @@ def add_cells(cells: Records, key: Sequence[str] = record.CELL_KEY) -> Records:
     found = rows[starts].copy()
     if not len(rows):
         return found
-    for name in record.COUNTS:
+    for name in layout.COUNTS:
         found[name] = np.add.reduceat(rows[name], starts, axis=0)
-    for name in record.MINIMA:
+    for name in layout.MINIMA:
         found[name] = np.minimum.reduceat(rows[name], starts)
-    for name in record.MAXIMA:
+    for name in layout.MAXIMA:
         found[name] = np.maximum.reduceat(rows[name], starts)
     never = np.iinfo(np.uint64).max
-    for name in record.FIRSTS:
+    for name in layout.FIRSTS:
         times = np.minimum.reduceat(np.where(rows[name] == 0, never, rows[name]), starts)
         found[name] = np.where(times == never, 0, times)
     return found
@@ -249,7 +257,7 @@ def add_cells(cells: Records, key: Sequence[str] = record.CELL_KEY) -> Records:
 
 def add_operators(operators: Records) -> Records:
     """Return one OPERATOR for each context, ordered by it."""
-    rows, starts = _grouped(operators, record.OPERATOR_KEY)
+    rows, starts = _grouped(operators, layout.OPERATOR_KEY)
     found = rows[starts].copy()
     if len(rows):
         for name in ("calls", "time_ns"):
@@ -332,13 +340,13 @@ class Profile:
         """
         meta = {"clocks": record.clocks(), **meta}
         names = strings.as_dict() if isinstance(strings, StringTable) else dict(strings)
-        events = np.zeros(0, record.EVENT) if events is None else events
-        operators = np.zeros(0, record.OPERATOR) if operators is None else operators
+        events = np.zeros(0, layout.EVENT) if events is None else events
+        operators = np.zeros(0, layout.OPERATOR) if operators is None else operators
         events = _to_utc(events, ("start_ns", "end_ns"), meta)
         return cls(
             tuple(meta.get("processes", [meta])),
             names,
-            add_cells(_to_utc(cells, record.FIRSTS, meta)),
+            add_cells(_to_utc(cells, layout.FIRSTS, meta)),
             add_operators(operators),
             events[np.argsort(events["start_ns"], kind="stable")],
             tuple(notes),
@@ -420,11 +428,11 @@ class Profile:
         columns = {name: self._texts(name, cells) for name in key}
         full, starts = _grouped(self.cells, key)
         ends = [*starts[1:], len(full)]
-        contexts = {tuple(int(o[name]) for name in record.OPERATOR_KEY): o for o in self.operators}
+        contexts = {tuple(int(o[name]) for name in layout.OPERATOR_KEY): o for o in self.operators}
         found = []
         for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
             part = full[start:end]
-            used = set(zip(*(part[name].tolist() for name in record.OPERATOR_KEY), strict=True))
+            used = set(zip(*(part[name].tolist() for name in layout.OPERATOR_KEY), strict=True))
             ops = [contexts[c] for c in used if c in contexts]
             found.append(
                 Row(
@@ -487,13 +495,13 @@ class Profile:
             ValueError: for another kind.
         """
         name = f"made_{kind}_ns"
-        if name not in record.FIRSTS:
+        if name not in layout.FIRSTS:
             raise ValueError(f"{kind!r} is none of nan, inf, subnormal.")
         cells = self.cells[self.cells[name] > 0]
         if not len(cells):
             return None
         cell = cells[[int(np.argmin(cells[name]))]]
-        texts = {key: self._texts(key, cell)[0] for key in record.CELL_KEY}
+        texts = {key: self._texts(key, cell)[0] for key in layout.CELL_KEY}
         time_ns = int(cell[name][0])
         return First(kind, time_ns=time_ns, after_s=(time_ns - self._start_ns) / 1e9, **texts)
 
@@ -505,7 +513,7 @@ class Profile:
         numbers = rows[name].tolist()
         if name in ("function", "operator", "module"):
             return [self.strings[n] for n in numbers]
-        names = {"dtype": DTYPES, "form": FORMS, "stage": STAGES, "device": DEVICES}[name]
+        names = {"dtype": CELL_DTYPES, "form": CELL_FORMS, "stage": STAGES, "device": DEVICES}[name]
         return [names[n] for n in numbers]
 
     # Plain data ----------------------------------------------------------------------
@@ -527,7 +535,7 @@ class Profile:
         histograms map sign and exponent to a count, without zeros.
         """
         cells = []
-        names = {name: self._texts(name, self.cells) for name in record.CELL_KEY}
+        names = {name: self._texts(name, self.cells) for name in layout.CELL_KEY}
         for i, cell in enumerate(self.cells):
             cells.append(
                 {name: texts[i] for name, texts in names.items()}
@@ -535,7 +543,7 @@ class Profile:
                 | {"hist_elements": int(cell["hist_elements"])}
                 | {f"hist_{s}": _histogram_dict(cell[f"hist_{s}"]) for s in ("in", "out")}
             )
-        names = {name: self._texts(name, self.operators) for name in record.OPERATOR_KEY}
+        names = {name: self._texts(name, self.operators) for name in layout.OPERATOR_KEY}
         operators = [
             {name: texts[i] for name, texts in names.items()}
             | {"calls": int(o["calls"]), "time_ns": float(o["time_ns"])}
@@ -563,7 +571,7 @@ class Profile:
         for name in rows.dtype.names:
             if (name.startswith("hist_") and rows.dtype[name].shape) or name in ("pad", "process"):
                 continue
-            if name in record.CELL_KEY:
+            if name in layout.CELL_KEY:
                 data[name] = pandas.Categorical(self._texts(name, rows))
             else:
                 data[name] = rows[name]
@@ -573,7 +581,7 @@ class Profile:
             if low in data:
                 frame.loc[frame[low] > frame[high], [low, high]] = np.nan
         if what == "events":
-            for bit, name in enumerate(record.EVENT_FLAGS):
+            for bit, name in enumerate(layout.EVENT_FLAGS):
                 frame[name] = (rows["flags"] >> bit & 1).astype(bool)
             pids = np.array([int(p.get("pid", 0)) for p in self.processes])
             frame["pid"] = pids[rows["process"]]
@@ -687,7 +695,7 @@ class Profile:
             }
             flags = [
                 flag.replace("_", " ")
-                for bit, flag in enumerate(record.EVENT_FLAGS)
+                for bit, flag in enumerate(layout.EVENT_FLAGS)
                 if int(event["flags"]) >> bit & 1
             ]
             spans.append(
@@ -907,8 +915,8 @@ def _from_file(file: record.ProfileFile, notes: Sequence[str], scope: str | None
     return Profile.from_arrays(
         file.strings,
         meta,
-        cells=part(file.cells, record.CELL),
-        operators=part(file.operators, record.OPERATOR),
+        cells=part(file.cells, layout.CELL),
+        operators=part(file.operators, layout.OPERATOR),
         events=file.events if scope is None else None,
         notes=notes,
     )

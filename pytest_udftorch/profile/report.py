@@ -27,7 +27,7 @@ from pytest_udftorch.profile.aggregate import (
     time_text,
     value_text,
 )
-from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 
 Side = Literal["in", "out"]
 SIDES: Final[tuple[Side, Side]] = ("in", "out")
@@ -89,7 +89,7 @@ def largest(row: Row) -> float:
             # The largest finite one is behind the infinity: its bin was perhaps sampled.
             bins = np.flatnonzero(_histogram(row, side).any(0))
             if len(bins):
-                found = max(found, float(bins[-1] - record.HIST_OFFSET))
+                found = max(found, float(bins[-1] - layout.HIST_OFFSET))
     return found
 
 
@@ -111,8 +111,8 @@ def half_shares(row: Row) -> tuple[float, float] | None:
         return None
     _, normal, over = _FORMATS["half"]
     counts = np.asarray(counts)
-    high = int(counts[over + record.HIST_OFFSET :].sum())
-    low = int(counts[: normal + record.HIST_OFFSET].sum())
+    high = int(counts[over + layout.HIST_OFFSET :].sum())
+    low = int(counts[: normal + layout.HIST_OFFSET].sum())
     return high / total, low / total
 
 
@@ -170,7 +170,7 @@ def page(sections: Sequence[str], *, title: str) -> str:
         sections: HTML; empty ones are left out.
         title: text of the browser's window.
     """
-    folder = files("pytest_udftorch") / "page"
+    folder = files("pytest_udftorch.profile") / "page"
     style = (folder / "report.css").read_text(encoding="utf-8")
     script = (folder / "report.js").read_text(encoding="utf-8")
     return "\n".join(
@@ -307,14 +307,14 @@ class _Axis:
     wide = 3.0
 
     def __init__(self, profiles: Iterable[Profile]) -> None:
-        used = np.zeros(record.HIST_BINS, bool)
+        used = np.zeros(layout.HIST_BINS, bool)
         for profile in profiles:
             for side in SIDES:
                 used |= profile.cells[f"hist_{side}"].any((0, 1))
         bins = np.flatnonzero(used)
         # float32 always fits; what lies beyond comes from float64.
-        self.low: int = min(-152, *(int(b) - record.HIST_OFFSET for b in bins[:1]), 0)
-        self.high: int = max(144, *(int(b) - record.HIST_OFFSET + 1 for b in bins[-1:]), 0)
+        self.low: int = min(-152, *(int(b) - layout.HIST_OFFSET for b in bins[:1]), 0)
+        self.high: int = max(144, *(int(b) - layout.HIST_OFFSET + 1 for b in bins[-1:]), 0)
 
     def x(self, exponent: float) -> float:
         left, right = self.middle
@@ -544,7 +544,7 @@ def _strips(axis: _Axis, row: Row, side: Side, y: int) -> tuple[str, int]:
             parts.append(_span(axis, side, bins, math.log2(abs(extreme)), y))
         for b in bins:
             count = int(histogram[sign, b])
-            exponent = int(b) - record.HIST_OFFSET
+            exponent = int(b) - layout.HIST_OFFSET
             shade = 0.18 + 0.82 * math.log1p(count) / math.log1p(most)
             width = max(0.12, axis.width(exponent, exponent + 1) - 0.03)
             tip = (
@@ -575,7 +575,7 @@ def _span(axis: _Axis, side: Side, bins: NDArray[np.intp], largest: float, y: in
     end = f"{axis.x(largest):.3f}%"
     line = ""
     if len(bins):
-        start = f"{axis.x(float(bins[0] - record.HIST_OFFSET)):.3f}%"
+        start = f"{axis.x(float(bins[0] - layout.HIST_OFFSET)):.3f}%"
         line = f'<line class="span {side}" x1="{start}" x2="{end}" y1="{middle}" y2="{middle}"/>'
     return (
         f'{line}<line class="tick {side}" x1="{end}" x2="{end}" y1="{y - 1}" '
@@ -715,7 +715,7 @@ def _layers(profiles: Sequence[Profile], names: Sequence[str]) -> str:
 def _function(row: Row) -> str:
     function, dtype = row.key["function"], row.key["dtype"]
     text = function if dtype in ("float32", "any") else f"{function} {dtype}"
-    return text if row.key["device"] == record.DEVICES[0] else f"{text} {row.key['device']}"
+    return text if row.key["device"] == layout.DEVICES[0] else f"{text} {row.key['device']}"
 
 
 def _time_cells(row: Row, profile: Profile) -> list[Cell]:
@@ -779,7 +779,7 @@ def _wall_share(profile: Profile, name: str) -> str:
 
 
 def _stages(profiles: Sequence[Profile], names: Sequence[str]) -> str:
-    used = [s for s in record.STAGES if any(_in_stage(p, s) for p in profiles)]
+    used = [s for s in layout.STAGES if any(_in_stage(p, s) for p in profiles)]
     # The order in which a training step has them.
     order = [s for s in ("forward", "backward", "optimizer", "other") if s in used]
     header = ["function", *_library_head(profiles)]
@@ -811,7 +811,7 @@ def _stages(profiles: Sequence[Profile], names: Sequence[str]) -> str:
 
 
 def _in_stage(profile: Profile, stage: str) -> bool:
-    return bool((profile.cells["stage"] == record.STAGES.index(stage)).any())
+    return bool((profile.cells["stage"] == layout.STAGES.index(stage)).any())
 
 
 def _operators(profiles: Sequence[Profile], names: Sequence[str]) -> str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eager CUDA under a session, on a GPU: same bits as the CPU, torch's own semantics."""
 
 import warnings

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What kernels of eager CUDA count, as far as it can be seen without a GPU."""
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pytest_udftorch.native.runtime import runtime
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, add_cells
 from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 from pytest_udftorch.session.session import patched
 
 pytest.importorskip("triton")
@@ -45,8 +47,8 @@ def truth(values: np.ndarray) -> dict[str, float]:
 
 def histogram(values: np.ndarray) -> np.ndarray:
     x = values[np.isfinite(values) & (values != 0)].astype(np.float64)
-    counts = np.zeros((2, record.HIST_BINS), np.uint64)
-    bins = np.frexp(np.abs(x))[1] - 1 + record.HIST_OFFSET
+    counts = np.zeros((2, layout.HIST_BINS), np.uint64)
+    bins = np.frexp(np.abs(x))[1] - 1 + layout.HIST_OFFSET
     np.add.at(counts, (np.signbit(x).astype(int), bins), 1)
     return counts
 
@@ -115,7 +117,7 @@ def test_the_code_in_kernels_counts_what_is_there(slots, number):
         want = truth(values)
         for name in ("min", "max"):
             assert cell[f"{side}_{name}"] == want[name]
-        for name in record.SPECIALS:
+        for name in layout.SPECIALS:
             assert cell[f"{side}_{name}"] == 2 * want[name], name
     # Whole programs enter the histograms, the first one always.
     sampled = np.arange(len(x)) // block % stride == 0
@@ -162,7 +164,9 @@ def test_every_float_comes_back_from_its_place_in_the_order():
 
 def test_a_row_knows_the_functions_of_its_kernel():
     """``CALLS`` against the source of the kernels: functions, slots, and how often."""
-    tree = ast.parse(inspect.getsource(__import__("pytest_udftorch.cuda_kernels", fromlist=["x"])))
+    from pytest_udftorch.cuda import kernels as cuda_kernels
+
+    tree = ast.parse(inspect.getsource(cuda_kernels))
     known = {f"_{name}" for name in cuda_counters.FUNCTIONS}
     for function in tree.body:
         if not isinstance(function, ast.FunctionDef) or function.name not in CALLS:
@@ -220,7 +224,7 @@ def test_a_launch_knows_the_module_and_the_stage():
     with patched("corem", functions=("exp",), profile=True):
         model(torch.ones(1, 3)).sum().backward()
         outside = cells.place()
-    places = [(cells.string(place >> 2), record.STAGES[place & 3]) for place in (*found, outside)]
+    places = [(cells.string(place >> 2), layout.STAGES[place & 3]) for place in (*found, outside)]
     assert places == [("1", "forward"), ("1", "backward"), ("", "forward")]
 
 
@@ -233,8 +237,8 @@ def test_without_a_gpu_there_is_nothing_to_read():
     fresh.start(1)
     cells, operators = fresh.read()
     assert len(cells) == len(operators) == 0
-    assert cells.dtype == record.CELL
-    assert operators.dtype == record.OPERATOR
+    assert cells.dtype == layout.CELL
+    assert operators.dtype == layout.OPERATOR
     assert not counters.active
 
 
@@ -250,7 +254,7 @@ def test_a_forked_process_begins_without_rows(monkeypatch):
 
 def both_devices() -> Profile:
     """exp on both devices in one context, and its first infinity on the GPU."""
-    strings = record.StringTable()
+    strings = layout.StringTable()
     slot = cuda_counters.empty_slot(1)
     slot[:3] = 5, 500, 0
     slot[cuda_counters.IN : cuda_counters.IN + 2] = 0x3F800000, 0x42C80000  # 1, 100
@@ -310,8 +314,8 @@ def test_what_ran_on_a_gpu_says_so_in_every_view(tmp_path):
 
 
 def test_a_device_that_nobody_knows_is_damage(tmp_path):
-    strings = record.StringTable()
-    cells = record.empty_cells(1)
+    strings = layout.StringTable()
+    cells = layout.empty_cells(1)
     cells["device"] = 2
     path = tmp_path / "profiled-x.bin"
     with record.ProfileWriter(path, strings, {"library": "corem"}) as writer:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Overrides of CUDA operators, as far as they can be seen without a GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixtures ``udf_session`` and ``patched_libtorch``."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles: what NumPy counted comes out of merging, tables and exports unchanged."""
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.profile import aggregate as profile
 from pytest_udftorch.profile.aggregate import Profile, load_all, merge
 from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 
 
 def from_recorder(recorder, **meta):
@@ -110,7 +112,7 @@ def test_a_run_in_parts_is_the_run(tmp_path):
             {k: v for k, v in c.items() if "time" not in k and not k.endswith("_ns")}
             for c in p.to_dict()["cells"]
         ]
-        return sorted(cells, key=lambda c: [c[k] for k in record.CELL_KEY])
+        return sorted(cells, key=lambda c: [c[k] for k in layout.CELL_KEY])
 
     assert comparable(found) == comparable(want)
     lines = [line.split()[:3] for line in found.table("function").split("\n")]

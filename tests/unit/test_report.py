@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports: the page in a real browser, the terminal's short form, and the command."""
 
 from __future__ import annotations
