@@ -1,8 +1,8 @@
-"""UDFs written in Python: Numba compiles them to LLVM, and then they are as any other.
+"""UDFs written in Python, compiled by Numba to LLVM's text, and then built like any other.
 
-Numba's modules are linked, everything but the function is made internal, and LLVM removes what
-is not called. What is left is one scalar function in LLVM's text form, the source of a library
-in the build cache.
+The modules that Numba makes are linked, everything but the function becomes internal, and LLVM
+removes what nothing calls. One scalar function is left in LLVM's text form: the source of a
+library in the build cache.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfLibrary, load_library
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
 
-# What LLVM before 21 does not read, and what it had instead.
+# What LLVM before 21 cannot read, and its older spelling.
 _NEWER: Final = (
     (" captures(none)", " nocapture"),
     ("icmp samesign ", "icmp "),
 )
 
 #: Numba's compiled functions -> the text of their modules before LLVM changed them. Numba
-#: compiles a function that others call once in a process.
+#: compiles a function that others call only once in a process.
 _recorded: Final[MutableMapping[Any, list[str]]] = weakref.WeakKeyDictionary()
 
 
@@ -63,9 +63,9 @@ def udf(
 
     Raises:
         UnknownFunctionError: libtorch has no such function to swap, or no such dtype.
-        PythonUdfError: Numba is missing or cannot compile the function, or the claim is no
+        PythonUdfError: Numba is missing or cannot compile the function, or the claim is not a
             number of ULP.
-        CompilerNotFoundError, CompilerTooOldError: see ``build.find_compiler``.
+        CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
         CacheError: the cache folder cannot be written.
     """
     if not isinstance(function, str):
@@ -81,8 +81,8 @@ def udf(
         raise UnknownFunctionError(f"Unknown dtype {dtype!r}. {nearest(str(dtype), DTYPES)}")
     if max_ulp is not None and not _is_claim(max_ulp):
         raise PythonUdfError(
-            f"max_ulp={max_ulp!r} is no claim: it is a positive number of ULP, 0.5 for correctly "
-            "rounded. Leave it out to claim nothing."
+            f"max_ulp={max_ulp!r} is not a claim. A claim is a positive number of ULP, 0.5 for "
+            "correctly rounded. Leave max_ulp out to claim nothing."
         )
 
     def make(source: Callable[..., Any]) -> UdfLibrary:
@@ -115,7 +115,7 @@ def _check_plain(source: object, function: str) -> None:
         raise PythonUdfError(
             f"A UDF is a plain Python function, and {type(source).__name__} was given for "
             f"{function!r}. Write def or lambda; of a function that Numba has compiled already, "
-            "give its py_func."
+            "pass its py_func."
         )
     arity = FUNCTIONS[function].arity
     if source.__code__.co_argcount != arity:
