@@ -30,8 +30,8 @@ VARIABLE: Final = "UDFTORCH_CUDA_FORM"
 
 #: Compute capabilities with one float64 unit for two of float32; all others have one for 32 or
 #: 64. Source: CUDA C++ Programming Guide, section "Arithmetic Instructions", table
-#: "Throughput of Native Arithmetic Instructions", rows of 64-bit and 32-bit floating-point add, multiply and
-#: multiply-add, results for a clock and multiprocessor: 6.0, 7.x (7.5 excepted, by a footnote) and
+#: "Throughput of Native Arithmetic Instructions", rows of 64-bit and 32-bit
+#: floating-point add, multiply and multiply-add, results for a clock and multiprocessor: 6.0, 7.x (7.5 excepted, by a footnote) and
 #: 8.0 have 32 and 64, 9.0 and 10.0 have 64 and 128; 6.1 and 6.2 have 4 and 128, 8.6, 8.9 and 12.0
 #: have 2 and 128.
 STRONG: Final = frozenset({(6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0)})
@@ -61,7 +61,7 @@ def asked_form(form: str | None) -> str:
         source = f"cuda_form={asked!r}" if form else f"{VARIABLE}={asked!r}"
         raise CudaFormError(
             f"{source} is not a form of functions on a GPU. {nearest(str(asked), CUDA_FORMS)} Both "
-            "forms give the same bits; auto takes the one that is faster on the GPUs of this machine."
+            "forms give the same bits; auto takes the faster one on the GPUs of this machine."
         )
     return asked
 
