@@ -29,9 +29,9 @@ CUDA_FORMS: Final = (DOUBLE, FLOAT_FLOAT, AUTO)
 VARIABLE: Final = "UDFTORCH_CUDA_FORM"
 
 #: Compute capabilities with one float64 unit for two of float32; all others have one for 32 or
-#: 64. Source: CUDA C++ Programming Guide, section "Arithmetic Instructions", table
-#: "Throughput of Native Arithmetic Instructions", rows of 64-bit and 32-bit
-#: floating-point add, multiply and multiply-add, results for a clock and multiprocessor: 6.0, 7.x (7.5 excepted, by a footnote) and
+#: 64. Source: CUDA C++ Programming Guide, section "Arithmetic Instructions", table "Throughput of
+#: Native Arithmetic Instructions", rows of 64-bit and 32-bit floating-point add, multiply and
+#: multiply-add, results per clock and multiprocessor: 6.0, 7.x (except 7.5, by a footnote) and
 #: 8.0 have 32 and 64, 9.0 and 10.0 have 64 and 128; 6.1 and 6.2 have 4 and 128, 8.6, 8.9 and 12.0
 #: have 2 and 128.
 STRONG: Final = frozenset({(6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0)})
