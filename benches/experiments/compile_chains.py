@@ -1,4 +1,4 @@
-"""Blocks of convolution, batch norm and ReLU, 1 to N in series: what fusing across layers gives.
+"""What fusing across layers gives: 1 to N blocks of convolution, batch norm and ReLU in series.
 
     python -m benches.experiments.compile_chains OUT.json [--scale full] [--device cuda]
 
