@@ -105,18 +105,18 @@ def add_verify(commands: Subparsers) -> None:
 def _chunk_range(text: str) -> range:
     first, colon, end = text.partition(":")
     if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of chunks, such as 0:128")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of chunks such as 0:128")
     return range(int(first), int(end))
 
 
 def run_verify(options: argparse.Namespace) -> int:
     """Verify every function, form and CPU level asked for."""
-    from pytest_udftorch.verify import run as verify
+    from pytest_udftorch.verify.schedule import ScheduleError
 
     if not 8 <= options.chunk_bits <= 28:
-        raise verify.PlanError("--chunk-bits must lie between 8 and 28.")
+        raise ScheduleError("--chunk-bits must lie between 8 and 28.")
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
-        raise verify.PlanError("--pairs must be positive, --workers must not be negative.")
+        raise ScheduleError("--pairs must be positive, --workers must not be negative.")
     failures: list[str] = []
     for function in options.functions or _all_functions(options.library, options.dtype):
         for level in _levels(options.cpu_level):
@@ -177,10 +177,9 @@ def _verify_one(
     options: argparse.Namespace, function: str, form: str | None, level: str | None
 ) -> list[str]:
     from pytest_udftorch.verify import run as verify
+    from pytest_udftorch.verify.schedule import Request, make_schedule
 
-    plan = verify.make_plan(
-        options.library,
-        function,
+    request = Request(
         dtype=options.dtype,
         form=form,
         cpu_level=level,
@@ -191,21 +190,20 @@ def _verify_one(
         pairs=options.pairs,
         seed=options.seed,
     )
-    path = verify.certificate_path(plan, options.out, options.library)
-    against = options.against and verify.stored_certificate(plan, options.against)
-    c = plan.candidate
+    schedule = make_schedule(options.library, function, request)
+    path = verify.certificate_path(schedule, options.out, options.library)
+    against = options.against and verify.stored_certificate(schedule, options.against)
+    c = schedule.candidate
     what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
     with _Progress(what, quiet=options.quiet) as progress:
+        how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
         certificate = verify.verify(
-            plan,
+            schedule,
             path,
+            how,
             resume=options.resume,
             judge_all=options.judge_all,
             against=against,
-            chunks=options.chunks,
-            workers=options.workers,
-            scheduler=options.scheduler,
-            progress=progress,
         )
     print(summary_line(certificate))
     return certificate.failures()

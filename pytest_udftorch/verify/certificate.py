@@ -19,9 +19,11 @@ largest error is computed again with GMP's MPFR.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,6 +37,10 @@ DIGEST_METHOD: Final = (
     "SHA-256 over the concatenated raw SHA-256 digests of the chunks, in order; a chunk is "
     "2**chunk_bits outputs in order of the inputs, little-endian encodings, NaNs canonical"
 )
+
+
+#: Keys of a run's identity that tell the runs of a certificate apart.
+RUN_KEY: Final = ("cpu_level", "form", "symbol", "flush", "garbage")
 
 
 class CertificateError(UdfError):
@@ -51,6 +57,10 @@ class CertificateEditedError(CertificateError):
 
 class CertificateMismatchError(CertificateError):
     """Certificates of different functions, sources or builds cannot become one."""
+
+
+class CertificateCompleteError(CertificateError):
+    """Part of the inputs would replace a complete certificate."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +245,7 @@ class Run:
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells the runs of a certificate apart."""
-        return tuple(self.identity[k] for k in ("cpu_level", "form", "symbol", "flush", "garbage"))
+        return tuple(self.identity[k] for k in RUN_KEY)
 
     def digest(self) -> str | None:
         """Return the digest over all outputs in hex; None while chunks are missing."""
@@ -371,12 +381,17 @@ def save(certificate: Certificate, path: Path) -> None:
     Raises:
         CertificateError: the folder cannot be written.
     """
-    scratch = path.with_name(f".{path.name}.new")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(as_json(certificate), indent=1) + "\n", encoding="utf-8")
+        with scratch.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(as_json(certificate), indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         scratch.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise CertificateError(
             f"Cannot write the certificate {path}: {error}. Choose another folder with --out."
         ) from error

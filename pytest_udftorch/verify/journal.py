@@ -22,7 +22,7 @@ from pytest_udftorch.verify.certificate import ChunkResult, Tally, canonical_jso
 _HASH_DIGITS: Final = 16
 
 
-class JournalError(UdfError):
+class ChunkJournalError(UdfError):
     """A journal cannot be read or written, or is damaged."""
 
 
@@ -58,7 +58,7 @@ class Journal:
     Raises:
         UnfinishedRunError: the file exists and ``resume`` is false.
         OtherRunError: the file is of another run.
-        JournalError: it is damaged or cannot be written.
+        ChunkJournalError: it is damaged or cannot be written.
     """
 
     def __init__(self, path: Path, name: Mapping[str, Any], *, resume: bool) -> None:
@@ -73,7 +73,7 @@ class Journal:
             if self._file.tell() == 0:
                 self._append({"run": dict(name)})
         except OSError as error:
-            raise JournalError(
+            raise ChunkJournalError(
                 f"Cannot use the journal {path}: {error}. Choose another folder with --out."
             ) from error
 
@@ -84,7 +84,7 @@ class Journal:
         payloads = [_payload(line) for line in lines]
         for number, payload in enumerate(payloads, start=1):
             if payload is None:
-                raise JournalError(
+                raise ChunkJournalError(
                     f"Line {number} of the journal {self.path} is damaged. Delete the file; the "
                     "run starts again from the beginning."
                 )
@@ -124,7 +124,7 @@ class Journal:
         """Add a finished chunk; when this returns, it is on the disk.
 
         Raises:
-            JournalError: the disk refuses it.
+            ChunkJournalError: the disk refuses it.
         """
         try:
             self._append(
@@ -136,7 +136,7 @@ class Journal:
                 }
             )
         except OSError as error:
-            raise JournalError(
+            raise ChunkJournalError(
                 f"Cannot write to the journal {self.path}: {error}. What is recorded stays; "
                 "continue with --resume."
             ) from error
