@@ -1,7 +1,7 @@
 """The command ``udftorch``.
 
-A subcommand is a function that takes an ``argparse`` subparser collection and adds itself,
-with the function to call as the default ``run``; ``COMMANDS`` lists them.
+A subcommand is a function that adds its parser to an ``argparse`` collection of subparsers and
+sets the function to call as the default ``run``; ``COMMANDS`` lists them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Subparsers = Any  # argparse has no public name for it
 
-#: Exit status of a run that finished and found the claim to be false.
+#: Exit status of a run that finished and found the claim false.
 FAILED: Final = 1
 #: Exit status of a mistake in the call or the installation.
 MISUSE: Final = 2
-#: Exit status of a run that was interrupted, as shells give it for SIGINT.
+#: Exit status of an interrupted run, as shells report SIGINT.
 INTERRUPTED: Final = 130
 
 

@@ -1,4 +1,4 @@
-"""Certificates: what one function did on all its inputs, in a file that can be checked.
+"""Certificates: the results of one function on all its inputs, in a file that can be checked.
 
 A certificate is JSON. It holds one run per form, CPU level and denormal mode of the same
 sources, and the SHA-256 of its own canonical text (sorted keys, no spaces, ASCII), so that
@@ -48,15 +48,15 @@ class CertificateError(UdfError):
 
 
 class CertificateTruncatedError(CertificateError):
-    """The file ends too early or is no JSON."""
+    """The file ends too early or is not JSON."""
 
 
 class CertificateEditedError(CertificateError):
-    """The file's contents do not fit the digests it carries."""
+    """The file's contents contradict the digests in it."""
 
 
 class CertificateMismatchError(CertificateError):
-    """Certificates of different functions, sources or builds cannot become one."""
+    """Certificates of different functions, sources or builds cannot be merged."""
 
 
 class CertificateCompleteError(CertificateError):
@@ -99,20 +99,20 @@ class Tally:
     """Counts over a set of inputs; tallies of disjoint sets can be added.
 
     Attributes:
-        inputs: how many were run.
+        inputs: number of inputs that were run.
         wrong: results that are not the correctly rounded one.
         reference_wrong: the same for the reference, where MPFR was asked.
         disagreements: candidate against reference.
         arbitrated: inputs that MPFR decided.
-        flushed: not judged, because the input or the result is subnormal and denormals are
-            flushed in this run.
-        hard: inputs whose fast path was not certain, or None if that is not known.
+        flushed: inputs not judged, because the input or the result is subnormal and the run
+            flushes denormals.
+        hard: inputs whose fast path was not certain; None if not counted.
         histogram: bin -> results, bins as in reference.h.
         examples: the first wrong results by input.
         worst_ulp: largest error measured, in ULP.
         worst_index: number of its input.
         worst_got: encoding of its result.
-        incomparable_index: input of a result that no error can be given for, or None.
+        incomparable_index: input of a result that has no error, or None.
     """
 
     inputs: int = 0
@@ -180,7 +180,7 @@ class Tally:
 
 
 def ulp_text(error: float) -> str:
-    """Return an error for the reader; just below one half it is said how far below."""
+    """Return an error in ULP as text; below one half, the text says how far below."""
     text = f"{error:.6g}"
     if text == "0.5" and error < 0.5:
         return f"0.5 - 2^{math.log2(0.5 - error):.1f}"
@@ -198,7 +198,7 @@ def bin_edges(number: int) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """What came of one chunk.
+    """The result of one chunk.
 
     Attributes:
         index: of the chunk.
@@ -218,7 +218,7 @@ class Run:
     """One form of a function over (part of) its inputs.
 
     Attributes:
-        identity: facts that runs must share to be merged; see ``Candidate`` and ``Plan``.
+        identity: facts that runs must share to be merged; see ``Candidate`` and ``Schedule``.
         chunks: chunk index -> (digest, normal digest).
         total_chunks: how many the domain has.
         tally: the counts over all chunks present.
@@ -320,7 +320,7 @@ class Certificate:
 
 
 def canonical_json(data: Any) -> bytes:
-    """Return the one text of plain data that digests are taken over."""
+    """Return the canonical text of plain data, over which digests are taken."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -398,12 +398,12 @@ def save(certificate: Certificate, path: Path) -> None:
 
 
 def load(path: Path) -> Certificate:
-    """Read a certificate and check everything it says about itself.
+    """Read a certificate and check every digest in it.
 
     Raises:
         CertificateError: no such file, or another format.
-        CertificateTruncatedError: no whole JSON document.
-        CertificateEditedError: its text or its digests do not fit.
+        CertificateTruncatedError: the file is not a whole JSON document.
+        CertificateEditedError: its text or its digests contradict each other.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -413,12 +413,12 @@ def load(path: Path) -> Certificate:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise CertificateTruncatedError(
-            f"{path} is no whole certificate: {error}. It was truncated or is another file. "
+            f"{path} is not a whole certificate: {error}. It was truncated or is another file. "
             "Run udftorch verify again."
         ) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise CertificateError(
-            f"{path} is no certificate of the format {FORMAT}. Run udftorch verify to make one."
+            f"{path} is not a certificate of the format {FORMAT}. Run udftorch verify to make one."
         )
     stated = data.pop("sha256", None)
     if hashlib.sha256(canonical_json(data)).hexdigest() != stated:
@@ -505,7 +505,7 @@ def _unshared(stored: Mapping[str, Any], which: int, runs: Sequence[Run]) -> dic
 
 
 def merge(certificates: Iterable[Certificate]) -> Certificate:
-    """Make one certificate of several, of other forms or of other parts of the inputs.
+    """Merge certificates of other forms, or of other parts of the inputs, into one.
 
     Raises:
         CertificateMismatchError: another function, library, version, claim, sources or
@@ -514,7 +514,7 @@ def merge(certificates: Iterable[Certificate]) -> Certificate:
     """
     given = list(certificates)
     if not given:
-        raise CertificateMismatchError("There is no certificate to merge.")
+        raise CertificateMismatchError("There is no certificate to merge. Name at least one.")
     first = given[0]
     runs: list[Run] = list(first.runs)
     for other in given[1:]:
@@ -541,7 +541,7 @@ def merge(certificates: Iterable[Certificate]) -> Certificate:
 
 
 def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs, those first whose outputs are the function's: nothing is flushed."""
+    """Return the runs in the order of a certificate: those that flush denormals come last."""
     return tuple(sorted(runs, key=lambda run: bool(run.identity["flush"])))
 
 

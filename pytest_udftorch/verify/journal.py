@@ -1,9 +1,9 @@
 """An append-only record of finished chunks, which survives the end of the process.
 
-Each line is the start of a SHA-256 over its payload, a space, and the payload as JSON. It is
-flushed to the disk before a chunk counts as finished. The first line names the run; a run
-is resumed only under the same name. A last line without its end was being written when the
-process died: it is cut off. Any other line that does not fit its hash is an error.
+Each line holds the start of a SHA-256 over its payload, a space, and the payload as JSON. It is
+flushed to the disk before a chunk counts as finished. The first line names the run; only a
+run of the same name may resume it. A last line without its end was being written when the
+process died, and is cut off. Any other line that contradicts its hash is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ChunkJournalError(UdfError):
 
 
 class UnfinishedRunError(UdfError):
-    """A journal of an earlier run is there and nobody said what to do with it."""
+    """An earlier run left a journal, and the caller did not say whether to resume it."""
 
 
 class OtherRunError(UdfError):
@@ -52,7 +52,7 @@ class Journal:
 
     Args:
         path: of the file.
-        name: what identifies the run; a resumed one must have the same.
+        name: identifies the run; a resumed run must have the same.
         resume: continue an earlier run instead of refusing to.
 
     Raises:

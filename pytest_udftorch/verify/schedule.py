@@ -77,12 +77,12 @@ class Schedule:
     """Everything that a worker needs to run any chunk.
 
     Attributes:
-        candidate: what is verified.
+        candidate: the function to verify.
         count: inputs of the domain.
         chunk_bits: a chunk has 2**chunk_bits inputs.
         seed: of the pairs.
         reference: ``llvmlibc``, ``libm`` or ``mpfr``.
-        reference_text: versions of everything that judges.
+        reference_text: names and versions of everything that judges.
         flush: denormals are flushed while the candidate runs.
         garbage: vector forms get one true lane among random ones.
         sample: MPFR judges one input in so many.

@@ -175,7 +175,7 @@ def test_an_edited_file_with_a_new_seal_is_refused(tmp_path, change, message):
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "exp.json"
     path.write_text("[1, 2]")
-    with pytest.raises(cert.CertificateError, match="no certificate of the format"):
+    with pytest.raises(cert.CertificateError, match="is not a certificate of the format"):
         cert.load(path)
     with pytest.raises(cert.CertificateError, match=r"none\.json"):
         cert.load(tmp_path / "none.json")
