@@ -108,6 +108,10 @@ class TorchNotFoundError(UdfError):
     """torch is not installed, or its libtorch_cpu.so cannot be rebound."""
 
 
+class PrivateNameError(UdfError):
+    """The installed torch or Triton lacks a private name that this package needs."""
+
+
 class SymbolsMissingError(UdfError):
     """This libtorch calls a function through no symbol that can be rebound."""
 

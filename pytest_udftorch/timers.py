@@ -6,6 +6,7 @@ See docs/compile.md.
 
 from __future__ import annotations
 
+from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.timers import (
     Comparison,
     DeviceMissingError,
@@ -14,7 +15,6 @@ from pytest_udftorch.timing.timers import (
     TimerOptionError,
     Timing,
     UnknownDeviceError,
-    describe_device,
     require_device,
     sync_timer,
 )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cells, operators and events counted from real arrays by NumPy, as the native side counts.
 
 ``Recorder.call`` runs a function over an array and counts what it sees; ``net`` runs a small

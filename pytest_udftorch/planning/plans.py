@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choosing an executor for each unit of a model: recurrences, bounds, and stored plans.
 
 Pure functions over tables of times; torch is not imported here. ``oracle`` measures the
@@ -26,12 +27,12 @@ __all__ = [
     "best_of_two_runs",
     "fastest",
     "greedy",
+    "joined_segments",
     "layer_bound",
-    "merge",
-    "merge_units",
     "segment_search",
-    "thesis_programme",
     "total",
+    "unit_programme",
+    "unit_segments",
 ]
 
 #: A unit's or segment's executor: (first unit, one past the last unit, executor).
@@ -44,18 +45,18 @@ FORMAT: Final = 1
 
 
 class PlanFileError(UdfError):
-    """A file holds no plan of a version this package reads, or cannot be written."""
+    """The file holds no plan of a version that this package reads, or cannot be written."""
 
 
 class PlanMismatchError(UdfError):
-    """A plan was made for another model, other inputs, another device or torch version."""
+    """The plan was made for another model, other inputs, another device or torch version."""
 
 
 def _units(costs: Costs) -> int:
     return len(next(iter(costs.values())))
 
 
-def merge(choices: Sequence[str]) -> list[Choice]:
+def joined_segments(choices: Sequence[str]) -> list[Choice]:
     """Join neighbouring units of the same executor into segments."""
     segments: list[Choice] = []
     for unit, name in enumerate(choices):
@@ -66,8 +67,8 @@ def merge(choices: Sequence[str]) -> list[Choice]:
     return segments
 
 
-def merge_units(choices: Sequence[str]) -> list[Choice]:
-    """Return each unit as a segment of its own: what the thesis's custom models are."""
+def unit_segments(choices: Sequence[str]) -> list[Choice]:
+    """Return each unit as a segment of its own."""
     return [(unit, unit + 1, name) for unit, name in enumerate(choices)]
 
 
@@ -114,7 +115,7 @@ def greedy(costs: Costs, switch: Switch) -> list[str]:
     return chosen
 
 
-def thesis_programme(costs: Costs, switch: Switch) -> list[str]:
+def unit_programme(costs: Costs, switch: Switch) -> list[str]:
     """Return the choice with the smallest sum of unit times and switching costs.
 
     The recurrence is T(i, e) = c(i, e) + min over d of (T(i-1, d) + s(i, d, e)): a shortest
@@ -295,7 +296,7 @@ class StoredPlan:
             version = content.pop("udftorch_plan")
         except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise PlanFileError(
-                f"{path} holds no plan ({type(error).__name__}). Plans are written by plan.save()."
+                f"{path} holds no plan ({type(error).__name__}). plan.save() writes plans."
             ) from error
         if version != FORMAT:
             raise PlanFileError(

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reach table: which symbols an operator calls, and whether a swap reaches all of it.
 
 Made by running. Every operator is run in every dtype and layout,
@@ -30,8 +31,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
-from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, operators, place, spread
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, golden_points
+from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, place
 from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import patched, trace
 from pytest_udftorch.timing.environment import caption, describe
@@ -49,11 +50,11 @@ _MARKED_INPUT, _PLAIN_INPUT, _LARGEST_INPUT = -5.0, -1.0, 0.0
 
 
 @dataclass(frozen=True)
-class Row:
+class ReachRow:
     """One line of the table.
 
     Attributes:
-        operator: as in ``operators.Operator.name``.
+        operator: as in ``catalogue.Operator.name``.
         direction: ``forward`` or ``backward`` (of a forward pass under stock functions).
         dtype: the tensor's.
         layout: the tensor's.
@@ -78,7 +79,7 @@ class Row:
 
 
 class ReachError(UdfError):
-    """The probing itself went wrong: an operator that is not repeatable, or an unread file."""
+    """The probing itself went wrong: an operator is not repeatable, or a file cannot be read."""
 
 
 # Probe libraries ---------------------------------------------------------------------
@@ -165,7 +166,7 @@ class _Run:
             self.x = x.detach().requires_grad_()
             y = operator.call(self.x, *self._arguments)
             # Positive, so that no sum over a row of them cancels.
-            grad = torch.tensor(spread(y.numel(), 0.5, 1.5), dtype=y.dtype).reshape(y.shape)
+            grad = torch.tensor(golden_points(y.numel(), 0.5, 1.5), dtype=y.dtype).reshape(y.shape)
             self._graph = (y, grad)
 
     def __call__(self) -> Any:
@@ -195,7 +196,7 @@ def _input(operator: Operator, dtype: str, layout: str) -> Any:
     count = 1
     for n in shape:
         count *= n
-    values = torch.tensor(spread(count, *operator.domain), dtype=torch.float64)
+    values = torch.tensor(golden_points(count, *operator.domain), dtype=torch.float64)
     return place(values.to(getattr(torch, dtype)).reshape(shape), layout)
 
 
@@ -222,23 +223,23 @@ def _functions_of(symbols: dict[str, int]) -> list[tuple[str, ...]]:
 
 
 def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
-             probes: _Probes) -> Row:  # fmt: skip
+             probes: _Probes) -> ReachRow:  # fmt: skip
     head = (operator.name, direction, dtype, layout)
     try:
         run = _Run(operator, direction, layout, _input(operator, dtype, layout))
         stock = run()
     except (NotImplementedError, RuntimeError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Row(*head, "unsupported", reason=text)
+        return ReachRow(*head, "unsupported", reason=text)
     with trace() as symbols:
         again = run()
     if stock.isnan().any() or bool(_differs(stock, again).any()):
         raise ReachError(
             f"{' '.join(head)} gives NaN or does not repeat itself under the stock functions, so "
-            "nothing can be told from a difference. Change its domain in operators.py."
+            "nothing can be told from a difference. Change its domain in reach/operators.py."
         )
     if stock.numel() == 0:
-        return Row(*head, "no elements", symbols)
+        return ReachRow(*head, "no elements", symbols)
     # What a library of float32 functions reaches; a float32 operator that computes in
     # double precision is out of its reach.
     precision = "float64" if dtype == "float64" else "float32"
@@ -254,7 +255,7 @@ def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
     needs = groups(operator.needs if direction == "forward" else operator.needs_backward or "")
     outcome = _judge(needs, changed)
     reason = reason_for(operator.name, outcome)
-    return Row(*head, outcome, symbols, changed, _canary(run, stock, symbols), reason)
+    return ReachRow(*head, outcome, symbols, changed, _canary(run, stock, symbols), reason)
 
 
 def _loud(run: _Run, stock: Any, library: Path, functions: Sequence[str]) -> list[int]:
@@ -399,8 +400,9 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
         ReachError: an unknown name.
     """
     from pytest_udftorch.errors import nearest
+    from pytest_udftorch.reach.operators import OPERATORS
 
-    known = {op.name: op for op in operators()}
+    known = {op.name: op for op in OPERATORS}
     chosen: set[str] = set()
     for name in only or ():
         found = {name} & set(known) or {n for n in known if _function(n) == _function(name)}
@@ -423,7 +425,7 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
                         yield op, "backward", dtype, layout
 
 
-def table(only: Sequence[str] | None = None) -> list[Row]:
+def table(only: Sequence[str] | None = None) -> list[ReachRow]:
     """Run the reach table; about a minute for all operators.
 
     Args:
@@ -442,7 +444,7 @@ def table(only: Sequence[str] | None = None) -> list[Row]:
 # Stored and shown --------------------------------------------------------------------
 
 
-def save(rows: Sequence[Row], path: Path) -> None:
+def save(rows: Sequence[ReachRow], path: Path) -> None:
     """Write rows and environment as JSON, a row a line.
 
     Raises:
@@ -464,11 +466,11 @@ def save(rows: Sequence[Row], path: Path) -> None:
         ) from error
 
 
-def _slim(row: Row) -> dict[str, Any]:
+def _slim(row: ReachRow) -> dict[str, Any]:
     return {key: value for key, value in asdict(row).items() if value not in ({}, "", None)}
 
 
-def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
+def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
     """Read what :func:`save` wrote: the environment it was made in, and the rows.
 
     Raises:
@@ -479,15 +481,15 @@ def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r} instead of {FORMAT!r}")
         environment = dict(document["environment"])
-        rows = [Row(**row) for row in document["rows"]]
+        rows = [ReachRow(**row) for row in document["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReachError(
-            f"{path} is no stored reach table: {error}. Make it with 'udftorch reach --store'."
+            f"{path} is not a stored reach table: {error}. Make it with 'udftorch reach --store'."
         ) from error
     return environment, rows
 
 
-def _merged(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+def _merged(rows: Sequence[ReachRow]) -> list[tuple[str, str, str, str, str]]:
     """Join rows that differ in dtype and layout only.
 
     Returns:
@@ -515,9 +517,9 @@ def _merged(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def _unreached(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+def _unreached(rows: Sequence[ReachRow]) -> list[tuple[str, str, str, str, str]]:
     """Return the rows out of reach, joined: operator, direction, where, share, reason."""
-    found: dict[tuple[str, str, str, str], list[Row]] = {}
+    found: dict[tuple[str, str, str, str], list[ReachRow]] = {}
     for row in rows:
         if row.outcome in ("not reached", "partly reached"):
             key = (row.operator, row.direction, row.outcome, row.reason)
@@ -535,12 +537,12 @@ def _unreached(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
     return lines
 
 
-def counts(rows: Sequence[Row]) -> dict[str, int]:
+def counts(rows: Sequence[ReachRow]) -> dict[str, int]:
     """Return outcome -> number of rows, in the order of ``Outcome``."""
     return {name: n for name in get_args(Outcome) if (n := sum(r.outcome == name for r in rows))}
 
 
-def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
+def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
     """Return the table as a Markdown page."""
     from pytest_udftorch.reach.catalogue import SHAPES
 
@@ -569,7 +571,7 @@ def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
         "float64 tensors and float32 functions for all others, as most libraries have no float64 "
         "and bfloat16 and float16 are computed in float32 inside the operators.",
         "",
-        f"Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], "
+        f"Shapes by layout: {layouts}. ReachRow operators: last [3, 67], middle [2, 7, 37], "
         "first [7, 37]. Backward means the derivative alone, after a forward pass under the stock "
         "functions.",
         "",
@@ -592,7 +594,7 @@ def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
     return "\n".join(out)
 
 
-def terminal(rows: Sequence[Row]) -> str:
+def terminal(rows: Sequence[ReachRow]) -> str:
     """Return the table as text, rows that differ in dtype and layout only joined."""
     lines = []
     for operator, direction, where, symbols, outcome in _merged(rows):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times the two forms of functions on the GPU at hand; see ``cuda_form``.
 
 Needs triton and a GPU, and is imported by the command ``udftorch cuda-form`` alone.
@@ -19,6 +20,7 @@ from triton.language.extra import libdevice
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT
 from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.library.description import find_library
+from pytest_udftorch.library.symbols import GOLDEN
 from pytest_udftorch.session.session import patched
 
 #: Timed functions, and the range of the arguments: what models compute most.
@@ -51,7 +53,7 @@ def apply_function(x, out, n, WHICH: tl.constexpr, BLOCK: tl.constexpr):  # type
 
 
 @dataclass(frozen=True)
-class Timing:
+class FormTiming:
     """Times of one function on a GPU.
 
     Attributes:
@@ -68,7 +70,7 @@ class Timing:
         return self.ns[DOUBLE] / self.ns[FLOAT_FLOAT]
 
 
-def measure(library: str | Path = "corem", rounds: int = 7) -> list[Timing]:
+def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
     """Time both forms of a library's functions in turns on the current GPU.
 
     Args:
@@ -82,7 +84,7 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[Timing]:
     if not torch.cuda.is_available():
         raise CudaFormError(
             "udftorch cuda-form times both forms on a GPU, and torch sees none. Run it on the "
-            "machine whose choice it shall make; elsewhere the compute capability decides."
+            "machine that needs the choice; elsewhere the compute capability decides."
         )
     found = find_library(library)
     pairs = None if found.float_float is None else find_library(found.float_float)
@@ -116,12 +118,12 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[Timing]:
                 "cuda_form='double'."
             )
     return [
-        Timing(n, {form: statistics.median(samples[n, form]) for form in (DOUBLE, FLOAT_FLOAT)})
+        FormTiming(n, {form: statistics.median(samples[n, form]) for form in (DOUBLE, FLOAT_FLOAT)})
         for n in names
     ]
 
 
-def mean_ns(timings: list[Timing]) -> dict[str, float]:
+def mean_ns(timings: list[FormTiming]) -> dict[str, float]:
     """Return form -> geometric mean of the functions' times."""
     return {
         form: math.exp(statistics.fmean(math.log(t.ns[form]) for t in timings))
@@ -130,7 +132,7 @@ def mean_ns(timings: list[Timing]) -> dict[str, float]:
 
 
 def _inputs(low: float, high: float) -> torch.Tensor:
-    steps = torch.arange(ELEMENTS, dtype=torch.float64, device="cuda") * 0.6180339887498949
+    steps = torch.arange(ELEMENTS, dtype=torch.float64, device="cuda") * GOLDEN
     return (low + (high - low) * (steps % 1.0)).float()
 
 

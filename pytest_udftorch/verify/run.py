@@ -21,6 +21,7 @@ import numpy as np
 from pytest_udftorch.exact.formats import FORMATS, decode
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
 from pytest_udftorch.library.description import find_library
+from pytest_udftorch.native.machine import cpu_model
 from pytest_udftorch.verify.candidate import SIXTEEN_BITS, STOCK
 from pytest_udftorch.verify.certificate import (
     Certificate,
@@ -105,7 +106,7 @@ def _summary(schedule: Schedule, journal: Journal, seconds: float) -> Run:
         largest=_largest(schedule, tally),
         date=now.isoformat(timespec="seconds"),
         seconds=round(seconds, 1),
-        machine={"cpu": _cpu_name(), "system": platform.system(), "libc": _libc()},
+        machine={"cpu": cpu_model(), "system": platform.system(), "libc": _libc()},
     )
 
 
@@ -127,15 +128,6 @@ def _largest(schedule: Schedule, tally: Tally) -> dict[str, Any] | None:
     ulp = float(fractional_errors(got, inputs, fmt, function)[0])
     values = [float(decode(x, fmt)[0]) for x in inputs]
     return {"ulp": ulp, **example.as_json(fmt.bits), "input_values": [v.hex() for v in values]}
-
-
-def _cpu_name() -> str:
-    with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-        for line in file:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.machine()
 
 
 def _libc() -> str:

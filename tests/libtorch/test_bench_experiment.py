@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Experiments: budgets, files that resume, failures, Ctrl-C; and that the benches measure."""
 
 from __future__ import annotations

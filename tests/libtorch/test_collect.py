@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a profiled session counts, against the same counts by NumPy, and what it leaves alone."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bench of pairs on a GPU: its inputs and its oracle are those of the CPU's certificates."""
 
 from __future__ import annotations

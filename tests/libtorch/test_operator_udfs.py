@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level: registered for a session, checked, profiled, and gone afterwards."""
 
 import os

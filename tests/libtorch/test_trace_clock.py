@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trace of a profile lies on the same time line as that of torch.profiler."""
 
 from __future__ import annotations

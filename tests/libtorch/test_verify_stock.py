@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates for what PyTorch ships with, through symbols and through operators."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pytest --udf-profile: figures of tests, their way through xdist, files, and what goes wrong."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """However a run ends, libtorch is as it was: seen from the process that called pytest."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of the benches: from stored files, from pytest-benchmark's, and wrong ones."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates: digests, files that were edited or truncated, and merging."""
 
 from __future__ import annotations

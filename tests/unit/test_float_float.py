@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """corem-ff, corem in pairs of floats: the same bits, and hardly ever in double."""
 
 from __future__ import annotations

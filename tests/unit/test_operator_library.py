@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level in udf.toml: what is accepted, and every way to get it wrong."""
 
 import re
@@ -123,7 +124,7 @@ def test_the_decorator_makes_a_library_without_torch():
 
 
 def test_the_decorator_refuses_what_udf_toml_does():
-    with pytest.raises(LibraryFormatError, match="no name of an operator"):
+    with pytest.raises(LibraryFormatError, match="not the name of an operator"):
         operator_udf("log")(len)
     with pytest.raises(LibraryFormatError, match="no dtype 'half'"):
         operator_udf("aten::log", dtypes=("half",))(len)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """profiled.bin: what is written is read, whatever is lost is told, nothing wrong is believed."""
 
 from __future__ import annotations

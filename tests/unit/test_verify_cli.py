@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command udftorch: verify, and what is done with certificates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """corem against MPFR: hard cases, samples, certificates, and libraries that must fail."""
 
 from __future__ import annotations

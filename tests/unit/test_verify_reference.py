@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled references: MPFR, LLVM-libc, and what is said when they are missing."""
 
 from __future__ import annotations
