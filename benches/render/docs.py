@@ -28,12 +28,12 @@ from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
 from pytest_udftorch import UdfError
+from pytest_udftorch.certificates import Certificate, comparison_table
+from pytest_udftorch.certificates import load as load_certificate
 from pytest_udftorch.cuda.table import reached
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.reach import table as reach
 from pytest_udftorch.timing.environment import caption
-from pytest_udftorch.verify.certificate import Certificate, comparison_table
-from pytest_udftorch.verify.certificate import load as load_certificate
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
