@@ -270,7 +270,7 @@ def add_certificate(commands: Subparsers) -> None:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check that files are whole, unedited, complete, and keep their claims."""
-    from pytest_udftorch.verify.certificate import load
+    from pytest_udftorch.verify.certificate_file import load
 
     failures = []
     for path in options.files:
@@ -290,7 +290,8 @@ def run_check(options: argparse.Namespace) -> int:
 
 def run_merge(options: argparse.Namespace) -> int:
     """Merge certificates into one file."""
-    from pytest_udftorch.verify.certificate import load, merge, save
+    from pytest_udftorch.verify.certificate_file import load, save
+    from pytest_udftorch.verify.merging import merge
 
     merged = merge([load(path) for path in options.files])
     save(merged, options.out)
@@ -300,7 +301,8 @@ def run_merge(options: argparse.Namespace) -> int:
 
 def run_table(options: argparse.Namespace) -> int:
     """Print the comparison of libraries."""
-    from pytest_udftorch.verify.certificate import comparison_table, load
+    from pytest_udftorch.verify.certificate_file import load
+    from pytest_udftorch.verify.merging import comparison_table
 
     print(comparison_table([load(path) for path in options.files]))
     return 0

@@ -17,7 +17,8 @@ from types import TracebackType
 from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.certificate import ChunkResult, Tally, canonical_json
+from pytest_udftorch.verify.certificate import ChunkResult, Tally
+from pytest_udftorch.verify.certificate_file import canonical_json
 
 _HASH_DIGITS: Final = 16
 

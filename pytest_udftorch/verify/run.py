@@ -31,13 +31,11 @@ from pytest_udftorch.verify.certificate import (
     Example,
     Run,
     Tally,
-    in_order,
-    load,
-    merge,
-    save,
 )
+from pytest_udftorch.verify.certificate_file import load, save
 from pytest_udftorch.verify.chunks import local_file, outputs_digest
 from pytest_udftorch.verify.journal import Journal
+from pytest_udftorch.verify.merging import in_order, merge
 from pytest_udftorch.verify.reference.checker import load_checker
 from pytest_udftorch.verify.schedule import Schedule, ScheduleError
 from pytest_udftorch.verify.workers import default_workers, results_of

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_udftorch import certificates as certificate
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import LibraryFormatError
@@ -17,7 +18,6 @@ from pytest_udftorch.exact.rounding import assert_correctly_rounded
 from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS, forms
-from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.chunks import run_chunk
 from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker

@@ -8,9 +8,9 @@ import shutil
 
 import pytest
 
+from pytest_udftorch import certificates as certificate
 from pytest_udftorch import cli
 from pytest_udftorch.library.description import find_library
-from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify.reference import checker as reference
 
 HAS_LLVMLIBC = any(reference.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))

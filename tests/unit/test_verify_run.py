@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_udftorch import certificates as certificate
 from pytest_udftorch.errors import UnknownFunctionError
 from pytest_udftorch.exact.rounding import correctly_rounded, ulp_error
-from pytest_udftorch.verify import candidate, certificate, workers
+from pytest_udftorch.verify import candidate, workers
 from pytest_udftorch.verify import chunks as chunk_running
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.chunks import WorkerError, outputs_digest, run_chunk
