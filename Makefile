@@ -35,12 +35,12 @@ lint: setup
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-cache
-	$(CLANG_FORMAT) --style=LLVM --dry-run -Werror $(NATIVE_SOURCES)
+	$(CLANG_FORMAT) --style=file --dry-run -Werror $(NATIVE_SOURCES)
 
 format: setup
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
-	$(CLANG_FORMAT) --style=LLVM -i $(NATIVE_SOURCES)
+	$(CLANG_FORMAT) --style=file -i $(NATIVE_SOURCES)
 
 verify: setup
 	.venv/bin/udftorch verify corem

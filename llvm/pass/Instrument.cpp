@@ -1,6 +1,8 @@
 //===- Instrument.cpp - Forms that watch themselves -----------------------===//
-// udf-instrument: makes functions count what goes in and what comes out.
+// SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
+//
+// udf-instrument: makes functions count what goes in and what comes out.
 //
 // The body of a function F moves into an internal function F.body, and F
 // becomes what watches it. A scalar or vector form counts down to the next

@@ -1,10 +1,17 @@
 //===- Plugin.cpp - Registration of the passes ----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // Names for opt -passes=..., and places in clang's own pipelines.
+//
 //===----------------------------------------------------------------------===//
 
+#include "Branchless.h"
 #include "Compat.h"
+#include "GpuCalls.h"
 #include "Instrument.h"
 #include "Replace.h"
+#include "Split.h"
 #include "Tables.h"
 #include "Widen.h"
 
@@ -26,6 +33,18 @@ static bool parsePass(StringRef Name, ModulePassManager &MPM) {
   }
   if (Name == "udf-instrument") {
     MPM.addPass(udf::InstrumentPass());
+    return true;
+  }
+  if (Name == "udf-branchless") {
+    MPM.addPass(udf::BranchlessPass());
+    return true;
+  }
+  if (Name == "udf-split") {
+    MPM.addPass(udf::SplitPass());
+    return true;
+  }
+  if (Name == "udf-gpu-calls") {
+    MPM.addPass(udf::GpuCallsPass());
     return true;
   }
   for (auto [Spelling, Stage] :

@@ -1,6 +1,8 @@
 //===- Replace.cpp - Functions rebound to UDFs ----------------------------===//
-// udf-replace: links UDF bitcode and makes a module's functions use it.
+// SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
+//
+// udf-replace: links UDF bitcode and makes a module's functions use it.
 //
 // A target that the module defines keeps its declaration, linkage and
 // attributes and gets a new body, a call of the UDF, so that every reference to

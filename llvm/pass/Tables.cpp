@@ -1,6 +1,8 @@
 //===- Tables.cpp - Small tables held in vector registers -----------------===//
-// udf-tables: look-ups in small constant tables become register permutations.
+// SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
+//
+// udf-tables: look-ups in small constant tables become register permutations.
 //
 // The loop vectoriser makes a gather, or a load per lane, of `table[i % N]`. A
 // table of floats that fits into two registers is better kept in them: one

@@ -1,6 +1,8 @@
 //===- Widen.cpp - Every ABI of a scalar UDF ------------------------------===//
-// udf-widen: makes scalar, vector and array forms from a scalar UDF.
+// SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
+//
+// udf-widen: makes scalar, vector and array forms from a scalar UDF.
 //
 // A UDF is either one scalar function, or a branch-free fast path that also
 // says "the rounding is not certain" together with an accurate path. Each form
