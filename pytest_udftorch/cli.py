@@ -150,7 +150,7 @@ def _all_functions(library: str, dtype: str) -> tuple[str, ...]:
 
 
 def _levels(asked: list[str] | None) -> list[str | None]:
-    from pytest_udftorch.build.shared import resolve_cpu_level
+    from pytest_udftorch.build.toolchain import resolve_cpu_level
     from pytest_udftorch.library.symbols import CPU_LEVELS
 
     if not asked:
@@ -166,7 +166,7 @@ def _forms(options: argparse.Namespace, level: str | None) -> list[str | None]:
         return [None]
     if "all" not in options.form:
         return list(options.form)
-    from pytest_udftorch.build.shared import resolve_cpu_level
+    from pytest_udftorch.build.toolchain import resolve_cpu_level
     from pytest_udftorch.library.symbols import forms
     from pytest_udftorch.verify.candidate import STOCK
 

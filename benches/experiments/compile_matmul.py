@@ -69,7 +69,7 @@ def _library() -> ctypes.CDLL:
     Raises:
         CompilerNotFoundError: no clang here.
     """
-    from pytest_udftorch.build.shared import find_compiler
+    from pytest_udftorch.build.toolchain import find_compiler
 
     source = Path(__file__).parent / "native" / "matmul.cpp"
     with tempfile.TemporaryDirectory() as folder:

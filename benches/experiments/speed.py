@@ -28,7 +28,7 @@ import numpy as np
 
 import pytest_udftorch
 from benches import stored
-from pytest_udftorch.build.shared import find_compiler
+from pytest_udftorch.build.toolchain import find_compiler
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.timing.environment import caption, describe
 from pytest_udftorch.verify.reference.native import ReferenceMissingError, llvmlibc

@@ -28,7 +28,7 @@ import numpy as np
 
 from benches import stored
 from benches.experiments.speed import Contender, contenders, levels, sample
-from pytest_udftorch.build.shared import find_compiler
+from pytest_udftorch.build.toolchain import find_compiler
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.description import find_library
 

@@ -23,20 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.build.cache import cache_folder, in_cache
 from pytest_udftorch.build.selection import Part, cuda_id
-from pytest_udftorch.build.shared import (
-    FLAGS,
-    Build,
-    Compiler,
-    build_library,
-    cache_folder,
-    find_compiler,
-    in_cache,
-    library_manifest,
-)
+from pytest_udftorch.build.shared import Build, build_library, library_manifest
+from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import (
     CacheError,
-    CompilerNotFoundError,
     SourceCompileError,
 )
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary
@@ -252,21 +244,6 @@ def bitcode_jobs(
             ]
         )  # fmt: skip
     return jobs
-
-
-def tool(compiler: Compiler, name: str) -> Path:
-    """Return a tool of the compiler's own LLVM.
-
-    Raises:
-        CompilerNotFoundError: it is not beside the compiler.
-    """
-    beside = compiler.path.resolve().parent / name
-    if not beside.is_file():
-        raise CompilerNotFoundError(
-            f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
-            "version (the package llvm-<version>)."
-        )
-    return beside
 
 
 def _run(command: list[str]) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.build.shared import cache_folder, writing
+from pytest_udftorch.build.cache import cache_folder, writing
 from pytest_udftorch.errors import CudaFormError, nearest
 
 DOUBLE: Final = "double"

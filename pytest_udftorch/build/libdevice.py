@@ -16,9 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.build.bitcode import _run, bitcode_jobs, tool
+from pytest_udftorch.build.bitcode import _run, bitcode_jobs
+from pytest_udftorch.build.cache import cache_folder, in_cache
 from pytest_udftorch.build.selection import Part, cuda_id, cuda_sources
-from pytest_udftorch.build.shared import FLAGS, Compiler, cache_folder, find_compiler, in_cache
+from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError
 from pytest_udftorch.library.description import UdfFunction
 from pytest_udftorch.library.symbols import FUNCTIONS

@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.bitcode import tool
-from pytest_udftorch.build.shared import Compiler, cache_folder, find_compiler, in_cache
+from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.toolchain import Compiler, find_compiler, tool
 from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfLibrary, load_library
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS

@@ -8,29 +8,31 @@ so a stale build cannot be picked up; builds appear in the cache by one atomic r
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
 import json
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.toolchain import (
+    FLAGS,
+    LINK_FLAGS,
+    Compiler,
+    find_compiler,
+    resolve_cpu_level,
+)
 from pytest_udftorch.errors import (
-    CacheError,
     CompilerNotFoundError,
-    CompilerTooOldError,
-    CpuLevelError,
     NativeLibraryError,
     SignatureError,
     SourceCompileError,
@@ -47,40 +49,7 @@ from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.native.runtime import pass_plugin, runtime
 
-#: Oldest LLVM whose plugin interface the passes are written for.
-OLDEST_LLVM: Final = 16
-
-#: Contraction is off so that a source means the same at every CPU level; traps and errno
-#: are off because the loop vectoriser otherwise refuses the fast paths; -femit-all-decls
-#: keeps static UDFs until udf-widen has seen them. No flag here
-#: allows a value to change.
-FLAGS: Final = (
-    "-std=c17",
-    "-O3",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-fvisibility=hidden",
-    "-femit-all-decls",
-    "-Wall",
-)
-LINK_FLAGS: Final = ("-shared", "-fuse-ld=lld", "-Wl,-Bsymbolic", "-Wl,--no-undefined", "-lm")
-
 _CTYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double}
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A clang that can load the pass plugin.
-
-    Attributes:
-        path: the executable.
-        version: first line of ``clang --version``.
-    """
-
-    path: Path
-    version: str
 
 
 @dataclass(frozen=True)
@@ -163,114 +132,7 @@ class Build:
         return ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)(address)
 
 
-# --------------------------------------------------------------------------------------
-# Compiler, cache folder, CPU level
-
-
-def find_compiler() -> Compiler:
-    """Return the clang that belongs to the pass plugin.
-
-    ``UDFTORCH_CLANG`` names one; otherwise ``clang-<major>`` is looked for on the path, in
-    LLVM's own folder, and at last plain ``clang``.
-
-    Raises:
-        CompilerNotFoundError: there is none, or it does not run.
-        CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
-    """
-    _, major = pass_plugin()
-    named = os.environ.get("UDFTORCH_CLANG")
-    if named:
-        found = shutil.which(named)
-        if found is None:
-            raise CompilerNotFoundError(
-                f"UDFTORCH_CLANG={named!r} is no executable. Point it to clang-{major}, or "
-                "unset it to search the usual places."
-            )
-        return _checked(Path(found), major)
-    for candidate in (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang"):
-        found = shutil.which(candidate)
-        if found is not None and (candidate != "clang" or _major(Path(found)) == major):
-            return _checked(Path(found), major)
-    raise CompilerNotFoundError(
-        f"No clang {major} was found. UDF sources are compiled by the clang whose LLVM the "
-        f"pass plugin was built for. Install the packages clang-{major} and lld-{major}, or "
-        "set UDFTORCH_CLANG to its path."
-    )
-
-
-@functools.cache
-def _version(path: Path, mtime_ns: int) -> str:
-    try:
-        run = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerNotFoundError(
-            f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
-            "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
-        ) from error
-    return run.stdout.splitlines()[0] if run.stdout else ""
-
-
-def _major(path: Path) -> int:
-    match = re.search(r"version (\d+)\.", _version(path, path.stat().st_mtime_ns))
-    return int(match.group(1)) if match else 0
-
-
-def _checked(path: Path, wanted: int) -> Compiler:
-    version = _version(path, path.stat().st_mtime_ns)
-    if "clang" not in version:
-        raise CompilerNotFoundError(
-            f"{path} is not clang: it calls itself {version!r}. Use clang-{wanted}."
-        )
-    major = _major(path)
-    if major < OLDEST_LLVM:
-        raise CompilerTooOldError(
-            f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
-            f"clang-{wanted}."
-        )
-    if major != wanted:
-        raise CompilerTooOldError(
-            f"{path} is clang {major}, but the pass plugin is built for LLVM {wanted} and "
-            f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
-            f"pytest_udftorch with LLVM {major}'s development files."
-        )
-    return Compiler(path, version)
-
-
-def cache_folder() -> Path:
-    """Return the folder of finished builds: ``UDFTORCH_CACHE_DIR``, or the XDG cache."""
-    named = os.environ.get("UDFTORCH_CACHE_DIR")
-    if named:
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "pytest_udftorch"
-
-
-def resolve_cpu_level(cpu_level: str | None) -> str:
-    """Return the level to build for: the one given, ``UDFTORCH_CPU_LEVEL``, or the best.
-
-    Raises:
-        CpuLevelError: no such level, or this CPU does not have it.
-    """
-    have = runtime().cpu_level()
-    possible = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
-    if not possible:
-        raise CpuLevelError("This CPU has no SSE4.2; x86-64-v2 is the least that is supported.")
-    asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
-    if not asked:
-        return possible[-1]
-    if asked not in CPU_LEVELS:
-        raise CpuLevelError(f"Unknown CPU level {asked!r}. {nearest(asked, CPU_LEVELS)}")
-    if asked not in possible:
-        raise CpuLevelError(
-            f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
-        )
-    return asked
-
-
-# --------------------------------------------------------------------------------------
-# Building
+# Building ----------------------------------------------------------------------------
 
 _built: dict[tuple[object, ...], Build] = {}
 _lock = threading.Lock()
@@ -380,52 +242,6 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
             for f in functions
         ]
     }
-
-
-@contextlib.contextmanager
-def writing(cache: Path) -> Iterator[None]:
-    """Name the folder of the cache that what is done here could not write.
-
-    Raises:
-        CacheError: instead of an ``OSError``.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {cache} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to a "
-            "folder that can."
-        ) from error
-
-
-def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
-    """Fill ``folder`` of the cache by ``make(scratch)``, unless it holds a ``build.json``.
-
-    ``make`` writes ``build.json`` last; the scratch folder then appears by one rename. Of
-    several processes one makes, the others wait.
-
-    Raises:
-        CacheError: the cache folder cannot be written.
-    """
-    if (folder / "build.json").is_file():
-        return
-    from filelock import FileLock
-
-    cache = folder.parent
-    with writing(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{folder.name}.lock"):
-            if (folder / "build.json").is_file():
-                return
-            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
-            try:
-                make(scratch)
-                if folder.exists():  # without build.json: left by a crash of the machine
-                    shutil.rmtree(folder)
-                scratch.chmod(0o755)
-                scratch.replace(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _compile(

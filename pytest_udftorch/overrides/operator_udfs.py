@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.shared import (
+from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.toolchain import (
+    VALUE_FLAGS,
     Compiler,
-    cache_folder,
     find_compiler,
-    in_cache,
     resolve_cpu_level,
 )
 from pytest_udftorch.errors import (
@@ -54,16 +54,10 @@ from pytest_udftorch.native.runtime import runtime
 from pytest_udftorch.overrides import dispatcher
 from pytest_udftorch.overrides.dispatcher import Mode, Override, PythonOverride, Role, Spec
 
-#: As UDFs in C are compiled: no flag allows a value to change.
-FLAGS: Final = (
+_FLAGS: Final = (
     "--driver-mode=g++",
     "-std=c++20",
-    "-O3",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
-    "-fvisibility=hidden",
+    *VALUE_FLAGS,
     "-Wall",
     "-shared",
     "-Wl,--no-undefined",
@@ -201,7 +195,7 @@ def _compile(
     headers = [native_source(name) for name in _HEADERS]
     entries = ", ".join(f"udf::detail::entry<{f}>()" for f in functions)
     shim = f'#include "udf_operator.h"\n#include "{source.name}"\nUDF_OPERATORS({entries})\n'
-    flags = [*FLAGS, *CPU_LEVELS[level][0], f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
+    flags = [*_FLAGS, *CPU_LEVELS[level][0], f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
     digest = hashlib.sha256()
     facts = [torch.__version__, torch.version.git_version, str(package), compiler.version, shim]
     digest.update(json.dumps([*facts, *flags]).encode())

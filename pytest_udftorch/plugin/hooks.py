@@ -2,7 +2,7 @@
 
 pytest loads this module in every run of every suite on the machine, so it imports nothing
 beyond pytest itself. The rest of the package, and torch, are loaded when an option, a
-marker or a fixture asks for them.
+marker or a fixture asks for them. PYTEST_DONT_REWRITE: nothing here asserts.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ import pytest
 
 from pytest_udftorch.build.cuda_form import AUTO, DOUBLE, asked_form, gpus
 from pytest_udftorch.build.selection import Part, cuda_forms
-from pytest_udftorch.build.shared import Build, build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import Build, build_library
+from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.compat import torch_summary
 from pytest_udftorch.errors import ProfileFileError, UdfError
 from pytest_udftorch.library.description import UdfLibrary, find_library, is_operator

@@ -20,14 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.shared import (
-    FLAGS,
-    LINK_FLAGS,
-    Compiler,
-    cache_folder,
-    find_compiler,
-    in_cache,
-)
+from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler
 from pytest_udftorch.errors import NativeLibraryError, ObserverBuildError
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
 from pytest_udftorch.native.manifest import entry, link_inputs, native_source, observe_source

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.build.selection import Part, cuda_forms
-from pytest_udftorch.build.shared import Build, build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import Build, build_library
+from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.compat import torch_summary
 from pytest_udftorch.compiled import inductor
 from pytest_udftorch.compiled import triton as triton_kernels

@@ -32,7 +32,7 @@ def describe() -> dict[str, Any]:
         TorchNotFoundError, CompilerNotFoundError, CompilerTooOldError: as from a session.
     """
     from pytest_udftorch import __version__
-    from pytest_udftorch.build.shared import FLAGS, find_compiler, resolve_cpu_level
+    from pytest_udftorch.build.toolchain import FLAGS, find_compiler, resolve_cpu_level
     from pytest_udftorch.compat import torch_summary
     from pytest_udftorch.library.symbols import CPU_LEVELS
 

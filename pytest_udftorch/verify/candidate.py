@@ -23,7 +23,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.build.shared import FLAGS, Build, build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import Build, build_library
+from pytest_udftorch.build.toolchain import FLAGS, resolve_cpu_level
 from pytest_udftorch.errors import TorchNotFoundError, UdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary, find_library
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms

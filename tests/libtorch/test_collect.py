@@ -813,7 +813,7 @@ def test_records_have_the_layout_of_the_header(tmp_path):
     source = tmp_path / "layout.c"
     source.write_text('#include "udfprof.h"\n' + "\n".join(lines) + "\n")
     include = native_source("udfprof.h").parent
-    from pytest_udftorch.build.shared import find_compiler
+    from pytest_udftorch.build.toolchain import find_compiler
 
     done = subprocess.run(
         [find_compiler().path, "-fsyntax-only", f"-I{include}", source],

@@ -13,7 +13,7 @@ import pyarrow.parquet  # noqa: F401
 import pytest
 import torch
 
-from pytest_udftorch.build.shared import cache_folder
+from pytest_udftorch.build.cache import cache_folder
 from pytest_udftorch.native.runtime import runtime
 
 WITNESS = """

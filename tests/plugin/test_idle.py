@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 SUITE = """
 import unittest
 import pytest
@@ -66,8 +68,9 @@ def test_no_library_no_effect_and_no_imports(suite):
         assert output.replace(" <- pytest_udftorch", "") == plain
         assert modules - without == {
             "pytest_udftorch",
-            "pytest_udftorch.config",
             "pytest_udftorch.plugin",
+            "pytest_udftorch.plugin.hooks",
+            "pytest_udftorch.plugin.options",
         }
         assert not modules & {"torch", "numpy", "mpmath", "tomllib", "ctypes"}
 
@@ -77,7 +80,7 @@ def test_collect_only_neither_builds_nor_imports_torch(suite):
     both = ("--collect-only", "--udf-lib=std", "--udf-lib=./one")
     code, modules, output = probe(suite, *PLUGIN, *both)
     assert code == 0
-    assert "pytest_udftorch.switching" in modules
+    assert "pytest_udftorch.plugin.switching" in modules
     assert "torch" not in modules
     assert "<Function test_two[one-1]>" in output
     assert "<TestCaseFunction test_three[std]>" in output
@@ -111,6 +114,23 @@ def test_works_without_optional_plugins_of_pytest(suite):
     assert suite.run("-p", "no:udftorch", "-k", "nothing").ret == 5
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-p", "pytest_udftorch.plugin"],
+        ["-p", "udftorch", "-p", "pytest_udftorch.plugin"],
+        ["-p", "pytest_udftorch.plugin", "-p", "udftorch"],
+    ],
+)
+def test_a_named_plugin_is_registered_once(suite, args):
+    """The entry point of the installed package is loaded beside the plugin that is named."""
+    suite.write(conftest="pytest_plugins = ['pytest_udftorch.plugin']")
+    suite.write(test_it="def test_it(udf_session): assert udf_session.library.name == 'std'")
+    result = suite.run(*args, "--udf-lib=std")
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*cannot be rewritten*pytest_udftorch.plugin*")
+
+
 def test_import_time_of_the_plugin_is_recorded(record_testsuite_property):
     """The figure goes into the JUnit report; what decides it is asserted above."""
     run = subprocess.run(
@@ -128,4 +148,4 @@ def test_import_time_of_the_plugin_is_recorded(record_testsuite_property):
         )
     }
     record_testsuite_property("plugin_import_us", total["pytest_udftorch.plugin"])
-    assert total["pytest_udftorch.plugin"] >= total["pytest_udftorch.config"] > 0
+    assert total["pytest_udftorch.plugin"] >= total["pytest_udftorch.plugin.options"] > 0

@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from pytest_udftorch.build import shared as build_module
-from pytest_udftorch.build.shared import (
-    build_library,
-    cache_folder,
-    find_compiler,
-    resolve_cpu_level,
-)
+from pytest_udftorch.build import toolchain
+from pytest_udftorch.build.cache import cache_folder
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.build.toolchain import find_compiler, resolve_cpu_level
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
@@ -255,7 +253,7 @@ def test_no_compiler_at_all(monkeypatch, tmp_path):
     monkeypatch.delenv("UDFTORCH_CLANG", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     # The search includes LLVM's own folder, which the path does not hide.
-    monkeypatch.setattr(build_module, "pass_plugin", lambda: (Path("UdfPass-17.so"), 17))
+    monkeypatch.setattr(toolchain, "pass_plugin", lambda: (Path("UdfPass-17.so"), 17))
     with pytest.raises(CompilerNotFoundError, match=r"No clang 17.*packages clang-17 and lld-17"):
         find_compiler()
 
@@ -278,7 +276,8 @@ def test_compilers_that_cannot_be_used(monkeypatch, tmp_path, says, status, erro
 def test_a_compiler_that_cannot_load_the_plugin(cache, make, monkeypatch, tmp_path):
     broken = tmp_path / "UdfPass.so"
     broken.write_text("no shared library")
-    monkeypatch.setattr(build_module, "pass_plugin", lambda: (broken, pass_plugin()[1]))
+    for module in (build_module, toolchain):
+        monkeypatch.setattr(module, "pass_plugin", lambda: (broken, pass_plugin()[1]))
     with pytest.raises(CompilerNotFoundError, match=r"cannot load the pass plugin .*UdfPass\.so"):
         build_library(make(TWICE))
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pytest_udftorch.build import libdevice
-from pytest_udftorch.build.shared import FLAGS, build_library, find_compiler, resolve_cpu_level
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.build.toolchain import FLAGS, find_compiler, resolve_cpu_level
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
 

@@ -8,7 +8,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from pytest_udftorch.build.shared import build_library, resolve_cpu_level
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.exact.rounding import assert_correctly_rounded
 from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.build.shared import cache_folder, writing
+from pytest_udftorch.build.cache import cache_folder, writing
 from pytest_udftorch.errors import UdfError, nearest
 
 FOLDER: Final = Path(__file__).parent

@@ -1,0 +1,160 @@
+"""The compilers, and the tools beside them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_udftorch.errors import (
+    CompilerNotFoundError,
+    CompilerTooOldError,
+    CpuLevelError,
+    nearest,
+)
+from pytest_udftorch.library.symbols import CPU_LEVELS
+from pytest_udftorch.native.runtime import pass_plugin, runtime
+
+#: Oldest LLVM whose plugin interface the passes are written for.
+OLDEST_LLVM: Final = 16
+
+
+#: Contraction is off so that a source means the same at every CPU level; traps and errno are off
+#: because the loop vectoriser otherwise refuses the fast paths. No flag allows a value to change.
+VALUE_FLAGS: Final = (
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fPIC",
+    "-fvisibility=hidden",
+)
+#: Flags of UDFs in C. ``-femit-all-decls`` keeps static UDFs until ``udf-widen`` has seen them.
+FLAGS: Final = ("-std=c17", *VALUE_FLAGS, "-femit-all-decls", "-Wall")
+LINK_FLAGS: Final = ("-shared", "-fuse-ld=lld", "-Wl,-Bsymbolic", "-Wl,--no-undefined", "-lm")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A clang that can load the pass plugin.
+
+    Attributes:
+        path: the executable.
+        version: first line of ``clang --version``.
+    """
+
+    path: Path
+    version: str
+
+
+def find_compiler() -> Compiler:
+    """Return the clang that belongs to the pass plugin.
+
+    ``UDFTORCH_CLANG`` names one; otherwise ``clang-<major>`` is looked for on the path, in
+    LLVM's own folder, and at last plain ``clang``.
+
+    Raises:
+        CompilerNotFoundError: there is none, or it does not run.
+        CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
+    """
+    _, major = pass_plugin()
+    named = os.environ.get("UDFTORCH_CLANG")
+    if named:
+        found = shutil.which(named)
+        if found is None:
+            raise CompilerNotFoundError(
+                f"UDFTORCH_CLANG={named!r} is no executable. Point it to clang-{major}, or "
+                "unset it to search the usual places."
+            )
+        return _checked(Path(found), major)
+    for candidate in (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang"):
+        found = shutil.which(candidate)
+        if found is not None and (candidate != "clang" or _major(Path(found)) == major):
+            return _checked(Path(found), major)
+    raise CompilerNotFoundError(
+        f"No clang {major} was found. UDF sources are compiled by the clang whose LLVM the "
+        f"pass plugin was built for. Install the packages clang-{major} and lld-{major}, or "
+        "set UDFTORCH_CLANG to its path."
+    )
+
+
+@functools.cache
+def _version(path: Path, mtime_ns: int) -> str:
+    try:
+        run = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CompilerNotFoundError(
+            f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
+            "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
+        ) from error
+    return run.stdout.splitlines()[0] if run.stdout else ""
+
+
+def _major(path: Path) -> int:
+    match = re.search(r"version (\d+)\.", _version(path, path.stat().st_mtime_ns))
+    return int(match.group(1)) if match else 0
+
+
+def _checked(path: Path, wanted: int) -> Compiler:
+    version = _version(path, path.stat().st_mtime_ns)
+    if "clang" not in version:
+        raise CompilerNotFoundError(
+            f"{path} is not clang: it calls itself {version!r}. Use clang-{wanted}."
+        )
+    major = _major(path)
+    if major < OLDEST_LLVM:
+        raise CompilerTooOldError(
+            f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
+            f"clang-{wanted}."
+        )
+    if major != wanted:
+        raise CompilerTooOldError(
+            f"{path} is clang {major}, but the pass plugin is built for LLVM {wanted} and "
+            f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
+            f"pytest_udftorch with LLVM {major}'s development files."
+        )
+    return Compiler(path, version)
+
+
+def tool(compiler: Compiler, name: str) -> Path:
+    """Return a tool of the compiler's own LLVM.
+
+    Raises:
+        CompilerNotFoundError: it is not beside the compiler.
+    """
+    beside = compiler.path.resolve().parent / name
+    if not beside.is_file():
+        raise CompilerNotFoundError(
+            f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
+            "version (the package llvm-<version>)."
+        )
+    return beside
+
+
+def resolve_cpu_level(cpu_level: str | None) -> str:
+    """Return the level to build for: the one given, ``UDFTORCH_CPU_LEVEL``, or the best.
+
+    Raises:
+        CpuLevelError: no such level, or this CPU does not have it.
+    """
+    have = runtime().cpu_level()
+    possible = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
+    if not possible:
+        raise CpuLevelError("This CPU has no SSE4.2; x86-64-v2 is the least that is supported.")
+    asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
+    if not asked:
+        return possible[-1]
+    if asked not in CPU_LEVELS:
+        raise CpuLevelError(f"Unknown CPU level {asked!r}. {nearest(asked, CPU_LEVELS)}")
+    if asked not in possible:
+        raise CpuLevelError(
+            f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
+        )
+    return asked
