@@ -24,6 +24,7 @@
 #include "llvm/IR/IntrinsicInst.h"
 #include "llvm/IR/IntrinsicsNVPTX.h"
 #include "llvm/IR/Module.h"
+#include "llvm/IR/PatternMatch.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/Debug.h"
 #include "llvm/TargetParser/Triple.h"
@@ -31,6 +32,7 @@
 #define DEBUG_TYPE "udf-branchless"
 
 using namespace llvm;
+using namespace llvm::PatternMatch;
 
 STATISTIC(NumDivisions, "Number of divisions replaced");
 STATISTIC(NumRoots, "Number of square roots replaced");
@@ -67,7 +69,7 @@ static Value *divide(IRBuilder<> &B, Value *A, Value *Divisor) {
   Value *E = Fma(Negative, R0, One);
   Value *S = Fma(E, E, E);
   Value *R = Fma(R0, S, R0);
-  return B.CreateFMul(A, R);
+  return match(A, m_FPOne()) ? R : B.CreateFMul(A, R);
 }
 
 /// sqrt(x): with r an approximation of 1 / sqrt(x), s = x * r has the error

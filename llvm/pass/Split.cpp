@@ -19,6 +19,7 @@
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/Statistic.h"
+#include "llvm/ADT/StringSet.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/CommandLine.h"
@@ -95,13 +96,18 @@ static bool runImpl(Module &M) {
                     Twine(DEBUG_TYPE ": module '") + M.getName() +
                         "' is given no functions; name them with "
                         "-udf-split-functions");
-  for (const std::string &Name : Names)
-    if (std::string Why = obstacle(M, Name); !Why.empty()) {
+  StringSet<> Seen;
+  for (const std::string &Name : Names) {
+    const std::string Why = Seen.insert(Name).second
+                                ? obstacle(M, Name)
+                                : "it is named twice; name each function once";
+    if (!Why.empty()) {
       udf::usageError(M.getContext(), Twine(DEBUG_TYPE ": '") + Name +
                                           "' of module '" + M.getName() +
                                           "' cannot be split: " + Why);
       Ok = false;
     }
+  }
   if (Ok)
     for (const std::string &Name : Names)
       split(M, *M.getFunction(Name));
