@@ -32,6 +32,7 @@
 #include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/MathExtras.h"
 #include <tuple>
 
@@ -785,6 +786,7 @@ void Instrumenter::emit() {
                                     {"symbol", W.Symbol},
                                     {"form", W.Kind},
                                     {"slot", W.Slot}});
+  LLVM_DEBUG(dbgs() << DEBUG_TYPE << ": " << W.Symbol << '\n');
   ++NumInstrumented;
 }
 

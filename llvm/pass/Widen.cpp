@@ -31,6 +31,7 @@
 #include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/MathExtras.h"
 
 #define DEBUG_TYPE "udf-widen"
@@ -832,6 +833,7 @@ void Widener::emit() {
                                       {"form", Want.Kind},
                                       {"symbol", Want.Symbol},
                                       {"register_bits", RegisterBits}});
+    LLVM_DEBUG(dbgs() << DEBUG_TYPE << ": made " << Want.Symbol << '\n');
     ++NumForms;
   }
   ++NumFunctions;
