@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Two commands do everything: `make demo` and `make test`. Both set up first.
 
 PY := .venv/bin/python
@@ -35,12 +36,12 @@ lint: setup
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	.venv/bin/lint-imports --no-cache
-	$(CLANG_FORMAT) --style=file --dry-run -Werror $(NATIVE_SOURCES)
+	$(CLANG_FORMAT) --dry-run -Werror $(NATIVE_SOURCES)
 
 format: setup
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
-	$(CLANG_FORMAT) --style=file -i $(NATIVE_SOURCES)
+	$(CLANG_FORMAT) -i $(NATIVE_SOURCES)
 
 verify: setup
 	.venv/bin/udftorch verify corem

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests and benches share: pytest's own tester, and the options and records of the benches."""
 
 from __future__ import annotations

@@ -352,17 +352,12 @@ def add_report(commands: Subparsers) -> None:
     """Add ``udftorch report``."""
     parser = commands.add_parser(
         "report",
-        help="make a page, tables or a trace of profiles; a page of benches",
+        help="make a page, tables or a trace of profiles",
         description="Reads the profiles that pytest --udf-profile-out=DIR or a session wrote, "
-        "adds up those of one library, and sets different libraries beside each other. Files "
-        "*.json are results of the benches of torch.compile, and their figures are drawn.",
+        "adds up those of one library, and sets different libraries beside each other.",
     )
     parser.add_argument(
-        "paths",
-        nargs="+",
-        type=Path,
-        metavar="DIR|FILE",
-        help="folders or files with profiles; JSON files of benches",
+        "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders or files with profiles"
     )
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the HTML page here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all numbers as JSON")
@@ -382,26 +377,22 @@ def add_report(commands: Subparsers) -> None:
 
 
 def run_report(options: argparse.Namespace) -> int:
-    """Read profiles and benches; print the short form, and write what was asked for."""
-    from benches.render import bench_report
+    """Read profiles; print the short form, and write what was asked for."""
     from pytest_udftorch.profile import report
-    from pytest_udftorch.profile.aggregate import load_all, write_file
+    from pytest_udftorch.profile.aggregate import load_all
+    from pytest_udftorch.profile.export import write_file
 
-    benches = bench_report.load_all(p for p in options.paths if p.suffix == ".json")
-    folders = [p for p in options.paths if p.suffix != ".json"]
-    profiles = load_all(folders) if folders else []
-    for option in ("json", "csv", "parquet", "trace"):
-        if getattr(options, option) and not profiles:
+    for path in options.paths:
+        if path.suffix == ".json":
             raise NoProfileError(
-                f"--{option} writes the numbers of profiles, and only results of benches were "
-                "given. Leave it out, or name a folder with profiles."
+                f"{path} is a JSON file, and profiles are folders or .bin files. If a bench wrote "
+                f"it, `python -m benches.render.bench_report {path}` in a checkout of the project "
+                "draws its figures."
             )
-    texts = [report.terminal(profiles)] * bool(profiles) + [bench_report.terminal(benches)]
-    print("\n\n".join(filter(None, texts)))
+    profiles = load_all(options.paths)
+    print(report.terminal(profiles))
     if options.out:
-        title = options.title or (report.TITLE if profiles else "Benches of torch.compile")
-        parts = [report.heading(title), *(report.sections(profiles) if profiles else [])]
-        text = report.page([*parts, *bench_report.sections(benches)], title=title)
+        text = report.html(profiles, title=options.title or report.TITLE)
         write_file(options.out, lambda p: p.write_text(text, encoding="utf-8"))
 
     def place(path: Path, label: str) -> Path:

@@ -10,6 +10,51 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+__all__ = [
+    "CacheError",
+    "CompileRunningError",
+    "CompiledElsewhereError",
+    "CompilerNotFoundError",
+    "CompilerTooOldError",
+    "CompositeOperatorError",
+    "CpuLevelError",
+    "CudaFormError",
+    "CudaGraphCaptureError",
+    "DispatchKeyError",
+    "LibdeviceError",
+    "LibraryFormatError",
+    "NativeLibraryError",
+    "NoProfileError",
+    "ObserverBuildError",
+    "OperatorRecursionError",
+    "OperatorResultError",
+    "OperatorStateError",
+    "PackageMissingError",
+    "ProfileBusyError",
+    "ProfileDamagedError",
+    "ProfileDepthError",
+    "ProfileFileBusyError",
+    "ProfileFileError",
+    "ProfileFileExistsError",
+    "ProfileFormatError",
+    "ProfileLossWarning",
+    "ProfileMismatchError",
+    "ProfileVersionError",
+    "PythonUdfError",
+    "RestoreError",
+    "SessionStateError",
+    "SignatureError",
+    "SourceCompileError",
+    "SwapMismatchError",
+    "SwapReachedNothingError",
+    "SymbolsMissingError",
+    "TorchNotFoundError",
+    "UdfError",
+    "UnknownFunctionError",
+    "UnknownLibraryError",
+    "UnknownOperatorError",
+]
+
 
 class UdfError(Exception):
     """Base class of every error this package raises on purpose."""
@@ -61,6 +106,10 @@ class NativeLibraryError(UdfError):
 
 class TorchNotFoundError(UdfError):
     """torch is not installed, or is not a build whose libtorch_cpu.so can be rebound."""
+
+
+class PrivateNameError(UdfError):
+    """The installed torch or Triton lacks a private name that this package needs."""
 
 
 class SymbolsMissingError(UdfError):
@@ -169,10 +218,6 @@ class ProfileMismatchError(UdfError):
 
 class NoProfileError(UdfError):
     """There is no profile where one was asked for: none was written, or profiling is off."""
-
-
-class BenchFormatError(UdfError):
-    """A JSON file holds no result of a bench that a report can draw, or is not whole."""
 
 
 class PackageMissingError(UdfError):

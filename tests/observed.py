@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cells, operators and events counted from real arrays by NumPy, as the native side counts.
 
 ``Recorder.call`` runs a function over an array and counts what it sees; ``net`` runs a small
@@ -14,6 +15,7 @@ import numpy as np
 from scipy.special import erf
 
 from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 
 FUNCTIONS = {
     "exp": np.exp,
@@ -29,8 +31,8 @@ def histogram(values: np.ndarray) -> np.ndarray:
     """Count values by sign and floor(log2|x|), as hist_in and hist_out do."""
     x = values[np.isfinite(values) & (values != 0)].astype(np.float64)
     exponents = np.frexp(np.abs(x))[1] - 1
-    bins = np.clip(exponents + record.HIST_OFFSET, 0, record.HIST_BINS - 1)
-    counts = np.zeros((2, record.HIST_BINS), np.uint64)
+    bins = np.clip(exponents + layout.HIST_OFFSET, 0, layout.HIST_BINS - 1)
+    counts = np.zeros((2, layout.HIST_BINS), np.uint64)
     np.add.at(counts, (np.signbit(x).astype(int), bins), 1)
     return counts
 
@@ -51,7 +53,7 @@ class Recorder:
     """Counts calls into the records of one process."""
 
     def __init__(self) -> None:
-        self.strings = record.StringTable()
+        self.strings = layout.StringTable()
         self.rows: dict[tuple[int, ...], np.ndarray] = {}
         self.contexts: dict[tuple[int, int, int], list[float]] = {}
         self.event_rows: list[tuple[Any, ...]] = []
@@ -99,14 +101,14 @@ class Recorder:
         within: bool,
     ) -> None:
         ids = self.strings.id
-        context = (ids(operator), ids(module), record.STAGES.index(stage))
+        context = (ids(operator), ids(module), layout.STAGES.index(stage))
         key = (
-            ids(function), record.DTYPES.index(result.dtype.name), record.FORMS.index(form),
-            record.DEVICES.index("cpu"), context[2], *context[:2],
+            ids(function), layout.CELL_DTYPES.index(result.dtype.name),
+            layout.CELL_FORMS.index(form), layout.DEVICES.index("cpu"), context[2], *context[:2],
         )  # fmt: skip
         if key not in self.rows:
-            cell = self.rows[key] = record.empty_cells(1)
-            for name, value in zip(record.CELL_KEY, key, strict=True):
+            cell = self.rows[key] = layout.empty_cells(1)
+            for name, value in zip(layout.CELL_KEY, key, strict=True):
                 cell[name] = value
         cell = self.rows[key]
         given = np.concatenate([a.ravel() for a in arrays])
@@ -135,7 +137,7 @@ class Recorder:
             name = f"made_{what}_ns"
             if has["out"][what] and not has["in"][what] and not cell[name]:
                 cell[name] = end
-        for bit, name in enumerate(record.EVENT_FLAGS):
+        for bit, name in enumerate(layout.EVENT_FLAGS):
             side, what = name.split("_")
             flags |= bool(has[side][what]) << bit
         if timed:
@@ -166,16 +168,16 @@ class Recorder:
 
     @property
     def cells(self) -> np.ndarray:
-        return np.concatenate([record.empty_cells(0), *self.rows.values()])
+        return np.concatenate([layout.empty_cells(0), *self.rows.values()])
 
     @property
     def operators(self) -> np.ndarray:
         rows = [(*key, 0, (0,) * 6, *totals) for key, totals in self.contexts.items()]
-        return np.array(rows, record.OPERATOR)
+        return np.array(rows, layout.OPERATOR)
 
     @property
     def events(self) -> np.ndarray:
-        return np.array(self.event_rows, record.EVENT)
+        return np.array(self.event_rows, layout.EVENT)
 
     def write(self, path: Any, meta: Mapping[str, Any] | None = None, scope: str = "") -> None:
         with record.ProfileWriter(

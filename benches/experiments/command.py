@@ -23,7 +23,7 @@ def parser(name: str, description: str | None, *folders: str) -> argparse.Argume
         *folders: of ``mnist`` and ``cifar``.
     """
     found = argparse.ArgumentParser(
-        prog=f"python -m benches.{name}",
+        prog=f"python -m benches.experiments.{name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -39,7 +39,7 @@ def store(name: str, options: argparse.Namespace, figures: dict[str, Any]) -> No
         return
     given = [f"--{f} DIR" for f in _FOLDERS if getattr(options, f, None)]
     if given:
-        command = " ".join([f"python -m benches.{name}", *given])
+        command = " ".join([f"python -m benches.experiments.{name}", *given])
     else:
         command = f"python -m benches.store {name}"
     stored.save(options.store, command, figures)

@@ -23,8 +23,8 @@ from benches.experiments.experiment import differing, missing_folder, save, turn
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.planning.pairs import model_pair
 from pytest_udftorch.timing import layers
+from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.statistics import median
-from pytest_udftorch.timing.timers import describe_device
 
 MODELS = ["alexnet", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "densenet121"]
 

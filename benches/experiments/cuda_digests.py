@@ -29,12 +29,11 @@ import torch
 import triton
 
 from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.cuda.operators import BARE
+from pytest_udftorch.cuda.table import BARE
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.session.session import patched
-from pytest_udftorch.timing.environment import describe
-from pytest_udftorch.timing.timers import describe_device
+from pytest_udftorch.timing.environment import describe, describe_device
 from pytest_udftorch.verify.certificate import Certificate, Run
 from pytest_udftorch.verify.certificate import load as load_certificate
 

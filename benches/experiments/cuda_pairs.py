@@ -35,7 +35,7 @@ from benches.experiments.cuda_digests import (
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.session.session import patched
-from pytest_udftorch.verify.reference.native import Inputs, generator
+from pytest_udftorch.verify.reference.checker import Inputs, generator
 
 PAIRS = tuple(name for name, function in FUNCTIONS.items() if function.arity == 2)
 

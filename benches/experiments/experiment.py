@@ -39,8 +39,9 @@ import torch
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.pairs import ModelPair
+from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.statistics import FEWEST_RUNS, median
-from pytest_udftorch.timing.timers import Comparison, SyncTimer, describe_device, require_device
+from pytest_udftorch.timing.timers import Comparison, SyncTimer, require_device
 
 Case = dict[str, Any]
 Call = Callable[[], Any]
@@ -472,7 +473,7 @@ def run(
     document: dict[str, Any] = {
         **settings,
         "date": _today(),
-        "command": f"python -m benches.{experiment.name} OUT.json --scale {scale} "
+        "command": f"python -m benches.experiments.{experiment.name} OUT.json --scale {scale} "
         f"--device {device} --budget {seconds:g}"
         + (f" --processes {processes}" if processes > 1 else ""),
         "interrupted": True,
@@ -535,7 +536,7 @@ def main(
 ) -> int:
     """Run an experiment's command; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m benches.{experiment.name}",
+        prog=f"python -m benches.experiments.{experiment.name}",
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

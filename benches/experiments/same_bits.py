@@ -232,7 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
         document = merge(options.parts)
         options.store.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         return 0
-    from pytest_udftorch.timing.timers import describe_device
+    from pytest_udftorch.timing.environment import describe_device
 
     names = [n for n in options.functions.split(",") if n]
     found = run(options.context, options.library, names, options.together)

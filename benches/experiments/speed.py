@@ -31,7 +31,7 @@ from benches import stored
 from pytest_udftorch.build.toolchain import find_compiler
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.timing.environment import caption, describe
-from pytest_udftorch.verify.reference.native import ReferenceMissingError, llvmlibc
+from pytest_udftorch.verify.reference.checker import ReferenceMissingError, llvmlibc
 
 RESULTS: Final = stored.RESULTS
 HARNESS: Final = Path(__file__).parent / "native" / "harness.c"

@@ -1,17 +1,21 @@
-"""Figures of the benches of torch.compile, from their JSON, as parts of a report's page.
+"""Draw the figures of the benches of torch.compile on one page, from their JSON.
 
-Read are the files that the commands under ``benches/`` write and what pytest-benchmark writes
-of the suites there; they may be of several devices, and each figure then shows all of them.
-Where the thesis "Evaluating the PyTorch Compiler in the Vision Domain" has published a number,
-it stands beside ours; its machine and software were others.
+    python -m benches.render.bench_report FILE.json ... [-o report.html] [--title TEXT]
+
+Reads the files that the commands in ``benches/experiments`` write, and those that pytest-benchmark
+writes for the suites. The files may come from several devices; each figure then shows all of them.
+Where the thesis "Evaluating the PyTorch Compiler in the Vision Domain" published a number, the
+page shows it beside ours; the thesis used another machine and other software.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -20,17 +24,25 @@ from typing import Any, Final
 
 from benches.render import charts
 from benches.render.charts import Axis, Bar, Series
-from pytest_udftorch.errors import BenchFormatError, NoProfileError
-from pytest_udftorch.profile.aggregate import time_text
-from pytest_udftorch.profile.report import Cell, table, text_cell
+from pytest_udftorch import UdfError
+from pytest_udftorch.profile.export import write_file
+from pytest_udftorch.profile.report import heading, page
+from pytest_udftorch.profile.tables import Cell, table, text_cell
+from pytest_udftorch.profile.text import time_text
 from pytest_udftorch.timing.environment import cpu_caption
 
-__all__ = ["PUBLISHED", "Bench", "load_all", "medians", "sections", "terminal"]
+__all__ = ["PUBLISHED", "Bench", "BenchFormatError", "load_all", "medians", "sections", "terminal"]
+
+TITLE: Final = "Benches of torch.compile"
 
 #: End-to-end speed-ups of torch.compile over interpreted, as the thesis has them.
 PUBLISHED: Final = {"resnet50": 1.61, "googlenet": 1.43, "mobilenet_v2": 1.63}
 
 Row = dict[str, Any]
+
+
+class BenchFormatError(UdfError):
+    """A file is missing, is not whole, or holds no result of a bench that a report can draw."""
 
 
 @dataclass
@@ -72,8 +84,8 @@ def load_all(paths: Iterable[Path]) -> list[Bench]:
     """Read files; return what they hold, rows of one kind and machine in one file together.
 
     Raises:
-        NoProfileError: there is no such file.
-        BenchFormatError: a file is cut off, is no JSON, or holds nothing that can be drawn.
+        BenchFormatError: a file is missing, is cut off, is not JSON, or holds nothing that can be
+            drawn.
     """
     found: list[Bench] = []
     for path in paths:
@@ -85,21 +97,22 @@ def _load(path: Path) -> list[Bench]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise NoProfileError(f"There is no file or folder {path}.") from error
+        raise BenchFormatError(f"There is no file {path}.") from error
     except OSError as error:
         raise BenchFormatError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise BenchFormatError(
-            f"{path} is no whole JSON file ({error}). A run that was stopped while writing leaves "
-            "such a file; measure again, or leave it out."
+            f"{path} is not a whole JSON file ({error}). A run that was stopped while writing "
+            "leaves such a file; measure again, or leave it out."
         ) from error
     with _as_written(path):
         found = list(_benches(document, path))
     if not found:
         raise BenchFormatError(
             f"{path} holds none of the benches that a report draws: matrix products, convolutions, "
-            "chains, layers, models, oracles, Triton. Give what `python -m benches.compile_...` "
-            "or `pytest benches --benchmark-json` wrote; profiles are folders, not JSON."
+            "chains, layers, models, oracles, Triton. Give the files that "
+            "`python -m benches.experiments.compile_...` or `pytest benches --benchmark-json` "
+            "wrote; `udftorch report` reads profiles."
         )
     return found
 
@@ -1089,3 +1102,30 @@ def _line(bench: Bench) -> str:
         mean = math.exp(statistics.fmean(map(math.log, ratios)))
         more += f"; compile {mean:.2f} times as fast (geometric mean)"
     return f"{bench.path.name}: {bench.kind} on {bench.where}: {len(bench.rows)} rows{more}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line for each bench, and write the page if asked to; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.render.bench_report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="FILE", help="JSON files of benches")
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write the HTML page here")
+    parser.add_argument("--title", default=TITLE, help="of the page")
+    options = parser.parse_args(arguments)
+    try:
+        benches = load_all(options.paths)
+        print(terminal(benches))
+        if options.out:
+            text = page([heading(options.title), *sections(benches)], title=options.title)
+            write_file(options.out, lambda p: p.write_text(text, encoding="utf-8"))
+    except UdfError as error:
+        print(f"bench_report: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

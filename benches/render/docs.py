@@ -28,7 +28,7 @@ from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
 from pytest_udftorch import UdfError
-from pytest_udftorch.cuda.operators import reached
+from pytest_udftorch.cuda.table import reached
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.reach import table as reach
 from pytest_udftorch.timing.environment import caption
@@ -283,12 +283,12 @@ def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
 
 def profile_structs(results: Results) -> str:
     """Return the bytes of the records of a profile; they come from the dtypes themselves."""
-    from pytest_udftorch.records import file as record
+    from pytest_udftorch.records import layout
 
     kinds = {"u": "unsigned", "f": "float"}
     parts = []
     for name in ("CELL", "OPERATOR", "EVENT"):
-        dtype = getattr(record, name)
+        dtype = getattr(layout, name)
         parts += [f"{name}, {dtype.itemsize:,} bytes:", "", "| offset | field | type |"]
         parts.append("|---|---|---|")
         for field, (kind, offset, *_) in dtype.fields.items():
@@ -296,7 +296,7 @@ def profile_structs(results: Results) -> str:
             text = f"{kinds[kind.base.kind]} {kind.base.itemsize * 8}{size}"
             parts.append(f"| {offset} | `{field}` | {text} |")
         parts.append("")
-    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(record.EVENT_FLAGS))
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(layout.EVENT_FLAGS))
     return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
 
 
@@ -331,7 +331,7 @@ def _cuda(name: str) -> Callable[[Results], str]:
 
     def render(results: Results) -> str:
         if not results.has(name):
-            return f"Not measured yet: `python -m benches.{name}`.\n"
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
         return render_cuda.TABLES[name](results[name])
 
     return render

@@ -10,7 +10,7 @@ from typing import Any
 from benches.render import bench_report
 from benches.render.bench_report import Bench
 from benches.render.markdown import table
-from pytest_udftorch.profile.aggregate import time_text
+from pytest_udftorch.profile.text import time_text
 
 Lines = list[str]
 
@@ -217,7 +217,8 @@ def page(folder: Path) -> str:
         "",
         "This page is generated from benches/results; do not edit it. [compile.md](compile.md) "
         "has the models, the timers, the plans and Triton, and tells how to measure again. "
-        "`udftorch report benches/results/compile_*.json -o report.html` draws the figures. "
+        "`python -m benches.render.bench_report benches/results/compile_*.json -o report.html` "
+        "draws the figures. "
         "Intervals are 95 % bootstrap intervals of the median over interleaved runs. What the "
         "thesis has published of these experiments is not known to us as numbers.",
     ]

@@ -8,7 +8,7 @@ from benches.experiments import profile_overhead, training
 from benches.experiments.blocks import CLOCKS
 from benches.render import profile as render_profile
 from pytest_udftorch.profile import collect
-from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 from pytest_udftorch.timing.statistics import Interval
 
 
@@ -34,7 +34,7 @@ def test_memory_is_constant_and_events_go_to_disk(task):
         assert sizes["many"] == sizes["few"]
         if depth == "events":
             assert sizes["file_many"] > 2 * sizes["file_few"]
-            assert sizes["few"] >= collect.RING * record.EVENT.itemsize
+            assert sizes["few"] >= collect.RING * layout.EVENT.itemsize
         else:
             assert sizes["file_many"] == sizes["file_few"]
 

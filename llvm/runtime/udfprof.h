@@ -43,7 +43,7 @@ enum {
 };
 
 // What a record of a UDF at operator level has as function (plus its number),
-// dtype and form: DTYPES and FORMS of pytest_udftorch/record.py.
+// dtype and form: CELL_DTYPES and CELL_FORMS of records/layout.py.
 enum {
   UDFPROF_FIRST_OPERATOR_UDF = 1000,
   UDFPROF_ANY_DTYPE = 2,
@@ -197,7 +197,7 @@ struct udfprof_thread {
 };
 
 /// One function within one call of an operator. As EVENT in
-/// pytest_udftorch/record.py, but for start and end, which are time stamp
+/// records/layout.py, but for start and end, which are time stamp
 /// counts, and for the ids of strings, which are this file's.
 struct udfprof_event {
   uint64_t start, end;
@@ -210,7 +210,7 @@ struct udfprof_event {
   uint32_t flags, pad;
 };
 
-/// As CELL in pytest_udftorch/record.py, with the same reservation.
+/// As CELL in records/layout.py, with the same reservation.
 struct udfprof_cell_record {
   uint16_t function;
   uint8_t dtype, form, stage, device, pad[2]; // device: 0, the CPU

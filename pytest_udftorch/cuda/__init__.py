@@ -1,1 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eager CUDA operators: the kernels that a session puts in their place, and what they count."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_udftorch.cuda.table import (
+        BARE,
+        reached,
+    )
+
+__all__ = ["BARE", "reached"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pytest_udftorch.cuda import table
+
+    return getattr(table, name)

@@ -15,7 +15,7 @@ from pytest_udftorch.library.description import UdfFunction
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, forms
 from pytest_udftorch.native.runtime import native_files
 
-#: Forms in the order of their numbers, as in udfprof.h; ``FORMS`` of record.py has one more.
+#: Forms in the order of their numbers, as in udfprof.h; ``CELL_FORMS`` of the records has one more.
 FORMS: Final = ("scalar", "v4", "v8", "v16", "array")
 
 #: Functions by their numbers; 0 is none. As the first strings of ``record.StringTable``.

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pytest_udftorch import compat
 from pytest_udftorch.build.shared import Build
 from pytest_udftorch.compat import import_torch
 from pytest_udftorch.library.symbols import FUNCTIONS
@@ -65,13 +66,11 @@ def _integers(torch: Any, dtype: str) -> Any:
 def plain_torch() -> Iterator[Any]:
     """Yield torch with the user's modes, autocast and overrides out of the way."""
     torch = import_torch()
-    from torch.utils._python_dispatch import _disable_current_modes
-
     with (
-        _disable_current_modes(),
+        compat.no_modes(),
         torch.no_grad(),
         torch.autocast("cpu", enabled=False),
-        torch._C.DisableTorchFunction(),
+        compat.no_torch_function(),
     ):
         yield torch
 

@@ -23,6 +23,7 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.optimization import fuse as fold_batch_norms
 
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.planning.cuda_graph import capture
 from pytest_udftorch.timing.timers import cuda_event, untyped
 
 __all__ = ["FusedConv", "UntraceableModelError", "fuse", "on_streams", "trace"]
@@ -224,8 +225,6 @@ def _rewrite(traced: fx.GraphModule) -> None:
 
 def _replay_ns(call: Callable[[], object]) -> float:
     """Return the time of one call inside a captured series of calls."""
-    from pytest_udftorch.planning.executors import capture
-
     marker = torch.zeros(1, device="cuda")
 
     def series(_: Tensor) -> list[object]:

@@ -37,7 +37,8 @@ from torch.utils import _pytree as pytree
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning import executors as registry
 from pytest_udftorch.planning import plans, roofline
-from pytest_udftorch.planning.executors import capture
+from pytest_udftorch.planning.cuda_graph import capture
+from pytest_udftorch.planning.executor import convert, to_channels_last
 from pytest_udftorch.planning.fusion import UntraceableModelError
 from pytest_udftorch.planning.pairs import (
     Member,
@@ -127,7 +128,7 @@ def _describe(value: Any) -> str:
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    from pytest_udftorch.timing.environment import cpu_model
+    from pytest_udftorch.native.machine import cpu_model
 
     return cpu_model()
 
@@ -278,7 +279,7 @@ class _Bench:
                 # cannot take it (a view of the pixels) still serves after other neighbours; FX
                 # would print why it cannot.
                 with contextlib.suppress(RuntimeError), contextlib.redirect_stderr(io.StringIO()):
-                    call(*registry.to_channels_last(arguments))
+                    call(*to_channels_last(arguments))
             key = f"{first}:{stop} {name}"
             self.compile_ns[key] = time.perf_counter_ns() - before
             self._made[choice] = call
@@ -541,7 +542,7 @@ def oracle(
     if device is not None:
         target = require_device(device)
         model = copied(model).to(target)
-        arguments = registry.convert(arguments, lambda t: t.to(target))
+        arguments = convert(arguments, lambda t: t.to(target))
     home = _home(arguments)
     if home.type not in EXECUTORS:
         require_device(home)
@@ -842,22 +843,22 @@ def _find(
     found = plans.segment_search(costs, reachable, switch, measure, limit, MOST_SEGMENTS)
     single = {name: row for name, row in costs.items()}
     chosen: dict[str, list[Choice]] = {
-        "layer-timed oracle": plans.merge_units(plans.fastest(single)),
-        "greedy": plans.merge_units(plans.greedy(single, switch)),
-        "programme over all executors": plans.merge_units(plans.thesis_programme(single, switch)),
+        "layer-timed oracle": plans.unit_segments(plans.fastest(single)),
+        "greedy": plans.unit_segments(plans.greedy(single, switch)),
+        "programme over all executors": plans.unit_segments(plans.unit_programme(single, switch)),
     }
     # The thesis chooses between two, of which one is eager; that may be outside of the budget.
     if "eager" in single:
         by_time = sorted(reachable, key=reachable.__getitem__)
         compiled = next((n for n in by_time if n.startswith("compile")), by_time[0])
         two = {n: single[n] for n in ("eager", compiled)}
-        chosen["best of two runs"] = plans.merge_units(
+        chosen["best of two runs"] = plans.unit_segments(
             plans.best_of_two_runs(two, "eager", compiled)
         )
-        chosen["thesis programme"] = plans.merge_units(plans.thesis_programme(two, switch))
+        chosen["thesis programme"] = plans.unit_segments(plans.unit_programme(two, switch))
         state.keep(unit_bound_of_two_ns=round(plans.layer_bound(two), 1))
     if profiled:
-        chosen["profiler-timed oracle"] = plans.merge_units(plans.fastest(profiled))
+        chosen["profiler-timed oracle"] = plans.unit_segments(plans.fastest(profiled))
         state.keep(unit_bound_profiled_ns=round(plans.layer_bound(profiled), 1))
     bound = plans.layer_bound(single)
     state.keep(
@@ -870,7 +871,7 @@ def _find(
     if found.segments is not None:
         chosen["ours"] = found.segments
     # What the units alone say, with neighbours of one executor joined to one region.
-    joined = plans.merge(plans.thesis_programme(single, switch))
+    joined = plans.joined_segments(plans.unit_programme(single, switch))
     if len(joined) > 1 and time.perf_counter_ns() < deadline:
         chosen["joined programme"] = joined
     return chosen
@@ -904,7 +905,7 @@ def _contest(
             with compiling():
                 chain = bench.chain(segments)
                 call = capture(chain, inputs) if suffix else _guarded(chain)
-                results = [registry.convert(call(*inputs), torch.clone) for _ in range(2)]
+                results = [convert(call(*inputs), torch.clone) for _ in range(2)]
         except Exception as error:
             problems[name] = f"{type(error).__name__}: {str(error)[:300]}"
             continue

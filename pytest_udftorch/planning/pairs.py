@@ -24,13 +24,13 @@ from torch.utils import _pytree as pytree
 
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
-from pytest_udftorch.planning import executors as registry
-from pytest_udftorch.planning.executors import Executor, ExecutorUnavailableError
+from pytest_udftorch.planning.executor import Executor, ExecutorUnavailableError, convert
+from pytest_udftorch.planning.executors import resolve
+from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.layers import PairInputError, compiled_part, positional
 from pytest_udftorch.timing.timers import (
     Comparison,
     Interruptible,
-    describe_device,
     require_device,
     sync_timer,
     untyped,
@@ -154,7 +154,7 @@ def _double(value: Any) -> Any:
             return t.to(torch.complex128)
         return t.double() if t.is_floating_point() else t
 
-    return registry.convert(value, widen)
+    return convert(value, widen)
 
 
 def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tuple[Any, ...]:
@@ -168,7 +168,7 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
             # double() leaves complex parameters as they are.
             exact = untyped(copy.deepcopy(model).double()._apply)(_double)
             given = copies(_double(inputs))
-            return tuple(registry.convert(exact(*copies(given)), torch.clone) for _ in range(calls))
+            return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
     except Exception as error:
         raise NoReferenceError(
             f"The model fails in float64, which its forms are judged by: {_reason(error)}. Let "
@@ -179,7 +179,7 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
 def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return inputs that a model may write into, in the same memory formats."""
     with torch.inference_mode(False), torch.no_grad():
-        copied: tuple[Any, ...] = registry.convert(inputs, torch.clone)
+        copied: tuple[Any, ...] = convert(inputs, torch.clone)
     return copied
 
 
@@ -502,15 +502,15 @@ def _make(
         wait()
         before = time.perf_counter_ns()
         with torch.no_grad(), _limits():
-            call = executor.make(own, example)
+            call = executor.make_callable(own, example)
             member.stage = "first call"
             # Replays overwrite their outputs, so the compared ones are copies.
             output = call(*first)
             wait()
             member.first_call_ns = time.perf_counter_ns() - before
-            outputs.append(registry.convert(output, torch.clone))
+            outputs.append(convert(output, torch.clone))
             member.stage = "second call"
-            outputs.append(registry.convert(call(*second), torch.clone))
+            outputs.append(convert(call(*second), torch.clone))
         member.call, member.stage = call, None
     except Exception as error:
         member.error = str(error) if isinstance(error, ExecutorUnavailableError) else _reason(error)
@@ -568,11 +568,11 @@ def model_pair(
     if device is not None:
         target = require_device(device)
         model = copied(model).to(target)
-        arguments = registry.convert(arguments, lambda t: t.to(target))
+        arguments = convert(arguments, lambda t: t.to(target))
     home = check_inputs(model, arguments)
     given = [executors] if isinstance(executors, str | Executor) else list(executors)
     # A name may be given twice, and eager comes first.
-    chosen = [registry.resolve(e) for e in dict.fromkeys(["eager", *given])]
+    chosen = [resolve(e) for e in dict.fromkeys(["eager", *given])]
     names = [e.name for e in chosen]
     for name in names:
         if names.count(name) > 1:

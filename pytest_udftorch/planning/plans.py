@@ -26,12 +26,12 @@ __all__ = [
     "best_of_two_runs",
     "fastest",
     "greedy",
+    "joined_segments",
     "layer_bound",
-    "merge",
-    "merge_units",
     "segment_search",
-    "thesis_programme",
     "total",
+    "unit_programme",
+    "unit_segments",
 ]
 
 #: A unit's or segment's executor: (first unit, one past the last unit, executor).
@@ -55,7 +55,7 @@ def _units(costs: Costs) -> int:
     return len(next(iter(costs.values())))
 
 
-def merge(choices: Sequence[str]) -> list[Choice]:
+def joined_segments(choices: Sequence[str]) -> list[Choice]:
     """Join neighbouring units of the same executor into segments."""
     segments: list[Choice] = []
     for unit, name in enumerate(choices):
@@ -66,7 +66,7 @@ def merge(choices: Sequence[str]) -> list[Choice]:
     return segments
 
 
-def merge_units(choices: Sequence[str]) -> list[Choice]:
+def unit_segments(choices: Sequence[str]) -> list[Choice]:
     """Return each unit as a segment of its own: what the thesis's custom models are."""
     return [(unit, unit + 1, name) for unit, name in enumerate(choices)]
 
@@ -114,7 +114,7 @@ def greedy(costs: Costs, switch: Switch) -> list[str]:
     return chosen
 
 
-def thesis_programme(costs: Costs, switch: Switch) -> list[str]:
+def unit_programme(costs: Costs, switch: Switch) -> list[str]:
     """Return the choice with the smallest sum of unit times and switching costs.
 
     The recurrence is T(i, e) = c(i, e) + min over d of (T(i-1, d) + s(i, d, e)): a shortest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pytest plugin.
 
 An installed package registers :mod:`pytest_udftorch.plugin.hooks` as ``udftorch``. To name this

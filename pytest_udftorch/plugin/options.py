@@ -134,7 +134,7 @@ def _depth(config: pytest.Config) -> str | None:
         depth = config.getini("udf_profile") or None
     if depth is None:
         return None
-    from pytest_udftorch.records.file import DEPTHS
+    from pytest_udftorch.records.layout import DEPTHS
 
     if depth not in DEPTHS:
         raise pytest.UsageError(

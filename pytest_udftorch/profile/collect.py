@@ -38,7 +38,9 @@ from pytest_udftorch.native.runtime import Cells, Slot, runtime
 from pytest_udftorch.profile.aggregate import Profile, add_cells, add_operators, merge
 from pytest_udftorch.profile.observer import Observer, load_observer
 from pytest_udftorch.records import file as record
-from pytest_udftorch.records.file import DEPTHS, ProfileWriter, Records, StringTable
+from pytest_udftorch.records import layout
+from pytest_udftorch.records.file import ProfileWriter
+from pytest_udftorch.records.layout import DEPTHS, Records, StringTable
 
 #: Every how many blocks enter the histograms unless stated otherwise.
 STRIDE: Final = 512
@@ -252,7 +254,7 @@ class Collector:
         with self._reading:
             found = []
             while True:
-                rows = np.zeros(4096, record.EVENT)
+                rows = np.zeros(4096, layout.EVENT)
                 count = self._cells.read("events", rows.ctypes.data, len(rows))
                 found.append(rows[:count])
                 if count < len(rows):
@@ -319,7 +321,7 @@ class Collector:
         with self._reading:
             parts = []
             on_gpus = counters.read()
-            kinds = (("cells", record.CELL), ("operators", record.OPERATOR))
+            kinds = (("cells", layout.CELL), ("operators", layout.OPERATOR))
             for (what, dtype), more in zip(kinds, on_gpus, strict=True):
                 # Other threads may add contexts between the two calls.
                 rows = np.zeros(self._cells.count(what) + 16, dtype)
@@ -339,8 +341,8 @@ class Collector:
             for name in ("operator", "module"):
                 rows[name] = self._ids[rows[name]]
             if "function" in (rows.dtype.names or ()):
-                whole = rows["function"] >= record.FIRST_OPERATOR_UDF
-                numbers = rows["function"][whole] - record.FIRST_OPERATOR_UDF
+                whole = rows["function"] >= layout.FIRST_OPERATOR_UDF
+                numbers = rows["function"][whole] - layout.FIRST_OPERATOR_UDF
                 rows["function"][whole] = self._operator_ids[numbers]
         return rows
 

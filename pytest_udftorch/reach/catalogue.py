@@ -16,7 +16,7 @@ from pytest_udftorch.library.symbols import FUNCTIONS
 
 Dim = Literal["last", "middle", "first"]
 
-DTYPES: Final = ("float32", "float64", "bfloat16", "float16")
+TENSOR_DTYPES: Final = ("float32", "float64", "bfloat16", "float16")
 
 #: Layouts an operator without ``dim`` is run with; those of ``BACKWARD`` also backward.
 #: 67 elements are four 16-lane blocks and an odd tail.
@@ -74,7 +74,7 @@ class Operator:
     inplace: Callable[..., Any] | None = None
     out: Callable[..., Any] | None = None
     layouts: tuple[str, ...] = tuple(SHAPES)
-    dtypes: tuple[str, ...] = DTYPES
+    dtypes: tuple[str, ...] = TENSOR_DTYPES
     random: bool = False
 
     def shape(self, layout: str) -> tuple[int, ...]:

@@ -49,7 +49,7 @@ _MARKED_INPUT, _PLAIN_INPUT, _LARGEST_INPUT = -5.0, -1.0, 0.0
 
 
 @dataclass(frozen=True)
-class Row:
+class ReachRow:
     """One line of the table.
 
     Attributes:
@@ -222,14 +222,14 @@ def _functions_of(symbols: dict[str, int]) -> list[tuple[str, ...]]:
 
 
 def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
-             probes: _Probes) -> Row:  # fmt: skip
+             probes: _Probes) -> ReachRow:  # fmt: skip
     head = (operator.name, direction, dtype, layout)
     try:
         run = _Run(operator, direction, layout, _input(operator, dtype, layout))
         stock = run()
     except (NotImplementedError, RuntimeError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Row(*head, "unsupported", reason=text)
+        return ReachRow(*head, "unsupported", reason=text)
     with trace() as symbols:
         again = run()
     if stock.isnan().any() or bool(_differs(stock, again).any()):
@@ -238,7 +238,7 @@ def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
             "nothing can be told from a difference. Change its domain in operators.py."
         )
     if stock.numel() == 0:
-        return Row(*head, "no elements", symbols)
+        return ReachRow(*head, "no elements", symbols)
     # What a library of float32 functions reaches; a float32 operator that computes in
     # double precision is out of its reach.
     precision = "float64" if dtype == "float64" else "float32"
@@ -254,7 +254,7 @@ def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
     needs = groups(operator.needs if direction == "forward" else operator.needs_backward or "")
     outcome = _judge(needs, changed)
     reason = reason_for(operator.name, outcome)
-    return Row(*head, outcome, symbols, changed, _canary(run, stock, symbols), reason)
+    return ReachRow(*head, outcome, symbols, changed, _canary(run, stock, symbols), reason)
 
 
 def _loud(run: _Run, stock: Any, library: Path, functions: Sequence[str]) -> list[int]:
@@ -423,7 +423,7 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
                         yield op, "backward", dtype, layout
 
 
-def table(only: Sequence[str] | None = None) -> list[Row]:
+def table(only: Sequence[str] | None = None) -> list[ReachRow]:
     """Run the reach table; about a minute for all operators.
 
     Args:
@@ -442,7 +442,7 @@ def table(only: Sequence[str] | None = None) -> list[Row]:
 # Stored and shown --------------------------------------------------------------------
 
 
-def save(rows: Sequence[Row], path: Path) -> None:
+def save(rows: Sequence[ReachRow], path: Path) -> None:
     """Write rows and environment as JSON, a row a line.
 
     Raises:
@@ -464,11 +464,11 @@ def save(rows: Sequence[Row], path: Path) -> None:
         ) from error
 
 
-def _slim(row: Row) -> dict[str, Any]:
+def _slim(row: ReachRow) -> dict[str, Any]:
     return {key: value for key, value in asdict(row).items() if value not in ({}, "", None)}
 
 
-def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
+def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
     """Read what :func:`save` wrote: the environment it was made in, and the rows.
 
     Raises:
@@ -479,7 +479,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r} instead of {FORMAT!r}")
         environment = dict(document["environment"])
-        rows = [Row(**row) for row in document["rows"]]
+        rows = [ReachRow(**row) for row in document["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReachError(
             f"{path} is no stored reach table: {error}. Make it with 'udftorch reach --store'."
@@ -487,7 +487,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[Row]]:
     return environment, rows
 
 
-def _merged(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+def _merged(rows: Sequence[ReachRow]) -> list[tuple[str, str, str, str, str]]:
     """Join rows that differ in dtype and layout only.
 
     Returns:
@@ -515,9 +515,9 @@ def _merged(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
     ]
 
 
-def _unreached(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
+def _unreached(rows: Sequence[ReachRow]) -> list[tuple[str, str, str, str, str]]:
     """Return the rows out of reach, joined: operator, direction, where, share, reason."""
-    found: dict[tuple[str, str, str, str], list[Row]] = {}
+    found: dict[tuple[str, str, str, str], list[ReachRow]] = {}
     for row in rows:
         if row.outcome in ("not reached", "partly reached"):
             key = (row.operator, row.direction, row.outcome, row.reason)
@@ -535,12 +535,12 @@ def _unreached(rows: Sequence[Row]) -> list[tuple[str, str, str, str, str]]:
     return lines
 
 
-def counts(rows: Sequence[Row]) -> dict[str, int]:
+def counts(rows: Sequence[ReachRow]) -> dict[str, int]:
     """Return outcome -> number of rows, in the order of ``Outcome``."""
     return {name: n for name in get_args(Outcome) if (n := sum(r.outcome == name for r in rows))}
 
 
-def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
+def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
     """Return the table as a Markdown page."""
     from pytest_udftorch.reach.catalogue import SHAPES
 
@@ -569,7 +569,7 @@ def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
         "float64 tensors and float32 functions for all others, as most libraries have no float64 "
         "and bfloat16 and float16 are computed in float32 inside the operators.",
         "",
-        f"Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], "
+        f"Shapes by layout: {layouts}. ReachRow operators: last [3, 67], middle [2, 7, 37], "
         "first [7, 37]. Backward means the derivative alone, after a forward pass under the stock "
         "functions.",
         "",
@@ -592,7 +592,7 @@ def markdown(environment: dict[str, Any], rows: Sequence[Row]) -> str:
     return "\n".join(out)
 
 
-def terminal(rows: Sequence[Row]) -> str:
+def terminal(rows: Sequence[ReachRow]) -> str:
     """Return the table as text, rows that differ in dtype and layout only joined."""
     lines = []
     for operator, direction, where, symbols, outcome in _merged(rows):

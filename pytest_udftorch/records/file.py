@@ -1,7 +1,6 @@
-"""Records of a profile, and ``profiled.bin``, the file that keeps them.
+"""``profiled.bin``, the file that keeps the records of a profile: writing, and checked reading.
 
-Three structured NumPy dtypes mirror the C structs of ``llvm/runtime/udfprof.h``; a test
-compares their sizes and offsets. ``docs/profile.md`` has the bytes of the file.
+``docs/profile.md`` has the bytes of the file.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import contextlib
 import fcntl
 import itertools
 import json
-import math
 import os
 import socket
 import struct
@@ -20,14 +18,13 @@ import threading
 import time
 import warnings
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pytest_udftorch.errors import (
     ProfileDamagedError,
@@ -38,176 +35,17 @@ from pytest_udftorch.errors import (
     ProfileLossWarning,
     ProfileVersionError,
 )
-from pytest_udftorch.library.symbols import FUNCTIONS
-
-Records = NDArray[np.void]
-
-#: The last of each is that of UDFs at operator level.
-DTYPES: Final = ("float32", "float64", "any")
-FORMS: Final = ("scalar", "v4", "v8", "v16", "array", "operator")
-
-#: What the runtime calls them is this plus a number (udfprof.h).
-FIRST_OPERATOR_UDF: Final = 1000
-#: Where a function ran. One that was called on a GPU is a launch of a kernel, form ``array``.
-DEVICES: Final = ("cpu", "cuda")
-STAGES: Final = ("other", "forward", "backward", "optimizer")
-DEPTHS: Final = ("counters", "timed", "events")
-
-#: A histogram has one bin per binary exponent: bin b counts values with
-#: floor(log2|x|) = b - HIST_OFFSET. The first and last bins also hold what lies beyond.
-HIST_BINS: Final = 320
-HIST_OFFSET: Final = 160
-
-_Layout = Sequence[tuple[str, str, tuple[int, ...]]]
-
-
-def _struct(layout: _Layout) -> np.dtype[np.void]:
-    """Return a dtype whose fields follow each other without gaps, at stated offsets."""
-    offset = 0
-    names, formats, offsets = [], [], []
-    for name, code, shape in layout:
-        names.append(name)
-        formats.append((code, shape) if shape else code)
-        offsets.append(offset)
-        offset += np.dtype(code).itemsize * math.prod(shape)
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": offset})
-
-
-#: Names of the counts of special values, in the order of the struct.
-SPECIALS: Final = ("zero", "subnormal", "pos_inf", "neg_inf", "nan")
-
-#: What a cell adds up over threads, calls and processes. Minima, maxima and first times are
-#: the other fields of a cell.
-COUNTS: Final = (
-    "calls",
-    "elements",
-    *(f"{side}_{what}" for side in ("in", "out") for what in SPECIALS),
-    "time_ns",
-    "timed_elements",
-    "hist_elements",
-    "hist_in",
-    "hist_out",
+from pytest_udftorch.records.layout import (
+    CELL,
+    CELL_DTYPES,
+    CELL_FORMS,
+    DEVICES,
+    EVENT,
+    OPERATOR,
+    STAGES,
+    Records,
+    StringTable,
 )
-MINIMA: Final = ("in_min", "out_min")
-MAXIMA: Final = ("in_max", "out_max")
-#: CLOCK_MONOTONIC of the first block whose outputs held one and whose inputs did not; 0: never.
-FIRSTS: Final = ("made_nan_ns", "made_inf_ns", "made_subnormal_ns")
-
-#: What tells the cells of a process apart.
-CELL_KEY: Final = ("function", "dtype", "form", "device", "stage", "operator", "module")
-OPERATOR_KEY: Final = ("operator", "module", "stage", "device")
-
-#: One function in one form, dtype and context: 10,432 bytes. ``function``, ``operator`` and
-#: ``module`` are ids of strings, ``dtype``, ``form``, ``stage`` and ``device`` indices of the
-#: tuples above.
-#: Minima and maxima are over values that are no NaN, infinities included; where there was
-#: none, they are +inf and -inf. ``in`` covers all arguments of a function together.
-CELL: Final = _struct(
-    [
-        ("function", "<u2", ()),
-        ("dtype", "u1", ()),
-        ("form", "u1", ()),
-        ("stage", "u1", ()),
-        ("device", "u1", ()),
-        ("pad", "u1", (2,)),
-        ("operator", "<u4", ()),
-        ("module", "<u4", ()),
-        ("calls", "<u8", ()),
-        ("elements", "<u8", ()),
-        ("in_min", "<f8", ()),
-        ("in_max", "<f8", ()),
-        ("out_min", "<f8", ()),
-        ("out_max", "<f8", ()),
-        *((f"{side}_{what}", "<u8", ()) for side in ("in", "out") for what in SPECIALS),
-        *((name, "<u8", ()) for name in FIRSTS),
-        ("time_ns", "<f8", ()),
-        ("timed_elements", "<u8", ()),
-        ("hist_elements", "<u8", ()),
-        ("hist_in", "<u8", (2, HIST_BINS)),
-        ("hist_out", "<u8", (2, HIST_BINS)),
-    ]
-)
-
-#: Calls of one operator in one context: 32 bytes.
-OPERATOR: Final = _struct(
-    [
-        ("operator", "<u4", ()),
-        ("module", "<u4", ()),
-        ("stage", "u1", ()),
-        ("device", "u1", ()),
-        ("pad", "u1", (6,)),
-        ("calls", "<u8", ()),
-        ("time_ns", "<f8", ()),
-    ]
-)
-
-#: Bits of ``flags`` of an event, from bit 0: what its inputs, then its outputs held.
-EVENT_FLAGS: Final = (
-    "in_nan", "in_inf", "in_subnormal", "in_zero", "out_nan", "out_inf", "out_subnormal", "out_zero"
-)  # fmt: skip
-
-#: One function within one call of an operator: 80 bytes. Times are CLOCK_MONOTONIC.
-EVENT: Final = _struct(
-    [
-        ("start_ns", "<u8", ()),
-        ("end_ns", "<u8", ()),
-        ("thread", "<u4", ()),
-        ("function", "<u2", ()),
-        ("dtype", "u1", ()),
-        ("stage", "u1", ()),
-        ("operator", "<u4", ()),
-        ("module", "<u4", ()),
-        ("elements", "<u8", ()),
-        ("in_min", "<f8", ()),
-        ("in_max", "<f8", ()),
-        ("out_min", "<f8", ()),
-        ("out_max", "<f8", ()),
-        ("flags", "<u4", ()),
-        # Where a saved profile holds several processes, the index of the event's; else 0.
-        ("process", "<u4", ()),
-    ]
-)
-
-
-def empty_cells(count: int) -> Records:
-    """Return ``count`` cells that have seen nothing."""
-    cells = np.zeros(count, CELL)
-    for name in MINIMA:
-        cells[name] = np.inf
-    for name in MAXIMA:
-        cells[name] = -np.inf
-    return cells
-
-
-class StringTable:
-    """Strings that records name by number; ids once given stay.
-
-    Id 0 is the empty string. The names of torch's functions and ``sincos`` follow, so that
-    they fit into the 16 bits of a function's id. Threads may ask for ids at the same time.
-    """
-
-    def __init__(self) -> None:
-        self._next = itertools.count()
-        self._ids: dict[str, int] = {}
-        for name in ("", *FUNCTIONS, "sincos"):
-            self.id(name)
-
-    def id(self, text: str) -> int:
-        """Return the id of ``text``, a new one the first time."""
-        known = self._ids.get(text)
-        # setdefault is one step under the interpreter's lock: a race wastes a number at most.
-        return self._ids.setdefault(text, next(self._next)) if known is None else known
-
-    def items(self) -> list[tuple[str, int]]:
-        """Return all strings with their ids, oldest first."""
-        return list(self._ids.items())
-
-    def as_dict(self) -> dict[int, str]:
-        """Return id -> string."""
-        return {number: text for text, number in self.items()}
-
-
-# The file ----------------------------------------------------------------------------
 
 # The first byte is no text, the last one shows a conversion of line ends.
 MAGIC: Final = b"\x89UDFPRF\n"
@@ -738,7 +576,7 @@ def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
     for name in ("function", "operator", "module"):
         if name in names:
             _text(content, np.unique(rows[name]))
-    coded = {"dtype": DTYPES, "form": FORMS, "stage": STAGES, "device": DEVICES}
+    coded = {"dtype": CELL_DTYPES, "form": CELL_FORMS, "stage": STAGES, "device": DEVICES}
     for name, known in coded.items():
         if name in names and len(rows) and rows[name].max() >= len(known):
             raise _Unreadable(f"{name} {rows[name].max()} is unknown")

@@ -51,7 +51,7 @@ def apply_function(x, out, n, WHICH: tl.constexpr, BLOCK: tl.constexpr):  # type
 
 
 @dataclass(frozen=True)
-class Timing:
+class FormTiming:
     """Times of one function on a GPU.
 
     Attributes:
@@ -68,7 +68,7 @@ class Timing:
         return self.ns[DOUBLE] / self.ns[FLOAT_FLOAT]
 
 
-def measure(library: str | Path = "corem", rounds: int = 7) -> list[Timing]:
+def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
     """Time both forms of a library's functions in turns on the current GPU.
 
     Args:
@@ -116,12 +116,12 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[Timing]:
                 "cuda_form='double'."
             )
     return [
-        Timing(n, {form: statistics.median(samples[n, form]) for form in (DOUBLE, FLOAT_FLOAT)})
+        FormTiming(n, {form: statistics.median(samples[n, form]) for form in (DOUBLE, FLOAT_FLOAT)})
         for n in names
     ]
 
 
-def mean_ns(timings: list[Timing]) -> dict[str, float]:
+def mean_ns(timings: list[FormTiming]) -> dict[str, float]:
     """Return form -> geometric mean of the functions' times."""
     return {
         form: math.exp(statistics.fmean(math.log(t.ns[form]) for t in timings))

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pytest_udftorch.compat import torch_summary
+from pytest_udftorch.native.machine import cpu_model
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["caption", "cpu_caption", "describe", "describe_device"]
 
 
-def cpu_model() -> str:
-    """Return the CPU's name as the kernel states it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+def _machine(**more: object) -> dict[str, Any]:
+    """Return the CPU, what torch uses of it, and what the caller adds."""
+    # Machines of one name may differ in the capability, and torch's kernels with them.
+    return {"cpu": cpu_model(), **more, "torch_capability": torch_summary()[1]}
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": torch_summary()[0]}
 
 
 def describe() -> dict[str, Any]:
@@ -33,28 +39,57 @@ def describe() -> dict[str, Any]:
     """
     from pytest_udftorch import __version__
     from pytest_udftorch.build.toolchain import FLAGS, find_compiler, resolve_cpu_level
-    from pytest_udftorch.compat import torch_summary
     from pytest_udftorch.library.symbols import CPU_LEVELS
 
-    torch_version, capability = torch_summary()
     level = resolve_cpu_level(None)
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": {
-            "cpu": cpu_model(),
-            "cores": len(os.sched_getaffinity(0)),
-            "cpu_level": level,
-            "torch_capability": capability,
-        },
+        "machine": _machine(cores=len(os.sched_getaffinity(0)), cpu_level=level),
         "versions": {
             "pytest_udftorch": __version__,
-            "python": platform.python_version(),
-            "torch": torch_version,
+            **_versions(),
             "clang": find_compiler().version,
             "libc": " ".join(platform.libc_ver()),
             "system": f"{platform.system()} {platform.release().split('-')[0]}",
         },
         "flags": [*FLAGS, *CPU_LEVELS[level][0]],
+    }
+
+
+def describe_device(device: str | torch.device) -> dict[str, Any]:
+    """Return the machine, the versions and the flags that change speed, as a JSON object.
+
+    Raises:
+        DeviceMissingError, UnknownDeviceError: see ``timers.require_device``.
+    """
+    import torch
+
+    from pytest_udftorch.timing.timers import require_device, untyped
+
+    found = require_device(device)
+    machine = _machine(threads=torch.get_num_threads())
+    versions = _versions()
+    if found.type == "cuda":
+        properties = torch.cuda.get_device_properties(found)
+        machine["gpu"] = properties.name
+        machine["gpu_memory_bytes"] = properties.total_memory
+        machine["multiprocessors"] = properties.multi_processor_count
+        machine["l2_bytes"] = properties.L2_cache_size
+        versions["cuda"] = str(torch.version.cuda)
+        versions["cudnn"] = str(untyped(torch.backends.cudnn.version)())
+    for name in ("triton", "torchvision"):
+        # A torchvision built for another torch raises RuntimeError: its operators are not there.
+        with contextlib.suppress(ImportError, RuntimeError):
+            versions[name] = str(import_module(name).__version__)
+    return {
+        "device": found.type,
+        "machine": machine,
+        "versions": versions,
+        "flags": {
+            "cudnn.benchmark": torch.backends.cudnn.benchmark,
+            "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        },
     }
 
 

@@ -1,18 +1,17 @@
 """What a GPU was doing while it was timed: clocks, temperature, power, throttling.
 
-Read through ``nvidia-smi``, which comes with the driver; nothing is changed on the card.
+Read through NVML, the library of the driver; nothing is changed on the card.
 """
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 __all__ = ["GpuState", "read_gpu_state", "throttle_reasons"]
 
-#: Bits of ``clocks_event_reasons.active``; nvml.h, nvmlClocksEventReasons.
+#: Bits of the clock event reasons; nvml.h, nvmlClocksEventReasons.
 REASONS: Final = {
     0x001: "idle",
     0x002: "application clocks",
@@ -27,14 +26,6 @@ REASONS: Final = {
 
 #: Reasons that mean the card ran slower than it could; idle and chosen clocks do not.
 THROTTLING: Final = frozenset(REASONS[bit] for bit in (0x004, 0x008, 0x020, 0x040, 0x080))
-
-_FIELDS: Final = (
-    "clocks.sm",
-    "clocks.mem",
-    "temperature.gpu",
-    "power.draw",
-    "clocks_event_reasons.active",
-)
 
 
 @dataclass(frozen=True)
@@ -65,40 +56,45 @@ def throttle_reasons(mask: int) -> tuple[str, ...]:
     return (*known, *([f"unknown 0x{rest:x}"] if rest else []))
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+def _read(nvml: Any, index: int) -> GpuState:
+    gpu = nvml.nvmlDeviceGetHandleByIndex(index)
 
+    def told(query: Callable[..., int], *arguments: int) -> float | None:
+        try:
+            return float(query(gpu, *arguments))
+        except nvml.NVMLError:
+            return None
 
-def parse(line: str) -> GpuState:
-    """Read one line of ``nvidia-smi --format=csv,noheader,nounits`` over our fields."""
-    cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) != len(_FIELDS):
-        return GpuState(error=f"nvidia-smi answered {line.strip()!r}")
-    sm, memory, temperature, power = (_number(cell) for cell in cells[:-1])
+    milliwatts = told(nvml.nvmlDeviceGetPowerUsage)
     reasons: tuple[str, ...] = ()
     error = None
     try:
-        reasons = throttle_reasons(int(cells[-1], 0))
-    except ValueError:
-        error = f"the driver tells no clock event reasons ({cells[-1]})"
-    return GpuState(sm, memory, temperature, power, reasons, error)
+        reasons = throttle_reasons(nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+    except nvml.NVMLError as why:
+        error = f"the driver tells no clock event reasons ({why})"
+    return GpuState(
+        sm_mhz=told(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM),
+        memory_mhz=told(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_MEM),
+        temperature_c=told(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+        power_w=None if milliwatts is None else milliwatts / 1000,
+        reasons=reasons,
+        error=error,
+    )
 
 
 def read_gpu_state(index: int = 0) -> GpuState:
     """Return the state of the GPU with this index; never raises, see ``error``."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return GpuState(error="nvidia-smi is not on the PATH")
-    query = [f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits", f"--id={index}"]
     try:
-        answer = subprocess.run(
-            [command, *query], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return GpuState(error=f"nvidia-smi failed: {error}")
-    if answer.returncode:
-        return GpuState(error=f"nvidia-smi failed: {answer.stdout.strip()[:200]}")
-    return parse(answer.stdout.splitlines()[0])
+        import pynvml
+    except ImportError:
+        return GpuState(error="nvidia-ml-py is not installed. Try: pip install nvidia-ml-py.")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        return GpuState(error=f"NVML does not start: {error}. Is the driver of the GPU loaded?")
+    try:
+        return _read(pynvml, index)
+    except pynvml.NVMLError as error:
+        return GpuState(error=f"NVML tells nothing of GPU {index}: {error}")
+    finally:
+        pynvml.nvmlShutdown()

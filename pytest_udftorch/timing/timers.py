@@ -18,17 +18,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import platform
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
 
 import torch
 
 from pytest_udftorch.errors import UdfError, nearest
-from pytest_udftorch.timing.environment import cpu_model
 from pytest_udftorch.timing.gpu_state import GpuState, read_gpu_state
 from pytest_udftorch.timing.statistics import (
     FEWEST_RUNS,
@@ -47,9 +45,9 @@ __all__ = [
     "NoContenderError",
     "SyncTimer",
     "TimerOptionError",
+    "TimerOptions",
     "Timing",
     "UnknownDeviceError",
-    "describe_device",
     "require_device",
     "sync_timer",
 ]
@@ -103,41 +101,6 @@ def require_device(device: str | torch.device) -> torch.device:
     if found.type not in ("cpu", "cuda"):
         raise UnknownDeviceError(f"{found.type} cannot be timed. Use cpu or cuda.")
     return found
-
-
-def describe_device(device: str | torch.device) -> dict[str, Any]:
-    """Return machine, versions and the flags that change speed, as a JSON object."""
-    found = require_device(device)
-    machine: dict[str, Any] = {
-        "cpu": cpu_model(),
-        "threads": torch.get_num_threads(),
-        # Machines of one name may differ in it, and torch's kernels with them.
-        "torch_capability": torch.backends.cpu.get_cpu_capability(),
-    }
-    if found.type == "cuda":
-        properties = torch.cuda.get_device_properties(found)
-        machine["gpu"] = properties.name
-        machine["gpu_memory_bytes"] = properties.total_memory
-        machine["multiprocessors"] = properties.multi_processor_count
-        machine["l2_bytes"] = properties.L2_cache_size
-    versions = {"python": platform.python_version(), "torch": str(torch.__version__)}
-    if found.type == "cuda":
-        versions["cuda"] = str(torch.version.cuda)
-        versions["cudnn"] = str(untyped(torch.backends.cudnn.version)())
-    for name in ("triton", "torchvision"):
-        # A torchvision built for another torch raises RuntimeError: its operators are not there.
-        with contextlib.suppress(ImportError, RuntimeError):
-            versions[name] = str(__import__(name).__version__)
-    return {
-        "device": found.type,
-        "machine": machine,
-        "versions": versions,
-        "flags": {
-            "cudnn.benchmark": torch.backends.cudnn.benchmark,
-            "cudnn.allow_tf32": torch.backends.cudnn.allow_tf32,
-            "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        },
-    }
 
 
 def untyped(function: Any) -> Any:
@@ -345,6 +308,7 @@ def _shuffled(units: Sequence[Sequence[str]], rng: random.Random) -> list[str]:
     return [name for unit in order for name in rng.sample(unit, k=len(unit))]
 
 
+#: Name of the empty call among the contenders.
 _EMPTY: Final = "\0empty"
 
 
@@ -356,6 +320,33 @@ class _Rounds:
         self.launch: list[int] = []
         self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self.alive: list[object] = []
+
+
+class _Series:
+    """Medians of one contender's rounds, in nanoseconds, one number per run."""
+
+    def __init__(self, on_cuda: bool) -> None:
+        self.wall: list[float] = []
+        self.launch: list[float] = []
+        self.event: list[float] = []
+        self.kept = (self.wall, self.launch, self.event) if on_cuda else (self.wall,)
+
+    def add(self, rounds: _Rounds) -> None:
+        self.wall.append(median(rounds.wall))
+        if rounds.events:
+            self.launch.append(median(rounds.launch))
+            # elapsed_time is in milliseconds.
+            self.event.append(median([1e6 * a.elapsed_time(b) for a, b in rounds.events]))
+
+
+def _cut(series: Iterable[_Series]) -> int:
+    """Drop the run that Ctrl-C cut short; return how many are complete."""
+    # It may have come between two contenders' entries of one run.
+    rows = [row for one in series for row in one.kept]
+    complete = min(map(len, rows))
+    for row in rows:
+        del row[complete:]
+    return complete
 
 
 def check_counts(runs: int, rounds: int, warmup: int = 0) -> None:
@@ -372,11 +363,11 @@ def check_counts(runs: int, rounds: int, warmup: int = 0) -> None:
         )
 
 
-class SyncTimer:
-    """Times callables; see the module's docstring for the protocol.
+@dataclass(frozen=True, kw_only=True)
+class TimerOptions:
+    """How a :class:`SyncTimer` times.
 
-    Args:
-        device: cpu or cuda.
+    Attributes:
         runs: medians that a result rests on; the contenders take turns between them.
         rounds: timed calls in a run.
         warmup: untimed calls of each contender before the first run.
@@ -386,39 +377,67 @@ class SyncTimer:
             :attr:`Timing.under_reports`.
         seed: of the order in which contenders take turns.
         progress: called after each run with runs done, runs in all, and a text.
-        gpu_state: read the GPU's clocks before and after; each reading takes some 50 ms.
+        gpu_state: read the GPU's clocks before and after.
 
     Raises:
-        DeviceMissingError: no such device here.
         TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
     """
 
-    def __init__(
-        self,
-        device: str | torch.device = "cpu",
-        *,
-        runs: int = 20,
-        rounds: int = 10,
-        warmup: int = 10,
-        flush_l2: bool = False,
-        synchronise: bool = True,
-        seed: int = 0,
-        progress: Progress | None = None,
-        gpu_state: bool = True,
-    ) -> None:
-        check_counts(runs, rounds, warmup)
+    runs: int = 20
+    rounds: int = 10
+    warmup: int = 10
+    flush_l2: bool = False
+    synchronise: bool = True
+    seed: int = 0
+    progress: Progress | None = None
+    gpu_state: bool = True
+
+    def __post_init__(self) -> None:
+        check_counts(self.runs, self.rounds, self.warmup)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Return the options of these names.
+
+        Raises:
+            TimerOptionError: an unknown option, or options that make no measurement.
+        """
+        known = [option.name for option in fields(cls)]
+        for name in sorted(options):
+            if name not in known:
+                raise TimerOptionError(f"sync_timer has no option {name!r}. {nearest(name, known)}")
+        return cls(**options)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a stored measurement keeps of the options."""
+        kept = ("runs", "rounds", "warmup", "flush_l2", "synchronise")
+        return {name: getattr(self, name) for name in kept}
+
+
+class SyncTimer:
+    """Times callables; see the module's docstring for the protocol.
+
+    Args:
+        device: cpu or cuda.
+        options: those of :class:`TimerOptions`, by name.
+
+    Raises:
+        DeviceMissingError: no such device here.
+        UnknownDeviceError: no device has that name.
+        TimerOptionError: an unknown option, or options that make no measurement.
+    """
+
+    def __init__(self, device: str | torch.device = "cpu", **options: Any) -> None:
+        self.options = TimerOptions.of(options)
         self.device = require_device(device)
-        if flush_l2 and self.device.type != "cuda":
-            raise TimerOptionError("flush_l2 empties a GPU's L2 cache; there is none on cpu.")
-        self.runs, self.rounds, self.warmup = runs, rounds, warmup
-        self.flush_l2, self.synchronise = flush_l2, synchronise
-        self._seed, self._progress = seed, progress
-        self._read_state = gpu_state and self.device.type == "cuda"
         self._flush: torch.Tensor | None = None
-        if flush_l2:
-            size = torch.cuda.get_device_properties(self.device).L2_cache_size
-            # Filling it shall also last longer than a slow launch, or the launch is not hidden.
-            self._flush = torch.empty(4 * size, dtype=torch.uint8, device=self.device)
+        if not self.options.flush_l2:
+            return
+        if not self._on_cuda:
+            raise TimerOptionError("flush_l2 empties a GPU's L2 cache; there is none on cpu.")
+        size = torch.cuda.get_device_properties(self.device).L2_cache_size
+        # Filling it must also last longer than a slow launch, or the launch is not hidden.
+        self._flush = torch.empty(4 * size, dtype=torch.uint8, device=self.device)
 
     @property
     def _on_cuda(self) -> bool:
@@ -446,7 +465,7 @@ class SyncTimer:
         output = call()
         returned = clock()
         stop.record()
-        if self.synchronise:
+        if self.options.synchronise:
             self._wait()
         into.wall.append(clock() - before)
         into.launch.append(returned - before)
@@ -456,7 +475,7 @@ class SyncTimer:
     def _run(self, call: Call) -> _Rounds:
         rounds = _Rounds()
         rounds.alive.append(call())
-        for _ in range(self.rounds):
+        for _ in range(self.options.rounds):
             self._round(call, rounds)
         self._wait()
         return rounds
@@ -484,79 +503,73 @@ class SyncTimer:
                 what is none, names one twice, or holds names instead of groups.
             KeyboardInterrupt: on Ctrl-C before the first run was complete.
         """
-        if not contenders:
-            raise NoContenderError("There is nothing to time. Give at least one callable.")
-        if not isinstance(contenders, Mapping) or not all(map(callable, contenders.values())):
-            raise NoContenderError(
-                "What is timed is called without arguments, and reported by name. Give "
-                "{name: callable}, of time() one callable: lambda: model(x), for instance."
-            )
-        calls: dict[str, Call] = {**contenders, _EMPTY: _nothing}
-        units = _units(calls, together)
-        wall: dict[str, list[float]] = {name: [] for name in calls}
-        event: dict[str, list[float]] = {name: [] for name in calls}
-        launch: dict[str, list[float]] = {name: [] for name in calls}
-        rng = random.Random(self._seed)
-        states = [read_gpu_state(self.device.index or 0)] if self._read_state else []
+        calls = _checked(contenders)
+        order = _units(calls, together)
+        series = {name: _Series(self._on_cuda) for name in calls}
+        states = self._gpu_state()
         interrupted = False
-        done = 0
         try:
             for call in calls.values():
-                for _ in range(self.warmup):
+                for _ in range(self.options.warmup):
                     call()
             self._wait()
             with _no_collection(self.device):
-                for done in range(1, self.runs + 1):
-                    complete: dict[str, _Rounds] = {}
-                    for name in _shuffled(units, rng):
-                        rounds = self._run(calls[name])
-                        rounds.alive.clear()
-                        complete[name] = rounds
-                    for name, rounds in complete.items():
-                        wall[name].append(median(rounds.wall))
-                        if self._on_cuda:
-                            launch[name].append(median(rounds.launch))
-                            # elapsed_time is in milliseconds.
-                            event[name].append(
-                                median([1e6 * a.elapsed_time(b) for a, b in rounds.events])
-                            )
-                    if self._progress is not None:
-                        self._progress(done, self.runs, f"run {done} of {self.runs}")
+                self._take_turns(calls, order, series)
         except KeyboardInterrupt:
-            # It may have come between two contenders' entries of one run.
-            tables = (wall, launch, event) if self._on_cuda else (wall,)
-            kept = min(len(row) for table in tables for row in table.values())
-            if not kept:
+            if not _cut(series.values()):
                 raise
-            for row in (row for table in tables for row in table.values()):
-                del row[kept:]
             interrupted = True
-        if self._read_state:
-            states.append(read_gpu_state(self.device.index or 0))
-        empty = tuple(event[_EMPTY] or wall[_EMPTY])
+        states += self._gpu_state()
+        empty = series[_EMPTY].event or series[_EMPTY].wall
         timings = {
             name: Timing(
                 name,
                 self.device.type,
-                tuple(wall[name]),
-                tuple(event[name]),
-                tuple(launch[name]),
-                empty,
-                self.synchronise,
+                tuple(series[name].wall),
+                tuple(series[name].event),
+                tuple(series[name].launch),
+                tuple(empty),
+                self.options.synchronise,
             )
             for name in contenders
         }
-        return Comparison(timings, tuple(states), interrupted, self.options())
+        return Comparison(timings, tuple(states), interrupted, self.options.to_json())
 
-    def options(self) -> dict[str, Any]:
-        """Return the options as a JSON object."""
-        return {
-            "runs": self.runs,
-            "rounds": self.rounds,
-            "warmup": self.warmup,
-            "flush_l2": self.flush_l2,
-            "synchronise": self.synchronise,
-        }
+    def _take_turns(
+        self,
+        calls: Mapping[str, Call],
+        order: Sequence[Sequence[str]],
+        series: Mapping[str, _Series],
+    ) -> None:
+        rng = random.Random(self.options.seed)
+        runs = self.options.runs
+        for done in range(1, runs + 1):
+            complete: dict[str, _Rounds] = {}
+            for name in _shuffled(order, rng):
+                rounds = self._run(calls[name])
+                rounds.alive.clear()
+                complete[name] = rounds
+            for name, rounds in complete.items():
+                series[name].add(rounds)
+            if self.options.progress is not None:
+                self.options.progress(done, runs, f"run {done} of {runs}")
+
+    def _gpu_state(self) -> list[GpuState]:
+        if not (self.options.gpu_state and self._on_cuda):
+            return []
+        return [read_gpu_state(self.device.index or 0)]
+
+
+def _checked(contenders: Mapping[str, Call]) -> dict[str, Call]:
+    """Return the contenders and the empty call."""
+    if not contenders:
+        raise NoContenderError("There is nothing to time. Give at least one callable.")
+    if not isinstance(contenders, Mapping) or not all(map(callable, contenders.values())):
+        raise NoContenderError(
+            "What is timed is called without arguments, and reported by name. Give "
+            "{name: callable}, of time() one callable: lambda: model(x), for instance."
+        )
+    return {**contenders, _EMPTY: _nothing}
 
 
 def _nothing() -> None:
@@ -571,14 +584,4 @@ def sync_timer(device: str | torch.device = "cpu", **options: Any) -> SyncTimer:
         UnknownDeviceError: no device has that name.
         TimerOptionError: an unknown option, or options that make no measurement.
     """
-    try:
-        return SyncTimer(device, **options)
-    except TypeError as error:
-        known = ["runs", "rounds", "warmup", "flush_l2", "synchronise", "seed"]
-        known += ["progress", "gpu_state"]
-        unknown = sorted(set(options) - set(known))
-        if not unknown:
-            raise
-        raise TimerOptionError(
-            f"sync_timer has no option {unknown[0]!r}. {nearest(unknown[0], known)}"
-        ) from error
+    return SyncTimer(device, **options)

@@ -28,7 +28,7 @@ from pytest_udftorch.build.toolchain import FLAGS, resolve_cpu_level
 from pytest_udftorch.errors import TorchNotFoundError, UdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary, find_library
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
-from pytest_udftorch.verify.reference.native import compile_shared, included_files
+from pytest_udftorch.verify.reference.checker import compile_shared, included_files
 
 #: Names that stand for what PyTorch ships with, and the forms each has.
 STOCK: Final = {

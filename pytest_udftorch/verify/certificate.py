@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.reference.native import BINS, EXAMPLES, FINE_BINS
+from pytest_udftorch.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
 FORMAT: Final = "udftorch-certificate/1"
 DIGEST_METHOD: Final = (

@@ -30,6 +30,7 @@ from pytest_udftorch.errors import UdfError
 from pytest_udftorch.exact.formats import FORMATS, canonical, decode
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
 from pytest_udftorch.library.description import find_library
+from pytest_udftorch.native.machine import cpu_model
 from pytest_udftorch.verify.candidate import (
     OPERATOR,
     SIXTEEN_BITS,
@@ -54,7 +55,7 @@ from pytest_udftorch.verify.certificate import (
     save,
 )
 from pytest_udftorch.verify.journal import Journal
-from pytest_udftorch.verify.reference.native import (
+from pytest_udftorch.verify.reference.checker import (
     BINS,
     COARSE_BINS,
     EXAMPLES,
@@ -595,7 +596,7 @@ def _summary(plan: Plan, journal: Journal, seconds: float) -> Run:
         largest=_largest(plan, tally),
         date=now.isoformat(timespec="seconds"),
         seconds=round(seconds, 1),
-        machine={"cpu": _cpu_name(), "system": platform.system(), "libc": _libc()},
+        machine={"cpu": cpu_model(), "system": platform.system(), "libc": _libc()},
     )
 
 
@@ -617,15 +618,6 @@ def _largest(plan: Plan, tally: Tally) -> dict[str, Any] | None:
     ulp = float(fractional_errors(got, inputs, fmt, function)[0])
     values = [float(decode(x, fmt)[0]) for x in inputs]
     return {"ulp": ulp, **example.as_json(fmt.bits), "input_values": [v.hex() for v in values]}
-
-
-def _cpu_name() -> str:
-    with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
-        for line in file:
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    return platform.machine()
 
 
 def _libc() -> str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The experiments' own kernels and forms on a CUDA device; skipped, with the reason, without."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level on CUDA: the Triton kernel of docs/operators.md."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pairs, rewrites and plans on a CUDA device; skipped, with the reason, without one."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles of eager CUDA operators: what the kernels count is what is in the tensors."""
 
 import time
@@ -8,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_udftorch.cuda.operators import BARE
+from pytest_udftorch.cuda.table import BARE
 from pytest_udftorch.errors import CudaGraphCaptureError
-from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout as fields
 from pytest_udftorch.session.session import patched
 
 pytest.importorskip("triton")
@@ -55,14 +56,14 @@ def truth(*tensors: torch.Tensor) -> dict[str, float]:
 def histogram(*tensors: torch.Tensor) -> np.ndarray:
     x = torch.cat([t.detach().float().reshape(-1).cpu() for t in tensors]).double().numpy()
     x = x[np.isfinite(x) & (x != 0)]
-    bins = np.frexp(np.abs(x))[1] - 1 + record.HIST_OFFSET
-    counts = np.zeros((2, record.HIST_BINS), np.uint64)
+    bins = np.frexp(np.abs(x))[1] - 1 + fields.HIST_OFFSET
+    counts = np.zeros((2, fields.HIST_BINS), np.uint64)
     np.add.at(counts, (np.signbit(x).astype(int), bins), 1)
     return counts
 
 
 def seen(cell, side: str) -> dict[str, float]:
-    return {name: cell[f"{side}_{name}"].item() for name in ("min", "max", *record.SPECIALS)}
+    return {name: cell[f"{side}_{name}"].item() for name in ("min", "max", *fields.SPECIALS)}
 
 
 def on_cuda(profile, *key: str) -> dict[object, object]:

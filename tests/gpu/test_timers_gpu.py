@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timers on a CUDA device; every test is skipped, with the reason, without one."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triton kernels of a test's own, and their PTX for a GPU that need not be there."""
 
 from __future__ import annotations

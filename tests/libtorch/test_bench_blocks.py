@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interleaved blocks: what they run, and that a cost that is there shows."""
 
 from __future__ import annotations

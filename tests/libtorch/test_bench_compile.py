@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benches of compiled models go on where they stopped; their tables follow the JSON."""
 
 import argparse

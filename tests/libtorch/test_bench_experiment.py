@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Experiments: budgets, files that resume, failures, Ctrl-C; and that the benches measure."""
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from benches.experiments import (
 from benches.experiments.blocks import one_thread
 from benches.experiments.experiment import Experiment, Prepared, ProcessEndedError, ResumeError
 from benches.render import experiments as render_experiments
-from pytest_udftorch.errors import BenchFormatError
+from benches.render.bench_report import BenchFormatError
 from pytest_udftorch.planning.pairs import accuracy
 
 ROOT = Path(__file__).parents[2]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Triton softmax of the benches, run by Triton's interpreter on the CPU."""
 
 import os

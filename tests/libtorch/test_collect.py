@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a profiled session counts, against the same counts by NumPy, and what it leaves alone."""
 
 import os
@@ -23,8 +24,8 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.profile import collect
 from pytest_udftorch.profile.aggregate import Profile
-from pytest_udftorch.records import file as record
-from pytest_udftorch.session import session
+from pytest_udftorch.records import layout as fields
+from pytest_udftorch.session.binder import binder
 
 SOURCE = """
 #include <math.h>
@@ -64,7 +65,7 @@ def library(tmp_path_factory) -> Path:
 @pytest.fixture(autouse=True)
 def _as_before():
     """Threads, slots and nn.Module are after each test as they were before it."""
-    bound = session.binder()
+    bound = binder()
     watched = [*bound.slots, *bound.parallel_slots]
     slots = bound.native.read(watched)
     call, threads = nn.Module.__call__, torch.get_num_threads()
@@ -99,7 +100,7 @@ def truth(values: torch.Tensor) -> dict[str, float]:
 
 
 def seen(cell, side: str) -> dict[str, float]:
-    return {name: cell[f"{side}_{name}"].item() for name in ("min", "max", *record.SPECIALS)}
+    return {name: cell[f"{side}_{name}"].item() for name in ("min", "max", *fields.SPECIALS)}
 
 
 def whole(profile: Profile, function: str = "exp"):
@@ -212,9 +213,9 @@ def exponents(values: torch.Tensor) -> np.ndarray:
     """The histogram, by frexp."""
     array = values.detach().numpy().astype(np.float64).ravel()
     array = array[np.isfinite(array) & (array != 0)]
-    found = np.zeros((2, record.HIST_BINS), np.int64)
-    where = np.frexp(np.abs(array))[1] - 1 + record.HIST_OFFSET
-    np.add.at(found, ((array < 0).astype(int), np.clip(where, 0, record.HIST_BINS - 1)), 1)
+    found = np.zeros((2, fields.HIST_BINS), np.int64)
+    where = np.frexp(np.abs(array))[1] - 1 + fields.HIST_OFFSET
+    np.add.at(found, ((array < 0).astype(int), np.clip(where, 0, fields.HIST_BINS - 1)), 1)
     return found
 
 
@@ -239,7 +240,7 @@ def test_histograms_are_sampled_evenly(library):
         torch.exp(x)
     cell = whole(s.profile)
     assert 0.9 < cell["hist_elements"] / (len(x) / 16) < 1.1
-    below = cell["hist_in"][0][record.HIST_OFFSET] / cell["hist_elements"]
+    below = cell["hist_in"][0][fields.HIST_OFFSET] / cell["hist_elements"]
     assert abs(below - 0.5) < 0.01
 
 
@@ -307,7 +308,7 @@ def test_what_softmax_passes_is_counted_in_stock_functions(dtype, threads, causa
         (event,) = s.profile.events
         assert event["elements"] == x.numel()
         assert (event["in_min"], event["in_max"]) == (shifted.min().item(), 0.0)
-        flags = record.EVENT_FLAGS
+        flags = fields.EVENT_FLAGS
         assert bool(event["flags"] >> flags.index("in_inf") & 1) == causal
         assert event["flags"] >> flags.index("in_zero") & 1
 
@@ -427,7 +428,7 @@ def test_modules_are_named_only_while_a_session_watches_them(library, monkeypatc
 def test_memory_does_not_grow_with_the_number_of_steps(library, depth):
     """What the runtime has allocated itself, and what it hands out."""
     with patched(library, ("exp", "expm1", "log"), profile=depth) as s:
-        memory = session.binder().native.cells.memory
+        memory = binder().native.cells.memory
         train(3)
         few, cells = memory(), len(s.collector.cells())
         train(12)
@@ -752,16 +753,16 @@ def test_without_a_profile_the_build_is_the_ordinary_one(library):
 
 
 def test_records_have_the_layout_of_the_header(tmp_path):
-    """The dtypes of record.py against the compiler's view of udfprof.h."""
+    """The dtypes of records/layout.py against the compiler's view of udfprof.h."""
     from pytest_udftorch.native.manifest import WATCHED, native_source
 
     pairs = {
         "cell_record": (
-            record.CELL,
+            fields.CELL,
             {"in_zero": "in.zero", "out_nan": "out.nan", "time_ns": "time"},
         ),
-        "operator_record": (record.OPERATOR, {"time_ns": "time"}),
-        "event": (record.EVENT, {"start_ns": "start", "end_ns": "end", "process": "pad"}),
+        "operator_record": (fields.OPERATOR, {"time_ns": "time"}),
+        "event": (fields.EVENT, {"start_ns": "start", "end_ns": "end", "process": "pad"}),
     }
     renamed = {"operator": "operator_id", "module": "module_id"}
     lines = []
@@ -769,7 +770,7 @@ def test_records_have_the_layout_of_the_header(tmp_path):
         lines.append(f'_Static_assert(sizeof(struct udfprof_{struct}) == {dtype.itemsize}, "");')
         for name in dtype.names:
             member = names.get(name, renamed.get(name, name))
-            if name.startswith(("in_", "out_")) and name.split("_", 1)[1] in record.SPECIALS:
+            if name.startswith(("in_", "out_")) and name.split("_", 1)[1] in fields.SPECIALS:
                 member = name.replace("_", ".", 1)
             offset = dtype.fields[name][1]
             lines.append(
@@ -822,7 +823,7 @@ def test_records_have_the_layout_of_the_header(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert record.StringTable().as_dict() == dict(enumerate(WATCHED))
+    assert fields.StringTable().as_dict() == dict(enumerate(WATCHED))
 
 
 def test_a_spawned_process_opens_its_own_session(library, tmp_path):

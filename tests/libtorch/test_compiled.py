@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.compile and AOTInductor under a session: the UDFs' bits inside, nothing mixed."""
 
 from __future__ import annotations

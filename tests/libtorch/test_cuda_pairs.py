@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bench of pairs on a GPU: its inputs and its oracle are those of the CPU's certificates."""
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import torch
 from benches.experiments import cuda_digests, cuda_pairs
 from benches.render import cuda as render_cuda
 from pytest_udftorch.session.session import patched
-from pytest_udftorch.verify.reference.native import generator
+from pytest_udftorch.verify.reference.checker import generator
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main job: its model, its digits, its record of operands, and that it repeats itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Inductor writes in Triton under a session, down to PTX for a GPU that is not there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The counts of arithmetic operations: against torch's own counter, and against scalars."""
 
 from __future__ import annotations

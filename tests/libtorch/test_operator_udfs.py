@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level: registered for a session, checked, profiled, and gone afterwards."""
 
 import os
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch import operator_udf, patched, stock
-from pytest_udftorch.compiled.follower import STOCK
+from pytest_udftorch.compiled.follower import STOCK, follower
 from pytest_udftorch.errors import (
     CompositeOperatorError,
     DispatchKeyError,
@@ -31,7 +32,6 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.overrides import dispatcher, operator_udfs
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile
-from pytest_udftorch.session import session
 
 X = torch.linspace(0.1, 5.0, 1001)
 
@@ -124,7 +124,7 @@ def _as_before():
     assert dispatcher.overrides.registered() == []
     assert [torch._C._dispatch_dump(n) for n in names] == before
     assert bits == [f(X).numpy().tobytes() for f in (torch.log, torch.exp, torch.sin, torch.cos)]
-    assert session.follower.active.id == STOCK
+    assert follower.active.id == STOCK
 
 
 def log_forms(x: torch.Tensor) -> list[torch.Tensor]:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import dataclasses
 import importlib.metadata
 import math
@@ -13,6 +14,7 @@ from torch._inductor import config
 from torch._inductor.utils import fresh_cache
 
 from pytest_udftorch.planning import executors, pairs
+from pytest_udftorch.planning.executors import jax
 from pytest_udftorch.timing.timers import DeviceMissingError, TimerOptionError
 
 
@@ -38,16 +40,12 @@ def images():
 
 @pytest.fixture
 def own_executor():
-    added = []
-
     def add(name, make):
         executors.register(executors.Executor(name, make))
-        added.append(name)
         return name
 
     yield add
-    for name in added:
-        executors.unregister(name)
+    executors.REGISTRY.reset()
 
 
 def test_members_agree_and_are_timed(tiny, images):
@@ -590,7 +588,7 @@ def test_one_executor_needs_no_list(tiny, images):
             "number from 0 on",
         ),
         (lambda m, x: pairs.model_pair(_locked(), x), pairs.PairInputError, "cannot be copied"),
-        (lambda m, x: executors.register("fx"), executors.UnknownExecutorError, "no executor"),
+        (lambda m, x: executors.register("fx"), executors.UnknownExecutorError, "not an executor"),
         (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),
         (lambda m, x: pairs.model_pair(m, x)["fx"], pairs.MemberFailedError, "not in this pair"),
     ],
@@ -598,6 +596,16 @@ def test_one_executor_needs_no_list(tiny, images):
 def test_errors_say_what_to_do(tiny, images, call, error, says):
     with pytest.raises(error, match=says):
         call(tiny, images)
+
+
+def test_a_reset_removes_what_was_registered_and_nothing_else():
+    shipped = executors.registered()
+    executors.register(executors.Executor("own", lambda model, _: model))
+    assert executors.registered() == [*shipped, "own"]
+    executors.REGISTRY.reset()
+    assert executors.registered() == shipped
+    with pytest.raises(executors.UnknownExecutorError, match="No executor 'own'"):
+        executors.resolve("own")
 
 
 def test_executor_of_another_device_is_recorded_with_its_reason(tiny, images):
@@ -649,7 +657,7 @@ def test_what_torchax_does_to_torch_is_taken_back():
         raise ImportError("something else is missing")
 
     functions = torch.utils.rename_privateuse1_backend, torch._register_device_module
-    with pytest.raises(ImportError, match="something else"), executors._torch_as_before():
+    with pytest.raises(ImportError, match="something else"), jax.torch_as_before():
         as_its_import_does()
     assert torch._C._get_privateuse1_backend_name() == "privateuseone"
     assert not hasattr(torch, "jax")
@@ -660,12 +668,12 @@ def test_what_torchax_does_to_torch_is_taken_back():
 def test_jax_is_asked_to_share_the_memory_unless_the_user_has_decided(monkeypatch):
     name = "XLA_PYTHON_CLIENT_PREALLOCATE"
     monkeypatch.delenv(name, raising=False)
-    with executors._sharing_memory():
+    with jax.sharing_memory():
         assert os.environ[name] == "false"
     assert name not in os.environ
     for decided in ("true", ""):
         monkeypatch.setenv(name, decided)
-        with executors._sharing_memory():
+        with jax.sharing_memory():
             assert os.environ[name] == decided
         assert os.environ[name] == decided
 

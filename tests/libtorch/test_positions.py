@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same input gives the same bits at every position of a tensor under corem, not under std.
 
 The kind of defect of pytorch/pytorch#48641 and #196999: a vector body and a scalar tail that
@@ -307,9 +308,9 @@ def test_the_position_check_sees_a_library_that_depends_on_the_position(tmp_path
     with patched(tmp_path):
         assert not depends_on_position(torch.sigmoid, 0.5)
     # Only the vectors are swapped: bind, then give the scalar slots back.
-    from pytest_udftorch.session import session
+    from pytest_udftorch.session.binder import binder
 
-    bound = session.binder()
+    bound = binder()
     with patched(tmp_path):
         scalars = [s for s in bound.slots if s.symbol == "expf"]
         ours = bound.native.read(scalars)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of docs/profile.md run as they are shown."""
 
 from __future__ import annotations

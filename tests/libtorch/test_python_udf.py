@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs written in Python go through the same pass as those written in C."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reach table: what it finds, that it sees a partial swap, and what is stored."""
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from torch.nn import functional as F
 from pytest_udftorch import find_library
 from pytest_udftorch.reach import table as reach
 from pytest_udftorch.reach.catalogue import (
-    DTYPES,
     SHAPES,
+    TENSOR_DTYPES,
     Operator,
     groups,
     operators,
     place,
     spread,
 )
-from pytest_udftorch.session import session
+from pytest_udftorch.session.binder import binder
 
 STORED = Path(__file__).parents[2] / "benches" / "results" / "reach.json"
 
@@ -43,7 +44,7 @@ def exp_rows():
 def test_exp_is_reached_in_every_layout_and_dtype(exp_rows):
     forward = only(exp_rows, direction="forward")
     assert {r.layout for r in forward} == set(SHAPES)
-    assert {r.dtype for r in forward} == set(DTYPES)
+    assert {r.dtype for r in forward} == set(TENSOR_DTYPES)
     for row in forward:
         if row.layout == "empty":
             assert row.outcome == "no elements"
@@ -95,7 +96,7 @@ def test_flash_attention_is_not_reached_and_the_reason_is_given():
 
 @pytest.fixture
 def hide(monkeypatch):
-    bound = session.binder()
+    bound = binder()
 
     def apply(pattern):
         kept = [s for s in bound.slots if not re.fullmatch(pattern, s.symbol)]

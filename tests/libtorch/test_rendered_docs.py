@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """README and docs show what is stored, and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bench that counts sets of bits sees a difference where there is one."""
 
 from __future__ import annotations

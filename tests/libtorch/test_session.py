@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions on the real libtorch: swap, nest, restore, and every way an entry can fail."""
 
 import os
@@ -25,7 +26,8 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownLibraryError,
 )
-from pytest_udftorch.session import session
+from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.session.binder import Binder, binder
 
 X = torch.linspace(-5.0, 5.0, 1001)
 
@@ -67,7 +69,7 @@ def doubled(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _restored():
     """Every test, whatever it does, leaves each slot as it found it."""
-    bound = session.binder()
+    bound = binder()
     before = bound.native.read(bound.slots)
     stock = bits(torch.exp(X)), bits(torch.softmax(X, 0)), bits(torch.sin(X))
     yield
@@ -256,9 +258,10 @@ print("fine")
 def test_fork_while_another_thread_holds_the_lock(shifted):
     code = f"""
 import os, threading, torch
-from pytest_udftorch import patched, session
+from pytest_udftorch import patched
+from pytest_udftorch.session.binder import binder
 x = torch.linspace(-5, 5, 64)
-bound = session.binder()
+bound = binder()
 held, done = threading.Event(), threading.Event()
 def hold():
     with bound.lock:
@@ -412,7 +415,7 @@ def test_forms_that_disagree_are_refused(tmp_path):
 
 def test_a_swap_that_reaches_nothing_is_an_error(shifted, monkeypatch):
     """Slots are rebound, but the operator goes another way: here, exp is asked on sin's slots."""
-    bound = session.binder()
+    bound = binder()
     wrong = [s for s in bound.slots if bound.symbols[s.symbol].function == "sin"]
     monkeypatch.setattr(bound, "slots", wrong)
     with pytest.raises(SwapReachedNothingError, match=r"torch\.exp .* did not call any rebound"):
@@ -421,9 +424,9 @@ def test_a_swap_that_reaches_nothing_is_an_error(shifted, monkeypatch):
 
 def test_a_libtorch_without_the_symbols(shifted, monkeypatch):
     """libc10 is a real part of torch that calls log in double precision and nothing else."""
-    lean = session.Binder(session.runtime(), ("libc10.so",))
+    lean = Binder(runtime(), ("libc10.so",))
     assert {s.symbol for s in lean.slots} <= {"log", "exp", "pow"}
-    monkeypatch.setattr(session, "_binder", lean)
+    monkeypatch.setattr("pytest_udftorch.session.binder._binder", lean)
     with pytest.raises(SymbolsMissingError, match=re.escape("calls float32 'exp'")):
         patched(shifted).__enter__()
 
@@ -436,7 +439,7 @@ def test_vectors_narrower_than_torchs_are_refused(shifted):
 
 
 def test_another_tool_that_rebinds_a_slot_is_reported_and_left_alone(shifted):
-    bound = session.binder()
+    bound = binder()
     slot = bound.slots_of("exp", "float32")[0]
     stock = bound.native.read([slot])[0]
     foreign = bound.native.trampoline(bound.native.trampoline_count - 1)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Instructions are counted where they are executed."""
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
 import functools
 import sys
 
 import pytest
 import torch
 
+from pytest_udftorch.timing import environment, timers
 from pytest_udftorch.timing import statistics as samples
-from pytest_udftorch.timing import timers
 
 
 def busy(steps):
@@ -31,7 +32,7 @@ def test_runs_rounds_and_warmup_are_what_was_asked_for():
 
 def test_defaults_are_twenty_runs_of_ten_rounds():
     timer = timers.sync_timer()
-    assert (timer.runs, timer.rounds, timer.device.type) == (20, 10, "cpu")
+    assert (timer.options.runs, timer.options.rounds, timer.device.type) == (20, 10, "cpu")
 
 
 def test_contenders_take_turns_and_the_order_changes():
@@ -152,7 +153,7 @@ def test_wall_clock_shorter_than_the_events_is_called_out():
 
 
 def test_device_description_names_versions_and_flags():
-    found = timers.describe_device("cpu")
+    found = environment.describe_device("cpu")
     assert found["versions"]["torch"] == torch.__version__
     assert found["machine"]["cpu"]
     assert found["machine"]["torch_capability"] == torch.backends.cpu.get_cpu_capability()
@@ -166,7 +167,7 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
     (tmp_path / "torchvision.py").write_text(f"raise {error}\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "torchvision", raising=False)
-    assert "torchvision" not in timers.describe_device("cpu")["versions"]
+    assert "torchvision" not in environment.describe_device("cpu")["versions"]
 
 
 @pytest.mark.parametrize(

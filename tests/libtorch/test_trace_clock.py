@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trace of a profile lies on the same time line as that of torch.profiler."""
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from torch.profiler import profile as torch_profile
 
 from pytest_udftorch.profile.aggregate import Profile
 from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 
 
 def test_an_event_around_an_operator_encloses_it_in_the_merged_trace(tmp_path):
-    strings = record.StringTable()
-    events = np.zeros(9, record.EVENT)
+    strings = layout.StringTable()
+    events = np.zeros(9, layout.EVENT)
     x = torch.randn(100_000)
     meta = {**META, "clocks": record.clocks(), "pid": os.getpid()}
     with torch_profile(activities=[ProfilerActivity.CPU]) as profiler:
@@ -31,7 +33,7 @@ def test_an_event_around_an_operator_encloses_it_in_the_merged_trace(tmp_path):
             event["function"] = strings.id("exp")
             time.sleep(0.02)
     profiler.export_chrome_trace(str(tmp_path / "torch.json"))
-    profile = Profile.from_arrays(strings, meta, cells=record.empty_cells(0), events=events)
+    profile = Profile.from_arrays(strings, meta, cells=layout.empty_cells(0), events=events)
     profile.to_trace(tmp_path / "both.json", tmp_path / "torch.json")
     trace = json.loads((tmp_path / "both.json").read_text())
     spans = trace["traceEvents"]

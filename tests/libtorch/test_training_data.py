@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the profiler's benches train on: photographs, CIFAR-10 from a folder, text."""
 
 from __future__ import annotations

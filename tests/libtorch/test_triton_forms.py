@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The float-float form in Triton kernels: PTX without double precision on the ordinary path."""
 
 from __future__ import annotations
@@ -183,11 +184,11 @@ def test_the_timed_kernel_holds_the_function_it_names(ptx):
 
 
 def test_timings_are_averaged_as_ratios():
-    from pytest_udftorch.timing.cuda_forms import Timing, mean_ns
+    from pytest_udftorch.timing.cuda_forms import FormTiming, mean_ns
 
     timings = [
-        Timing("exp", {"double": 4.0, "float-float": 1.0}),
-        Timing("log", {"double": 1.0, "float-float": 1.0}),
+        FormTiming("exp", {"double": 4.0, "float-float": 1.0}),
+        FormTiming("log", {"double": 1.0, "float-float": 1.0}),
     ]
     assert timings[0].ratio == 4.0
     assert mean_ns(timings) == pytest.approx({"double": 2.0, "float-float": 1.0})

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triton kernels under a session, compiled for a GPU that need not be there: PTX is looked at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates for what PyTorch ships with, through symbols and through operators."""
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pytest_udftorch.exact.rounding import correctly_rounded
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.journal import Journal
-from pytest_udftorch.verify.reference.native import LLVM_FOLDERS
+from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS
 
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
 BITS = 16

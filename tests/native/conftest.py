@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures of the native tests, and the collector of ``.ll`` files.
 
 A ``.ll`` file in this folder is one test; ``lit`` runs it (see lit.cfg.py).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The .ll tests' runner. conftest.py names the tools and the plugin in the environment.
 import os
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The passes for GPUs: what their code computes, how it looks in PTX, and what they refuse.
 
 The approximations that ``udf-branchless`` starts with are instructions of a GPU. Here functions

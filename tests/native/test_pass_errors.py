@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user does wrong is told as a plain error: what, why, and what to do; no stack dump."""
 
 import json

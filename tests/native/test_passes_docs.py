@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command lines in docs/passes.md run as they are written."""
 
 import ctypes

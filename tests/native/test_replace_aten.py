@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """udf-replace on kernels from ATen's own headers, executed.
 
 The oracle is the same kernels compiled without the pass and linked against a stand-in math

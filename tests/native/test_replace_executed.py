@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """udf-replace in clang's pipelines, executed: every use of a target gives the UDF's bits."""
 
 import ctypes

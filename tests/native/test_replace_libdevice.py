@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """udf-replace on CUDA's libdevice: a module of bitcode for another machine, bodies and all."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The code of the array form's hot loop: packed arithmetic in the widest registers, no scalars."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every form of a UDF, executed, gives the bits of the author's own functions."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pass plugin, the tools of the LLVM it is built for, and libraries made with both."""
 
 import ctypes

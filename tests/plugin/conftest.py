@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Someone's suite in a folder of its own, run by pytest in a subprocess on the real torch.
 
 Its witness is ``torch.exp`` and ``torch.cos`` of zeros, exactly 1 in the stock library. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixtures ``udf_session`` and ``patched_libtorch``."""
 
 
@@ -120,11 +121,11 @@ def test_fixtures_are_documented(suite):
     result = suite.run("--fixtures", "--udf-lib=./one")
     result.stdout.fnmatch_lines(
         [
-            "udf_session [[]session scope[]] -- *plugin.py:*",
-            "patched_libtorch -- *plugin.py:*",
-            "sync_timer [[]session scope[]] -- *plugin.py:*",
-            "model_pair [[]session scope[]] -- *plugin.py:*",
-            "oracle [[]session scope[]] -- *plugin.py:*",
+            "udf_session [[]session scope[]] -- *hooks.py:*",
+            "patched_libtorch -- *hooks.py:*",
+            "sync_timer [[]session scope[]] -- *hooks.py:*",
+            "model_pair [[]session scope[]] -- *hooks.py:*",
+            "oracle [[]session scope[]] -- *hooks.py:*",
         ]
     )
     # No test runs, so nothing is built.

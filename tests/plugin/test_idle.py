@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Without a library the plugin does nothing, prints nothing and loads next to nothing."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Someone else's project: our wheel and a package of theirs with a UDF library, installed.
 
 Nothing of this source tree is used: the wheel is built, installed into a virtual environment

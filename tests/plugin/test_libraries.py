@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Suites under one library and under several: what runs under which, and how it is told."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The marker ``udf_lib``: tests that choose their own library."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options and ini values: what they mean, which one wins, and how misuse is told."""
 
 import os

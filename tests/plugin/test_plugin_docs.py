@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of docs/plugin.md: their files are written, their commands are run."""
 
 import re

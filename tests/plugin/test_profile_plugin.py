@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pytest --udf-profile: figures of tests, their way through xdist, files, and what goes wrong."""
 
 import json
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_udftorch.profile.aggregate import Profile, load_all
 from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
 
 # The witness computes with torch itself, so these tests do without it.
 FILES = {
@@ -306,8 +308,8 @@ def test_collecting_only_makes_no_folder(profiled):
 
 
 def earlier(folder: Path, name: str) -> record.ProfileWriter:
-    writer = record.ProfileWriter(folder / name, record.StringTable(), {"library": "earlier"})
-    writer.events(np.zeros(1, record.EVENT))
+    writer = record.ProfileWriter(folder / name, layout.StringTable(), {"library": "earlier"})
+    writer.events(np.zeros(1, layout.EVENT))
     return writer
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles of a distributed run: two real ranks, which share one folder."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """However a run ends, libtorch is as it was: seen from the process that called pytest."""
 
 import json
@@ -88,9 +89,9 @@ def test_a_session_that_cannot_be_restored_is_told(suite):
         @pytest.fixture(scope="session", autouse=True)
         def other_tool():
             yield
-            from pytest_udftorch import session
+            from pytest_udftorch.session.binder import binder
 
-            bound = session.binder()
+            bound = binder()
             slot, = [s for s in bound.slots_of("exp", "float32") if s.symbol == "vmsExp"]
             (ours,) = bound.native.read([slot])
             bound.native.exchange([slot], [ours], [bound.native.trampoline(0)])

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Distributed runs: the workers open the sessions, the controller builds and reports."""
 
 import pytest

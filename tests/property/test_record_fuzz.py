@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """profiled.bin under random cuts and flipped bits: an error or the truth, and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Properties of the oracle and of the distances, by Hypothesis; torch tensors included."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Figures of the benches: from stored files, from pytest-benchmark's, and wrong ones."""
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from benches.render import bench_report, browser
+from benches.render.bench_report import BenchFormatError
 from pytest_udftorch import cli
-from pytest_udftorch.errors import BenchFormatError, NoProfileError
 from pytest_udftorch.profile import report
 
 RESULTS = sorted((Path(__file__).parents[2] / "benches" / "results").glob("compile_*.json"))
@@ -277,8 +278,8 @@ def test_text_where_a_number_should_be(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (json.dumps(document("compile_convolutions", [CONVOLUTION]))[:-40], "no whole JSON"),
-        ("", "no whole JSON"),
+        (json.dumps(document("compile_convolutions", [CONVOLUTION]))[:-40], "not a whole JSON"),
+        ("", "not a whole JSON"),
         ("[1, 2]", "holds none of the benches"),
         ({"processes": []}, "holds none of the benches"),
         ({"benchmarks": []}, "holds none of the benches"),
@@ -293,28 +294,43 @@ def test_other_files_are_refused(tmp_path, capsys, content, message):
     with pytest.raises(BenchFormatError, match=message):
         page(path)
     out = tmp_path / "r.html"
-    assert cli.main(["report", str(path), "-o", str(out)]) == cli.MISUSE
+    assert bench_report.main([str(path), "-o", str(out)]) == cli.MISUSE
     error = capsys.readouterr().err
-    assert error.startswith("udftorch report: ")
+    assert error.startswith("bench_report: ")
     assert str(path) in error
     assert "Traceback" not in error
     assert not out.exists()
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(NoProfileError, match="There is no file or folder"):
+    with pytest.raises(BenchFormatError, match=r"There is no file .*none\.json"):
         bench_report.load_all([tmp_path / "none.json"])
 
 
 def test_the_command(tmp_path, capsys):
     path = write(tmp_path, document("compile_convolutions", [CONVOLUTION]))
     out = tmp_path / "r.html"
-    assert cli.main(["report", str(path), "-o", str(out)]) == 0
+    assert bench_report.main([str(path), "-o", str(out)]) == 0
     assert "1 rows" in capsys.readouterr().out
     assert "<h1>Benches of torch.compile</h1>" in out.read_text()
-    for option in ("--csv", "--json", "--parquet", "--trace"):
-        assert cli.main(["report", str(path), option, str(tmp_path / "x")]) == cli.MISUSE
-        assert f"{option} writes the numbers of profiles" in capsys.readouterr().err
+    assert bench_report.main([str(path), "-o", str(out), "--title", "A <b>title"]) == 0
+    assert "<h1>A &lt;b&gt;title</h1>" in out.read_text()
+
+
+def test_the_page_cannot_be_written_where_a_file_is_in_the_way(tmp_path, capsys):
+    path = write(tmp_path, document("compile_convolutions", [CONVOLUTION]))
+    assert bench_report.main([str(path), "-o", str(path / "r.html")]) == cli.MISUSE
+    assert f"Cannot write {path / 'r.html'}" in capsys.readouterr().err
+
+
+def test_the_report_of_profiles_names_the_command_for_benches(tmp_path, capsys):
+    path = write(tmp_path, document("compile_convolutions", [CONVOLUTION]))
+    for options in ([], ["-o", str(tmp_path / "x")], ["--csv", str(tmp_path / "x")]):
+        assert cli.main(["report", str(path), *options]) == cli.MISUSE
+        error = capsys.readouterr().err
+        assert error.startswith(f"udftorch report: {path} is a JSON file")
+        assert f"`python -m benches.render.bench_report {path}`" in error
+        assert not (tmp_path / "x").exists()
 
 
 # In a browser ------------------------------------------------------------------------
@@ -386,5 +402,5 @@ def test_numbers_that_are_missing_or_nothing_end_the_command_in_one_line(tmp_pat
     content = json.loads(stored.read_text(encoding="utf-8"))
     spoil(content["rows"][0])
     path = write(tmp_path, content)
-    assert cli.main(["report", str(path), "-o", str(tmp_path / "r.html")]) == cli.MISUSE
+    assert bench_report.main([str(path), "-o", str(tmp_path / "r.html")]) == cli.MISUSE
     assert "is not as this version's benches write it" in capsys.readouterr().err

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds: cache, concurrency, and the message for every way a build can fail."""
 
 import ctypes

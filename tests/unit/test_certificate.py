@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates: digests, files that were edited or truncated, and merging."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import pytest
 
 from pytest_udftorch.verify import certificate as cert
 from pytest_udftorch.verify.certificate import Certificate, Example, Run, Tally
-from pytest_udftorch.verify.reference.native import BINS
+from pytest_udftorch.verify.reference.checker import BINS
 
 IDENTITY = {
     "cpu_level": "avx512",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The record of finished chunks: what a crash may and may not leave behind."""
 
 from __future__ import annotations

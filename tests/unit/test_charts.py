@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts: every value at its place, every text escaped, every shape closed."""
 
 from __future__ import annotations

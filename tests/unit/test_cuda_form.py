@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which form GPUs get: what is asked for, what a GPU's double precision is worth, measurements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """corem-ff, corem in pairs of floats: the same bits, and hardly ever in double."""
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.reference.native import LLVM_FOLDERS
+from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS
 
 COREM, PAIRS = find_library("corem"), find_library("corem-ff")
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples, thresholds and lists of hard cases."""
 
 from __future__ import annotations

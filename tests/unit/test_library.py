@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """udf.toml: what is accepted, and the message for every way to get it wrong."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level in udf.toml: what is accepted, and every way to get it wrong."""
 
 import re
@@ -12,7 +13,7 @@ from pytest_udftorch.errors import LibraryFormatError, UnknownFunctionError
 from pytest_udftorch.library.description import find_library, load_library
 from pytest_udftorch.library.symbols import OPERATOR_UDFS
 from pytest_udftorch.overrides.operator_udfs import operator_udf
-from pytest_udftorch.records.file import FIRST_OPERATOR_UDF
+from pytest_udftorch.records.layout import FIRST_OPERATOR_UDF
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
 LOG = '[operators."aten::log.out"]\nsource = "o.cpp"\nfunction = "log_udf_out"\n'

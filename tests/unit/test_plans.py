@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 import itertools
 import json
 import math
@@ -21,15 +22,15 @@ def test_bound_and_best_of_two_ignore_switching():
 
 
 def test_programme_stays_where_switching_costs_more_than_it_gains():
-    assert plans.thesis_programme(COSTS, costly(1.0)) == ["b", "a", "b"]
-    assert plans.thesis_programme(COSTS, costly(9.0)) == ["b", "b", "b"]
+    assert plans.unit_programme(COSTS, costly(1.0)) == ["b", "a", "b"]
+    assert plans.unit_programme(COSTS, costly(9.0)) == ["b", "b", "b"]
 
 
 def test_greedy_is_caught_by_a_later_cost_where_the_programme_is_not():
     costs = {"a": [1.0, 9.0], "b": [2.0, 1.0]}
     switch = costly(5.0)
     assert plans.total(plans.greedy(costs, switch), costs, switch) == 7.0
-    assert plans.total(plans.thesis_programme(costs, switch), costs, switch) == 3.0
+    assert plans.total(plans.unit_programme(costs, switch), costs, switch) == 3.0
 
 
 def test_programme_equals_enumeration():
@@ -38,7 +39,7 @@ def test_programme_equals_enumeration():
         costs = {e: [rng.uniform(1, 9) for _ in range(5)] for e in "abc"}
         prices = {(u, d, e): rng.uniform(0, 4) for u in range(5) for d in "abc" for e in "abc"}
         switch = lambda u, d, e, prices=prices: prices[u, d, e]  # noqa: E731
-        found = plans.total(plans.thesis_programme(costs, switch), costs, switch)
+        found = plans.total(plans.unit_programme(costs, switch), costs, switch)
         every = [
             plans.total(choice, costs, switch) for choice in itertools.product("abc", repeat=5)
         ]
@@ -46,7 +47,7 @@ def test_programme_equals_enumeration():
 
 
 def test_merge_joins_neighbours():
-    assert plans.merge(["a", "a", "b", "a"]) == [(0, 2, "a"), (2, 3, "b"), (3, 4, "a")]
+    assert plans.joined_segments(["a", "a", "b", "a"]) == [(0, 2, "a"), (2, 3, "b"), (3, 4, "a")]
 
 
 def enumerate_segments(n, names, cost, switch):

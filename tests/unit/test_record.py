@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """profiled.bin: what is written is read, whatever is lost is told, nothing wrong is believed."""
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from pytest_udftorch.errors import (
     ProfileVersionError,
 )
 from pytest_udftorch.records import file as record
-from pytest_udftorch.records.file import ProfileWriter, StringTable, read
+from pytest_udftorch.records import layout
+from pytest_udftorch.records.file import ProfileWriter, read
+from pytest_udftorch.records.layout import StringTable
 
 
 @pytest.fixture
@@ -44,10 +47,10 @@ def path(recorder, tmp_path):
 
 
 def test_structs_have_the_layout_that_c_gives_them():
-    assert (record.CELL.itemsize, record.OPERATOR.itemsize, record.EVENT.itemsize) == (
+    assert (layout.CELL.itemsize, layout.OPERATOR.itemsize, layout.EVENT.itemsize) == (
         10432, 32, 80,
     )  # fmt: skip
-    for dtype in (record.CELL, record.OPERATOR, record.EVENT):
+    for dtype in (layout.CELL, layout.OPERATOR, layout.EVENT):
         end = 0
         for name, (kind, offset, *_) in dtype.fields.items():
             assert offset == end, name
@@ -211,9 +214,9 @@ def appended(path, kind, payload, flags=0):
     path.write_bytes(data + record._frame(kind, payload, flags))
 
 
-BAD_EVENT = np.zeros(1, record.EVENT)
+BAD_EVENT = np.zeros(1, layout.EVENT)
 BAD_EVENT["operator"] = 54321
-BAD_STAGE = np.zeros(1, record.EVENT)
+BAD_STAGE = np.zeros(1, layout.EVENT)
 BAD_STAGE["stage"] = 4
 
 
@@ -258,7 +261,7 @@ def test_two_writers_of_one_file(tmp_path):
         with pytest.raises(ProfileFileBusyError, match="Another session is writing"):
             ProfileWriter(path, strings, META)
         other = (
-            "import sys; from pathlib import Path; from pytest_udftorch import record as r\n"
+            "import sys; from pathlib import Path; from pytest_udftorch.records import file as r\n"
             "try: r.ProfileWriter(Path(sys.argv[1]), r.StringTable(), {})\n"
             "except r.ProfileFileBusyError: print('busy')"
         )
@@ -380,7 +383,7 @@ def test_a_process_that_is_killed_leaves_all_it_wrote(tmp_path):
     path = tmp_path / "p.bin"
     code = (
         "import os, signal, sys; import numpy as np; from pathlib import Path\n"
-        "from pytest_udftorch import record as r\n"
+        "from pytest_udftorch.records import file as r\n"
         "w = r.ProfileWriter(Path(sys.argv[1]), r.StringTable(), {})\n"
         "w.events(np.zeros(9, r.EVENT)); os.kill(os.getpid(), signal.SIGKILL)"
     )

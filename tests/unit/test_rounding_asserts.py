@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The public assertions: what they accept, and that one wrong bit fails each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The correct-rounding oracle: two implementations, exact cases, ties, subnormals."""
 
 from __future__ import annotations

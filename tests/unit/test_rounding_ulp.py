@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ULP distances and the encodings they are counted on."""
 
 from __future__ import annotations

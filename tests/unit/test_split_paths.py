@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fast and accurate paths as functions of their own, for eager CUDA, run here on the CPU."""
 
 from __future__ import annotations

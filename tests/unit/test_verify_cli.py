@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command udftorch: verify, and what is done with certificates."""
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ import pytest
 
 from pytest_udftorch import cli
 from pytest_udftorch.verify import certificate
-from pytest_udftorch.verify.reference import native
+from pytest_udftorch.verify.reference import checker as reference
 
-HAS_LLVMLIBC = any(native.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
+HAS_LLVMLIBC = any(reference.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
 REFERENCE = f"--reference={'auto' if HAS_LLVMLIBC else 'libm'}"
 QUICK = ("--workers=0", "--chunk-bits=16", "--quiet", REFERENCE)
 
@@ -115,7 +116,7 @@ def test_a_mistake_gives_a_status_and_one_message(tmp_path, capsys, arguments, m
 
 def test_a_missing_reference_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("UDFTORCH_LLVMLIBC", raising=False)
-    monkeypatch.setattr(native, "LLVM_FOLDERS", tmp_path)
+    monkeypatch.setattr(reference, "LLVM_FOLDERS", tmp_path)
     assert verify_libm(tmp_path, "exp", "16256:16258", "--reference=auto") == cli.MISUSE
     assert "libllvmlibc-22-dev" in capsys.readouterr().err
     assert verify_libm(tmp_path, "exp", "16256:16258", "--reference=libm") == 0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """corem against MPFR: hard cases, samples, certificates, and libraries that must fail."""
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pytest_udftorch.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.candidate import source_sha256
-from pytest_udftorch.verify.reference.native import (
+from pytest_udftorch.verify.reference.checker import (
     FORM_NUMBERS,
     LLVM_FOLDERS,
     Job,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled references: MPFR, LLVM-libc, and what is said when they are missing."""
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from pytest_udftorch.errors import CacheError
 from pytest_udftorch.exact.rounding import correctly_rounded
 from pytest_udftorch.exact.strategies import sample
 from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.verify.reference import native
+from pytest_udftorch.verify.reference import checker as reference
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
 BIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 2]
-ARCHIVES = sorted(native.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
+ARCHIVES = sorted(reference.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
 
 needs_llvmlibc = pytest.mark.skipif(not ARCHIVES, reason="LLVM-libc is not installed")
 
 
 @pytest.fixture(scope="module")
 def checker():
-    return native.load_checker(native.checker_file())
+    return reference.load_checker(reference.checker_file())
 
 
 def by_llvmlibc(function, *arguments):
-    libc = native.llvmlibc()
+    libc = reference.llvmlibc()
     columns = [np.ascontiguousarray(a) for a in arguments]
     out = np.empty_like(columns[0])
     call = getattr(ctypes.CDLL(str(libc.path)), f"udfref_llvmlibc_{function}")
@@ -98,7 +99,7 @@ def test_comparing_references_can_fail(checker):
 def test_the_archive_does_not_replace_the_c_library(checker):
     """The archive defines expf as well; nothing in the process may come to call it."""
     before = ctypes.cast(ctypes.CDLL("libm.so.6").expf, ctypes.c_void_p).value
-    lib = ctypes.CDLL(str(native.llvmlibc().path), mode=ctypes.RTLD_GLOBAL)
+    lib = ctypes.CDLL(str(reference.llvmlibc().path), mode=ctypes.RTLD_GLOBAL)
     assert lib.udfref_llvmlibc_exp
     after = ctypes.cast(ctypes.CDLL(None).expf, ctypes.c_void_p).value
     assert before == after
@@ -108,7 +109,7 @@ def test_the_archive_does_not_replace_the_c_library(checker):
 @needs_llvmlibc
 def test_version_is_read_from_the_archive():
     major = max(int(p.parts[-3].removeprefix("llvm-")) for p in ARCHIVES)
-    assert native.llvmlibc().version.split(".")[0] == str(major)
+    assert reference.llvmlibc().version.split(".")[0] == str(major)
 
 
 def test_pairs_are_the_same_however_they_are_cut(checker):
@@ -121,7 +122,7 @@ def test_pairs_are_the_same_however_they_are_cut(checker):
 
 
 def test_the_generator_alone_makes_the_checkers_inputs(checker):
-    alone = native.generator()
+    alone = reference.generator()
     for arity in (1, 2):
         columns = alone.inputs(arity, 3, 1000, 500)
         wanted = checker.inputs(arity, 3, 1000, 500)
@@ -152,29 +153,29 @@ def test_every_encoding_is_an_input(checker, function):
 
 def test_a_missing_archive_names_its_package(monkeypatch, tmp_path):
     monkeypatch.delenv("UDFTORCH_LLVMLIBC", raising=False)
-    monkeypatch.setattr(native, "LLVM_FOLDERS", tmp_path)
-    with pytest.raises(native.ReferenceMissingError, match="libllvmlibc-22-dev"):
-        native.llvmlibc()
+    monkeypatch.setattr(reference, "LLVM_FOLDERS", tmp_path)
+    with pytest.raises(reference.ReferenceMissingError, match="libllvmlibc-22-dev"):
+        reference.llvmlibc()
 
 
 def test_a_named_archive_that_is_not_there_is_an_error(monkeypatch, tmp_path):
     monkeypatch.setenv("UDFTORCH_LLVMLIBC", str(tmp_path / "none.a"))
-    with pytest.raises(native.ReferenceMissingError, match=r"none\.a"):
-        native.llvmlibc()
+    with pytest.raises(reference.ReferenceMissingError, match=r"none\.a"):
+        reference.llvmlibc()
 
 
 def test_a_named_archive_of_something_else_is_an_error(monkeypatch, tmp_path):
     archive = tmp_path / "other.a"
     archive.write_bytes(b"!<arch>\n")
     monkeypatch.setenv("UDFTORCH_LLVMLIBC", str(archive))
-    with pytest.raises(native.ReferenceBuildError, match="no expf of LLVM-libc"):
-        native.llvmlibc()
+    with pytest.raises(reference.ReferenceBuildError, match="no expf of LLVM-libc"):
+        reference.llvmlibc()
 
 
 def test_a_missing_compiler_is_named(monkeypatch):
     monkeypatch.setenv("UDFTORCH_CC", "no-such-compiler")
-    with pytest.raises(native.ReferenceMissingError, match="no-such-compiler"):
-        native.checker_file()
+    with pytest.raises(reference.ReferenceMissingError, match="no-such-compiler"):
+        reference.checker_file()
 
 
 def compiler_that(tmp_path, change):
@@ -188,40 +189,40 @@ def compiler_that(tmp_path, change):
 def test_a_missing_mpfr_names_its_package(monkeypatch, tmp_path):
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UDFTORCH_CC", compiler_that(tmp_path, "-lmpfr/-lmpfr-is-not-here"))
-    with pytest.raises(native.ReferenceMissingError, match="libmpfr-dev"):
-        native.checker_file()
+    with pytest.raises(reference.ReferenceMissingError, match="libmpfr-dev"):
+        reference.checker_file()
 
 
 def test_a_failing_build_shows_the_compilers_message(monkeypatch, tmp_path):
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("UDFTORCH_CC", compiler_that(tmp_path, "-O2/--no-such-flag"))
-    with pytest.raises(native.ReferenceBuildError, match="no-such-flag"):
-        native.checker_file()
+    with pytest.raises(reference.ReferenceBuildError, match="no-such-flag"):
+        reference.checker_file()
 
 
 def test_a_cache_that_cannot_be_written_is_an_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(CacheError, match="UDFTORCH_CACHE_DIR"):
-        native.checker_file()
+        reference.checker_file()
 
 
 def test_a_library_that_is_no_checker_is_refused(tmp_path):
-    with pytest.raises(native.ReferenceBuildError, match="no usable library"):
-        native.Checker(Path("libm.so.6"))
-    with pytest.raises(native.ReferenceBuildError, match="no usable library"):
-        native.Checker(tmp_path / "none.so")
+    with pytest.raises(reference.ReferenceBuildError, match="no usable library"):
+        reference.Checker(Path("libm.so.6"))
+    with pytest.raises(reference.ReferenceBuildError, match="no usable library"):
+        reference.Checker(tmp_path / "none.so")
 
 
 def test_structures_out_of_step_are_refused(monkeypatch):
     class Shorter(ctypes.Structure):
-        _fields_ = (*native.Job._fields_[:-1], ("x", ctypes.c_int64), ("y", ctypes.c_int64))
+        _fields_ = (*reference.Job._fields_[:-1], ("x", ctypes.c_int64), ("y", ctypes.c_int64))
 
-    monkeypatch.setattr(native, "Job", Shorter)
-    with pytest.raises(native.ReferenceBuildError, match="out of step"):
-        native.Checker(native.checker_file())
+    monkeypatch.setattr(reference, "Job", Shorter)
+    with pytest.raises(reference.ReferenceBuildError, match="out of step"):
+        reference.Checker(reference.checker_file())
 
 
 def test_an_unknown_function_is_refused(checker):
-    with pytest.raises(native.ReferenceMissingError, match="'exp2'"):
+    with pytest.raises(reference.ReferenceMissingError, match="'exp2'"):
         checker.number("exp3")

@@ -18,15 +18,15 @@ from pytest_udftorch.exact.rounding import correctly_rounded, ulp_error
 from pytest_udftorch.verify import candidate, certificate
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.journal import Journal, UnfinishedRunError
-from pytest_udftorch.verify.reference import native
-from pytest_udftorch.verify.reference.native import ReferenceMissingError
+from pytest_udftorch.verify.reference import checker as reference
+from pytest_udftorch.verify.reference.checker import ReferenceMissingError
 
 #: Chunks of 2**16 inputs around 1, where the C library's functions have results of all kinds.
 BITS = 16
 AROUND_ONE = range(0x3F70, 0x3F90)
 
 
-HAS_LLVMLIBC = any(native.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
+HAS_LLVMLIBC = any(reference.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
 REFERENCE = "auto" if HAS_LLVMLIBC else "libm"
 
 needs_llvmlibc = pytest.mark.skipif(not HAS_LLVMLIBC, reason="LLVM-libc is not installed")

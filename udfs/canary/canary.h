@@ -1,4 +1,5 @@
 //===- canary.h - Deliberately wrong in the last bit ----------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // canary(x) is corem(x) with the lowest bit of its encoding inverted, for
 // every result that is finite and not zero; zeros, infinities and NaNs are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "canary.h"
 
 #include "exp/expf.c"

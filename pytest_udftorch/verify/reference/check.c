@@ -1,17 +1,17 @@
-/*===- check.c - Runs a function over many inputs and judges every result
---===*\
- *
- * A candidate's result is compared, by encoding, with a reference's.  Where
- * they differ, and where the double-precision result of the C library lies so
- * near a rounding boundary that it cannot confirm them, MPFR decides.  So a
- * result counts as right only if two computations that share no code agree on
- * it or MPFR says so.
- *
- * The fractional error is measured against the double-precision result, which
- * is never rounded to float32; its own error is below 2^(24 - margin_bits) ULP
- * of float32.
- *
-\*===----------------------------------------------------------------------===*/
+//===- check.c - Runs and judges a function over many inputs --------------===//
+// SPDX-License-Identifier: Apache-2.0
+//
+// A candidate's result is compared by its encoding with a reference's.  Where
+// they differ, and where the double-precision result of the C library lies so
+// near a rounding boundary that it cannot confirm them, MPFR decides.  So a
+// result counts as right only if two computations that share no code agree on
+// it or MPFR says so.
+//
+// The fractional error is measured against the double-precision result, which
+// is never rounded to float32; its own error is below 2^(24 - margin_bits) ULP
+// of float32.
+//
+//===----------------------------------------------------------------------===//
 
 #include "reference.h"
 #include <immintrin.h>

@@ -1,16 +1,16 @@
-/*===- llvmlibc.c - Array wrappers of LLVM-libc's float functions
-----------===*\
- *
- * The archive libllvmlibc.a defines expf, memcpy and the rest under their plain
- * names, hidden.  Linking it into a program would replace the C library there,
- * so these wrappers become a shared library of their own, and they name each
- * function by its mangled C++ name, which only the archive has.
- *
- * The build passes
- *   -DNAMESPACE="_ZN19__llvm_libc_19_1_7_"   the start of those names
- *   -DWRAPPERS=WRAP_1(exp, "4") ...          one for each function it found
- *
-\*===----------------------------------------------------------------------===*/
+//===- llvmlibc.c - Array wrappers of LLVM-libc's float functions ---------===//
+// SPDX-License-Identifier: Apache-2.0
+//
+// The archive libllvmlibc.a defines expf, memcpy and the rest under their plain
+// names, hidden.  Linking it into a program would replace the C library there,
+// so these wrappers become a shared library of their own, and they name each
+// function by its mangled C++ name, which only the archive has.
+//
+// The build passes
+//   -DNAMESPACE="_ZN19__llvm_libc_19_1_7_"   the start of those names
+//   -DWRAPPERS=WRAP_1(exp, "4") ...          one for each function it found
+//
+//===----------------------------------------------------------------------===//
 
 #include "reference.h"
 

@@ -1,11 +1,11 @@
-/*===- mpfr.c - Correctly rounded float32 results by GNU MPFR
---------------===*\
- *
- * MPFR rounds once: to 24 bits in float32's exponent range, and a subnormal
- * result from the exact value to its fewer bits, by the ternary value (Fousse
- * et al., ACM TOMS 33(2), 2007, section 3).
- *
-\*===----------------------------------------------------------------------===*/
+//===- mpfr.c - Correctly rounded float32 results by GNU MPFR -------------===//
+// SPDX-License-Identifier: Apache-2.0
+//
+// MPFR rounds once: to 24 bits in float32's exponent range, and a subnormal
+// result from the exact value to its fewer bits, by the ternary value (Fousse
+// et al., ACM TOMS 33(2), 2007, section 3).
+//
+//===----------------------------------------------------------------------===//
 
 #include "reference.h"
 #include <mpfr.h>

@@ -1,13 +1,13 @@
-/*===- pairs.c - Inputs: all encodings, or reproducible pairs
---------------===*\
- *
- * For one argument, input number i is the encoding i.  For two, input number i
- * is a pair drawn by a counter-based generator, so that any range of pairs can
- * be made anywhere, in any order, with the same bits on every machine: integer
- * arithmetic only.  Eight kinds of pairs take turns; what they aim at is said
- * beside each.
- *
-\*===----------------------------------------------------------------------===*/
+//===- pairs.c - Inputs: all encodings, or reproducible pairs -------------===//
+// SPDX-License-Identifier: Apache-2.0
+//
+// For one argument, input number i is the encoding i.  For two, input number i
+// is a pair drawn by a counter-based generator, so that any range of pairs can
+// be made anywhere, in any order, with the same bits on every machine: integer
+// arithmetic only.  Eight kinds of pairs take turns; what they aim at is said
+// beside each.
+//
+//===----------------------------------------------------------------------===//
 
 #include "reference.h"
 #include <string.h>

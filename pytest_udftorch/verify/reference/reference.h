@@ -1,10 +1,11 @@
-/*===- reference.h - Shared by the references and the checker
---------------===*\
- *
- * verify.py mirrors the two structures below field for field; a test compares
- * their sizes.
- *
-\*===----------------------------------------------------------------------===*/
+//===- reference.h - Shared by the references and the checker -------------===//
+// SPDX-License-Identifier: Apache-2.0
+//
+// verify/reference/checker.py mirrors the structures udfref_job and
+// udfref_outcome field for field; it compares their sizes when it loads the
+// checker.
+//
+//===----------------------------------------------------------------------===//
 
 #ifndef UDFREF_REFERENCE_H
 #define UDFREF_REFERENCE_H

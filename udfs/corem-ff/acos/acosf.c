@@ -1,4 +1,5 @@
 //===- acosf.c - Correctly rounded float32 acos in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. For a = |x|: pi/2 - asin(a) or pi/2 + asin(a) up to 1/2, acos(a) or
 // pi - acos(a) beyond, see asin_ff.h. Arguments beyond 1 give NaN; NaN is left

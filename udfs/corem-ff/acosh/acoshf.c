@@ -1,4 +1,5 @@
 //===- acoshf.c - Correctly rounded float32 acosh in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. acosh(x) = log(1 + d + sqrt(d (x + 1))) with d = x - 1, all terms
 // being positive, see area_ff.h. Arguments below 1 give NaN, infinity itself;

@@ -1,4 +1,5 @@
 //===- asinf.c - Correctly rounded float32 asin in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. asin(a) for a = |x| up to 1/2, and pi/2 - acos(a) beyond, see
 // asin_ff.h. Arguments below 2^-12 give themselves, those beyond 1 NaN; NaN is

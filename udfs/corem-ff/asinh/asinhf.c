@@ -1,4 +1,5 @@
 //===- asinhf.c - Correctly rounded float32 asinh in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. asinh(a) = log(1 + a + a^2 / (1 + sqrt(1 + a^2))) for a = |x|, all
 // terms being positive, see area_ff.h. Arguments below 2^-12, infinities and

@@ -1,4 +1,5 @@
 //===- atanf.c - Correctly rounded float32 atan in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. atan(a) for a = |x| up to 1, and pi/2 - atan(1/a) beyond, see
 // atan_ff.h. Arguments below 2^-12 give themselves; those above 2^30 are

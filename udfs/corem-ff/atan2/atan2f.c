@@ -1,4 +1,5 @@
 //===- atan2f.c - Correctly rounded float32 atan2 in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. With n the smaller and d the larger of |x| and |y|, scaled by a power
 // of two so that d is in [2, 4): w = atan(n/d), see atan_ff.h, and the angle of

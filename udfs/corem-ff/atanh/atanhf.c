@@ -1,4 +1,5 @@
 //===- atanhf.c - Correctly rounded float32 atanh in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. With a = |x|, (1 + a) / (1 - a) = 2^k (1 + s) / (1 - s), where s =
 // ((1 + a) - 2^k (1 - a)) / ((1 + a) + 2^k (1 - a)), 2 atanh(a) = k ln(2) + 2

@@ -1,4 +1,5 @@
 //===- area_ff.h - asinh and acosh in float-float -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Both are log(1 + g). As in log1p, k is taken from 1 + g rounded to float;
 // where it is 0, g itself is the argument of log_ff.h, so that nothing is lost

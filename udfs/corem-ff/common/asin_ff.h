@@ -1,4 +1,5 @@
 //===- asin_ff.h - The arcsine in float-float -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // For a = |x| <= 1/2, asin(a) = t P(t^2) with t = a; above, pi/2 - asin(a) =
 // acos(a) = 2 t P(t^2) with t = sqrt((1 - a) / 2), t^2 being exact. P has ten

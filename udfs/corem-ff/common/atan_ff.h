@@ -1,4 +1,5 @@
 //===- atan_ff.h - The arctangent in float-float --------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // atan(n/d) = atan(c) + atan(t), t = (n - c d) / (d + c n), c = i/8 the
 // multiple of 1/8 nearest to n/d, |t| <= 1/16, and atan(t) = t + t z P(z), z =

@@ -1,4 +1,5 @@
 //===- exp_ff.h - The exponential family in float-float -------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // x = n ln(2) + r + s, n the integer nearest to x / ln(2), |r| <= 0.3469. r,
 // the fused x - n LN2_HI, is exact: it is a multiple of the last place of x

@@ -1,4 +1,5 @@
 //===- ff.h - Float-float arithmetic with FMA -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Numbers as unevaluated sums of two floats, 48 bits, for processors whose
 // float arithmetic is much faster than their double arithmetic (most GPUs).

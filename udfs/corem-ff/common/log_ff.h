@@ -1,4 +1,5 @@
 //===- log_ff.h - The logarithms in float-float ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1 (exact), s = f / (f + 2)
 // and log(m) = s P(s^2), P of six terms, the last three in float.

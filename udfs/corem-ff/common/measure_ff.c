@@ -1,4 +1,5 @@
 //===- measure_ff.c - Errors of the float-float paths ---------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Prints, for one function over every STEP-th float in the range that its
 // float-float path answers, the largest relative error of hi + lo against the C

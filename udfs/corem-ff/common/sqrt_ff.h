@@ -1,4 +1,5 @@
 //===- sqrt_ff.h - Square roots in float-float ----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 
 #ifndef UDF_SQRT_FF_H
 #define UDF_SQRT_FF_H

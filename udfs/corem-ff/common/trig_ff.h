@@ -1,4 +1,5 @@
 //===- trig_ff.h - Sine and cosine in float-float -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // x = n pi/2 + r, n the integer nearest to 2x/pi, |r| <= 0.7855, for |x| below
 // UDF_TRIG_FF_MAX. pi/2 is taken in four parts; x less n times the first is

@@ -1,4 +1,5 @@
 //===- cosf.c - Correctly rounded float32 cos in float-float --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. cos(x) = +-cos(r) or +-sin(r), by n modulo 4, see trig_ff.h.
 // Arguments from 8192 up, infinities and NaN are left to corem.

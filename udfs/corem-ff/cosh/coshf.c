@@ -1,4 +1,5 @@
 //===- coshf.c - Correctly rounded float32 cosh in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. cosh(a) = A + 1 / (4 A) with A = exp(a) / 2 for a = |x|, see
 // exp_ff.h. Arguments above 88 and NaN are left to corem.

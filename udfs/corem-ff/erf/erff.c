@@ -1,4 +1,5 @@
 //===- erff.c - Correctly rounded float32 erf in float-float --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. erf(i/4 + t) = A + t (B1 + t (B2 + ...)) for i the integer nearest to
 // 4 |x|, at most 15, of degree 9; the coefficients come from tables of 16

@@ -1,4 +1,5 @@
 //===- erfcf.c - Correctly rounded float32 erfc in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. For a = |x|, erfc(a) = exp(-a^2) F(a) and erfc(-a) = 2 - erfc(a).
 // F(m + t) = A + t (B1 + t (B2 + ...)) of degree 8, where 1 + m is 1 + a

@@ -1,4 +1,5 @@
 //===- expf.c - Correctly rounded float32 exp in float-float --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. exp(x) = 2^n exp(r + s), see exp_ff.h. 2^n is added to the exponent
 // field. Arguments below -104 give 0 and those above EXP_FF_MAX infinity;

@@ -1,4 +1,5 @@
 //===- exp2f.c - Correctly rounded float32 exp2 in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. 2^x = 2^n exp(r + s) with n the integer nearest to x and (x - n)
 // ln(2) = r + s, see exp_ff.h; x - n is exact. 2^n is added to the exponent

@@ -1,4 +1,5 @@
 //===- expm1f.c - Correctly rounded float32 expm1 in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. expm1(x) = 2^n expm1(r + s) + (2^n - 1), see exp_ff.h, computed as
 // its half, since 2^n may overflow. Arguments below 2^-26 give themselves,

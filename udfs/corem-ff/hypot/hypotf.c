@@ -1,4 +1,5 @@
 //===- hypotf.c - Correctly rounded float32 hypot in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. sqrt(x^2 + y^2) with both scaled by the power of two that brings the
 // larger one into [2, 4). The squares are exact, unless the smaller one is so

@@ -1,4 +1,5 @@
 //===- logf.c - Correctly rounded float32 log in float-float --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. log(x) = k ln(2) + log(m), see log_ff.h; k times the two parts of
 // ln(2) is known to 2^-45. Zero, subnormal, negative, infinite and NaN

@@ -1,4 +1,5 @@
 //===- log10f.c - Correctly rounded float32 log10 in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. log10(x) = k log10(2) + log(m) / ln(10), see log_ff.h. Zero,
 // subnormal, negative, infinite and NaN arguments are left to corem.

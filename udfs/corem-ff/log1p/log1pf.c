@@ -1,4 +1,5 @@
 //===- log1pf.c - Correctly rounded float32 log1p in float-float ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. log1p(x) = k ln(2) + log(1 + f), see log_ff.h. k is taken from 1 + x
 // rounded to float, whose rounding error is known exactly and goes into f.

@@ -1,4 +1,5 @@
 //===- log2f.c - Correctly rounded float32 log2 in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. log2(x) = k + log(m) / ln(2), see log_ff.h. Zero, subnormal,
 // negative, infinite and NaN arguments are left to corem.

@@ -1,4 +1,5 @@
 //===- powf.c - Correctly rounded float32 pow in float-float --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. |x|^y = 2^t with t = y log2|x|.
 //   log2: |x| = 2^k m with m in [sqrt(1/2), sqrt(2)), c from a table of 23

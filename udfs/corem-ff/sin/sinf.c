@@ -1,4 +1,5 @@
 //===- sinf.c - Correctly rounded float32 sin in float-float --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. sin(x) = +-sin(r) or +-cos(r), by n modulo 4, see trig_ff.h.
 // Arguments below 2^-12 give themselves; those from 8192 up, infinities and NaN

@@ -1,4 +1,5 @@
 //===- sinhf.c - Correctly rounded float32 sinh in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. sinh(a) = (E + E / (E + 1)) / 2 with E = expm1(a) for a = |x|, see
 // exp_ff.h. Arguments below 2^-12 give themselves; those above 88 and NaN are

@@ -1,4 +1,5 @@
 //===- tanf.c - Correctly rounded float32 tan in float-float --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. tan(x) = sin(r) / cos(r), or -cos(r) / sin(r) for odd n, see
 // trig_ff.h. Arguments below 2^-13 give themselves; those from 8192 up,

@@ -1,4 +1,5 @@
 //===- tanhf.c - Correctly rounded float32 tanh in float-float ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. tanh(x) = E / (E + 2) with E = expm1(2x) = 2^n expm1(r + s) + (2^n -
 // 1), see exp_ff.h, for both signs of x. Arguments below 2^-13 give themselves,

@@ -1,4 +1,5 @@
 //===- acosf.c - Correctly rounded float32 acos ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: for a = |x| <= 1/2, acos(x) = pi/2 - x P(x^2), P of ten terms; above,
 // with t = sqrt((1 - a) / 2), exact but for the root, acos(a) = 2 t P(t^2) and

@@ -1,4 +1,5 @@
 //===- acoshf.c - Correctly rounded float32 acosh -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: acosh(x) = log(1 + z), z = (x - 1) + sqrt((x - 1) (x + 1)), where all
 // terms are positive and x - 1, x + 1 exact, so that nothing is lost near 1;

@@ -1,4 +1,5 @@
 //===- asinf.c - Correctly rounded float32 asin ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: for a = |x| <= 1/2, asin(a) = a P(a^2), P of ten terms; above,
 // asin(a) = pi/2 - 2 t P(t^2) with t = sqrt((1 - a) / 2), exact but for the

@@ -1,4 +1,5 @@
 //===- asinhf.c - Correctly rounded float32 asinh -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: asinh|x| = log(e), e = |x| + sqrt(x^2 + 1) (x^2 is exact), with log
 // as in log1pf.c: e = 2^k m, k from e rounded to float32, r = m - 1, s = r / (r

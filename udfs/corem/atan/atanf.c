@@ -1,4 +1,5 @@
 //===- atanf.c - Correctly rounded float32 atan ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: t = |x| up to 1, else t = -1/|x| and atan|x| = pi/2 + atan(t);
 // atan(t) = t P(t^2), P of fourteen terms. One polynomial on [-1, 1] costs less

@@ -1,4 +1,5 @@
 //===- atan2f.c - Correctly rounded float32 atan2 -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: with t = |y|/x where |y| <= |x|, and t = -x/|y| beyond, the angle of
 // (x, |y|) is atan(t) plus 0, pi (x < 0) or pi/2 (|y| > |x|); t lies in [-1,

@@ -1,4 +1,5 @@
 //===- atanhf.c - Correctly rounded float32 atanh -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: with a = |x|, (1 + a) / (1 - a) = 2^k (1 + s) / (1 - s), k the
 // rounded difference of the float32 encodings of 1 + a and 1 - a; s = ((1 + a)

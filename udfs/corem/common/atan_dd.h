@@ -1,4 +1,5 @@
 //===- atan_dd.h - Double-double arc tangent of the accurate paths --------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // atan of a quotient, for the accurate paths of atan, asin and acos.  With
 // c = i/16 nearest to t = n/d in [0, 1], atan(t) = atan(c) + atan(w) where

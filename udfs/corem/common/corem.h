@@ -1,4 +1,5 @@
 //===- corem.h - Building blocks shared by the corem functions ------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Correctly rounded float32 functions, written as plain scalar C that the
 // loop vectoriser can if-convert.  Every function has two parts, and some have

@@ -1,4 +1,5 @@
 //===- dd_horner.h - Polynomials in double-double -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 
 #ifndef UDF_DD_HORNER_H
 #define UDF_DD_HORNER_H

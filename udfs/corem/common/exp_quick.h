@@ -1,4 +1,5 @@
 //===- exp_quick.h - Quick paths of the exponential family ----------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // 2^(n/J) exp(r + s) in pairs of floats, twice as many to a register as
 // doubles, for the vector and array forms where there is FMA. J = 32, or 16 at

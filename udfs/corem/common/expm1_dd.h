@@ -1,4 +1,5 @@
 //===- expm1_dd.h - Accurate exp and expm1 of the exponential family ------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // x = k ln(2) + r with |r| <= 0.3469, r in double-double, and expm1(r) =
 // r Q(r) with Q of degree 14, its first eight coefficients double-double.

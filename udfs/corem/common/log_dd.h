@@ -1,4 +1,5 @@
 //===- log_dd.h - Double-double logarithm of the accurate paths -----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // log and atanh of a double-double, for the accurate paths of the logarithmic
 // and inverse hyperbolic functions.  With m in [sqrt(1/2), sqrt(2)) and

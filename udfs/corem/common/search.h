@@ -1,4 +1,5 @@
 //===- search.h - What the searches for hard inputs share -----------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Encodings, and how near a result is to a boundary of rounding. Included by
 // search_hard.c and search_hard_pairs.c.

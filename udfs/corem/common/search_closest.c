@@ -1,4 +1,5 @@
 //===- search_closest.c - Floats nearest to multiples of pi/2 -------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Prints, for sin, cos and tan, the float32 below 2^26 that is nearest to a
 // zero or pole of the function other than 0, and its distance. The reduction of

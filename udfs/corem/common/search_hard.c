@@ -1,4 +1,5 @@
 //===- search_hard.c - Hard-to-round inputs of float32 functions ----------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Writes the hard.txt of one function:
 //

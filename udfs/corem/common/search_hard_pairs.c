@@ -1,4 +1,5 @@
 //===- search_hard_pairs.c - Hard pairs of float32 functions --------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Writes the hard.txt of one function of two arguments:
 //

@@ -1,4 +1,5 @@
 //===- trig_dd.h - Accurate paths of sin, cos and tan ---------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Exact argument reduction, as by Payne and Hanek (SIGNUM Newsletter 18(1),
 // 1983), and sin in double and in double-double.

@@ -1,4 +1,5 @@
 //===- cosf.c - Correctly rounded float32 cos -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: r = x - k pi with k an integer and a half, the one nearest to x/pi,
 // |r| <= pi/2; cos(x) = -(-1)^(k - 1/2) r (1 + r^2 P(r^2)), P of six terms,

@@ -1,4 +1,5 @@
 //===- coshf.c - Correctly rounded float32 cosh ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. x = k ln(2) + r as in exp, |r| <= 0.3469, for both signs of x.
 // cosh(x) = (2^(k-1) + 2^(-k-1)) C(r) + (2^(k-1) - 2^(-k-1)) S(r) with even C

@@ -1,4 +1,5 @@
 //===- erff.c - Correctly rounded float32 erf -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. erf(x) = x P(x^2 - 7.75) with P of degree 22 on 0 <= x^2 <= 15.5, in
 // double, its even and odd halves evaluated side by side; beyond, the argument

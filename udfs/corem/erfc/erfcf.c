@@ -1,4 +1,5 @@
 //===- erfcf.c - Correctly rounded float32 erfc ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. With a = |x| and q = 1 / (a + 4), erfc(a) = exp(-a^2) q F(q), F of
 // degree 15, and exp(-a^2) as in exp (a^2 is exact in double); erfc(-a) = 2 -

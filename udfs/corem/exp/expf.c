@@ -1,4 +1,5 @@
 //===- expf.c - Correctly rounded float32 exp -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Fast path. x = k ln(2) + r, where k, the integer nearest to x / ln(2), is
 // read from the low bits of x log2(e) + 1.5 * 2^52 and |r| <= 0.3469. exp(x) =

@@ -1,4 +1,5 @@
 //===- exp2f.c - Correctly rounded float32 exp2 ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Fast path. x = k + r with k the integer nearest to x, read from the low bits
 // of x + 1.5 * 2^52; both are exact and |r| <= 1/2. 2^x = 2^k P(r) with P of

@@ -1,4 +1,5 @@
 //===- expm1f.c - Correctly rounded float32 expm1 -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. x = k ln(2) + r as in exp, |r| <= 0.3469. With e = expm1(r) = r +
 // r^2 Q(r), Q of degree 7, expm1(x) = 2^k e + (2^k - 1), in double. For k = 0

@@ -1,4 +1,5 @@
 //===- hypotf.c - Correctly rounded float32 hypot -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: sqrt(x^2 + y^2) in double. Both squares are exact (48 bits) and
 // between 2^-298 and 2^256, so that nothing has to be scaled. There are no

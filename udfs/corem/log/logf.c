@@ -1,4 +1,5 @@
 //===- logf.c - Correctly rounded float32 log -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: x = 2^k m with m in [sqrt(1/2), sqrt(2)); s = (m - 1) / (m + 1),
 // |s| <= 0.1717, and log(x) = k log(2) + s P(s^2), P of six terms. m - 1 and m

@@ -1,4 +1,5 @@
 //===- log10f.c - Correctly rounded float32 log10 -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: x = 2^k m with m in [sqrt(1/2), sqrt(2)); s = (m - 1) / (m + 1),
 // |s| <= 0.1717, and log10(x) = k log10(2) + s P(s^2), P of six terms. m - 1

@@ -1,4 +1,5 @@
 //===- log1pf.c - Correctly rounded float32 log1p -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: 1 + x = 2^k m, with k taken from 1 + x rounded to float32, so that m
 // is in [sqrt(1/2), sqrt(2)) up to 2^-23; r = m - 1 = 2^-k x + (2^-k - 1),

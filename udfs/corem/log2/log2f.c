@@ -1,4 +1,5 @@
 //===- log2f.c - Correctly rounded float32 log2 ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: x = 2^k m with m in [sqrt(1/2), sqrt(2)); s = (m - 1) / (m + 1),
 // |s| <= 0.1717, and log2(x) = k + s P(s^2), P of six terms. m - 1 and m + 1

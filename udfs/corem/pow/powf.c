@@ -1,4 +1,5 @@
 //===- powf.c - Correctly rounded float32 pow -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: |x|^y = 2^t with t = y log2|x|. The arguments are float32, so that a
 // double is enough for the logarithm.

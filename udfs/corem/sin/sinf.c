@@ -1,4 +1,5 @@
 //===- sinf.c - Correctly rounded float32 sin -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: r = x - k pi, k the integer nearest to x/pi, |r| <= pi/2;
 // sin(x) = (-1)^k r (1 + r^2 P(r^2)), P of six terms. With FMA pi is taken in

@@ -1,4 +1,5 @@
 //===- tanf.c - Correctly rounded float32 tan -----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method: r = x - k pi/2, k the integer nearest to 2x/pi, |r| <= pi/4;
 // tan(r) = r P(r^2) / Q(r^2) with P of three and Q of four terms, and for odd k

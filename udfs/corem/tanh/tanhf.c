@@ -1,4 +1,5 @@
 //===- tanhf.c - Correctly rounded float32 tanh ---------------------------===//
+// SPDX-License-Identifier: Apache-2.0
 //
 // Method. tanh(x) = E / (E + 2) with E = expm1(2x), in double, for both signs
 // of x. 2x = k ln(2) + r, |r| <= 0.3469. With H = (r/2) coth(r/2), an even

@@ -1,0 +1,134 @@
+"""What an executor is, and what executors share: errors, and tensors in nested structures."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from pytest_udftorch.errors import UdfError
+
+__all__ = [
+    "CapturedShapeError",
+    "Executor",
+    "ExecutorUnavailableError",
+    "LostBranchError",
+    "UnknownExecutorError",
+    "convert",
+    "tensors_in",
+    "to_channels_last",
+]
+
+Run: TypeAlias = Callable[..., Any]
+MakeCallable: TypeAlias = Callable[[nn.Module, tuple[Any, ...]], Run]
+
+FLOATS: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.bfloat16})
+
+
+class UnknownExecutorError(UdfError):
+    """No executor, or no variation, has the given name."""
+
+
+class CapturedShapeError(UdfError):
+    """The inputs have other shapes or dtypes than those a graph or a package was made for."""
+
+
+class LostBranchError(UdfError):
+    """A trace would keep one branch of control flow that depends on a tensor."""
+
+
+class ExecutorUnavailableError(UdfError):
+    """An executor does not serve this device, dtype or torch build."""
+
+
+@dataclass(frozen=True)
+class Executor:
+    """One way to run a model.
+
+    Attributes:
+        name: as given to ``executors.resolve``.
+        make_callable: takes a model that it may keep and change, and a tuple of inputs; returns
+            a callable of the same arguments. It may be slow and may raise.
+        devices: device types served.
+        dtypes: dtypes of floating-point inputs served.
+    """
+
+    name: str
+    make_callable: MakeCallable
+    devices: frozenset[str] = frozenset({"cpu", "cuda"})
+    dtypes: frozenset[torch.dtype] = FLOATS
+
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Check that the executor serves these inputs.
+
+        Raises:
+            ExecutorUnavailableError: wrong device or dtype.
+        """
+        for tensor in tensors_in(inputs):
+            if tensor.device.type not in self.devices:
+                raise ExecutorUnavailableError(
+                    f"{self.name} runs on {' and '.join(sorted(self.devices))}, the inputs are "
+                    f"on {tensor.device.type}. Move model and inputs, or leave it out."
+                )
+            if tensor.dtype.is_floating_point and tensor.dtype not in self.dtypes:
+                names = ", ".join(sorted(str(d).removeprefix("torch.") for d in self.dtypes))
+                raise ExecutorUnavailableError(
+                    f"{self.name} serves {names}, not {str(tensor.dtype).removeprefix('torch.')}."
+                )
+
+
+def convert(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Apply ``function`` to every tensor of a nested structure."""
+    return pytree.tree_map_only(torch.Tensor, function, value)
+
+
+def tensors_in(value: Sequence[Any]) -> list[torch.Tensor]:
+    """Return the tensors of a nested structure, in the order of its leaves."""
+    return [t for t in pytree.tree_leaves(list(value)) if isinstance(t, torch.Tensor)]
+
+
+def to_channels_last(value: Any) -> Any:
+    """Return the structure with its 4-d tensors in channels_last memory format."""
+    return convert(
+        value, lambda t: t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t
+    )
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence warnings that advise against a way of running that is only being compared."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def without_effect(owner: Any, name: str) -> Iterator[None]:
+    """Let calls of a function in a module do nothing."""
+    function = getattr(owner, name)
+    setattr(owner, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        setattr(owner, name, function)
+
+
+def missing_package(distribution: str, error: Exception) -> ExecutorUnavailableError:
+    """Return the error for a package that is absent or does not load beside this torch."""
+    try:
+        found = f"{distribution} {importlib.metadata.version(distribution)}"
+    except importlib.metadata.PackageNotFoundError:
+        return ExecutorUnavailableError(
+            f"{distribution} is not installed. Try: pip install {distribution}."
+        )
+    return ExecutorUnavailableError(
+        f"{found} does not load beside torch {torch.__version__} ({type(error).__name__}: "
+        f"{str(error)[:200]}). Install versions that go together, or leave the executor out."
+    )

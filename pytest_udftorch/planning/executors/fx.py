@@ -1,0 +1,19 @@
+"""A symbolic trace by ``torch.fx``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from torch import nn
+
+from pytest_udftorch.planning.executor import Executor, Run
+from pytest_udftorch.planning.fusion import trace
+
+
+def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    # The module's own call prints a traceback before it raises.
+    run: Run = trace(model).forward
+    return run
+
+
+EXECUTORS: Final = (Executor("fx", _make),)

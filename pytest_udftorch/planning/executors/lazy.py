@@ -1,0 +1,47 @@
+"""Lazy tensors, on the TorchScript backend; CPU only."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from torch import nn
+
+from pytest_udftorch.planning.executor import (
+    Executor,
+    ExecutorUnavailableError,
+    Run,
+    convert,
+    tensors_in,
+)
+
+
+@functools.cache
+def _start() -> None:
+    """Start the backend of lazy tensors; torch raises an error at a second start."""
+    import torch._lazy.ts_backend
+
+    torch._lazy.ts_backend.init()
+
+
+def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    try:
+        import torch._lazy
+
+        _start()
+    except (ImportError, AttributeError, RuntimeError) as error:
+        raise ExecutorUnavailableError(
+            f"This torch build has no lazy tensors ({type(error).__name__}: {error})."
+        ) from error
+    home = tensors_in(inputs)[0].device
+    lazy_model = model.to("lazy")
+
+    def run(*arguments: Any) -> Any:
+        output = lazy_model(*convert(arguments, lambda t: t.to("lazy")))
+        torch._lazy.mark_step()
+        return convert(output, lambda t: t.to(home))
+
+    return run
+
+
+EXECUTORS: Final = (Executor("lazy", _make, frozenset({"cpu"})),)

@@ -1,0 +1,82 @@
+"""The base executors of a process, and how a name becomes an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_udftorch.errors import nearest
+from pytest_udftorch.planning.executor import Executor, UnknownExecutorError
+from pytest_udftorch.planning.executors.variations import VARIATIONS, vary
+
+
+class Registry:
+    """Base executors by name.
+
+    Args:
+        shipped: those of this package, which cannot be removed.
+    """
+
+    def __init__(self, shipped: Sequence[Executor]) -> None:
+        self._shipped = {executor.name: executor for executor in shipped}
+        self._bases = dict(self._shipped)
+
+    def registered(self) -> list[str]:
+        """Return the names of the base executors."""
+        return list(self._bases)
+
+    def register(self, executor: Executor) -> None:
+        """Add a base executor of the project's own.
+
+        Raises:
+            UnknownExecutorError: no executor, or its name is taken or contains ``+``.
+        """
+        if not isinstance(executor, Executor):
+            raise UnknownExecutorError(
+                f"{executor!r} is not an executor. Give register(Executor(name, make))."
+            )
+        if executor.name in self._bases or "+" in executor.name:
+            raise UnknownExecutorError(
+                f"{executor.name!r} cannot be registered: names must be new and without '+', which "
+                f"separates variations. Taken: {', '.join(self._bases)}."
+            )
+        self._bases[executor.name] = executor
+
+    def unregister(self, name: str) -> None:
+        """Remove an executor added with :meth:`register`.
+
+        Raises:
+            UnknownExecutorError: no such executor, or one of this package's.
+        """
+        if name in self._shipped:
+            raise UnknownExecutorError(
+                f"{name!r} is one of this package's executors and cannot be removed. Leave it out "
+                "of the names you give."
+            )
+        if name not in self._bases:
+            raise UnknownExecutorError(f"No executor {name!r}. {nearest(name, self._bases)}")
+        del self._bases[name]
+
+    def reset(self) -> None:
+        """Remove all executors added with :meth:`register`."""
+        self._bases = dict(self._shipped)
+
+    def resolve(self, name: str | Executor) -> Executor:
+        """Return the executor of a name such as ``compile+channels_last+cudagraph``.
+
+        Raises:
+            UnknownExecutorError: unknown base or variation, or a variation given twice.
+        """
+        if isinstance(name, Executor):
+            return name
+        base, *variations = name.split("+")
+        if base not in self._bases:
+            raise UnknownExecutorError(f"No executor {base!r}. {nearest(base, self._bases)}")
+        for variation in variations:
+            if variation not in VARIATIONS or variations.count(variation) > 1:
+                raise UnknownExecutorError(
+                    f"No variation {variation!r} in {name!r}, or it is given twice. "
+                    f"{nearest(variation, VARIATIONS)}"
+                )
+        if not variations:
+            return self._bases[base]
+        return vary(self._bases[base], name, variations)

@@ -1,0 +1,34 @@
+"""lightning-thunder's choice: each graph by the fastest of thunder, Inductor and eager."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from pytest_udftorch.planning.executor import (
+    Executor,
+    Run,
+    missing_package,
+    quiet,
+    without_effect,
+)
+from pytest_udftorch.timing.timers import untyped
+
+
+def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+    with quiet():
+        try:
+            from thunder.dynamo import thunder_optimize, thunder_profile
+        except Exception as error:
+            raise missing_package("lightning-thunder", error) from error
+        # It starts with a reset of dynamo, which would throw away what others have compiled.
+        with without_effect(torch.compiler, "reset"):
+            profiled = untyped(thunder_profile)(model)
+        profiled(*inputs)
+        chosen: Run = untyped(thunder_optimize)(profiled)
+    return chosen
+
+
+EXECUTORS: Final = (Executor("thunder-profile", _make),)

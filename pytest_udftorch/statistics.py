@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statistics of timings."""
+
+from __future__ import annotations
+
+from pytest_udftorch.timing.statistics import (
+    FEWEST_RUNS,
+    Interval,
+    SampleError,
+    Verdict,
+    bootstrap,
+    compare,
+    median,
+    ratio,
+    spread,
+)
+
+__all__ = [
+    "FEWEST_RUNS",
+    "Interval",
+    "SampleError",
+    "Verdict",
+    "bootstrap",
+    "compare",
+    "median",
+    "ratio",
+    "spread",
+]
