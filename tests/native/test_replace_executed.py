@@ -3,6 +3,7 @@
 
 import ctypes
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,7 +102,7 @@ def test_inlining_changes_no_bits(
         folder = tmp_path / name
         folder.mkdir()
         path, _ = replace(llvm, level, folder, bitcode, SOURCES / "user.c", *MODES["O3"], *flags)
-        kept.append({s for s in llvm.symbols(path) if s.startswith("__udf_expf_v")})
+        kept.append({s for s in llvm.symbols(path) if re.fullmatch(r"__udf_expf_v\d+", s)})
         for use in ("loop", "three", "twentyfour"):
             assert np.array_equal(run(path, use, x).view(np.uint32), want), (name, use)
     inlined, called = kept
