@@ -379,7 +379,8 @@ def add_report(commands: Subparsers) -> None:
 def run_report(options: argparse.Namespace) -> int:
     """Read profiles; print the short form, and write what was asked for."""
     from pytest_udftorch.profile import report
-    from pytest_udftorch.profile.aggregate import load_all, write_file
+    from pytest_udftorch.profile.aggregate import load_all
+    from pytest_udftorch.profile.export import write_file
 
     for path in options.paths:
         if path.suffix == ".json":

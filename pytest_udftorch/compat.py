@@ -1,10 +1,23 @@
-"""What the package needs of torch itself, whatever its version."""
+"""Private names of torch and Triton, and the versions in which each was seen.
+
+No other module of the package uses a private name of torch, Triton or pytest. A name that an
+installed version lacks is a :class:`PrivateNameError`, which names that version. pytest's private
+names are not used at all. torch is imported when a name is first asked for.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import importlib
+import sys
+from dataclasses import dataclass
+from typing import Any, Final
 
-from pytest_udftorch.errors import TorchNotFoundError
+from pytest_udftorch.errors import PrivateNameError, TorchNotFoundError
+
+#: Versions that the package was tested with, first and last.
+TORCH_SEEN: Final = "2.11 to 2.15"
+TRITON_SEEN: Final = "3.6 to 3.9"
 
 
 def torch_summary() -> tuple[str, str]:
@@ -27,3 +40,288 @@ def import_torch() -> Any:
             "pytest_udftorch rebinds the ordinary registry wheels."
         ) from error
     return torch
+
+
+def _missing(owner: str, path: str, seen: str, need: str) -> PrivateNameError:
+    package = owner.partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", "(not imported)")
+    return PrivateNameError(
+        f"{package} {version} has no {owner}.{path}, which {package} {seen} has. "
+        f"pytest_udftorch needs it {need}. Install one of these versions of {package}, or report "
+        "the one that you have."
+    )
+
+
+@dataclass(frozen=True)
+class PrivateName:
+    """A name that its package may rename or drop.
+
+    Attributes:
+        owner: the module or class that has it.
+        path: the name there, with a dot before each attribute of an attribute.
+        need: what it is needed for; ends the sentence "pytest_udftorch needs it".
+        seen: the versions of the package in which it was seen.
+    """
+
+    owner: str
+    path: str
+    need: str
+    seen: str = TORCH_SEEN
+
+    def of(self, owner: Any) -> Any:
+        """Return the attribute of a module or an object.
+
+        Raises:
+            PrivateNameError: it has none.
+        """
+        found = owner
+        for part in self.path.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError as error:
+                raise _missing(self.owner, self.path, self.seen, self.need) from error
+        return found
+
+    def get(self) -> Any:
+        """Return the attribute of ``owner``, a module.
+
+        Raises:
+            PrivateNameError: there is no such module, or it has no such attribute.
+        """
+        try:
+            module = importlib.import_module(self.owner)
+        except ImportError as error:
+            raise _missing(self.owner, self.path, self.seen, self.need) from error
+        return self.of(module)
+
+
+# The dispatcher ----------------------------------------------------------------------
+
+_OPERATOR_NAMES: Final = PrivateName(
+    "torch._C", "_dispatch_get_all_op_names", "to list the dispatcher's operators"
+)
+_SCHEMA: Final = PrivateName("torch._C", "_get_schema", "to check UDFs of whole operators")
+_HAS_KERNEL: Final = PrivateName(
+    "torch._C", "_dispatch_has_kernel_for_dispatch_key", "to find composite operators"
+)
+_KEY: Final = PrivateName("torch._C", "DispatchKey", "to override operators")
+_KEY_SET: Final = PrivateName("torch._C", "DispatchKeySet", "to call stock kernels")
+_DESTROY: Final = PrivateName("torch.library.Library", "_destroy", "to take overrides out")
+_NO_FUNCTION: Final = PrivateName("torch._C", "DisableTorchFunction", "to leave out users' modes")
+_NO_MODES: Final = PrivateName(
+    "torch.utils._python_dispatch", "_disable_current_modes", "to leave out users' modes"
+)
+_DISPATCH_MODE: Final = PrivateName(
+    "torch.utils._python_dispatch", "TorchDispatchMode", "to see the operators of a model"
+)
+_PACKET: Final = PrivateName(
+    "torch._ops.OpOverload", "_overloadpacket", "to see the operators of a model"
+)
+
+
+def operator_names() -> list[str]:
+    """Return the names of all overloads in the dispatcher (``aten::log.out``)."""
+    return list(_OPERATOR_NAMES.get()())
+
+
+def schema(base: str, overload: str) -> Any:
+    """Return the schema of an overload (``aten::log``, ``out``)."""
+    return _SCHEMA.get()(base, overload)
+
+
+def has_kernel(name: str, key: str) -> bool:
+    """Tell whether the dispatcher has a kernel of an overload at a dispatch key."""
+    return bool(_HAS_KERNEL.get()(name, key))
+
+
+def dispatch_keys() -> frozenset[str]:
+    """Return the names of all dispatch keys."""
+    return frozenset(_KEY.get().__members__)
+
+
+def stock_kernel(name: str, key: str) -> Any:
+    """Return what calls the kernel that an overload has at a dispatch key now."""
+    torch = import_torch()
+    keys = _KEY_SET.get()(getattr(_KEY.get(), key))
+    return functools.partial(torch.library.get_kernel(name, key).call_boxed, keys)
+
+
+def destroy(library: Any) -> None:
+    """Take the kernels of a ``torch.library.Library`` out of the dispatcher."""
+    _DESTROY.of(library)()
+
+
+def no_torch_function() -> Any:
+    """Return a context without ``TorchFunctionMode`` and ``__torch_function__``."""
+    return _NO_FUNCTION.get()()
+
+
+def no_modes() -> Any:
+    """Return a context without the user's modes for functions and the dispatcher."""
+    return _NO_MODES.get()()
+
+
+def dispatch_mode() -> Any:
+    """Return the class ``TorchDispatchMode``."""
+    return _DISPATCH_MODE.get()
+
+
+def packet(overload: Any) -> Any:
+    """Return the operator that an overload belongs to (``torch.ops.aten.log``)."""
+    return _PACKET.of(overload)
+
+
+# Modules and tensors -----------------------------------------------------------------
+
+_HOOKS: Final = tuple(
+    PrivateName("torch.nn.Module", name, "to know whether a layer has hooks")
+    for name in ("_forward_hooks", "_forward_pre_hooks")
+)
+_APPLY: Final = PrivateName("torch.nn.Module", "_apply", "to convert the buffers of a model")
+_VERSION: Final = PrivateName(
+    "torch.Tensor", "_version", "to know whether a model writes into its inputs"
+)
+
+
+def has_forward_hooks(module: Any) -> bool:
+    """Tell whether a module has hooks that run at its forward call."""
+    return any(hooks.of(module) for hooks in _HOOKS)
+
+
+def convert(module: Any, function: Any) -> Any:
+    """Put ``function`` of each parameter and buffer in its place; return the module."""
+    return _APPLY.of(module)(function)
+
+
+def write_count(tensor: Any) -> int:
+    """Return how many times a tensor was written to."""
+    return int(_VERSION.of(tensor))
+
+
+# CUDA --------------------------------------------------------------------------------
+
+_LAZY_CALL: Final = PrivateName("torch.cuda", "_lazy_call", "to wait for the first use of CUDA")
+_DEVICE: Final = PrivateName("torch._C", "_cuda_getDevice", "to launch kernels")
+_STREAM: Final = PrivateName("torch._C", "_cuda_getCurrentRawStream", "to launch kernels")
+
+
+def when_cuda_starts(cuda: Any, call: Any) -> None:
+    """Have something called when the process begins to use CUDA, or now if it does already."""
+    _LAZY_CALL.of(cuda)(call)
+
+
+def current_device() -> Any:
+    """Return the function that gives the index of the current GPU."""
+    return _DEVICE.get()
+
+
+def current_stream() -> Any:
+    """Return the function that gives the current stream of a GPU as a number."""
+    return _STREAM.get()
+
+
+# torch.compile -----------------------------------------------------------------------
+
+DYNAMO: Final = "torch._dynamo"
+#: Has the lock under which torch.compile compiles.
+DYNAMO_FRAMES: Final = "torch._dynamo.convert_frame"
+INDUCTOR_ASYNC: Final = "torch._inductor.async_compile"
+INDUCTOR_CODECACHE: Final = "torch._inductor.codecache"
+INDUCTOR_CONFIG: Final = "torch._inductor.config"
+INDUCTOR_CPP: Final = "torch._inductor.codegen.cpp"
+INDUCTOR_DECOMPOSITION: Final = "torch._inductor.decomposition"
+INDUCTOR_LOWERING: Final = "torch._inductor.lowering"
+INDUCTOR_PACKAGE: Final = "torch.export.pt2_archive._package"
+INDUCTOR_SHIMS: Final = "torchgen.aoti.fallback_ops"
+INDUCTOR_TRITON: Final = "torch._inductor.codegen.triton"
+TRITON_COMPILER: Final = "triton.compiler.compiler"
+TRITON_JIT: Final = "triton.runtime.jit"
+TRITON_KNOBS: Final = "triton.knobs"
+TRITON_MATH: Final = "triton.language.math"
+
+#: Module -> the names in it that a session changes or calls.
+_CHANGED: Final[dict[str, tuple[str, ...]]] = {
+    DYNAMO_FRAMES: ("compile_lock._is_owned", "compile_lock.acquire"),
+    INDUCTOR_ASYNC: ("CompiledTritonKernels.cache_clear",),
+    INDUCTOR_CODECACHE: ("PyCodeCache.cache_clear",),
+    INDUCTOR_CONFIG: (
+        "aot_inductor.metadata", "compile_threads", "cpp.cxx", "eager_numerics.division_rounding",
+    ),
+    INDUCTOR_CPP: ("CppVecOverrides.asinh", "CppVecOverrides.atanh", "CppVecOverrides.erf"),
+    INDUCTOR_DECOMPOSITION: ("decompositions", "fast_random_decomps.cache_clear"),
+    INDUCTOR_LOWERING: ("fallback_handler", "lowerings", "make_pointwise", "to_dtype"),
+    INDUCTOR_PACKAGE: ("AOTICompiledModel.__call__",),
+    INDUCTOR_SHIMS: ("inductor_fallback_ops",),
+    INDUCTOR_TRITON: (
+        "TritonKernelOverrides._setup_libdevice_routing", "TritonKernelOverrides.sigmoid",
+    ),
+    TRITON_KNOBS: ("nvidia.libdevice_path", "runtime"),
+}  # fmt: skip
+
+_OPS: Final = PrivateName("torch._inductor.virtualized", "ops", "to give Inductor formulas")
+_LOWERING: Final = (
+    PrivateName(INDUCTOR_LOWERING, "make_pointwise", "to give Inductor formulas"),
+    PrivateName(INDUCTOR_LOWERING, "to_dtype", "to give Inductor formulas"),
+)
+_VECTOR: Final = PrivateName(
+    "torch._inductor.cpu_vec_isa", "pick_vec_isa", "to give Inductor functions of vectors"
+)
+_ROUTING: Final = PrivateName(
+    f"{INDUCTOR_TRITON}.TritonKernelOverrides", "_setup_libdevice_routing",
+    "to give Inductor formulas",
+)  # fmt: skip
+_OWNED: Final = PrivateName(
+    f"{DYNAMO_FRAMES}.compile_lock", "_is_owned", "to know whether torch.compile is compiling"
+)
+_COUNTERS: Final = PrivateName("torch._dynamo.utils", "counters", "to count graph breaks")
+_DYNAMO_CONFIG: Final = PrivateName(
+    "torch._dynamo", "config.patch", "to compile a model without the limits on recompiling"
+)
+
+
+def check_changed(module: Any) -> None:
+    """Check that a compiler's module has what a session changes in it.
+
+    Raises:
+        PrivateNameError: it has not; nothing was changed.
+    """
+    name = module.__name__
+    seen = TRITON_SEEN if name.startswith("triton") else TORCH_SEEN
+    for path in _CHANGED.get(name, ()):
+        PrivateName(name, path, "to compile the functions of a session", seen).of(module)
+
+
+def inductor_ops() -> Any:
+    """Return the operations of Inductor's values."""
+    return _OPS.get()
+
+
+def inductor_pointwise() -> tuple[Any, Any]:
+    """Return Inductor's ``make_pointwise`` and ``to_dtype``."""
+    make, to_dtype = (name.get() for name in _LOWERING)
+    return make, to_dtype
+
+
+def vector_bits() -> int:
+    """Return the width of the vectors that Inductor's C++ uses."""
+    return int(_VECTOR.get()().bit_width())
+
+
+def route_libdevice(kind: Any) -> None:
+    """Have Inductor change its Triton operations now; it does so once, with the first kernel."""
+    _ROUTING.of(kind)()
+
+
+def is_compiling(frames: Any) -> bool:
+    """Tell whether this thread is inside torch.compile."""
+    return bool(_OWNED.of(frames.compile_lock)())
+
+
+def dynamo_counters() -> Any:
+    """Return Dynamo's counters by name and reason."""
+    return _COUNTERS.get()
+
+
+def dynamo_config(**settings: Any) -> Any:
+    """Return a context or decorator with other settings of Dynamo."""
+    return _DYNAMO_CONFIG.get()(**settings)

@@ -108,6 +108,10 @@ class TorchNotFoundError(UdfError):
     """torch is not installed, or is not a build whose libtorch_cpu.so can be rebound."""
 
 
+class PrivateNameError(UdfError):
+    """The installed torch or Triton lacks a private name that this package needs."""
+
+
 class SymbolsMissingError(UdfError):
     """This libtorch does not call a function by any symbol that could be rebound."""
 

@@ -29,7 +29,7 @@ import torch
 import triton
 
 from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.cuda.operators import BARE
+from pytest_udftorch.cuda.table import BARE
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.session.session import patched

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from benches import stored
 from benches.experiments.cuda_digests import circumstances
-from pytest_udftorch.cuda.operators import BARE
+from pytest_udftorch.cuda.table import BARE
 from pytest_udftorch.session.session import patched
 
 LARGE, SMALL = 1 << 26, 1 << 16

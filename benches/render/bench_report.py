@@ -25,8 +25,10 @@ from typing import Any, Final
 from benches.render import charts
 from benches.render.charts import Axis, Bar, Series
 from pytest_udftorch import UdfError
-from pytest_udftorch.profile.aggregate import time_text, write_file
-from pytest_udftorch.profile.report import Cell, heading, page, table, text_cell
+from pytest_udftorch.profile.export import write_file
+from pytest_udftorch.profile.report import heading, page
+from pytest_udftorch.profile.tables import Cell, table, text_cell
+from pytest_udftorch.profile.text import time_text
 from pytest_udftorch.timing.environment import cpu_caption
 
 __all__ = ["PUBLISHED", "Bench", "BenchFormatError", "load_all", "medians", "sections", "terminal"]

@@ -28,7 +28,7 @@ from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
 from pytest_udftorch import UdfError
-from pytest_udftorch.cuda.operators import reached
+from pytest_udftorch.cuda.table import reached
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.reach import table as reach
 from pytest_udftorch.timing.environment import caption

@@ -10,7 +10,7 @@ from typing import Any
 from benches.render import bench_report
 from benches.render.bench_report import Bench
 from benches.render.markdown import table
-from pytest_udftorch.profile.aggregate import time_text
+from pytest_udftorch.profile.text import time_text
 
 Lines = list[str]
 

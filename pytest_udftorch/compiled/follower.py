@@ -1,8 +1,8 @@
 """Compilers that run inside the process follow the open sessions.
 
-torch.compile's C++ (``inductor``) and Triton (``triton_kernels``) are told which functions are
-active whenever a session opens or closes. Nothing here imports them: what they have to change
-in a module is done when it is there, and an import hook does it when it comes later.
+torch.compile (``inductor``), Triton (``triton``) and eager CUDA (``cuda.operators``) are told
+which functions are active whenever a session opens or closes. Nothing here imports torch or
+Triton: a module that is there is changed at once, and an import hook changes one that comes later.
 """
 
 from __future__ import annotations
@@ -12,49 +12,16 @@ import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
+from pytest_udftorch import compat
 from pytest_udftorch.build.selection import Part, selection_id
 from pytest_udftorch.errors import CompileRunningError
-
-_DYNAMO: Final = "torch._dynamo"
-_FRAMES: Final = "torch._dynamo.convert_frame"
+from pytest_udftorch.overrides.active import STOCK, Active, Change
 
 # Of how Inductor is made to call operators: its caches outlive this package.
 _VERSION: Final = 2
-
-#: What ``Active.id`` is while nothing is swapped.
-STOCK: Final = "stock"
-
-
-@dataclass(frozen=True)
-class Active:
-    """The functions and operators of the open sessions.
-
-    Attributes:
-        id: names the functions by content, and which operators are overridden; ``stock`` if
-            there are none.
-        parts: the builds the functions come from, and the forms asked for on GPUs.
-        operators: overridden overloads (``aten::log.out``), sorted. Compiled code calls them
-            through the dispatcher, so whose UDF is there makes no difference to it.
-    """
-
-    id: str = STOCK
-    parts: tuple[Part, ...] = ()
-    operators: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """What must be the same for compiled code to be kept."""
-        return (self.id, *(part.cuda_form for part in self.parts))
-
-    @property
-    def functions(self) -> frozenset[str]:
-        """Torch's names of the float32 functions."""
-        keys = (key for part in self.parts for key in part.functions)
-        return frozenset(name for name, dtype in keys if dtype == "float32")
 
 
 def _active(parts: Sequence[Part], operators: Sequence[str]) -> Active:
@@ -66,10 +33,6 @@ def _active(parts: Sequence[Part], operators: Sequence[str]) -> Active:
     return Active(name, tuple(parts), names)
 
 
-#: Changes an imported module and returns what puts it back.
-Change = Callable[[Any, Active], Callable[[], None]]
-
-
 class Follower:
     """What is changed inside compilers for the functions that are active."""
 
@@ -77,7 +40,7 @@ class Follower:
         self.active = Active()
         self._changes: dict[str, Change] = {}
         self._restore: list[Callable[[], None]] = []
-        self._hooked = False
+        self._hook: _ImportHook | None = None
 
     def serve(self, changes: Mapping[str, Change]) -> None:
         """Add modules, by name, and what changes each."""
@@ -99,11 +62,12 @@ class Follower:
         active = _active(parts, operators)
         if active.key == self.active.key:
             return
-        frames = sys.modules.get(_FRAMES)
+        frames = sys.modules.get(compat.DYNAMO_FRAMES)
         if frames is None:
             self._switch(active)
             return
-        if not wait and frames.compile_lock._is_owned():
+        compat.check_changed(frames)
+        if not wait and compat.is_compiling(frames):
             raise CompileRunningError(
                 "torch.compile is compiling in this thread (a backend, or a hook of one, opens the "
                 "session), and would end up with some functions of one library and some of "
@@ -120,6 +84,13 @@ class Follower:
         finally:
             frames.compile_lock.release()
 
+    def reset(self) -> None:
+        """Put everything back and take the import hook out, whatever sessions are open."""
+        self.follow((), (), wait=True)
+        if self._hook is not None:
+            sys.meta_path.remove(self._hook)
+            self._hook = None
+
     def _switch(self, active: Active) -> None:
         before = self.active
         try:
@@ -127,8 +98,8 @@ class Follower:
         except BaseException:
             self._change(before)
             raise
-        if _DYNAMO in sys.modules:
-            sys.modules[_DYNAMO].reset()
+        if compat.DYNAMO in sys.modules:
+            sys.modules[compat.DYNAMO].reset()
 
     def _change(self, active: Active) -> None:
         while self._restore:
@@ -136,15 +107,16 @@ class Follower:
         self.active = active
         if active.id == STOCK:
             return
-        if not self._hooked:
-            self._hooked = True
-            sys.meta_path.insert(0, _ImportHook(self._imported, frozenset(self._changes)))
+        if self._hook is None:
+            self._hook = _ImportHook(self._imported, frozenset(self._changes))
+            sys.meta_path.insert(0, self._hook)
         for name in self._changes:
             if name in sys.modules:
                 self._imported(sys.modules[name])
 
     def _imported(self, module: ModuleType) -> None:
         if self.active.id != STOCK:
+            compat.check_changed(module)
             self._restore.append(self._changes[module.__name__](module, self.active))
 
 

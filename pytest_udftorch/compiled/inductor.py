@@ -6,13 +6,13 @@ path holds a hash of the functions, and Inductor's caches of graphs and of kerne
 it. What torch.compile holds in memory is dropped whenever the functions change, so a model
 compiled before is compiled again, or taken from its own cache.
 
-Of the operators that are composed of functions, sigmoid, softplus and gelu are rounded
-otherwise by Inductor than by the eager kernels: it divides approximately on CUDA, by a constant
-with its reciprocal, and does not fuse the product and sum that ATen's CPU kernel fuses. They
-are given the operations of the eager kernels (``cuda_kernels``). All float32 divisions on
-CUDA are correctly rounded, as in eager mode.
+Inductor rounds some operators composed of functions (sigmoid, softplus, celu, gelu) in another
+way than the eager kernels do: it divides approximately on CUDA, multiplies with the reciprocal
+of a constant, and does not fuse the product and sum that ATen's CPU kernel fuses. A session
+gives it the formulas of the eager kernels (``cuda.table``). All float32 divisions on CUDA are
+correctly rounded, as in eager mode.
 
-Operators that a session overrides are not Inductor's to compute: they are called through the
+Inductor does not compute operators that a session overrides: its code calls them through the
 dispatcher.
 
 A package of AOTInductor keeps the functions it was compiled with. It carries their hash in its
@@ -26,9 +26,12 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+from pytest_udftorch import compat
 from pytest_udftorch.build.bitcode import compiler_for
-from pytest_udftorch.compiled.follower import STOCK, Active, Change, follower
+from pytest_udftorch.compiled.follower import follower
+from pytest_udftorch.cuda.table import COMPILED, Applied, evaluate, plain
 from pytest_udftorch.errors import CompiledElsewhereError
+from pytest_udftorch.overrides.active import STOCK, Active, Change
 from pytest_udftorch.overrides.dispatcher import overload
 
 #: Key of a package's metadata; its value is the id of the active functions.
@@ -100,9 +103,7 @@ def _set_overrides(codegen: Any, active: Active) -> Callable[[], None]:
 
 
 def _rewritten(template: str, x: object) -> str:
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-
-    return template.format(x=x, lanes=pick_vec_isa().bit_width() // 32)
+    return template.format(x=x, lanes=compat.vector_bits() // 32)
 
 
 def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
@@ -115,10 +116,10 @@ def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
         return lambda: None
     kind = codegen.TritonKernelOverrides
     # Wraps sigmoid for float64 when the first kernel is made, and once only.
-    kind._setup_libdevice_routing()
+    compat.route_libdevice(kind)
     own = {name: kind.__dict__.get(name) for name in ("sigmoid", "reciprocal")}
-    for name, formula in (("sigmoid", _sigmoid), ("reciprocal", _reciprocal)):
-        setattr(kind, name, staticmethod(_in_float32(formula, getattr(kind, name))))
+    for name in own:
+        setattr(kind, name, staticmethod(_in_float32(name, getattr(kind, name))))
 
     def restore() -> None:
         for name, value in own.items():
@@ -130,78 +131,47 @@ def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
     return restore
 
 
-def _in_float32(formula: Callable[[Any, Any, Any], Any], stock: Callable[[Any], Any]) -> Any:
+def _in_float32(formula: str, stock: Callable[[Any], Any]) -> Any:
     def override(x: Any) -> Any:
         import torch
-        from torch._inductor.virtualized import ops
 
         if getattr(x, "dtype", None) != torch.float32:
             return stock(x)
-        return formula(ops, ops.constant(1.0, torch.float32), x)
+        return _evaluate(plain(formula), x)
 
     return override
 
 
-def _sigmoid(ops: Any, one: Any, x: Any) -> Any:
-    return ops.truediv(one, ops.add(one, ops.exp(ops.neg(x))))
+def _evaluate(formula: Applied, x: Any) -> Any:
+    """Compute a formula of one value in float32 with Inductor's operations."""
+    import torch
 
-
-def _reciprocal(ops: Any, one: Any, x: Any) -> Any:
-    return ops.truediv(one, x)
+    ops = compat.inductor_ops()
+    return evaluate(formula, ops, lambda number: ops.constant(number, torch.float32), x)
 
 
 # Composed operators: the operations of the eager kernels ------------------------------------
 
-#: Of one value in float32; ``ops`` are Inductor's operations, ``number`` makes a constant.
-Formula = Callable[..., Any]
 
-
-def _softplus(ops: Any, number: Callable[[float], Any], x: Any, beta: float = 1.0,
-              threshold: float = 20.0) -> Any:  # fmt: skip
-    scaled = ops.mul(x, number(beta))
-    curved = ops.truediv(ops.log1p(ops.exp(scaled)), number(beta))
-    return ops.where(ops.gt(scaled, number(threshold)), x, curved)
-
-
-def _gelu_tanh(ops: Any, number: Callable[[float], Any], x: Any, approximate: str) -> Any:
-    cubic = ops.mul(ops.mul(x, x), x)
-    inner = ops.mul(number(0.7978845608028654), ops.fma(number(0.044715), cubic, x))
-    return ops.mul(ops.mul(number(0.5), x), ops.add(number(1.0), ops.tanh(inner)))
-
-
-def _celu(ops: Any, number: Callable[[float], Any], x: Any, alpha: float = 1.0) -> Any:
-    grown = ops.mul(ops.expm1(ops.mul(x, number(1.0 / alpha))), number(alpha))
-    return ops.where(ops.gt(x, number(0.0)), x, grown)
-
-
-#: Overload -> formula, and whether it is the one for the other arguments of a call.
-_COMPOSED: Final[dict[str, tuple[Formula, Callable[..., bool]]]] = {
-    "aten::softplus": (_softplus, lambda *args, **kwargs: True),
-    "aten::celu": (_celu, lambda *args, **kwargs: True),
-    "aten::gelu": (_gelu_tanh, lambda approximate="none": approximate == "tanh"),
-}
-
-
-def _composed(active: Active) -> dict[Any, tuple[Formula, Callable[..., bool]]]:
+def _composed(active: Active) -> dict[Any, Callable[..., Applied | None]]:
     """Return the composed operators that Inductor is given the formulas of."""
     if not active.functions:
         return {}
-    return {overload(n): how for n, how in _COMPOSED.items() if n not in active.operators}
+    return {overload(n): how for n, how in COMPILED.items() if n not in active.operators}
 
 
-def _lowered(formula: Formula) -> Callable[..., Any]:
+def _lowered(how: Callable[..., Applied | None]) -> Callable[..., Any]:
     """Return a lowering: computed in float32 and rounded once to the dtype of the tensor."""
 
     def lower(x: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
-        from torch._inductor.lowering import make_pointwise, to_dtype
-        from torch._inductor.virtualized import ops
+
+        make_pointwise, to_dtype = compat.inductor_pointwise()
+        formula = how(*args, **kwargs)
+        assert formula is not None  # the decomposition keeps such calls
 
         def inner(value: Any) -> Any:
-            def number(constant: float) -> Any:
-                return ops.constant(float(constant), torch.float32)
-
-            return formula(ops, number, value, *args, **kwargs)
+            return _evaluate(formula, value)
 
         dtype = x.get_dtype()
         wide = x if dtype == torch.float32 else to_dtype(x, torch.float32)
@@ -213,7 +183,7 @@ def _lowered(formula: Formula) -> Callable[..., Any]:
 
 def _set_lowerings(lowering: Any, active: Active) -> Callable[[], None]:
     """Let overridden operators be called, instead of computed by Inductor's own code."""
-    fresh = {o: _lowered(formula) for o, (formula, _) in _composed(active).items()}
+    fresh = {o: _lowered(how) for o, how in _composed(active).items()}
     for name in active.operators:
         operator = overload(name)
         fresh[operator] = lowering.fallback_handler(operator, add_to_fallback_set=False)
@@ -236,9 +206,9 @@ def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None
     composed = _composed(active)
     taken = (*map(overload, active.operators), *composed)
     own = {o: table.pop(o) for o in taken if o in table}
-    for operator, (_, fits) in composed.items():
+    for operator, how in composed.items():
         if operator in own:
-            table[operator] = _unless(fits, own[operator])
+            table[operator] = _unless(how, own[operator])
     forget = decomposition.fast_random_decomps.cache_clear  # holds a copy of the table
     forget()
 
@@ -249,14 +219,14 @@ def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None
     return restore
 
 
-def _unless(fits: Callable[..., bool], stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a decomposition that leaves calls to the lowering which its formula is for."""
+def _unless(how: Callable[..., Applied | None], stock: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decomposition that leaves calls with a formula to the lowering."""
 
     @functools.wraps(stock)
     def decomposition(x: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        if x.dtype in (torch.float32, torch.bfloat16, torch.half) and fits(*args, **kwargs):
+        if x.dtype in (torch.float32, torch.bfloat16, torch.half) and how(*args, **kwargs):
             return NotImplemented
         return stock(x, *args, **kwargs)
 
@@ -321,13 +291,13 @@ def _forget_kernels(async_compile: Any, active: Active) -> Callable[[], None]:
 
 
 CHANGES: Final[dict[str, Change]] = {
-    "torch._inductor.codecache": _forget_modules,
-    "torch._inductor.async_compile": _forget_kernels,
-    "torch._inductor.config": _set_config,
-    "torch._inductor.codegen.cpp": _set_overrides,
-    "torch._inductor.codegen.triton": _set_triton_overrides,
-    "torch._inductor.lowering": _set_lowerings,
-    "torch._inductor.decomposition": _set_decompositions,
-    "torchgen.aoti.fallback_ops": _set_shims,
-    "torch.export.pt2_archive._package": _guard_packages,
+    compat.INDUCTOR_CODECACHE: _forget_modules,
+    compat.INDUCTOR_ASYNC: _forget_kernels,
+    compat.INDUCTOR_CONFIG: _set_config,
+    compat.INDUCTOR_CPP: _set_overrides,
+    compat.INDUCTOR_TRITON: _set_triton_overrides,
+    compat.INDUCTOR_LOWERING: _set_lowerings,
+    compat.INDUCTOR_DECOMPOSITION: _set_decompositions,
+    compat.INDUCTOR_SHIMS: _set_shims,
+    compat.INDUCTOR_PACKAGE: _guard_packages,
 }

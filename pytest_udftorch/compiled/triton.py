@@ -19,17 +19,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch import compat
 from pytest_udftorch.build.libdevice import libdevice_for
 from pytest_udftorch.build.selection import cuda_id
-from pytest_udftorch.compiled.follower import Active, Change
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
+from pytest_udftorch.overrides.active import Active, Change
 
 _VARIABLE: Final = "TRITON_LIBDEVICE_PATH"
 
 #: Where triton 3.6 to 3.9 make the keys of their caches.
 _KEYS_OF: Final = {
-    "triton.runtime.jit": ("compute_cache_key", "get_cache_key"),
-    "triton.compiler.compiler": ("get_cache_key",),
+    compat.TRITON_JIT: ("compute_cache_key", "get_cache_key"),
+    compat.TRITON_COMPILER: ("get_cache_key",),
 }
 
 #: Builtins of triton.language that have a function of the same name in libdevice.
@@ -57,7 +58,7 @@ _made: dict[tuple[str, Path], Path | UdfError] = {}
 
 def _libdevice(active: Active) -> Path | UdfError:
     """Return the libdevice of the active functions, or why they cannot be in one."""
-    stock = stock_libdevice(sys.modules["triton.knobs"].__file__ or "")
+    stock = stock_libdevice(sys.modules[compat.TRITON_KNOBS].__file__ or "")
     key = (cuda_id(active.parts), stock)
     if key not in _made:
         try:
@@ -181,7 +182,7 @@ def _through_libdevice(name: str, stock: Any, x: Any, semantic: Any) -> Any:
 
 
 CHANGES: Final[dict[str, Change]] = {
-    "triton.knobs": _set_knobs,
+    compat.TRITON_KNOBS: _set_knobs,
     **dict.fromkeys(_KEYS_OF, _set_keys),
-    "triton.language.math": _set_builtins,
+    compat.TRITON_MATH: _set_builtins,
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_udftorch.cuda.operators import (
+    from pytest_udftorch.cuda.table import (
         BARE,
         reached,
     )
@@ -17,6 +17,6 @@ __all__ = ["BARE", "reached"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_udftorch.cuda import operators
+    from pytest_udftorch.cuda import table
 
-    return getattr(operators, name)
+    return getattr(table, name)

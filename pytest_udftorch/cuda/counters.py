@@ -1,19 +1,18 @@
 """What the kernels of eager CUDA operators count in a profiled session.
 
-A kernel of ``cuda_kernels`` that counts gets the address of a *row* in the GPU's memory: one
-slot of 64-bit words for each function in the kernel. The host chooses the row at the launch, by
-operator, module and stage, as the CPU's runtime chooses its cells (llvm/runtime/udfprof.h), and
-waits for nothing; the GPU adds to it with atomic operations. Rows are read, and waited for, when
+A kernel that counts gets the address of a *row* in the GPU's memory: one slot of 64-bit words
+for each function in the kernel. The host chooses the row at the launch, by operator, module and
+stage, as the CPU's runtime chooses its cells (llvm/runtime/udfprof.h). It waits for nothing; the
+GPU adds to the row with atomic operations. The host waits for the rows and reads them when
 somebody asks for the profile.
 
-Rows are kept for the life of the process and zeroed when a session begins: a CUDA graph has the
-address of the row that was chosen at its capture inside, and counts there at every replay.
+Rows are kept for the life of the process and zeroed when a session begins. A CUDA graph holds
+the address of the row that was chosen at its capture, and counts there at every replay.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import struct
 import threading
@@ -24,6 +23,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from pytest_udftorch import compat
+from pytest_udftorch.cuda.table import calls
 from pytest_udftorch.errors import CudaGraphCaptureError
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.native.runtime import Cells, runtime
@@ -64,35 +65,6 @@ _NEVER: Final = np.iinfo(np.int64).max
 #: Slots that are allocated at once, 8 MB.
 _CHUNK: Final = 256
 
-#: Kernel or formula of ``cuda_kernels`` -> its functions in the order of their slots, how often
-#: each is called on all elements, or on one for each line.
-CALLS: Final[dict[str, tuple[tuple[str, int, int], ...]]] = {
-    **{name: ((name, 1, ELEMENTS),) for name in FUNCTIONS},
-    "sigmoid": (("exp", 1, ELEMENTS),),
-    "silu": (("exp", 1, ELEMENTS),),
-    "elu": (("expm1", 1, ELEMENTS),),
-    "elu_of_ones": (("expm1", 1, ELEMENTS),),
-    "gelu_erf": (("erf", 1, ELEMENTS),),
-    "gelu_tanh": (("tanh", 1, ELEMENTS),),
-    "softplus": (("exp", 1, ELEMENTS), ("log1p", 1, ELEMENTS)),
-    "mish": (("exp", 1, ELEMENTS), ("log1p", 1, ELEMENTS), ("tanh", 1, ELEMENTS)),
-    "logsigmoid": (("exp", 1, ELEMENTS), ("log1p", 1, ELEMENTS)),
-    "silu_backward": (("exp", 1, ELEMENTS),),
-    "elu_backward_input": (("exp", 1, ELEMENTS),),
-    "elu_backward_result": (),
-    "gelu_backward_erf": (("erf", 1, ELEMENTS), ("exp", 1, ELEMENTS)),
-    "gelu_backward_tanh": (("tanh", 1, ELEMENTS),),
-    "softplus_backward": (("exp", 1, ELEMENTS),),
-    "mish_backward": (("exp", 2, ELEMENTS), ("log1p", 1, ELEMENTS), ("tanh", 1, ELEMENTS)),
-    "logsigmoid_backward": (("exp", 1, ELEMENTS),),
-    "softmax_rows": (("exp", 1, ELEMENTS),),
-    "log_softmax_rows": (("exp", 1, ELEMENTS), ("log", 1, LINES)),
-    "softmax_tiles": (("exp", 2, ELEMENTS),),
-    "log_softmax_tiles": (("exp", 1, ELEMENTS), ("log", 1, LINES)),
-    "log_softmax_backward_rows": (("exp", 1, ELEMENTS),),
-    "log_softmax_backward_tiles": (("exp", 1, ELEMENTS),),
-}
-
 
 def empty_slot(stride: int) -> Any:
     """Return a slot that has counted nothing: int64, ``SLOT`` words."""
@@ -132,7 +104,7 @@ class Row:
 
     Attributes:
         device: index of the GPU.
-        kernel: a key of ``CALLS``.
+        kernel: a formula of ``table``, or a kernel over rows.
         counted: the functions whose counts are wanted.
         operator: the runtime's id of the ATen operator's name.
         place: the runtime's id of the module times 4, plus the stage.
@@ -158,8 +130,8 @@ class Row:
             clock: what the GPU's clock is behind CLOCK_MONOTONIC, in ns.
         """
         head = _together(words[0])
-        calls = CALLS[self.kernel]
-        wanted = [i for i, call in enumerate(calls) if call[0] in self.counted]
+        called = calls(self.kernel)
+        wanted = [i for i, call in enumerate(called) if call.function in self.counted]
         if not head[LAUNCHES] or not wanted:
             return fields.empty_cells(0), np.zeros(0, fields.OPERATOR)
         cells = fields.empty_cells(len(wanted))
@@ -171,11 +143,11 @@ class Row:
         operators["calls"] = head[LAUNCHES]
         cells["form"] = fields.CELL_FORMS.index("array")
         for cell, index in zip(cells, wanted, strict=True):
-            function, times, of = calls[index]
+            call = called[index]
             slot, bins = _together(words[index]), words[index].reshape(-1, 2, BINS // 2)
-            cell["function"] = 1 + list(FUNCTIONS).index(function)
-            cell["calls"] = times * head[LAUNCHES]
-            cell["elements"] = times * head[of]
+            cell["function"] = 1 + list(FUNCTIONS).index(call.function)
+            cell["calls"] = call.times * head[LAUNCHES]
+            cell["elements"] = call.times * head[LINES if call.per_line else ELEMENTS]
             for side, at in (("in", IN), ("out", OUT)):
                 cell[f"{side}_min"], cell[f"{side}_max"] = map(_value, slot[at : at + 2].tolist())
                 for number, name in enumerate(fields.SPECIALS, start=at + 2):
@@ -237,7 +209,7 @@ class Counters:
 
         Args:
             device: index of the GPU, which must be the current one.
-            kernel: a key of ``CALLS``.
+            kernel: a formula of ``table``, or a kernel over rows.
             counted: the functions whose counts are wanted.
             operator: name of the ATen operator.
         """
@@ -256,7 +228,7 @@ class Counters:
         with self._lock:
             if key in self._rows:
                 return self._rows[key].words
-            count = len(CALLS[kernel])
+            count = len(calls(kernel))
             if self._used.get(device, _CHUNK) + count > _CHUNK and not self._grow(device):
                 self.missed += 1
                 return None
@@ -318,7 +290,7 @@ class Counters:
                     clock = _clock(torch) if any(map(_made_something, words)) else 0
                 for row in rows:
                     if row.device == device:
-                        last = row.first + len(CALLS[row.kernel])
+                        last = row.first + len(calls(row.kernel))
                         parts.append(row.records(words[row.chunk][row.first : last], clock))
         cells, operators = zip(*parts, strict=True)
         return np.concatenate(cells), np.concatenate(operators)
@@ -333,13 +305,12 @@ def _made_something(words: Any) -> bool:
 def _plain(device: int) -> Iterator[Any]:
     """Yield torch with a current GPU, and with the caller's modes out of the way."""
     import torch
-    from torch.utils._python_dispatch import _disable_current_modes
 
     with (
-        _disable_current_modes(),
+        compat.no_modes(),
         torch.inference_mode(False),
         torch.no_grad(),
-        torch._C.DisableTorchFunction(),
+        compat.no_torch_function(),
         torch.cuda.device(device),
     ):
         yield torch
@@ -347,12 +318,13 @@ def _plain(device: int) -> Iterator[Any]:
 
 def _clock(torch: Any) -> int:
     """Return what the GPU's clock is behind CLOCK_MONOTONIC, in ns; the best of some tries."""
-    kernels = importlib.import_module("pytest_udftorch.cuda.kernels")
+    from pytest_udftorch.cuda.clock import read_clock
+
     out = torch.zeros(1, dtype=torch.int64, device="cuda")
     tries = []
     for _ in range(5):
         before = time.monotonic_ns()
-        kernels.read_clock[(1,)](out)
+        read_clock[(1,)](out)
         now = int(out.item())
         after = time.monotonic_ns()
         tries.append((after - before, (before + after) // 2 - now))
@@ -365,4 +337,4 @@ counters: Final = Counters()
 
 def layout(kernel: str, functions: Sequence[str] | frozenset[str]) -> frozenset[str]:
     """Return those of some functions that a kernel or formula calls."""
-    return frozenset(name for name, _, _ in CALLS[kernel]) & frozenset(functions)
+    return frozenset(call.function for call in calls(kernel)) & frozenset(functions)

@@ -18,6 +18,8 @@ Imports triton, so it is imported when the first kernel is needed.
 
 # Triton reads annotations when it reads a kernel: no postponed evaluation here.
 
+import types
+
 import triton
 import triton.language as tl
 from triton.language import core
@@ -26,6 +28,7 @@ from triton.language.extra.cuda import globaltimer, smid
 
 from pytest_udftorch.build.libdevice import SPLIT
 from pytest_udftorch.cuda import counters as cuda_counters
+from pytest_udftorch.cuda.table import FORMULAS
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.records import layout
 
@@ -217,12 +220,6 @@ def _launched(row, elements, lines):
         tl.atomic_add(row + _LINES, zero + lines, sem="relaxed")
 
 
-@triton.jit
-def read_clock(out):
-    """Write the GPU's clock, in ns."""
-    tl.store(out, _now())
-
-
 # Functions --------------------------------------------------------------------------------
 
 
@@ -329,270 +326,29 @@ def _mapped_by_two(name):
     return _whole(_jit(two, f"{name}_two"), tl.constexpr(2), f"{name}_whole_by_two")
 
 
+#: Functions that some formulas use with a branch after two elements.
+_BY_TWO = ("exp", "exp2", "expm1")
+
 _exp = _mapped("exp")
-_exp_by_two = _mapped_by_two("exp")
-_exp2_by_two = _mapped_by_two("exp2")
-_expm1 = _mapped("expm1")
-_expm1_by_two = _mapped_by_two("expm1")
-_log = _mapped("log")
-_log2 = _mapped("log2")
-_log10 = _mapped("log10")
-_log1p = _mapped("log1p")
-_sin = _mapped("sin")
-_cos = _mapped("cos")
-_tan = _mapped("tan")
-_sinh = _mapped("sinh")
-_cosh = _mapped("cosh")
-_tanh = _mapped("tanh")
-_asin = _mapped("asin")
-_acos = _mapped("acos")
-_atan = _mapped("atan")
-_asinh = _mapped("asinh")
-_acosh = _mapped("acosh")
-_atanh = _mapped("atanh")
-_erf = _mapped("erf")
-_erfc = _mapped("erfc")
-_pow = _mapped("pow")
-_atan2 = _mapped("atan2")
-_hypot = _mapped("hypot")
 
-# Functions of one argument. a, b and c are the operator's scalars as float32; ``seen`` is the row
-# to count in, or None, and which lanes are elements, None for all. A number behind it is that of
-# the function's slot (``cuda_counters.CALLS``).
+#: What the names in ``formulas`` mean here.
+_OPERATIONS = {
+    "__name__": __name__,
+    "_where": tl.where,
+    "_abs": tl.abs,
+    "_fma": tl.fma,
+    "_div": tl.div_rn,
+    **{f"_{name}": _mapped(name) for name in FUNCTIONS if name != "exp"},
+    **{f"_{name}_by_two": _mapped_by_two(name) for name in _BY_TWO},
+    "_exp": _exp,
+}
 
 
-@triton.jit
-def exp(x, a, b, c, seen):
-    return _exp_by_two(x, seen)
+def _compiled(formula):
+    return triton.jit(types.FunctionType(formula.__code__, _OPERATIONS, formula.__name__))
 
 
-@triton.jit
-def exp2(x, a, b, c, seen):
-    return _exp2_by_two(x, seen)
-
-
-@triton.jit
-def expm1(x, a, b, c, seen):
-    return _expm1_by_two(x, seen)
-
-
-@triton.jit
-def log(x, a, b, c, seen):
-    return _log(x, seen)
-
-
-@triton.jit
-def log2(x, a, b, c, seen):
-    return _log2(x, seen)
-
-
-@triton.jit
-def log10(x, a, b, c, seen):
-    return _log10(x, seen)
-
-
-@triton.jit
-def log1p(x, a, b, c, seen):
-    return _log1p(x, seen)
-
-
-@triton.jit
-def sin(x, a, b, c, seen):
-    return _sin(x, seen)
-
-
-@triton.jit
-def cos(x, a, b, c, seen):
-    return _cos(x, seen)
-
-
-@triton.jit
-def tan(x, a, b, c, seen):
-    return _tan(x, seen)
-
-
-@triton.jit
-def sinh(x, a, b, c, seen):
-    return _sinh(x, seen)
-
-
-@triton.jit
-def cosh(x, a, b, c, seen):
-    return _cosh(x, seen)
-
-
-@triton.jit
-def tanh(x, a, b, c, seen):
-    return _tanh(x, seen)
-
-
-@triton.jit
-def asin(x, a, b, c, seen):
-    return _asin(x, seen)
-
-
-@triton.jit
-def acos(x, a, b, c, seen):
-    return _acos(x, seen)
-
-
-@triton.jit
-def atan(x, a, b, c, seen):
-    return _atan(x, seen)
-
-
-@triton.jit
-def asinh(x, a, b, c, seen):
-    return _asinh(x, seen)
-
-
-@triton.jit
-def acosh(x, a, b, c, seen):
-    return _acosh(x, seen)
-
-
-@triton.jit
-def atanh(x, a, b, c, seen):
-    return _atanh(x, seen)
-
-
-@triton.jit
-def erf(x, a, b, c, seen):
-    return _erf(x, seen)
-
-
-@triton.jit
-def erfc(x, a, b, c, seen):
-    return _erfc(x, seen)
-
-
-@triton.jit
-def sigmoid(x, a, b, c, seen):
-    return tl.div_rn(1.0, 1.0 + _exp(-x, seen))
-
-
-@triton.jit
-def silu(x, a, b, c, seen):
-    return tl.div_rn(x, 1.0 + _exp(-x, seen))
-
-
-@triton.jit
-def elu(x, a, b, c, seen):
-    # a: alpha times scale; b: scale; c: scale of the input.
-    return tl.where(x > 0.0, x * b, _expm1(x * c, seen) * a)
-
-
-@triton.jit
-def elu_of_ones(x, a, b, c, seen):
-    # elu where all three scalars are 1.
-    return tl.where(x > 0.0, x, _expm1_by_two(x, seen))
-
-
-@triton.jit
-def gelu_erf(x, a, b, c, seen):
-    return x * 0.5 * (1.0 + _erf(x * 0.7071067811865476, seen))
-
-
-@triton.jit
-def gelu_tanh(x, a, b, c, seen):
-    cubic = x * x * x
-    inner = 0.7978845608028654 * tl.fma(0.044715, cubic, x)
-    return 0.5 * x * (1.0 + _tanh(inner, seen))
-
-
-@triton.jit
-def softplus(x, a, b, c, seen):
-    # a: beta; b: threshold.
-    scaled = x * a
-    return tl.where(scaled > b, x, tl.div_rn(_log1p(_exp(scaled, seen), seen, 1), a))
-
-
-@triton.jit
-def mish(x, a, b, c, seen):
-    return x * _tanh(_log1p(_exp(x, seen), seen, 1), seen, 2)
-
-
-@triton.jit
-def logsigmoid(x, a, b, c, seen):
-    # A NaN has to come through the minimum.
-    least = tl.where(x > 0.0, 0.0, x)
-    return least - _log1p(_exp(-tl.abs(x), seen), seen, 1)
-
-
-# Functions of two arguments; in a backward formula g is the gradient.
-
-
-@triton.jit
-def pow(x, y, a, b, c, seen):
-    return _pow(x, y, seen)
-
-
-@triton.jit
-def atan2(x, y, a, b, c, seen):
-    return _atan2(x, y, seen)
-
-
-@triton.jit
-def hypot(x, y, a, b, c, seen):
-    return _hypot(x, y, seen)
-
-
-@triton.jit
-def silu_backward(g, x, a, b, c, seen):
-    s = tl.div_rn(1.0, 1.0 + _exp(-x, seen))
-    return g * s * tl.fma(x, 1.0 - s, 1.0)
-
-
-@triton.jit
-def elu_backward_input(g, x, a, b, c, seen):
-    return tl.where(x <= 0.0, g * c * a * _exp(x * c, seen), g * b)
-
-
-@triton.jit
-def elu_backward_result(g, y, a, b, c, seen):
-    return tl.where(y <= 0.0, g * c * (y + a), g * b)
-
-
-@triton.jit
-def gelu_backward_erf(g, x, a, b, c, seen):
-    cdf = 0.5 * (1.0 + _erf(x * 0.7071067811865476, seen))
-    pdf = _exp(x * x * -0.5, seen, 1) * 0.3989422804014327
-    return g * tl.fma(x, pdf, cdf)
-
-
-@triton.jit
-def gelu_backward_tanh(g, x, a, b, c, seen):
-    square = x * x
-    cubic = square * x
-    inner = 0.7978845608028654 * tl.fma(0.044715, cubic, x)
-    t = _tanh(inner, seen)
-    left = 0.5 * x
-    right = 1.0 + t
-    by_left = 0.5 * right
-    by_tanh = tl.fma(-t, t, 1.0)
-    by_inner = 0.7978845608028654 * tl.fma(0.134145, square, 1.0)
-    return g * (by_left + left * by_tanh * by_inner)
-
-
-@triton.jit
-def softplus_backward(g, x, a, b, c, seen):
-    scaled = x * a
-    z = _exp(scaled, seen)
-    return tl.where(scaled > b, g, tl.div_rn(g * z, z + 1.0))
-
-
-@triton.jit
-def mish_backward(g, x, a, b, c, seen):
-    s = tl.div_rn(1.0, 1.0 + _exp(-x, seen))
-    t = _tanh(_log1p(_exp(x, seen), seen, 1), seen, 2)
-    return g * tl.fma(x * s, tl.fma(-t, t, 1.0), t)
-
-
-@triton.jit
-def logsigmoid_backward(g, x, a, b, c, seen):
-    z = _exp(-tl.abs(x), seen)
-    share = tl.div_rn(z, 1.0 + z)
-    return g * tl.where(x < 0.0, 1.0 - share, share)
+globals().update({name: _compiled(formula) for name, formula in FORMULAS.items()})
 
 
 # Kernels over elements that lie side by side ---------------------------------------------

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import (
     CompositeOperatorError,
     DispatchKeyError,
@@ -107,9 +108,7 @@ class Override(Protocol):
 
 @functools.cache
 def _operator_names() -> frozenset[str]:
-    import torch
-
-    return frozenset(torch._C._dispatch_get_all_op_names())
+    return frozenset(compat.operator_names())
 
 
 def has_overload(name: str) -> bool:
@@ -135,7 +134,7 @@ def schema(name: str) -> Any:
 
     base, _, last = name.partition(".")
     if has_overload(name):
-        return torch._C._get_schema(base, last)
+        return compat.schema(base, last)
     known = overloads(base)
     if known:
         raise UnknownOperatorError(
@@ -173,7 +172,7 @@ def check_key(name: str, key: str) -> bool:
     """
     import torch
 
-    if key not in torch._C.DispatchKey.__members__:
+    if key not in compat.dispatch_keys():
         raise DispatchKeyError(
             f"{name}: torch {torch.__version__} has no dispatch key {key!r}. "
             f"{nearest(key, BACKENDS)}"
@@ -183,8 +182,7 @@ def check_key(name: str, key: str) -> bool:
             f"{name}: the dispatch key {key!r} is no backend's ({', '.join(BACKENDS)}). What lies "
             "above the backends, such as autograd, stays torch's."
         )
-    has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if has(name, "CompositeImplicitAutograd") and not has(name, key):
+    if compat.has_kernel(name, "CompositeImplicitAutograd") and not compat.has_kernel(name, key):
         raise CompositeOperatorError(
             f"torch computes {name} by other operators, which also give its gradient; a kernel "
             "of its own would have none. Override the operators that it calls: torch.profiler "
@@ -251,7 +249,7 @@ def bypass() -> contextlib.AbstractContextManager[None]:
 
 
 def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -> Any:
-    """Put kernels into the dispatcher; they are gone with ``_destroy`` of what is returned.
+    """Put kernels into the dispatcher; ``compat.destroy`` takes them out again.
 
     Args:
         space: namespace of the operators (``aten``).
@@ -259,7 +257,7 @@ def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -
         kernels: overload in it (``log.out``) -> what is called.
 
     Raises:
-        RuntimeError: torch takes one of them not; then none is there.
+        RuntimeError: torch rejects one of them; then it has none of them.
     """
     import torch
 
@@ -272,7 +270,7 @@ def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -
             for name, kernel in kernels.items():
                 library.impl(name, kernel)
     except BaseException:
-        library._destroy()
+        compat.destroy(library)
         raise
     return library
 
@@ -344,7 +342,7 @@ class PythonOverride:
 
     def unregister(self) -> None:
         """Take it out."""
-        self._library._destroy()
+        compat.destroy(self._library)
 
     def hits(self) -> int:
         """Return how many calls of this thread a probe ended."""
@@ -407,14 +405,12 @@ class PythonOverride:
         return False
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        import torch
-
         cells = runtime().cells if self.counter >= 0 else None
         start = cells.ticks() if cells is not None else 0
         _thread.frames.append(_Frame(self))
         try:
             # As from a kernel in C++, a user's TorchFunctionMode does not see these calls.
-            with torch._C.DisableTorchFunction():
+            with compat.no_torch_function():
                 result = self.function(*args, **kwargs)
         finally:
             _thread.frames.pop()
@@ -463,11 +459,8 @@ def written_keyword(name: str) -> str:
 
 
 def _kernel(operator: str, key: str) -> Callable[..., Any]:
-    import torch
-
-    kernel = torch.library.get_kernel(operator, key)
-    return functools.partial(kernel.call_boxed, torch._C.DispatchKeySet(getattr(
-        torch._C.DispatchKey, key)))  # fmt: skip
+    kernel: Callable[..., Any] = compat.stock_kernel(operator, key)
+    return kernel
 
 
 def _tensors(values: Sequence[Any]) -> list[Any]:

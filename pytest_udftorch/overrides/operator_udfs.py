@@ -3,12 +3,11 @@
 A source in C++ is compiled with ``llvm/operator/udf_operator.h`` against the headers of the
 installed torch, one shared library per source, cached by content. Its functions are called by
 torch's dispatcher directly. A function in Python is called through
-:class:`pytest_udftorch.dispatcher.PythonOverride`.
+:class:`pytest_udftorch.overrides.dispatcher.PythonOverride`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import hashlib
@@ -22,7 +21,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +51,7 @@ from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
 from pytest_udftorch.native.manifest import link_inputs, native_source
 from pytest_udftorch.native.runtime import runtime
 from pytest_udftorch.overrides import dispatcher
+from pytest_udftorch.overrides.canary import plain_torch
 from pytest_udftorch.overrides.dispatcher import Mode, Override, PythonOverride, Role, Spec
 
 _FLAGS: Final = (
@@ -580,20 +580,6 @@ def _same(one: str, other: str, without: str = "") -> bool:
 # Canaries ----------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def _no_torch_modes() -> Iterator[None]:
-    import torch
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with (
-        _disable_current_modes(),
-        torch.no_grad(),
-        torch.autocast("cpu", enabled=False),
-        torch._C.DisableTorchFunction(),
-    ):
-        yield
-
-
 def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
     """Prove that each override is reached, and that it does what the operator does.
 
@@ -612,7 +598,7 @@ def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
     reached: dict[str, dict[str, int]] = {}
     for override in overrides:
         spec = override.spec
-        with _no_torch_modes():
+        with plain_torch():
             calls = _probe(override)
             _try(override)
         reached.setdefault(spec.declared, {})[f"{spec.operator} {spec.key}"] = calls

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an executor is, and what executors share: errors, and tensors in nested structures."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Rewrites of a traced model that a compiler leaves on the table: epilogues and branches.
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites of a traced model that compilers miss: epilogues and branches.
 
 :func:`fuse` folds batch norms into the convolutions before them (Jacob et al., CVPR 2018,
 section 3.2) and lets cuDNN run convolution, bias, an optional sum and ReLU as one kernel.
@@ -28,7 +29,7 @@ from pytest_udftorch.timing.timers import cuda_event, untyped
 
 __all__ = ["FusedConv", "UntraceableModelError", "fuse", "on_streams", "trace"]
 
-#: More streams than this found no free multiprocessor in any of the models measured.
+#: In none of the models measured did more streams than this find a free multiprocessor.
 MAX_STREAMS: Final = 4
 
 #: Calls captured together when a site is timed, and replays of which the fastest counts.

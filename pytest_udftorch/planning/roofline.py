@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lower bound on a model's time that no choice of executors goes below.
 
 The roofline (Williams, Waterman and Patterson, CACM 52 (2009)) of the whole model as one

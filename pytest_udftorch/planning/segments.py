@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cut a traced model into units, and take any run of units out as a module of its own.
 
 A cut lies between two nodes where exactly one value is alive, so that what crosses a
@@ -23,7 +24,7 @@ __all__ = ["SegmentError", "Units"]
 
 
 class SegmentError(UdfError):
-    """A segment was asked for that does not lie in the model."""
+    """The segment that was asked for does not lie in the model."""
 
 
 class Units:

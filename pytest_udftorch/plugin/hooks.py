@@ -73,6 +73,7 @@ def _switcher(config: pytest.Config) -> Switcher:
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
         config.pluginmanager.register(switcher, "udftorch-switcher")
+        config.pluginmanager.register(switcher.tests, "udftorch-parametrizer")
     return config.stash[_SWITCHER]
 
 
@@ -89,7 +90,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize a test function if it runs under several libraries."""
     switcher = _switcher_for(metafunc.definition)
     if switcher is not None:
-        switcher.parametrize(metafunc)
+        switcher.tests.parametrize(metafunc)
 
 
 # Innermost, so that --last-failed and others see the items under their final ids.
@@ -104,7 +105,7 @@ def pytest_make_collect_report(
             if isinstance(node, pytest.Item):
                 switcher = _switcher_for(node)
                 if switcher is not None:
-                    switcher.expand(report)
+                    switcher.tests.expand(report)
                     break
     return report
 
@@ -117,7 +118,7 @@ def udf_session(request: pytest.FixtureRequest) -> Session:
     depends on it is built anew for each library. Fails when no library is chosen.
     """
     switcher = request.config.stash.get(_SWITCHER, None)
-    if hasattr(request, "param") and (switcher is None or not switcher.owns(request.param)):
+    if hasattr(request, "param") and (switcher is None or not switcher.tests.owns(request.param)):
         pytest.fail(
             f"udf_session cannot be parametrized (here with {request.param!r}): it is the "
             f'session of the library already chosen. Use @pytest.mark.{MARKER}("std", "corem") '

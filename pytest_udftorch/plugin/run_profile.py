@@ -20,7 +20,8 @@ import pytest
 from pytest_udftorch.errors import NoProfileError, UdfError
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.profile import report
-from pytest_udftorch.profile.aggregate import Profile, by_library, load_all, write_file
+from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
+from pytest_udftorch.profile.export import write_file
 from pytest_udftorch.records import file as record
 
 if TYPE_CHECKING:

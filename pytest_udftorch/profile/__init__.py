@@ -13,8 +13,8 @@ if TYPE_CHECKING:
         by_library,
         load_all,
         merge,
-        time_text,
     )
+    from pytest_udftorch.profile.text import time_text
 
 __all__ = ["First", "Profile", "Row", "by_library", "load_all", "merge", "time_text"]
 
@@ -22,6 +22,6 @@ __all__ = ["First", "Profile", "Row", "by_library", "load_all", "merge", "time_t
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_udftorch.profile import aggregate
+    from pytest_udftorch.profile import aggregate, text
 
-    return getattr(aggregate, name)
+    return getattr(text if name == "time_text" else aggregate, name)

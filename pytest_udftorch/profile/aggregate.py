@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Profiles: which function was called where, how often, on what range, for how long.
 
 A :class:`Profile` is made from the records of one process, or of several by
@@ -7,10 +8,8 @@ A :class:`Profile` is made from the records of one process, or of several by
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -19,12 +18,12 @@ from numpy.typing import NDArray
 
 from pytest_udftorch.errors import (
     NoProfileError,
-    PackageMissingError,
-    ProfileFileError,
     ProfileFormatError,
     ProfileMismatchError,
     nearest,
 )
+from pytest_udftorch.profile import export
+from pytest_udftorch.profile.text import table_text, title_text
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout
 from pytest_udftorch.records.layout import (
@@ -33,6 +32,7 @@ from pytest_udftorch.records.layout import (
     DEVICES,
     STAGES,
     Records,
+    Renamer,
     StringTable,
 )
 
@@ -41,50 +41,11 @@ Kind = Literal["nan", "inf", "subnormal"]
 #: What must be the same in profiles that are added up.
 IDENTITY: Final = ("library", "version", "build_id", "cpu_level", "torch", "depth", "stride")
 
-#: What a table can have one row for.
-GROUPS: Final = {
-    "function": ("function", "dtype", "device"),
-    "operator": ("operator", "device"),
-    "layer": ("module", "device"),
-    "stage": ("stage", "device"),
-}
-
 #: How a layer is shown that is none: code outside of every nn.Module.
 NO_MODULE: Final = "(no module)"
 
 #: How kinds of special values are called.
 KINDS: Final = {"nan": "NaN", "inf": "inf", "subnormal": "subnormal", "zero": "zero"}
-
-
-# Numbers for people ------------------------------------------------------------------
-
-
-def value_text(value: float | None) -> str:
-    """Return a value of a function with four digits; a dash for None."""
-    if value is None:
-        return "-"
-    text = f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
-    return text.replace("nan", "NaN")
-
-
-def time_text(time_ns: float) -> str:
-    """Return a time with three digits and its unit."""
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if time_ns >= 0.9995 * size:
-            scaled = time_ns / size
-            return f"{scaled:,.0f} {unit}" if scaled >= 999.5 else f"{scaled:.3g} {unit}"
-    return f"{time_ns:.3g} ns"
-
-
-def share_text(part: float, whole: float) -> str:
-    """Return a share in percent; a dash where there is no whole."""
-    if whole <= 0:
-        return "-"
-    percent = 100 * part / whole
-    return f"{percent:.1f} %" if percent >= 0.05 or not part else "< 0.1 %"
-
-
-# Rows --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -116,6 +77,13 @@ class Row:
             elif name != "dtype" or text not in ("float32", "any"):
                 parts.append(text or "(none)")
         return " ".join(parts)
+
+    @property
+    def function_name(self) -> str:
+        """The function, with its dtype and device where they are not float32 and the CPU."""
+        function, dtype, device = (self.key[name] for name in ("function", "dtype", "device"))
+        name = function if dtype in ("float32", "any") else f"{function} {dtype}"
+        return name if device == DEVICES[0] else f"{name} {device}"
 
     @property
     def calls(self) -> int:
@@ -162,33 +130,7 @@ class Row:
         found["operator_calls"] = self.operator_calls
         if self.operator_time_ns:
             found["operator_time_ns"] = self.operator_time_ns
-        return found | _cell_dict(self.cell)
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
-
-
-def _cell_dict(cell: np.void) -> dict[str, Any]:
-    found: dict[str, Any] = {"calls": int(cell["calls"]), "elements": int(cell["elements"])}
-    for side in ("in", "out"):
-        low, high = float(cell[f"{side}_min"]), float(cell[f"{side}_max"])
-        found[f"{side}_min"] = None if low > high else _number(low)
-        found[f"{side}_max"] = None if low > high else _number(high)
-        for name in layout.SPECIALS:
-            found[f"{side}_{name}"] = int(cell[f"{side}_{name}"])
-    for name in layout.FIRSTS:
-        found[name] = int(cell[name]) or None
-    found["time_ns"] = float(cell["time_ns"])
-    found["timed_elements"] = int(cell["timed_elements"])
-    return found
-
-
-def _histogram_dict(histogram: NDArray[np.uint64]) -> dict[str, dict[str, int]]:
-    return {
-        sign: {str(int(b) - layout.HIST_OFFSET): int(row[b]) for b in np.flatnonzero(row)}
-        for sign, row in zip("+-", histogram, strict=True)
-    }
+        return found | export.cell_dict(self.cell)
 
 
 @dataclass(frozen=True)
@@ -219,9 +161,6 @@ class First:
             f"{self.function} ({kind}) in {self.operator or 'no operator'}, layer "
             f"{self.module or NO_MODULE}, {self.stage}, after {self.after_s:.3f} s"
         )
-
-
-# Adding up ---------------------------------------------------------------------------
 
 
 def _grouped(rows: Records, key: Sequence[str]) -> tuple[Records, NDArray[np.intp]]:
@@ -265,22 +204,6 @@ def add_operators(operators: Records) -> Records:
     return found
 
 
-class _Renamer:
-    """Puts records that name strings of several tables over to one table."""
-
-    def __init__(self) -> None:
-        self.table = StringTable()
-
-    def __call__(self, rows: Records, strings: Mapping[int, str]) -> Records:
-        rows = rows.copy()
-        for name in ("function", "operator", "module"):
-            if name in (rows.dtype.names or ()):
-                old, where = np.unique(rows[name], return_inverse=True)
-                new = np.array([self.table.id(strings[int(n)]) for n in old], np.uint64)
-                rows[name] = new[where] if len(rows) else 0
-        return rows
-
-
 def _to_utc(rows: Records, names: Iterable[str], meta: Mapping[str, Any]) -> Records:
     """Return rows whose times are UTC instead of CLOCK_MONOTONIC; 0 stays 0."""
     clocks = meta["clocks"]
@@ -290,9 +213,6 @@ def _to_utc(rows: Records, names: Iterable[str], meta: Mapping[str, Any]) -> Rec
         times = rows[name].astype(np.int64)
         rows[name] = np.where(times == 0, 0, times + offset).astype(np.uint64)
     return rows
-
-
-# The profile -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -400,19 +320,7 @@ class Profile:
 
     def title(self) -> str:
         """Return one line: library, build, depth, processes."""
-        meta = self.meta
-        parts = [f"{self.label} {meta.get('version', '')}".strip()]
-        if meta.get("build_id"):
-            parts.append(f"build {meta['build_id']}")
-        parts += [str(meta[k]) for k in ("cpu_level",) if meta.get(k)]
-        if meta.get("torch"):
-            parts.append(f"torch {meta['torch']}")
-        if meta.get("depth"):
-            parts.append(f"depth {meta['depth']}")
-        processes = {(p.get("host"), p.get("pid")) for p in self.processes}
-        if len(processes) > 1:
-            parts.append(f"{len(processes)} processes")
-        return ", ".join(parts)
+        return title_text(self)
 
     # Views ---------------------------------------------------------------------------
 
@@ -425,7 +333,7 @@ class Profile:
         cells = add_cells(self.cells, key)
         if not len(cells):
             return []
-        columns = {name: self._texts(name, cells) for name in key}
+        columns = {name: self.texts(name, cells) for name in key}
         full, starts = _grouped(self.cells, key)
         ends = [*starts[1:], len(full)]
         contexts = {tuple(int(o[name]) for name in layout.OPERATOR_KEY): o for o in self.operators}
@@ -462,28 +370,7 @@ class Profile:
         Raises:
             ValueError: for another ``by``.
         """
-        if by not in GROUPS:
-            raise ValueError(f"by={by!r} is none of {', '.join(GROUPS)}.")
-        rows = self.rows(*GROUPS[by])
-        timed = self.time_ns > 0
-        rows.sort(key=lambda r: (-r.time_ns, -r.elements))
-        hidden = 0 if top is None else len(rows) - len(rows[:top])
-        rows = rows[:top]
-        header = [by, "operator calls", "calls", "elements", "in min", "max", "out min", "max"]
-        header += ["time", "share"] if timed else []
-        lines = [[*header, "special values in→out"]]
-        for row in rows:
-            cells = [row.name, f"{row.operator_calls:,}", f"{row.calls:,}", f"{row.elements:,}"]
-            for side in ("in", "out"):
-                limits = row.limits(side)
-                cells += [value_text(x) for x in limits or (None, None)]
-            if timed:
-                cells += [time_text(row.time_ns), share_text(row.time_ns, self.time_ns)]
-            lines.append([*cells, row.specials_text])
-        if not rows:
-            return "no watched function was called"
-        text = columns(lines, left={0, len(lines[0]) - 1})
-        return text + (f"\n... and {hidden} more" if hidden > 0 else "")
+        return table_text(self, by, top)
 
     def first(self, kind: Kind) -> First | None:
         """Return where the first NaN, infinity or subnormal number was made by a function.
@@ -501,7 +388,7 @@ class Profile:
         if not len(cells):
             return None
         cell = cells[[int(np.argmin(cells[name]))]]
-        texts = {key: self._texts(key, cell)[0] for key in layout.CELL_KEY}
+        texts = {key: self.texts(key, cell)[0] for key in layout.CELL_KEY}
         time_ns = int(cell[name][0])
         return First(kind, time_ns=time_ns, after_s=(time_ns - self._start_ns) / 1e9, **texts)
 
@@ -509,7 +396,8 @@ class Profile:
     def _start_ns(self) -> int:
         return min(int(p["clocks"]["realtime_ns"]) for p in self.processes)
 
-    def _texts(self, name: str, rows: Records) -> list[str]:
+    def texts(self, name: str, rows: Records) -> list[str]:
+        """Return what the numbers in the field ``name`` of some rows stand for."""
         numbers = rows[name].tolist()
         if name in ("function", "operator", "module"):
             return [self.strings[n] for n in numbers]
@@ -534,28 +422,7 @@ class Profile:
         Infinities are the strings ``inf`` and ``-inf``; a range without values is None;
         histograms map sign and exponent to a count, without zeros.
         """
-        cells = []
-        names = {name: self._texts(name, self.cells) for name in layout.CELL_KEY}
-        for i, cell in enumerate(self.cells):
-            cells.append(
-                {name: texts[i] for name, texts in names.items()}
-                | _cell_dict(cell)
-                | {"hist_elements": int(cell["hist_elements"])}
-                | {f"hist_{s}": _histogram_dict(cell[f"hist_{s}"]) for s in ("in", "out")}
-            )
-        names = {name: self._texts(name, self.operators) for name in layout.OPERATOR_KEY}
-        operators = [
-            {name: texts[i] for name, texts in names.items()}
-            | {"calls": int(o["calls"]), "time_ns": float(o["time_ns"])}
-            for i, o in enumerate(self.operators)
-        ]
-        return {
-            "processes": [dict(p) for p in self.processes],
-            "cells": cells,
-            "operators": operators,
-            "events": len(self.events),
-            **{k: v for k, v in self.summary().items() if k in ("first", "notes")},
-        }
+        return export.plain(self)
 
     def to_pandas(self, what: Literal["cells", "operators", "events"] = "cells") -> Any:
         """Return a DataFrame with one row per cell, operator or event, without histograms.
@@ -565,28 +432,7 @@ class Profile:
         Raises:
             PackageMissingError: pandas is not installed.
         """
-        pandas = _package("pandas", "A DataFrame")
-        rows = getattr(self, what)
-        data: dict[str, Any] = {}
-        for name in rows.dtype.names:
-            if (name.startswith("hist_") and rows.dtype[name].shape) or name in ("pad", "process"):
-                continue
-            if name in layout.CELL_KEY:
-                data[name] = pandas.Categorical(self._texts(name, rows))
-            else:
-                data[name] = rows[name]
-        frame = pandas.DataFrame(data)
-        for side in ("in", "out"):
-            low, high = f"{side}_min", f"{side}_max"
-            if low in data:
-                frame.loc[frame[low] > frame[high], [low, high]] = np.nan
-        if what == "events":
-            for bit, name in enumerate(layout.EVENT_FLAGS):
-                frame[name] = (rows["flags"] >> bit & 1).astype(bool)
-            pids = np.array([int(p.get("pid", 0)) for p in self.processes])
-            frame["pid"] = pids[rows["process"]]
-            frame = frame.drop(columns="flags")
-        return frame
+        return export.frame(self, what)
 
     # Files ---------------------------------------------------------------------------
 
@@ -597,22 +443,7 @@ class Profile:
             ProfileFileBusyError, ProfileFileExistsError, ProfileFileError: as from
                 :class:`pytest_udftorch.record.ProfileWriter`.
         """
-        table = _Renamer()
-        cells, operators, events = (
-            table(rows, self.strings) for rows in (self.cells, self.operators, self.events)
-        )
-        meta = {
-            **self.meta,
-            # The times are UTC already.
-            "clocks": {"monotonic_ns": 0, "realtime_ns": 0},
-            "processes": [dict(p) for p in self.processes],
-        }
-        with record.ProfileWriter(Path(path), table.table, meta) as writer:
-            writer.cells(cells)
-            writer.operators(operators)
-            writer.events(events)
-            for note in self.notes:
-                writer.mark(note=note)
+        export.save(self, path)
 
     def to_json(self, path: str | Path) -> None:
         """Write :meth:`to_dict`.
@@ -621,7 +452,7 @@ class Profile:
             ProfileFileError: the file cannot be written.
         """
         text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
-        write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
+        export.write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
 
     def to_csv(
         self, path: str | Path, what: Literal["cells", "operators", "events"] = "cells"
@@ -633,7 +464,7 @@ class Profile:
             ProfileFileError: the file cannot be written.
         """
         frame = self.to_pandas(what)
-        write_file(path, lambda p: frame.to_csv(p, index=False))
+        export.write_file(path, lambda p: frame.to_csv(p, index=False))
 
     def to_parquet(
         self, path: str | Path, what: Literal["cells", "operators", "events"] = "cells"
@@ -645,8 +476,8 @@ class Profile:
             ProfileFileError: the file cannot be written.
         """
         frame = self.to_pandas(what)
-        _package("pyarrow", "A Parquet file")
-        write_file(path, lambda p: frame.to_parquet(p, engine="pyarrow", index=False))
+        export.package("pyarrow", "A Parquet file")
+        export.write_file(path, lambda p: frame.to_parquet(p, engine="pyarrow", index=False))
 
     def to_trace(self, path: str | Path, torch_trace: str | Path | None = None) -> None:
         """Write the events as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
@@ -665,118 +496,7 @@ class Profile:
             ProfileFormatError: ``torch_trace`` is no such trace.
             ProfileFileError: a file cannot be read or written.
         """
-        if not len(self.events):
-            raise NoProfileError(
-                "The profile has no events, so there is no trace. Record with the depth "
-                'events: --udf-profile=events, or patched(..., profile="events").'
-            )
-        trace: dict[str, Any] = {"displayTimeUnit": "ms", "traceEvents": []}
-        # Doubles hold UTC in microseconds only to a quarter of one.
-        trace["baseTimeNanoseconds"] = int(self.events["start_ns"][0]) // 10**9 * 10**9
-        if torch_trace is not None:
-            trace = _torch_trace(Path(torch_trace))
-        base = int(trace["baseTimeNanoseconds"])
-        trace["traceEvents"] = [*trace["traceEvents"], *self._spans(base)]
-        text = json.dumps(trace)
-        write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
-
-    def _spans(self, base_ns: int) -> list[dict[str, Any]]:
-        names = {n: self._texts(n, self.events) for n in ("function", "dtype", "stage")}
-        names |= {n: self._texts(n, self.events) for n in ("operator", "module")}
-        spans = []
-        for i, event in enumerate(self.events):
-            process = self.processes[int(event["process"])]
-            start, end = int(event["start_ns"]), int(event["end_ns"])
-            low_high = {
-                f"{side} {limit}": value_text(float(event[f"{side}_{limit}"]))
-                for side in ("in", "out")
-                if event[f"{side}_min"] <= event[f"{side}_max"]
-                for limit in ("min", "max")
-            }
-            flags = [
-                flag.replace("_", " ")
-                for bit, flag in enumerate(layout.EVENT_FLAGS)
-                if int(event["flags"]) >> bit & 1
-            ]
-            spans.append(
-                {
-                    "ph": "X",
-                    "cat": "udf",
-                    "name": names["function"][i],
-                    "pid": int(process.get("pid", 0)),
-                    "tid": int(event["thread"]),
-                    "ts": (start - base_ns) / 1000,
-                    "dur": (end - start) / 1000,
-                    "args": {
-                        **{n: names[n][i] for n in ("operator", "module", "stage", "dtype")},
-                        "elements": int(event["elements"]),
-                        **low_high,
-                        **({"special values": ", ".join(flags)} if flags else {}),
-                    },
-                }
-            )
-        return spans
-
-
-def _torch_trace(path: Path) -> dict[str, Any]:
-    try:
-        trace = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ProfileFileError(f"Cannot read {path}: {error.strerror or error}.") from error
-    except ValueError:
-        trace = None
-    if (
-        not isinstance(trace, dict)
-        or not isinstance(trace.get("traceEvents"), list)
-        or not isinstance(trace.get("baseTimeNanoseconds"), int)
-    ):
-        raise ProfileFormatError(
-            f"{path} is no trace of torch.profiler: it lacks traceEvents or "
-            "baseTimeNanoseconds. Write one with profiler.export_chrome_trace(...)."
-        )
-    return trace
-
-
-def columns(lines: Sequence[Sequence[str]], left: set[int]) -> str:
-    """Return lines as a table, the first one underlined; columns not in ``left`` end flush."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    texts = []
-    for line in lines:
-        cells = [
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        texts.append("  ".join(cells).rstrip())
-    return "\n".join([texts[0], "-" * max(map(len, texts)), *texts[1:]])
-
-
-def _package(name: str, what: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise PackageMissingError(
-            f"{what} needs the package {name}, which cannot be imported ({error}). Install it: "
-            f"pip install 'pytest_udftorch[profile]', or pip install {name}."
-        ) from error
-
-
-def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:
-    """Write a file through ``write``; its folder is made if there is none.
-
-    Raises:
-        ProfileFileError: the system refuses.
-    """
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path)
-    except OSError as error:
-        raise ProfileFileError(
-            f"Cannot write {path}: {error.strerror or error}. Choose another place."
-        ) from error
-
-
-# Several -----------------------------------------------------------------------------
+        export.trace(self, path, torch_trace)
 
 
 def merge(profiles: Iterable[Profile]) -> Profile:
@@ -801,7 +521,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
                 )
     if len(given) == 1:
         return first
-    rename = _Renamer()
+    rename = Renamer()
     processes: list[Mapping[str, Any]] = []
     events = []
     # Names of functions first: their ids have 16 bits.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -181,3 +181,20 @@ class StringTable:
     def as_dict(self) -> dict[int, str]:
         """Return id -> string."""
         return {number: text for text, number in self.items()}
+
+
+class Renamer:
+    """Puts records that name strings of several tables over to one table."""
+
+    def __init__(self) -> None:
+        self.table = StringTable()
+
+    def __call__(self, rows: Records, strings: Mapping[int, str]) -> Records:
+        """Return a copy of rows whose ids belong to ``strings``, with ids of ``table``."""
+        rows = rows.copy()
+        for name in ("function", "operator", "module"):
+            if name in (rows.dtype.names or ()):
+                old, where = np.unique(rows[name], return_inverse=True)
+                new = np.array([self.table.id(strings[int(n)]) for n in old], np.uint64)
+                rows[name] = new[where] if len(rows) else 0
+        return rows

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time inside a model: by hooks, by subtraction, by the profiler, and what each costs.
 
 The four methods of the thesis "Evaluating the PyTorch Compiler in the Vision Domain":
@@ -6,8 +7,8 @@ end to end (``SyncTimer`` alone), layer timing (:func:`layer_times`), layer subt
 :func:`instrument_overhead` measures what the instruments themselves cost (its Figure 5.7).
 
 They work on any ``nn.Module`` that runs in Python: a layer is a call of a module that calls
-no other one. What they cannot see is said in the report: work done outside of any layer, layers
-never called, and compiled or scripted regions, whose inside hooks do not reach.
+no other one. The report says what they cannot see: work done outside of any layer, layers
+that are never called, and the inside of compiled or scripted regions, which hooks do not reach.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ _COMPILED: Final = "a region of torch.compile"
 
 
 class PairInputError(UdfError):
-    """Model and inputs that cannot be run, or not in several forms; says what to give instead."""
+    """Model and inputs that cannot be run, or not in several forms; says what to give."""
 
 
 class NoLayerError(UdfError):
@@ -339,13 +340,13 @@ def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
     """Return positional arguments, of which a tensor alone is the only one.
 
     Raises:
-        PairInputError: the model is no module, or the inputs are no sequence of arguments.
+        PairInputError: the model is not a module, or the inputs are not a sequence of arguments.
     """
     if not isinstance(model, nn.Module):
         found = "the class" if isinstance(model, type) else f"a {type(model).__name__}"
         raise PairInputError(
             f"The model is {found} {getattr(model, '__name__', '')}".rstrip()
-            + ", no nn.Module. Give an instance; a function needs a module that calls it."
+            + ", not an nn.Module. Give an instance; a function needs a module that calls it."
         )
     if isinstance(inputs, Mapping):
         raise PairInputError(
@@ -486,7 +487,7 @@ def layer_times(
     On Ctrl-C the complete runs are returned, with a note.
 
     Raises:
-        PairInputError: no module, or inputs that are no arguments.
+        PairInputError: the model is not a module, or the inputs are not arguments.
         TimerOptionError: options that make no measurement.
         NoLayerError: see :func:`find_layers`; or other layers in another pass.
         KeyboardInterrupt: on Ctrl-C before the first run was complete.

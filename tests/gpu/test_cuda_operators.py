@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.compiled.triton import stock_libdevice
-from pytest_udftorch.cuda.operators import BARE, POINTWISE, overloads
+from pytest_udftorch.cuda.table import BARE, POINTWISE, overloads
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
     SwapMismatchError,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pytest_udftorch.cuda.operators import BARE
+from pytest_udftorch.cuda.table import BARE
 from pytest_udftorch.errors import CudaGraphCaptureError
 from pytest_udftorch.records import layout as fields
 from pytest_udftorch.session.session import patched

@@ -1,4 +1,4 @@
-"""Runs the counting code of ``cuda_kernels`` on the CPU, in Triton's interpreter.
+"""Runs the counting code of ``kernels`` on the CPU, in Triton's interpreter.
 
     python counting_probe.py CASES OUT
 

@@ -15,9 +15,10 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch.cuda import counters as cuda_counters
-from pytest_udftorch.cuda import operators as cuda_operators
-from pytest_udftorch.cuda.counters import CALLS, LINES, Counters, Row, counters
+from pytest_udftorch.cuda import table
+from pytest_udftorch.cuda.counters import Counters, Row, counters
 from pytest_udftorch.errors import ProfileDamagedError
+from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.native.runtime import runtime
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, add_cells
@@ -162,40 +163,108 @@ def test_every_float_comes_back_from_its_place_in_the_order():
     assert (np.diff(values[order].astype(np.float64)) >= 0).all()
 
 
-def test_a_row_knows_the_functions_of_its_kernel():
-    """``CALLS`` against the source of the kernels: functions, slots, and how often."""
+#: What each formula and each kernel over rows calls, slot by slot: the function, how often on
+#: each element, and whether on each line instead.
+CALLS = {
+    **{name: [(name, 1, False)] for name in FUNCTIONS},
+    "sigmoid": [("exp", 1, False)],
+    "silu": [("exp", 1, False)],
+    "reciprocal": [],
+    "elu": [("expm1", 1, False)],
+    "elu_of_ones": [("expm1", 1, False)],
+    "celu": [("expm1", 1, False)],
+    "gelu_erf": [("erf", 1, False)],
+    "gelu_tanh": [("tanh", 1, False)],
+    "softplus": [("exp", 1, False), ("log1p", 1, False)],
+    "mish": [("exp", 1, False), ("log1p", 1, False), ("tanh", 1, False)],
+    "logsigmoid": [("exp", 1, False), ("log1p", 1, False)],
+    "silu_backward": [("exp", 1, False)],
+    "elu_backward_input": [("exp", 1, False)],
+    "elu_backward_result": [],
+    "gelu_backward_erf": [("erf", 1, False), ("exp", 1, False)],
+    "gelu_backward_tanh": [("tanh", 1, False)],
+    "softplus_backward": [("exp", 1, False)],
+    "mish_backward": [("exp", 2, False), ("log1p", 1, False), ("tanh", 1, False)],
+    "logsigmoid_backward": [("exp", 1, False)],
+    "softmax_rows": [("exp", 1, False)],
+    "log_softmax_rows": [("exp", 1, False), ("log", 1, True)],
+    "softmax_tiles": [("exp", 2, False)],
+    "log_softmax_tiles": [("exp", 1, False), ("log", 1, True)],
+    "log_softmax_backward_rows": [("exp", 1, False)],
+    "log_softmax_backward_tiles": [("exp", 1, False)],
+}
+
+
+@pytest.mark.parametrize("kernel", CALLS)
+def test_a_row_knows_the_functions_of_its_kernel(kernel):
+    found = [(c.function, c.times, c.per_line) for c in table.calls(kernel)]
+    assert found == CALLS[kernel]
+
+
+def test_every_formula_and_kernel_of_an_operator_has_a_row_and_is_compiled():
+    from pytest_udftorch.cuda import kernels as cuda_kernels
+
+    used = {kernel for op in table.OPERATORS for kernel in op.kernels}
+    assert used | {"reciprocal", "celu"} == set(CALLS)
+    for formula in table.FORMULAS:
+        assert getattr(cuda_kernels, formula).fn.__code__ is table.FORMULAS[formula].__code__
+    for kernel in used - set(table.FORMULAS):
+        assert hasattr(cuda_kernels, kernel.removeprefix("log_")) or hasattr(cuda_kernels, kernel)
+
+
+def test_kernels_over_rows_call_what_the_table_states():
+    """One kernel is softmax and log_softmax; only the former has a second pass over exp."""
     from pytest_udftorch.cuda import kernels as cuda_kernels
 
     tree = ast.parse(inspect.getsource(cuda_kernels))
-    known = {f"_{name}" for name in cuda_counters.FUNCTIONS}
     for function in tree.body:
-        if not isinstance(function, ast.FunctionDef) or function.name not in CALLS:
-            continue
-        found: dict[int, list[str]] = {}
-        for node in ast.walk(function):
-            name = getattr(getattr(node, "func", None), "id", "").removesuffix("_by_two")
-            if isinstance(node, ast.Call) and name in known:
-                arity = cuda_counters.FUNCTIONS[name[1:]].arity
-                seen, *slot = node.args[arity:]
-                assert isinstance(seen, ast.Name | ast.Tuple), function.name
-                at = slot[0].value if slot else 0
-                found.setdefault(at, []).append(name[1:])
-        if function.name.endswith(("_rows", "_tiles")):
-            # One kernel for softmax and log_softmax, of which the latter has no second pass.
-            assert {f for names in found.values() for f in names} == {"exp"}
-            continue
-        stated = [(name, times) for name, times, _ in CALLS[function.name]]
-        assert [(found[i][0], len(found[i])) for i in sorted(found)] == stated, function.name
-        assert all(len(set(names)) == 1 for names in found.values())
+        if isinstance(function, ast.FunctionDef) and function.name.endswith(("_rows", "_tiles")):
+            names = [n.func.id for n in ast.walk(function)
+                     if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]  # fmt: skip
+            exps = [call.times for call in table.calls(function.name) if call.function == "exp"]
+            assert [names.count("_exp")] == exps, function.name
+            assert not {f"_{name}" for name in FUNCTIONS if name != "exp"} & set(names)
 
 
-def test_every_formula_of_an_operator_has_a_row():
-    for op in cuda_operators.POINTWISE:
-        scalars = {"softplus_backward": (1, 20), "elu_backward": (1, 1, 1, True)}
-        formula, *_ = op.formula(*scalars.get(op.name, ()))
-        assert formula in CALLS
-        assert {name for name, _, _ in CALLS[formula]} <= op.needs
-    assert [c for c in CALLS["log_softmax_rows"] if c[2] == LINES] == [("log", 1, LINES)]
+def test_an_operator_takes_only_formulas_that_it_names():
+    scalars = {"softplus_backward": [(1, 20)], "elu": [(), (2,)],
+               "elu_backward": [(1, 1, 1, True), (1, 1, 1, False)]}  # fmt: skip
+    for op in table.POINTWISE:
+        calls = [op.formula(*given)[0] for given in scalars.get(op.name, [()])]
+        if op.name.startswith("gelu"):
+            calls += [op.formula(approximate="tanh")[0]]
+        assert set(calls) == set(op.kernels), op.name
+
+
+@pytest.mark.parametrize(
+    ("applied", "stock"),
+    [
+        (("sigmoid", 0, 0, 0), torch.sigmoid),
+        (("reciprocal", 0, 0, 0), torch.reciprocal),
+        (("softplus", 1.3, 5, 0), lambda x: F.softplus(x, 1.3, 5)),
+        (("celu", 3, 1 / 3, 0), lambda x: F.celu(x, 3.0)),
+        (("gelu_tanh", 0, 0, 0), lambda x: F.gelu(x, approximate="tanh")),
+        (("logsigmoid", 0, 0, 0), F.logsigmoid),
+    ],
+)
+def test_a_formula_evaluated_is_the_operator(applied, stock):
+    class Ops:
+        truediv, le, gt, fma = (
+            torch.div,
+            torch.le,
+            torch.gt,
+            staticmethod(lambda a, b, c: a * b + c),
+        )
+
+        def __getattr__(self, name):
+            return getattr(torch, name)
+
+    x = torch.linspace(-8, 8, 1001, dtype=torch.float64)
+    x = x[x != 0]
+    got = table.evaluate(applied, Ops(), lambda v: torch.tensor(v, dtype=torch.float64), x)
+    torch.testing.assert_close(got, stock(x), rtol=1e-14, atol=1e-15)
+    wrong = table.evaluate(applied, Ops(), lambda v: torch.tensor(v * 1.01 + 0.01), x)
+    assert not torch.allclose(wrong, stock(x), rtol=1e-14, atol=1e-15)
 
 
 # Where a thread is ------------------------------------------------------------------------

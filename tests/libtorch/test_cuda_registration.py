@@ -9,10 +9,11 @@ import re
 import pytest
 import torch
 
-from pytest_udftorch.compiled.follower import Active
-from pytest_udftorch.cuda import operators as cuda_operators
-from pytest_udftorch.cuda.operators import _State, overloads
+from pytest_udftorch.cuda.launcher import Launcher
+from pytest_udftorch.cuda.operators import CudaOperators, Registration, kernels
+from pytest_udftorch.cuda.table import OPERATORS, overloads
 from pytest_udftorch.overrides import dispatcher
+from pytest_udftorch.overrides.active import Active
 from pytest_udftorch.overrides.dispatcher import PythonOverride, Role, Spec
 
 triton = pytest.importorskip("triton")
@@ -43,7 +44,7 @@ def test_operators_are_overridden_and_given_back():
     assert "sin" not in names
     before = {name: kernel(name) for name in (*names, "sin")}
     assert "RegisterCUDA" in before["exp"]
-    state = _State(Chosen("exp expm1 log pow erf"))
+    state = Registration(Chosen("exp expm1 log pow erf"))
     state.register()
     try:
         for name in names:
@@ -60,7 +61,7 @@ def test_an_operator_with_a_udf_of_its_own_is_left_to_it():
     mine = PythonOverride(spec, lambda x: x)
     stock = {name: kernel(name) for name in ("exp", "exp_")}
     dispatcher.overrides.push(mine, [mine])
-    state = _State(Chosen("exp"))
+    state = Registration(Chosen("exp"))
     try:
         with_udf = kernel("exp")
         assert with_udf != stock["exp"]
@@ -76,27 +77,27 @@ def test_an_operator_with_a_udf_of_its_own_is_left_to_it():
 @pytest.mark.parametrize("functions", ["exp", "log", "log1p", "pow", "sin erf", "tanh atan2"])
 def test_the_table_says_what_is_overridden(functions):
     chosen = frozenset(functions.split())
-    state = _State(Chosen(functions))
-    assert sorted(cuda_operators._kernels(state, chosen)) == overloads(chosen)
+    made = kernels(Launcher(Chosen(functions)), chosen)
+    assert sorted(made) == overloads(chosen)
 
 
 def test_every_overload_that_is_overridden_exists_for_cuda():
-    every = overloads(frozenset(f for op in cuda_operators.POINTWISE for f in op.needs))
+    every = overloads(frozenset(f for op in OPERATORS for f in op.functions))
     assert len(every) > 120
     for name in every:
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"), name
 
 
 @pytest.mark.skipif(torch.cuda.is_initialized(), reason="this process uses CUDA already")
-def test_nothing_is_registered_before_cuda_is_used(monkeypatch):
-    monkeypatch.setattr(cuda_operators, "_queued", False)
+def test_nothing_is_registered_before_cuda_is_used():
+    cuda_operators = CudaOperators()
     queue = torch.cuda._queued_calls
     queued = len(queue)
     stock = kernel("exp")
-    first = cuda_operators._set_operators(torch.cuda, Chosen("exp"))
+    first = cuda_operators.change(torch.cuda, Chosen("exp"))
     assert kernel("exp") == stock
     first()
-    second = cuda_operators._set_operators(torch.cuda, Chosen("exp"))
+    second = cuda_operators.change(torch.cuda, Chosen("exp"))
     (started,) = (call for call, _ in queue[queued:])
     started()
     assert kernel("exp") != stock
@@ -104,11 +105,16 @@ def test_nothing_is_registered_before_cuda_is_used(monkeypatch):
     assert kernel("exp") == stock
     started()
     assert kernel("exp") == stock
+    cuda_operators.change(torch.cuda, Chosen("exp"))
+    started()
+    assert kernel("exp") != stock
+    cuda_operators.reset()
+    assert kernel("exp") == stock
 
 
 def test_a_session_without_float32_functions_overrides_nothing():
     stock = kernel("exp")
-    restore = cuda_operators._set_operators(torch.cuda, Chosen(""))
+    restore = CudaOperators().change(torch.cuda, Chosen(""))
     assert kernel("exp") == stock
     restore()
 
@@ -248,9 +254,9 @@ def plain_function(name):
     from pytest_udftorch.cuda import kernels as cuda_kernels
 
     # Some functions branch after two elements, the others after four.
-    two = hasattr(cuda_kernels, f"_{name}_by_two")
+    two = f"_{name}_by_two" in cuda_kernels._OPERATIONS
     mapped, pack = (f"_{name}_by_two", 2) if two else (f"_{name}", 4)
-    inner = inspect.getclosurevars(getattr(cuda_kernels, mapped).fn).nonlocals["inner"]
+    inner = inspect.getclosurevars(cuda_kernels._OPERATIONS[mapped].fn).nonlocals["inner"]
     pack = tl.constexpr(pack)
 
     def whole(x):

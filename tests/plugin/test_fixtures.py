@@ -121,11 +121,11 @@ def test_fixtures_are_documented(suite):
     result = suite.run("--fixtures", "--udf-lib=./one")
     result.stdout.fnmatch_lines(
         [
-            "udf_session [[]session scope[]] -- *plugin.py:*",
-            "patched_libtorch -- *plugin.py:*",
-            "sync_timer [[]session scope[]] -- *plugin.py:*",
-            "model_pair [[]session scope[]] -- *plugin.py:*",
-            "oracle [[]session scope[]] -- *plugin.py:*",
+            "udf_session [[]session scope[]] -- *hooks.py:*",
+            "patched_libtorch -- *hooks.py:*",
+            "sync_timer [[]session scope[]] -- *hooks.py:*",
+            "model_pair [[]session scope[]] -- *hooks.py:*",
+            "oracle [[]session scope[]] -- *hooks.py:*",
         ]
     )
     # No test runs, so nothing is built.
@@ -175,7 +175,7 @@ def test_cuda_asked_for_and_absent_skips_with_the_reason(suite, monkeypatch):
         def test_oracle(oracle): oracle(MODEL(), X(), device="cuda")
 
         def test_mistakes_are_no_skips(sync_timer):
-            with pytest.raises(UdfError, match="names no device"):
+            with pytest.raises(UdfError, match="is not a device"):
                 sync_timer("cude")
             with pytest.raises(UdfError, match="no option 'round'"):
                 sync_timer(round=3)

@@ -18,8 +18,8 @@ from pytest_udftorch.errors import (
     ProfileFormatError,
     ProfileMismatchError,
 )
-from pytest_udftorch.profile import aggregate as profile
-from pytest_udftorch.profile.aggregate import Profile, load_all, merge
+from pytest_udftorch.profile.aggregate import IDENTITY, KINDS, Profile, load_all, merge
+from pytest_udftorch.profile.text import share_text, time_text, value_text
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout
 
@@ -60,7 +60,7 @@ def test_rows_are_what_numpy_counts_over_all_values():
     assert (single.calls, single.elements, single.operator_calls) == (2, 14, 3)
     assert single.limits("in") == (-3, np.inf)
     assert single.limits("out") == (np.exp(np.float32(-3)), np.inf)
-    special = {k: (single.special("in", k), single.special("out", k)) for k in profile.KINDS}
+    special = {k: (single.special("in", k), single.special("out", k)) for k in KINDS}
     assert special == {"zero": (2, 0), "subnormal": (2, 0), "inf": (2, 4), "nan": (2, 2)}
     assert not single.made("inf")  # the block had an infinity already
     assert double.elements == 2
@@ -135,7 +135,7 @@ def test_merging_changes_nothing_of_the_parts(one):
 
 
 def test_merge_refuses_what_does_not_belong_together(one, recorder):
-    for key in profile.IDENTITY:
+    for key in IDENTITY:
         other = from_recorder(recorder, **{key: "other"})
         with pytest.raises(ProfileMismatchError, match=rf"differ in {key} \("):
             merge([one, other])
@@ -232,7 +232,7 @@ def test_a_row_of_nothing_but_nans_has_no_range():
      (float("inf"), "inf"), (None, "-")],
 )  # fmt: skip
 def test_values_as_text(value, text):
-    assert profile.value_text(value) == text
+    assert value_text(value) == text
 
 
 @pytest.mark.parametrize(
@@ -241,14 +241,14 @@ def test_values_as_text(value, text):
      (4.2e12, "4,200 s"), (999.9e3, "1 ms")],
 )  # fmt: skip
 def test_times_as_text(time_ns, text):
-    assert profile.time_text(time_ns) == text
+    assert time_text(time_ns) == text
 
 
 def test_shares_as_text():
-    assert profile.share_text(1, 3) == "33.3 %"
-    assert profile.share_text(1, 10_000) == "< 0.1 %"
-    assert profile.share_text(0, 3) == "0.0 %"
-    assert profile.share_text(1, 0) == "-"
+    assert share_text(1, 3) == "33.3 %"
+    assert share_text(1, 10_000) == "< 0.1 %"
+    assert share_text(0, 3) == "0.0 %"
+    assert share_text(1, 0) == "-"
 
 
 # Files -------------------------------------------------------------------------------

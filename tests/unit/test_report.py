@@ -14,7 +14,7 @@ from observed import META, Recorder, net
 from benches.render import browser
 from pytest_udftorch import cli
 from pytest_udftorch.errors import NoProfileError
-from pytest_udftorch.profile import report
+from pytest_udftorch.profile import ranges, report
 from pytest_udftorch.profile.aggregate import Profile, load_all
 
 HOSTILE = '<script>document.title="taken"</script>&amp;"\'<img src=x onerror=alert(1)>'
@@ -113,21 +113,21 @@ def row_of(values, function="exp"):
 
 def test_headroom():
     f32 = np.float32
-    assert report.headroom(row_of(np.array([0.5, 80], f32))) == pytest.approx(
+    assert ranges.headroom(row_of(np.array([0.5, 80], f32))) == pytest.approx(
         128 - 80 / np.log(2), abs=1e-3
     )
-    assert report.headroom(row_of(np.array([89], f32))) == 0  # it overflowed
-    assert report.headroom(row_of(np.array([-(2.0**100)], f32))) == 28
-    assert report.headroom(row_of(np.array([2.0**100]))) == 0  # float64: exp(2^100)
-    assert report.headroom(row_of(np.array([-(2.0**100)]))) == 1024 - 100
+    assert ranges.headroom(row_of(np.array([89], f32))) == 0  # it overflowed
+    assert ranges.headroom(row_of(np.array([-(2.0**100)], f32))) == 28
+    assert ranges.headroom(row_of(np.array([2.0**100]))) == 0  # float64: exp(2^100)
+    assert ranges.headroom(row_of(np.array([-(2.0**100)]))) == 1024 - 100
 
 
 def test_what_half_could_not_hold():
     # Two values of four are beyond 65,504 (2^17 and exp(12)), one below 2^-14 (2^-20).
     values = np.array([2.0**-20, 12], np.float32)
-    high, low = report.half_shares(row_of(values))
+    high, low = ranges.half_shares(row_of(values))
     assert (high, low) == (0.25, 0.25)
-    assert report.half_shares(row_of(np.array([np.nan], np.float32))) is None
+    assert ranges.half_shares(row_of(np.array([np.nan], np.float32))) is None
 
 
 def test_terminal(profiles):

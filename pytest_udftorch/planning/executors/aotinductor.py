@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AOTInductor: the model exported, compiled ahead of time, and loaded as a package."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A function jitted by XLA, from torchax's translation of torch's operators to JAX."""
 
 from __future__ import annotations

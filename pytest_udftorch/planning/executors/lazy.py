@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lazy tensors, on the TorchScript backend; CPU only."""
 
 from __future__ import annotations

@@ -1,0 +1,200 @@
+"""Launching Triton kernels for the operators of CUDA, and what all of them ask of tensors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from pytest_udftorch import compat
+from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.overrides.active import Active
+
+#: Options of all kernels; see ``kernels``.
+_OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
+
+
+class Launcher:
+    """Launches the kernels of one set of active functions.
+
+    Attributes:
+        active: the functions.
+        counted: those that a profiled session counts.
+
+    Args:
+        active: the functions.
+        check: called with this object before its first launch outside of a CUDA graph's capture.
+    """
+
+    def __init__(self, active: Active, check: Callable[[Launcher], None] | None = None) -> None:
+        self.active = active
+        self.counted = frozenset(
+            name
+            for part in active.parts
+            if part.build.profiled
+            for name, dtype in part.functions
+            if dtype == "float32"
+        )
+        #: Returns the index of the current GPU.
+        self.current_device: Any = None
+        self._stream: Any = None
+        self._launchers: dict[Any, Any] = {}
+        self._check = check
+        self._checked = self._checking = False
+        self._wanted: dict[str, frozenset[str]] = {}
+        self._rows: Any = None  # the module counters, which imports numpy, where it is needed
+        self._hooks: Any = None
+
+    def prepare(self) -> None:
+        """Get ready for launches; CUDA is in use."""
+        import torch
+
+        self.current_device = compat.current_device()
+        self._stream = compat.current_stream()
+        if self.counted:
+            from pytest_udftorch.cuda import counters
+
+            self._rows = counters
+            counters.counters.prepare(torch.cuda.current_device())
+
+    def row(self, device: int, kernel: str, operator: str) -> Any:
+        """Return the row of ``counters`` that a launch counts in, or None.
+
+        Args:
+            device: index of the current GPU.
+            kernel: a formula of ``table``, or a kernel over rows.
+            operator: ATen's name without ``aten::``.
+        """
+        if self._rows is None or not self._rows.counters.active or self._checking:
+            return None
+        wanted = self._wanted.get(kernel)
+        if wanted is None:
+            wanted = self._wanted[kernel] = self._rows.layout(kernel, self.counted)
+        return self._rows.counters.row(device, kernel, wanted, operator) if wanted else None
+
+    def launch(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
+               constants: dict[str, Any], warps: int, registers: int = 0) -> None:  # fmt: skip
+        """Launch a kernel of ``kernels`` on the current device and stream.
+
+        Args:
+            key: of all that Triton specialises this kernel on.
+            kernel: its name.
+            grid: how many programs.
+            arguments: in order.
+            constants: compile-time arguments by name, in order; ``F`` by its name.
+            warps: of a program.
+            registers: the most that a thread may have, or 0.
+        """
+        try:
+            run, fixed, rest = self._launchers[key]
+        except KeyError:
+            if not self._checked:
+                self._check_once()
+            self._compile(key, kernel, grid, arguments, constants, warps, registers)
+            return
+        # As triton.runtime.jit launches a kernel that it has found in its cache.
+        hooks = self._hooks
+        enter = hooks.launch_enter_hook
+        stream = self._stream(self.current_device())
+        compiled, function, packed = fixed
+        metadata = (
+            None
+            if enter is None
+            else compiled.launch_metadata((grid, 1, 1), stream, *arguments, *rest)
+        )
+        run(grid, 1, 1, stream, function, packed, metadata, enter, hooks.launch_exit_hook,
+            *arguments, *rest)  # fmt: skip
+
+    def _compile(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
+                 constants: dict[str, Any], warps: int, registers: int) -> None:  # fmt: skip
+        try:
+            import triton
+        except ImportError as error:
+            raise LibdeviceError(
+                "A session swaps functions of CUDA operators by Triton kernels, and triton "
+                f"cannot be imported: {error}. Install it (pip install triton), or leave CUDA "
+                "tensors out of the session."
+            ) from error
+
+        from pytest_udftorch.cuda import kernels
+
+        self._hooks = triton.knobs.runtime
+        rest = tuple(getattr(kernels, v) if k == "F" else v for k, v in constants.items())
+        jit = getattr(kernels, kernel)
+        options = {**_OPTIONS, "maxnreg": registers} if registers else _OPTIONS
+        compiled = jit[(grid,)](*arguments, *rest, num_warps=warps, **options)
+        fixed = compiled, compiled.function, compiled.packed_metadata
+        self._launchers[key] = compiled.run, fixed, rest
+
+    def _check_once(self) -> None:
+        """Run the check, unless a capture of a CUDA graph is running."""
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            return  # A capture cannot wait for a result.
+        self._checked = self._checking = True
+        try:
+            if self._check is not None:
+                self._check(self)
+        except BaseException:
+            self._checked = False
+            raise
+        finally:
+            self._checking = False
+
+
+# What the kernels ask of tensors --------------------------------------------------------
+
+
+def stock_kernel(name: str) -> Callable[..., Any]:
+    """Return the kernel that ATen has for an overload on CUDA."""
+    kernel: Callable[..., Any] = compat.stock_kernel(f"aten::{name}", "CUDA")
+    return kernel
+
+
+def handled() -> frozenset[Any]:
+    """Return the dtypes that the kernels compute."""
+    import torch
+
+    return frozenset((torch.float32, torch.bfloat16, torch.float16))
+
+
+def is_dense(tensor: Any) -> bool:
+    """Return whether the elements fill their memory, each once, in any order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def alike(tensors: Sequence[Any]) -> bool:
+    """Return whether tensors are dense and alike in dtype, device, shape and strides."""
+    first = tensors[0]
+    for other in tensors[1:]:
+        if (
+            other.dtype != first.dtype
+            or other.device != first.device
+            or other.shape != first.shape
+            or other.stride() != first.stride()
+        ):
+            return False
+    return is_dense(first)
+
+
+def may_share(a: Any, b: Any) -> bool:
+    """Return whether a write to one CUDA tensor may change the other."""
+    return bool(a.is_cuda and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+
+
+@contextlib.contextmanager
+def on_device(device: Any) -> Iterator[None]:
+    """Make a GPU the current one."""
+    import torch
+
+    with torch.cuda.device(device):
+        yield

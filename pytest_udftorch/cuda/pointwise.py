@@ -1,0 +1,312 @@
+"""Kernels for the dispatcher: operators that map elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pytest_udftorch.cuda.launcher import (
+    Launcher,
+    alike,
+    handled,
+    is_dense,
+    may_share,
+    on_device,
+    stock_kernel,
+)
+from pytest_udftorch.cuda.table import Applied, Operator, Pointwise, plain
+
+#: Elements of a program, of 4 warps, and the most registers of a thread (0: as many as the
+#: compiler takes), measured on an H200 with 2^26 elements; and for others.
+_SETTINGS: Final = {
+    "exp": (1024, 40),
+    "exp2": (1024, 40),
+    "expm1": (1024, 40),
+    "log": (1024, 48),
+    "log2": (1024, 48),
+    "log10": (1024, 48),
+    "log1p": (2048, 64),
+    "cos": (1024, 48),
+    "acos": (1024, 48),
+    "erf": (2048, 0),
+    "erfc": (2048, 0),
+    "tanh": (2048, 0),
+    "sigmoid": (2048, 64),
+    "elu_of_ones": (1024, 48),
+    "gelu_erf": (2048, 0),
+}
+_SETTING: Final = (1024, 0)
+_WARPS: Final = 4
+
+#: Of kernels that count, whose cost is one of each program more than of its elements.
+_COUNTING_SETTING: Final = (2048, 0)
+
+#: Below so many elements a GPU has more multiprocessors than there are large blocks.
+_FEW: Final = 1 << 18
+_FEW_SETTING: Final = (512, 0)
+
+
+def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any,
+               formula: Applied) -> None:  # fmt: skip
+    """Compute dense tensors of one dtype and the same strides for an operator."""
+    n = y.numel()
+    if n == 0:
+        return
+    index = y.get_device()
+    if index != launcher.current_device():
+        with on_device(y.device):
+            run_dense(launcher, operator, inputs, y, formula)
+        return
+    function, a, b, c = formula
+    address = y.data_ptr()
+    for x in inputs:
+        address |= x.data_ptr()
+    row = launcher.row(index, function, operator)
+    if n < _FEW:
+        block, registers = _FEW_SETTING
+    elif row is not None:
+        block, registers = _COUNTING_SETTING
+    else:
+        block, registers = _SETTINGS.get(function, _SETTING)
+    # Triton tells aligned pointers and 64-bit numbers from others.
+    key = (function, y.dtype, address & 15 == 0, n >= 2**31, index, block, row is None)
+    launcher.launch(
+        key, "unary" if len(inputs) == 1 else "binary", -(-n // block),
+        (*inputs, y, n, a, b, c, row), {"F": function, "BLOCK": block}, _WARPS, registers,
+    )  # fmt: skip
+
+
+def _overwrite(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any,
+               formula: Applied) -> None:  # fmt: skip
+    """Put the function's values where the stock operator has put its own.
+
+    Inputs of any dtype, strides and broadcastable shapes; ``y`` of any strides.
+    """
+    import torch
+
+    dtype = _common(inputs)
+    if dtype not in handled():
+        return
+    moved = [
+        x.to(device=y.device, dtype=dtype).expand(y.shape).contiguous() for x in inputs
+    ]  # fmt: skip
+    direct = y.dtype == dtype and y.is_contiguous()
+    result = y if direct else torch.empty(y.shape, dtype=dtype, device=y.device)
+    run_dense(launcher, operator, tuple(moved), result, formula)
+    if not direct:
+        y.copy_(result)
+
+
+def _common(inputs: tuple[Any, ...]) -> Any:
+    """Return the dtype that the stock operator computes in."""
+    import torch
+
+    dtype = inputs[0].dtype
+    if len(inputs) == 2:
+        dtype = torch.result_type(*inputs)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    return dtype
+
+
+def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[..., Any]]:
+    """Return overload -> kernel of an operator that maps elements."""
+    import torch
+
+    dtypes = handled()
+    stock = stock_kernel(op.functional)
+    scalars_at = [i for i in range(8) if i not in op.places]
+
+    def split(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Applied]:
+        tensors = tuple(args[i] for i in op.places)
+        return tensors, op.formula(*(args[i] for i in scalars_at if i < len(args)), **kwargs)
+
+    def functional(*args: Any, **kwargs: Any) -> Any:
+        tensors, formula = split(args, kwargs)
+        first = tensors[0]
+        if first.dtype in dtypes and alike(tensors):
+            y = torch.empty_like(first)
+            run_dense(launcher, op.name, tensors, y, formula)
+            return y
+        y = stock(*args, **kwargs)
+        _overwrite(launcher, op.name, tensors, y, formula)
+        return y
+
+    found: dict[str, Callable[..., Any]] = {op.functional: functional}
+    if len(op.places) == 1 and not op.has_scalars:
+        found[op.functional] = _short(launcher, op, stock)
+    if op.out is not None:
+        stock_out = stock_kernel(op.out[0])
+        out_name = op.out[1]
+
+        def into(*args: Any, **kwargs: Any) -> Any:
+            out = kwargs.pop(out_name)
+            tensors, formula = split(args, kwargs)
+            # The stock kernel judges the call; it must not spoil what we compute from.
+            kept = tuple(t.clone() if may_share(t, out) else t for t in tensors)
+            stock_out(*args, **kwargs, **{out_name: out})
+            _overwrite(launcher, op.name, kept, out, formula)
+            return out
+
+        def out_kernel(*args: Any, **kwargs: Any) -> Any:
+            out = kwargs[out_name]
+            tensors = tuple(args[i] for i in op.places)
+            if (
+                out.dtype in dtypes
+                and alike((out, *tensors))
+                and not any(may_share(t, out) for t in tensors)
+            ):
+                others = {k: v for k, v in kwargs.items() if k != out_name}
+                run_dense(launcher, op.name, tensors, out, split(args, others)[1])
+                return out
+            return into(*args, **kwargs)
+
+        found[op.out[0]] = out_kernel
+    if op.inplace:
+        stock_inplace = stock_kernel(op.inplace)
+
+        def inplace(*args: Any, **kwargs: Any) -> Any:
+            tensors, formula = split(args, kwargs)
+            x = tensors[0]
+            if (
+                x.dtype in dtypes
+                and alike(tensors)
+                and not any(may_share(t, x) for t in tensors[1:])
+            ):
+                run_dense(launcher, op.name, tensors, x, formula)
+                return x
+            kept = tuple(t.clone() for t in tensors)
+            stock_inplace(*args, **kwargs)
+            _overwrite(launcher, op.name, kept, x, formula)
+            return x
+
+        found[op.inplace] = inplace
+        if op.foreach:
+            found |= _foreach_kernels(found[op.functional], inplace, op.name)
+    return found
+
+
+def _short(launcher: Launcher, op: Pointwise, stock: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return the kernel of an operator without scalars; it is the shortest path to a launch."""
+    import torch
+
+    dtypes = handled()
+    formula = op.formula()
+    empty_like = torch.empty_like
+
+    def functional(x: Any) -> Any:
+        if x.dtype in dtypes and is_dense(x):
+            y = empty_like(x)
+            run_dense(launcher, op.name, (x,), y, formula)
+            return y
+        y = stock(x)
+        _overwrite(launcher, op.name, (x,), y, formula)
+        return y
+
+    return functional
+
+
+def _foreach_kernels(functional: Callable[..., Any], inplace: Callable[..., Any],
+                     name: str) -> dict[str, Callable[..., Any]]:  # fmt: skip
+    def several(tensors: Sequence[Any]) -> list[Any]:
+        return [functional(t) for t in tensors]
+
+    def several_inplace(tensors: Sequence[Any]) -> None:
+        for t in tensors:
+            inplace(t)
+
+    return {f"_foreach_{name}": several, f"_foreach_{name}_": several_inplace}
+
+
+def pow_scalar_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[..., Any]]:
+    """Return overload -> kernel of pow with a number.
+
+    Exponents that ATen computes without pow stay with it.
+
+    With a number as base, ATen would call pow with a tensor that Python cannot be given.
+    """
+    import torch
+
+    without_pow = frozenset((0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0))
+
+    def wrap(name: str) -> Callable[..., Any]:
+        stock = stock_kernel(name)
+
+        def kernel(x: Any, exponent: Any, **kwargs: Any) -> Any:
+            if isinstance(exponent, complex) or float(exponent) in without_pow:
+                return stock(x, exponent, **kwargs)
+            dtype = torch.result_type(x, exponent)
+            kept = x.to(dtype, copy=True) if name == "pow_.Scalar" or kwargs else x.to(dtype)
+            y = stock(x, exponent, **kwargs)
+            if dtype in handled():
+                pair = (kept, torch.full_like(kept, exponent))
+                _overwrite(launcher, op.name, pair, y, plain("pow"))
+            return y
+
+        return kernel
+
+    def of_number(base: Any, x: Any, **kwargs: Any) -> Any:
+        dtype = torch.result_type(base, x)
+        return torch.pow(torch.full((), base, dtype=dtype, device=x.device), x, **kwargs)
+
+    return {
+        **{n: wrap(n) for n in ("pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar")},
+        "pow.Scalar": of_number,
+        "pow.Scalar_out": of_number,
+    }
+
+
+def log_sigmoid_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[..., Any]]:
+    """Return overload -> kernel of log_sigmoid.
+
+    It returns a buffer besides, which CUDA leaves empty, and takes it back.
+    """
+    import torch
+
+    dtypes = handled()
+    formulas = dict(zip(("forward", "backward"), map(plain, op.kernels), strict=True))
+
+    def after(name: str, count: int, outputs: tuple[str, ...]) -> Callable[..., Any]:
+        stock = stock_kernel(name)
+        formula = formulas["forward" if count == 1 else "backward"]
+        operator = name.partition(".")[0]
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            inputs = tuple(args[:count])
+            if outputs:
+                inputs = tuple(
+                    t.clone() if any(may_share(t, kwargs[o]) for o in outputs) else t
+                    for t in inputs
+                )
+            result = stock(*args, **kwargs)
+            y = result[0] if isinstance(result, tuple) else result
+            _overwrite(launcher, operator, inputs, y, formula)
+            return result
+
+        return kernel
+
+    forward_after = after("log_sigmoid_forward", 1, ())
+    backward_after = after("log_sigmoid_backward", 2, ())
+
+    def forward(x: Any) -> Any:
+        if x.dtype not in dtypes or not is_dense(x):
+            return forward_after(x)
+        y = torch.empty_like(x)
+        run_dense(launcher, "log_sigmoid_forward", (x,), y, formulas["forward"])
+        return y, x.new_empty(0)
+
+    def backward(grad: Any, x: Any, buffer: Any) -> Any:
+        if x.dtype not in dtypes or not alike((grad, x)):
+            return backward_after(grad, x, buffer)
+        gx = torch.empty_like(grad)
+        run_dense(launcher, "log_sigmoid_backward", (grad, x), gx, formulas["backward"])
+        return gx
+
+    return {
+        "log_sigmoid_forward": forward,
+        "log_sigmoid_forward.output": after("log_sigmoid_forward.output", 1, ("output", "buffer")),
+        "log_sigmoid_backward": backward,
+        "log_sigmoid_backward.grad_input": after(
+            "log_sigmoid_backward.grad_input", 2, ("grad_input",)
+        ),
+    }

@@ -1,0 +1,328 @@
+"""The CUDA operators that a session can override: overloads, functions, formulas, what counts.
+
+``operators`` registers what stands here, ``counters`` counts the calls that the formulas make,
+and ``compiled.inductor`` gives Inductor the same formulas. Nothing here needs torch or Triton.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Final
+
+from pytest_udftorch.cuda import formulas
+from pytest_udftorch.library.symbols import FUNCTIONS
+
+#: Functions of one argument whose operator has the same name.
+BARE: Final = (
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh",
+    "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc",
+)  # fmt: skip
+
+#: The formulas by name.
+FORMULAS: Final[dict[str, FunctionType]] = {
+    name: value for name, value in vars(formulas).items() if isinstance(value, FunctionType)
+}
+
+#: A formula's name and its three scalars.
+Applied = tuple[str, float, float, float]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function that a kernel calls.
+
+    Attributes:
+        function: torch's name.
+        times: how often it is called on each element, or on each line.
+        per_line: it is called once for each row that the kernel sums up.
+    """
+
+    function: str
+    times: int = 1
+    per_line: bool = False
+
+
+_LOG_OF_SUM: Final = Call("log", per_line=True)
+
+#: Kernels over rows, which have no formula -> their calls in the order of the slots.
+_ROW_KERNELS: Final = {
+    "softmax_rows": (Call("exp"),),
+    "log_softmax_rows": (Call("exp"), _LOG_OF_SUM),
+    "softmax_tiles": (Call("exp", 2),),
+    "log_softmax_tiles": (Call("exp"), _LOG_OF_SUM),
+    "log_softmax_backward_rows": (Call("exp"),),
+    "log_softmax_backward_tiles": (Call("exp"),),
+}
+
+
+@functools.cache
+def _parsed() -> dict[str, ast.FunctionDef]:
+    tree = ast.parse(inspect.getsource(formulas))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def _called(node: ast.Call) -> str:
+    """Return what a call in a formula is of, without the underscore."""
+    assert isinstance(node.func, ast.Name)
+    return node.func.id.removeprefix("_").removesuffix("_by_two")
+
+
+@functools.cache
+def calls(kernel: str) -> tuple[Call, ...]:
+    """Return the functions that a formula or a kernel over rows calls, in the order of the slots.
+
+    Raises:
+        KeyError: there is neither.
+    """
+    if kernel in _ROW_KERNELS:
+        return _ROW_KERNELS[kernel]
+    slots: dict[int, list[str]] = {}
+    for node in ast.walk(_parsed()[kernel]):
+        if isinstance(node, ast.Call) and (name := _called(node)) in FUNCTIONS:
+            slot = node.args[FUNCTIONS[name].arity + 1 :]
+            slots.setdefault(ast.literal_eval(slot[0]) if slot else 0, []).append(name)
+    return tuple(Call(slots[at][0], len(slots[at])) for at in sorted(slots))
+
+
+# Scalars of the operators ------------------------------------------------------------------
+
+
+def _f32(value: Any) -> float:
+    return ctypes.c_float(float(value)).value
+
+
+def plain(formula: str) -> Applied:
+    """Return a formula without scalars."""
+    return formula, 0.0, 0.0, 0.0
+
+
+def _elu(alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Applied:
+    scalars = _f32(_f32(alpha) * _f32(scale)), _f32(scale), _f32(input_scale)
+    return "elu_of_ones" if scalars == (1.0, 1.0, 1.0) else "elu", *scalars
+
+
+def _elu_backward(alpha: Any, scale: Any, input_scale: Any, is_result: bool) -> Applied:
+    _, a, b, c = _elu(alpha, scale, input_scale)
+    return f"elu_backward_{'result' if is_result else 'input'}", a, b, c
+
+
+def _gelu(*, approximate: str = "none") -> Applied:
+    return plain({"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate])
+
+
+def _gelu_backward(*, approximate: str = "none") -> Applied:
+    return plain(f"gelu_backward_{'erf' if approximate == 'none' else approximate}")
+
+
+def _softplus(beta: Any = 1, threshold: Any = 20) -> Applied:
+    return "softplus", _f32(beta), _f32(threshold), 0.0
+
+
+def _softplus_backward(beta: Any, threshold: Any) -> Applied:
+    return "softplus_backward", _f32(beta), _f32(threshold), 0.0
+
+
+# The operators -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator of ATen's.
+
+    Attributes:
+        name: of the operator.
+        kernels: formulas, or kernels over rows, that its calls can take.
+        overloads: that are overridden.
+    """
+
+    name: str
+    kernels: tuple[str, ...]
+    overloads: tuple[str, ...]
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """The functions in it."""
+        return frozenset(call.function for kernel in self.kernels for call in calls(kernel))
+
+
+@dataclass(frozen=True)
+class Pointwise(Operator):
+    """An operator that maps elements.
+
+    Attributes:
+        functional: the overload that returns a new tensor.
+        out: the overload that writes into a tensor of the caller's, and that tensor's name;
+            None if there is none.
+        inplace: the overload that writes into its first tensor; empty if there is none.
+        foreach: whether it has operators on lists of tensors.
+        places: positions of the tensors among the arguments.
+        formula: from the operator's scalars to the formula.
+        has_scalars: whether it has any.
+    """
+
+    functional: str
+    out: tuple[str, str] | None
+    inplace: str
+    foreach: bool
+    places: tuple[int, ...]
+    formula: Callable[..., Applied]
+    has_scalars: bool
+
+
+def _pointwise(
+    name: str,
+    formula: Callable[..., Applied] | None = None,
+    *,
+    kernels: Sequence[str] = (),
+    places: tuple[int, ...] = (0,),
+    functional: str = "",
+    out: tuple[str, str] | None,
+    inplace: str = "",
+    foreach: bool = False,
+) -> Pointwise:
+    functional = functional or name
+    lists = (f"_foreach_{name}", f"_foreach_{name}_") if foreach else ()
+    overloads = (functional, inplace, out[0] if out else "", *lists)
+    return Pointwise(
+        name, tuple(kernels) or (name,), tuple(filter(None, overloads)), functional, out, inplace,
+        foreach, places, formula or functools.partial(plain, name), formula is not None,
+    )  # fmt: skip
+
+
+def _unary(name: str, *args: Any, inplace: bool = True, **options: Any) -> Pointwise:
+    inplace_name = f"{name}_" if inplace else ""
+    return _pointwise(name, *args, out=(f"{name}.out", "out"), inplace=inplace_name, **options)
+
+
+def _binary(name: str) -> Pointwise:
+    return _pointwise(name, places=(0, 1), out=(f"{name}.out", "out"), inplace=f"{name}_")
+
+
+def _backward(name: str, *args: Any, places: tuple[int, ...] = (0, 1), **options: Any) -> Pointwise:
+    out = (f"{name}.grad_input", "grad_input")
+    return _pointwise(name, *args, **{"out": out, "places": places, **options})
+
+
+def _rows(name: str, kernel: str) -> Operator:
+    return Operator(name, (f"{kernel}_rows", f"{kernel}_tiles"), (name, f"{name}.out"))
+
+
+POINTWISE: Final[tuple[Pointwise, ...]] = (
+    *(_unary(n, foreach=n not in ("exp2", "asinh", "acosh", "atanh")) for n in BARE),
+    _unary("sigmoid", foreach=True),
+    _unary("silu"),
+    _unary("elu", _elu, kernels=("elu", "elu_of_ones")),
+    _unary("gelu", _gelu, kernels=("gelu_erf", "gelu_tanh")),
+    _unary("softplus", _softplus, inplace=False),
+    _unary("mish"),
+    _backward("silu_backward"),
+    _backward("elu_backward", _elu_backward, places=(0, 5),
+              kernels=("elu_backward_input", "elu_backward_result")),
+    _backward("gelu_backward", _gelu_backward,
+              kernels=("gelu_backward_erf", "gelu_backward_tanh")),
+    _backward("softplus_backward", _softplus_backward),
+    _backward("mish_backward", out=None),
+    _binary("atan2"),
+    _binary("hypot"),
+    _pointwise("pow", places=(0, 1), functional="pow.Tensor_Tensor",
+               out=("pow.Tensor_Tensor_out", "out"), inplace="pow_.Tensor"),
+)  # fmt: skip
+
+#: What maps elements too, with a buffer besides.
+LOG_SIGMOID: Final = Operator(
+    "log_sigmoid",
+    ("logsigmoid", "logsigmoid_backward"),
+    ("log_sigmoid_forward", "log_sigmoid_forward.output", "log_sigmoid_backward",
+     "log_sigmoid_backward.grad_input"),
+)  # fmt: skip
+POW_OF_NUMBERS: Final = Operator(
+    "pow",
+    ("pow",),
+    ("pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar", "pow.Scalar", "pow.Scalar_out"),
+)
+SOFTMAX: Final = _rows("_softmax", "softmax")
+LOG_SOFTMAX: Final = _rows("_log_softmax", "log_softmax")
+LOG_SOFTMAX_BACKWARD: Final = _rows("_log_softmax_backward_data", "log_softmax_backward")
+
+OPERATORS: Final[tuple[Operator, ...]] = (
+    *POINTWISE, LOG_SIGMOID, POW_OF_NUMBERS, SOFTMAX, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD,
+)  # fmt: skip
+
+
+def reached() -> dict[str, frozenset[str]]:
+    """Return every overload of ATen's that can be overridden -> the functions it holds."""
+    return {overload: op.functions for op in OPERATORS for overload in op.overloads}
+
+
+def overloads(functions: frozenset[str]) -> list[str]:
+    """Return the names of ATen's overloads that a session of these functions overrides."""
+    return sorted(name for name, held in reached().items() if held & functions)
+
+
+# Formulas for compilers ----------------------------------------------------------------------
+
+#: Overload -> from a call's scalars to the formula that a compiler is to use, or None where its
+#: own code is kept. The scalars are those of the source: the compiler rounds them.
+COMPILED: Final[dict[str, Callable[..., Applied | None]]] = {
+    "aten::softplus": lambda beta=1.0, threshold=20.0: ("softplus", beta, threshold, 0.0),
+    "aten::celu": lambda alpha=1.0: ("celu", alpha, 1.0 / alpha, 0.0),
+    "aten::gelu": lambda approximate="none": plain("gelu_tanh") if approximate == "tanh" else None,
+}
+
+_OPERATIONS: Final = {
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.USub: "neg", ast.Gt: "gt", ast.LtE: "le",
+}  # fmt: skip
+_NAMED: Final = {"div": "truediv"}
+
+
+def evaluate(applied: Applied, ops: Any, number: Callable[[float], Any], x: Any) -> Any:
+    """Compute a formula of one tensor with the operations of another program.
+
+    Args:
+        applied: the formula and its scalars.
+        ops: has ``add``, ``mul``, ``where``, ``fma``, ``truediv``, and the functions by name.
+        number: makes a value of ``ops`` from a number.
+        x: a value of ``ops``.
+    """
+    name, *scalars = applied
+    function = _parsed()[name]
+    known = {"x": x}
+    numbers = dict(zip("abc", map(float, scalars), strict=True))
+
+    def value(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=float(constant)):
+                return number(constant)
+            case ast.Name(id=name) if name in numbers:
+                return number(numbers[name])
+            case ast.Name(id=name):
+                return known[name]
+            case ast.BinOp():
+                left = value(node.left)
+                return getattr(ops, _OPERATIONS[type(node.op)])(left, value(node.right))
+            case ast.UnaryOp():
+                return getattr(ops, _OPERATIONS[type(node.op)])(value(node.operand))
+            case ast.Compare(ops=[operator], comparators=[right]):
+                left = value(node.left)
+                return getattr(ops, _OPERATIONS[type(operator)])(left, value(right))
+            case ast.Call():
+                called = _called(node)
+                arity = FUNCTIONS[called].arity if called in FUNCTIONS else len(node.args)
+                # The last first: Inductor's caches hold code in this order.
+                given = [value(a) for a in reversed(node.args[:arity])]
+                return getattr(ops, _NAMED.get(called, called))(*reversed(given))
+        raise AssertionError(f"{name}: a formula has no {ast.unparse(node)}")
+
+    for statement in function.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=target)], value=found):
+                known[target] = value(found)
+            case ast.Return(value=ast.expr() as found):
+                return value(found)
+    raise AssertionError(f"{name} returns nothing")

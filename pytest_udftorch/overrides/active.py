@@ -1,0 +1,44 @@
+"""What open sessions ask of compilers and of eager CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pytest_udftorch.build.selection import Part
+
+#: What ``Active.id`` is while nothing is swapped.
+STOCK: Final = "stock"
+
+
+@dataclass(frozen=True)
+class Active:
+    """The functions and operators of the open sessions.
+
+    Attributes:
+        id: names the functions by content, and which operators are overridden; ``stock`` if
+            there are none.
+        parts: the builds the functions come from, and the forms asked for on GPUs.
+        operators: overridden overloads (``aten::log.out``), sorted. Compiled code calls them
+            through the dispatcher, so whose UDF is there makes no difference to it.
+    """
+
+    id: str = STOCK
+    parts: tuple[Part, ...] = ()
+    operators: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What must be the same for compiled code to be kept."""
+        return (self.id, *(part.cuda_form for part in self.parts))
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """Torch's names of the float32 functions."""
+        keys = (key for part in self.parts for key in part.functions)
+        return frozenset(name for name, dtype in keys if dtype == "float32")
+
+
+#: Changes an imported module and returns what puts it back.
+Change = Callable[[Any, Active], Callable[[], None]]

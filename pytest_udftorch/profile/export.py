@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles as plain data, DataFrames, traces and files. Pure functions of a profile."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pytest_udftorch.errors import (
+    NoProfileError,
+    PackageMissingError,
+    ProfileFileError,
+    ProfileFormatError,
+)
+from pytest_udftorch.profile.text import value_text
+from pytest_udftorch.records import file as record
+from pytest_udftorch.records import layout
+from pytest_udftorch.records.layout import Renamer
+
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.aggregate import Profile
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def cell_dict(cell: np.void) -> dict[str, Any]:
+    """Return the figures of a cell as plain data, without its key and histograms."""
+    found: dict[str, Any] = {"calls": int(cell["calls"]), "elements": int(cell["elements"])}
+    for side in ("in", "out"):
+        low, high = float(cell[f"{side}_min"]), float(cell[f"{side}_max"])
+        found[f"{side}_min"] = None if low > high else _number(low)
+        found[f"{side}_max"] = None if low > high else _number(high)
+        for name in layout.SPECIALS:
+            found[f"{side}_{name}"] = int(cell[f"{side}_{name}"])
+    for name in layout.FIRSTS:
+        found[name] = int(cell[name]) or None
+    found["time_ns"] = float(cell["time_ns"])
+    found["timed_elements"] = int(cell["timed_elements"])
+    return found
+
+
+def _histogram_dict(histogram: NDArray[np.uint64]) -> dict[str, dict[str, int]]:
+    return {
+        sign: {str(int(b) - layout.HIST_OFFSET): int(row[b]) for b in np.flatnonzero(row)}
+        for sign, row in zip("+-", histogram, strict=True)
+    }
+
+
+def _torch_trace(path: Path) -> dict[str, Any]:
+    try:
+        trace = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ProfileFileError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except ValueError:
+        trace = None
+    if (
+        not isinstance(trace, dict)
+        or not isinstance(trace.get("traceEvents"), list)
+        or not isinstance(trace.get("baseTimeNanoseconds"), int)
+    ):
+        raise ProfileFormatError(
+            f"{path} is no trace of torch.profiler: it lacks traceEvents or "
+            "baseTimeNanoseconds. Write one with profiler.export_chrome_trace(...)."
+        )
+    return trace
+
+
+def package(name: str, what: str) -> Any:
+    """Import an optional package that ``what`` needs.
+
+    Raises:
+        PackageMissingError: it cannot be imported.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise PackageMissingError(
+            f"{what} needs the package {name}, which cannot be imported ({error}). Install it: "
+            f"pip install 'pytest_udftorch[profile]', or pip install {name}."
+        ) from error
+
+
+def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:
+    """Write a file through ``write``; its folder is made if there is none.
+
+    Raises:
+        ProfileFileError: the system refuses.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+    except OSError as error:
+        raise ProfileFileError(
+            f"Cannot write {path}: {error.strerror or error}. Choose another place."
+        ) from error
+
+
+def plain(profile: Profile) -> dict[str, Any]:
+    """Return everything but the events as plain data, fit for JSON.
+
+    Infinities are the strings ``inf`` and ``-inf``; a range without values is None;
+    histograms map sign and exponent to a count, without zeros.
+    """
+    cells = []
+    names = {name: profile.texts(name, profile.cells) for name in layout.CELL_KEY}
+    for i, cell in enumerate(profile.cells):
+        cells.append(
+            {name: texts[i] for name, texts in names.items()}
+            | cell_dict(cell)
+            | {"hist_elements": int(cell["hist_elements"])}
+            | {f"hist_{s}": _histogram_dict(cell[f"hist_{s}"]) for s in ("in", "out")}
+        )
+    names = {name: profile.texts(name, profile.operators) for name in layout.OPERATOR_KEY}
+    operators = [
+        {name: texts[i] for name, texts in names.items()}
+        | {"calls": int(o["calls"]), "time_ns": float(o["time_ns"])}
+        for i, o in enumerate(profile.operators)
+    ]
+    return {
+        "processes": [dict(p) for p in profile.processes],
+        "cells": cells,
+        "operators": operators,
+        "events": len(profile.events),
+        **{k: v for k, v in profile.summary().items() if k in ("first", "notes")},
+    }
+
+
+def frame(profile: Profile, what: Literal["cells", "operators", "events"] = "cells") -> Any:
+    """Return a DataFrame with one row per cell, operator or event, without histograms.
+
+    Strings are categories. The range of a cell without values is NaN.
+
+    Raises:
+        PackageMissingError: pandas is not installed.
+    """
+    pandas = package("pandas", "A DataFrame")
+    rows = getattr(profile, what)
+    data: dict[str, Any] = {}
+    for name in rows.dtype.names:
+        if (name.startswith("hist_") and rows.dtype[name].shape) or name in ("pad", "process"):
+            continue
+        if name in layout.CELL_KEY:
+            data[name] = pandas.Categorical(profile.texts(name, rows))
+        else:
+            data[name] = rows[name]
+    table = pandas.DataFrame(data)
+    for side in ("in", "out"):
+        low, high = f"{side}_min", f"{side}_max"
+        if low in data:
+            table.loc[table[low] > table[high], [low, high]] = np.nan
+    if what == "events":
+        for bit, name in enumerate(layout.EVENT_FLAGS):
+            table[name] = (rows["flags"] >> bit & 1).astype(bool)
+        pids = np.array([int(p.get("pid", 0)) for p in profile.processes])
+        table["pid"] = pids[rows["process"]]
+        table = table.drop(columns="flags")
+    return table
+
+
+def save(profile: Profile, path: str | Path) -> None:
+    """Write one file that :meth:`load` reads back.
+
+    Raises:
+        ProfileFileBusyError, ProfileFileExistsError, ProfileFileError: as from
+            :class:`pytest_udftorch.record.ProfileWriter`.
+    """
+    table = Renamer()
+    cells, operators, events = (
+        table(rows, profile.strings) for rows in (profile.cells, profile.operators, profile.events)
+    )
+    meta = {
+        **profile.meta,
+        # The times are UTC already.
+        "clocks": {"monotonic_ns": 0, "realtime_ns": 0},
+        "processes": [dict(p) for p in profile.processes],
+    }
+    with record.ProfileWriter(Path(path), table.table, meta) as writer:
+        writer.cells(cells)
+        writer.operators(operators)
+        writer.events(events)
+        for note in profile.notes:
+            writer.mark(note=note)
+
+
+def trace(profile: Profile, path: str | Path, torch_trace: str | Path | None = None) -> None:
+    """Write the events as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+    Times are those of torch.profiler's ``export_chrome_trace``: microseconds of UTC
+    since ``baseTimeNanoseconds``. Each function's span lies on the line of its thread
+    within that of its operator.
+
+    Args:
+        profile: of the depth ``events``.
+        path: of the new file.
+        torch_trace: a file that torch.profiler wrote during the same run; its spans are
+            taken along, so that both are in one picture.
+
+    Raises:
+        NoProfileError: the profile has no events.
+        ProfileFormatError: ``torch_trace`` is no such trace.
+        ProfileFileError: a file cannot be read or written.
+    """
+    if not len(profile.events):
+        raise NoProfileError(
+            "The profile has no events, so there is no trace. Record with the depth "
+            'events: --udf-profile=events, or patched(..., profile="events").'
+        )
+    found: dict[str, Any] = {"displayTimeUnit": "ms", "traceEvents": []}
+    # Doubles hold UTC in microseconds only to a quarter of one.
+    found["baseTimeNanoseconds"] = int(profile.events["start_ns"][0]) // 10**9 * 10**9
+    if torch_trace is not None:
+        found = _torch_trace(Path(torch_trace))
+    base = int(found["baseTimeNanoseconds"])
+    found["traceEvents"] = [*found["traceEvents"], *_spans(profile, base)]
+    text = json.dumps(found)
+    write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def _spans(profile: Profile, base_ns: int) -> list[dict[str, Any]]:
+    names = {n: profile.texts(n, profile.events) for n in ("function", "dtype", "stage")}
+    names |= {n: profile.texts(n, profile.events) for n in ("operator", "module")}
+    spans = []
+    for i, event in enumerate(profile.events):
+        process = profile.processes[int(event["process"])]
+        start, end = int(event["start_ns"]), int(event["end_ns"])
+        low_high = {
+            f"{side} {limit}": value_text(float(event[f"{side}_{limit}"]))
+            for side in ("in", "out")
+            if event[f"{side}_min"] <= event[f"{side}_max"]
+            for limit in ("min", "max")
+        }
+        flags = [
+            flag.replace("_", " ")
+            for bit, flag in enumerate(layout.EVENT_FLAGS)
+            if int(event["flags"]) >> bit & 1
+        ]
+        spans.append(
+            {
+                "ph": "X",
+                "cat": "udf",
+                "name": names["function"][i],
+                "pid": int(process.get("pid", 0)),
+                "tid": int(event["thread"]),
+                "ts": (start - base_ns) / 1000,
+                "dur": (end - start) / 1000,
+                "args": {
+                    **{n: names[n][i] for n in ("operator", "module", "stage", "dtype")},
+                    "elements": int(event["elements"]),
+                    **low_high,
+                    **({"special values": ", ".join(flags)} if flags else {}),
+                },
+            }
+        )
+    return spans

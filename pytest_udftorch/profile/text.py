@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles, and the numbers in them, as text for a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.aggregate import Profile
+
+#: What a table can have one row for.
+GROUPS: Final = {
+    "function": ("function", "dtype", "device"),
+    "operator": ("operator", "device"),
+    "layer": ("module", "device"),
+    "stage": ("stage", "device"),
+}
+
+
+def value_text(value: float | None) -> str:
+    """Return a value of a function with four digits; a dash for None."""
+    if value is None:
+        return "-"
+    text = f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    return text.replace("nan", "NaN")
+
+
+def time_text(time_ns: float) -> str:
+    """Return a time with three digits and its unit."""
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        if time_ns >= 0.9995 * size:
+            scaled = time_ns / size
+            return f"{scaled:,.0f} {unit}" if scaled >= 999.5 else f"{scaled:.3g} {unit}"
+    return f"{time_ns:.3g} ns"
+
+
+def share_text(part: float, whole: float) -> str:
+    """Return a share in percent; a dash where there is no whole."""
+    if whole <= 0:
+        return "-"
+    percent = 100 * part / whole
+    return f"{percent:.1f} %" if percent >= 0.05 or not part else "< 0.1 %"
+
+
+_SUPERSCRIPTS: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_text(exponent: float) -> str:
+    """Return 2 to a rounded exponent as text."""
+    return "2" + str(math.floor(exponent + 0.5)).translate(_SUPERSCRIPTS)
+
+
+def typeset(text: str) -> str:
+    """Return a number with the signs of print: a true minus, and ∞."""
+    return text.replace("-", "−").replace("inf", "∞")
+
+
+def columns(lines: Sequence[Sequence[str]], left: set[int]) -> str:
+    """Return lines as a table, the first one underlined; columns not in ``left`` end flush."""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    texts = []
+    for line in lines:
+        cells = [
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        texts.append("  ".join(cells).rstrip())
+    return "\n".join([texts[0], "-" * max(map(len, texts)), *texts[1:]])
+
+
+def title_text(profile: Profile) -> str:
+    """Return one line: library, build, depth, processes."""
+    meta = profile.meta
+    parts = [f"{profile.label} {meta.get('version', '')}".strip()]
+    if meta.get("build_id"):
+        parts.append(f"build {meta['build_id']}")
+    parts += [str(meta[k]) for k in ("cpu_level",) if meta.get(k)]
+    if meta.get("torch"):
+        parts.append(f"torch {meta['torch']}")
+    if meta.get("depth"):
+        parts.append(f"depth {meta['depth']}")
+    processes = {(p.get("host"), p.get("pid")) for p in profile.processes}
+    if len(processes) > 1:
+        parts.append(f"{len(processes)} processes")
+    return ", ".join(parts)
+
+
+def table_text(profile: Profile, by: str = "function", top: int | None = None) -> str:
+    """Return a table for a terminal.
+
+    Args:
+        profile: what the rows are of.
+        by: ``function``, ``operator``, ``layer`` or ``stage``.
+        top: only so many rows, those with the most time, or elements if not timed.
+
+    Raises:
+        ValueError: for another ``by``.
+    """
+    if by not in GROUPS:
+        raise ValueError(f"by={by!r} is none of {', '.join(GROUPS)}.")
+    rows = profile.rows(*GROUPS[by])
+    timed = profile.time_ns > 0
+    rows.sort(key=lambda r: (-r.time_ns, -r.elements))
+    hidden = 0 if top is None else len(rows) - len(rows[:top])
+    rows = rows[:top]
+    header = [by, "operator calls", "calls", "elements", "in min", "max", "out min", "max"]
+    header += ["time", "share"] if timed else []
+    lines = [[*header, "special values in→out"]]
+    for row in rows:
+        cells = [row.name, f"{row.operator_calls:,}", f"{row.calls:,}", f"{row.elements:,}"]
+        for side in ("in", "out"):
+            limits = row.limits(side)
+            cells += [value_text(x) for x in limits or (None, None)]
+        if timed:
+            cells += [time_text(row.time_ns), share_text(row.time_ns, profile.time_ns)]
+        lines.append([*cells, row.specials_text])
+    if not rows:
+        return "no watched function was called"
+    text = columns(lines, left={0, len(lines[0]) - 1})
+    return text + (f"\n... and {hidden} more" if hidden > 0 else "")
