@@ -32,7 +32,7 @@ from typing import Any, Final
 import torch
 
 from benches.experiments.training import Task, Training
-from pytest_udftorch.timing.statistics import FEWEST_RUNS
+from pytest_udftorch.statistics import FEWEST_RUNS
 
 #: Returns what a contender's steps run in; what it yields is given to ``after``.
 Contender = Callable[[], AbstractContextManager[Any]]

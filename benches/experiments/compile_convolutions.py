@@ -15,7 +15,7 @@ from torch import nn
 
 from benches.experiments import experiment
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning.pairs import model_pair
+from pytest_udftorch.pairs import model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "compile"],

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from benches.experiments import experiment
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning import executors
-from pytest_udftorch.planning.pairs import accuracy
+from pytest_udftorch import executors
+from pytest_udftorch.pairs import accuracy
 
 MODES = (
     "compile",
@@ -69,7 +69,7 @@ def _library() -> ctypes.CDLL:
     Raises:
         CompilerNotFoundError: no clang here.
     """
-    from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.build import find_compiler
 
     source = Path(__file__).parent / "native" / "matmul.cpp"
     with tempfile.TemporaryDirectory() as folder:

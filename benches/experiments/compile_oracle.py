@@ -26,8 +26,8 @@ from benches.experiments.compile_models import (
     there,
 )
 from benches.experiments.experiment import save, turn
-from pytest_udftorch.planning.oracle import oracle
-from pytest_udftorch.timing.statistics import median, ratio
+from pytest_udftorch.oracle import oracle
+from pytest_udftorch.statistics import median, ratio
 
 #: What a user can write for a whole model without this package, each in a CUDA graph on CUDA.
 STOCK = ("eager", "eager+channels_last", "compile", "compile+channels_last")

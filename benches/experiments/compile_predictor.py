@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from benches.experiments import experiment
 from benches.experiments.blocks import one_thread
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning.pairs import model_pair
-from pytest_udftorch.timing.statistics import median
+from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.statistics import median
 
 EXECUTORS = ["eager", "compile"]
 

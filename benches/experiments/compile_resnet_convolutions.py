@@ -24,9 +24,9 @@ from torch.profiler import ProfilerActivity, profile
 from benches.experiments import experiment, single_layers
 from benches.experiments.compile_models import build, images
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning import executors
-from pytest_udftorch.planning.pairs import model_pair
-from pytest_udftorch.timing.statistics import median
+from pytest_udftorch import executors
+from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.statistics import median
 
 EXECUTORS = {
     "cpu": ["eager", "compile"],

@@ -28,14 +28,14 @@ from typing import Any
 import torch
 import triton
 
+from pytest_udftorch import find_library, patched
+from pytest_udftorch.certificates import Certificate, Run
+from pytest_udftorch.certificates import load as load_certificate
 from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.cuda.table import BARE
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.session.session import patched
-from pytest_udftorch.timing.environment import describe, describe_device
-from pytest_udftorch.verify.certificate import Certificate, Run
-from pytest_udftorch.verify.certificate import load as load_certificate
+from pytest_udftorch.cuda import BARE
+from pytest_udftorch.environment import describe
+from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.timers import describe_device
 
 CANONICAL_NAN = 0x7FC00000
 SLAB_BITS = 28

@@ -21,7 +21,7 @@ from benches import stored
 from benches.data.samples import Samples
 from benches.experiments import command, training
 from benches.experiments.cuda_digests import gpu
-from pytest_udftorch.session.session import patched
+from pytest_udftorch import patched
 
 LIBRARIES = ("std", "corem")
 STEPS, TURN, SEEDS = 1000, 50, (0, 1, 2)

@@ -28,7 +28,7 @@ from benches import stored
 from benches.data.mnist import Digits, load
 from benches.data.models.lenet import LeNet
 from pytest_udftorch import UdfError, patched, trace
-from pytest_udftorch.timing.environment import caption, describe
+from pytest_udftorch.environment import caption, describe
 
 FUNCTIONS = ("exp", "expm1", "log")
 

@@ -37,11 +37,10 @@ from typing import Any, Final
 
 import torch
 
-from pytest_udftorch.errors import UdfError
-from pytest_udftorch.planning.pairs import ModelPair
-from pytest_udftorch.timing.environment import describe_device
-from pytest_udftorch.timing.statistics import FEWEST_RUNS, median
-from pytest_udftorch.timing.timers import Comparison, SyncTimer, require_device
+from pytest_udftorch import UdfError
+from pytest_udftorch.pairs import ModelPair
+from pytest_udftorch.statistics import FEWEST_RUNS, median
+from pytest_udftorch.timers import Comparison, SyncTimer, describe_device, require_device
 
 Case = dict[str, Any]
 Call = Callable[[], Any]

@@ -18,7 +18,7 @@ from benches.experiments import command
 from benches.experiments.blocks import one_thread
 from benches.experiments.training import Task, Training, lenet
 from pytest_udftorch import UdfError, patched
-from pytest_udftorch.profile.aggregate import Profile
+from pytest_udftorch.profile import Profile
 
 LIBRARIES = ("std", "corem")
 EPOCHS = 10

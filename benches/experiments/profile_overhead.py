@@ -38,7 +38,7 @@ from benches.experiments import blocks, command
 from benches.experiments.training import Task, Training, lenet, resnet, transformer
 from pytest_udftorch import UdfError, build_library, patched
 from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.timing.statistics import FEWEST_RUNS, Interval, bootstrap
+from pytest_udftorch.statistics import FEWEST_RUNS, Interval, bootstrap
 
 LIBRARIES = ("std", "corem")
 DEPTHS = ("counters", "timed", "events")

@@ -26,7 +26,7 @@ from typing import Any
 from benches.experiments import blocks, command
 from benches.experiments.training import Task, lenet, resnet, transformer
 from pytest_udftorch import Session, UdfError, patched
-from pytest_udftorch.timing.statistics import bootstrap
+from pytest_udftorch.statistics import bootstrap
 
 NULL = Path(__file__).parents[1] / "data" / "null"
 LIBRARIES = ("std", "corem")

@@ -28,10 +28,10 @@ import numpy as np
 
 import pytest_udftorch
 from benches import stored
-from pytest_udftorch.build.toolchain import find_compiler
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.timing.environment import caption, describe
-from pytest_udftorch.verify.reference.checker import ReferenceMissingError, llvmlibc
+from pytest_udftorch.build import find_compiler
+from pytest_udftorch.environment import caption, describe
+from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.references import ReferenceMissingError, llvmlibc
 
 RESULTS: Final = stored.RESULTS
 HARNESS: Final = Path(__file__).parent / "native" / "harness.c"
@@ -242,10 +242,9 @@ def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
 
 def levels() -> Iterator[str]:
     """Yield the levels of this CPU, the widest first, and ``scalar``."""
-    from pytest_udftorch.native.runtime import runtime
-
-    have = runtime().cpu_level()
-    yield from (level for level, needs in (("avx512", 4), ("avx2", 3)) if needs <= have)
+    widths = ("avx512", "avx2")
+    have = describe()["machine"]["cpu_level"]
+    yield from widths[widths.index(have) :] if have in widths else ()
     yield "scalar"
 
 

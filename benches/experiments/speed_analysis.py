@@ -28,9 +28,8 @@ import numpy as np
 
 from benches import stored
 from benches.experiments.speed import Contender, contenders, levels, sample
-from pytest_udftorch.build.toolchain import find_compiler
-from pytest_udftorch.errors import UdfError
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch import UdfError, find_library
+from pytest_udftorch.build import find_compiler
 
 STEPS: Final = Path(__file__).parent / "native" / "steps.c"
 #: Elements of a followed run; the array form runs this many and twice as many.

@@ -25,11 +25,9 @@ from typing import Any, Final
 from benches.render import charts
 from benches.render.charts import Axis, Bar, Series
 from pytest_udftorch import UdfError
-from pytest_udftorch.profile.export import write_file
-from pytest_udftorch.profile.report import heading, page
-from pytest_udftorch.profile.tables import Cell, table, text_cell
-from pytest_udftorch.profile.text import time_text
-from pytest_udftorch.timing.environment import cpu_caption
+from pytest_udftorch.environment import cpu_caption
+from pytest_udftorch.profile import time_text
+from pytest_udftorch.report import Cell, heading, page, table, text_cell
 
 __all__ = ["PUBLISHED", "Bench", "BenchFormatError", "load_all", "medians", "sections", "terminal"]
 
@@ -1120,9 +1118,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(terminal(benches))
         if options.out:
             text = page([heading(options.title), *sections(benches)], title=options.title)
-            write_file(options.out, lambda p: p.write_text(text, encoding="utf-8"))
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(text, encoding="utf-8")
     except UdfError as error:
         print(f"bench_report: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"bench_report: cannot write {options.out}: {error.strerror}.", file=sys.stderr)
         return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""docs/compile_results.md: what the experiments on torch.compile measured, as tables."""
+"""docs/results/compile_results.md: what the experiments on torch.compile measured, as tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from benches.render import bench_report
 from benches.render.bench_report import Bench
 from benches.render.markdown import table
-from pytest_udftorch.profile.text import time_text
+from pytest_udftorch.profile import time_text
 
 Lines = list[str]
 
@@ -205,7 +205,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Bench], Lines]], ...] = (
 
 
 def page(folder: Path) -> str:
-    """Return docs/compile_results.md from the experiments' files in a folder.
+    """Return docs/results/compile_results.md from the experiments' files in a folder.
 
     Raises:
         BenchFormatError: a file is not as the benches write it.
@@ -215,7 +215,7 @@ def page(folder: Path) -> str:
     parts = [
         "# Results of the experiments on torch.compile",
         "",
-        "This page is generated from benches/results; do not edit it. [compile.md](compile.md) "
+        "This page is generated from benches/results; do not edit it. [compile.md](../compile.md) "
         "has the models, the timers, the plans and Triton, and tells how to measure again. "
         "`python -m benches.render.bench_report benches/results/compile_*.json -o report.html` "
         "draws the figures. "

@@ -571,12 +571,12 @@ def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
         "float64 tensors and float32 functions for all others, as most libraries have no float64 "
         "and bfloat16 and float16 are computed in float32 inside the operators.",
         "",
-        f"Shapes by layout: {layouts}. ReachRow operators: last [3, 67], middle [2, 7, 37], "
+        f"Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], "
         "first [7, 37]. Backward means the derivative alone, after a forward pass under the stock "
         "functions.",
         "",
         "Besides CPU operators: what is compiled inside a session has its functions inside, see "
-        "[compiled.md](compiled.md). What is overridden of eager CUDA stands at the end.",
+        "[compiled.md](../compiled.md). What is overridden of eager CUDA stands at the end.",
         "",
         "## Not reached, and why",
         "",

@@ -152,7 +152,7 @@ REDUCED = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 def test_reduced_precision_goes_through_float32(swapped, dtype):
     operator, scalar, function = swapped
     if f"torch.{function}" in {name for reason in REASONS for name in reason.operators}:
-        pytest.skip(f"torch.{function} is not reached in {dtype}: see docs/reach.md")
+        pytest.skip(f"torch.{function} is not reached in {dtype}: see docs/results/reach.md")
     for values in arguments(function)[::2]:
         near = tuple(float(torch.tensor(v, dtype=dtype)) for v in values)
         want = bits(torch.tensor([scalar(*near)], dtype=torch.float32).to(dtype))
