@@ -1,4 +1,4 @@
-"""Lower bounds of the six models: what they must compute and fetch over what the device can do.
+"""Lower bounds of the six models: the work that they must do over the rates of the device.
 
 ``python -m benches.experiments.compile_bounds OUT.json``; see ``pytest_udftorch.roofline``.
 """

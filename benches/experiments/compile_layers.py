@@ -2,10 +2,10 @@
 
     python -m benches.experiments.compile_layers OUT.json [--scale full] [--device cuda]
 
-What is drawn is the density of the layers' speed-ups, and each layer's time by its place in the
-model. Layers that do the same work on the same shape are measured once. Those of the first model
-come first, in their order; the others in a random one with a fixed seed, so that a budget leaves
-out layers of all of them alike.
+The figures show the density of the layers' speed-ups, and each layer's time by its place in the
+model. Layers that do the same work on the same shape are measured once. The layers of the first
+model come first, in their order. The others come in a random order with a fixed seed, so that a
+budget leaves out layers of all models alike.
 """
 
 from __future__ import annotations

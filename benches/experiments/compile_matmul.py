@@ -3,7 +3,7 @@
     python -m benches.experiments.compile_matmul OUT.json [--scale full] [--device cuda]
 
 ``interpreted`` is ``a @ b`` in Python, which calls MKL or cuBLAS. ``C++``, ``CUDA`` and
-``Triton`` are kernels of this project's own: a loop over blocks on all threads of the host, and
+``Triton`` are kernels of this project: a loop over blocks on all threads of the host, and
 tiled kernels on the GPU. All compute in float32 without TF32. The compiled forms are made with
 empty caches, and a row holds the time of their first calls.
 """

@@ -1,9 +1,9 @@
 """The six torchvision models end to end over the executors, and what the instruments cost.
 
 ``python -m benches.experiments.compile_models OUT.json --models resnet50`` measures on the
-GPU if there is one. What OUT.json already holds from this machine is kept and not measured
-again, so that a run that was cut off goes on where it stopped. ``--side-by-side`` gives each
-model a process: making executors then overlaps, measuring does not, by a lock.
+GPU if there is one. The command keeps what OUT.json already holds from this machine, so a run
+that was cut off goes on where it stopped. ``--side-by-side`` gives each model a process; the
+processes make executors at the same time, but a lock lets only one of them measure.
 """
 
 from __future__ import annotations

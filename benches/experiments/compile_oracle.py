@@ -1,8 +1,8 @@
 """Plans for the six torchvision models: every oracle, the bounds, and the fresh verdicts.
 
 ``python -m benches.experiments.compile_oracle OUT.json --models resnet50 --batches 1 32``.
-A run that was cut off goes on where it stopped: whole cells are read from OUT.json, and of the
-one that was under way what its journal beside OUT.json holds. ``--side-by-side`` is as in
+A run that was cut off goes on where it stopped: it reads whole cells from OUT.json, and what was
+measured of an unfinished cell from its journal beside OUT.json. ``--side-by-side`` is as in
 ``compile_models``.
 """
 

@@ -10,10 +10,10 @@ time, which costs nothing to measure. The share of predictions within 5 % stands
 
 - the median speed-up of the four fifths, which knows nothing of the shape;
 - extremely randomised trees (Geurts, Ernst and Wehenkel, Machine Learning 63, 2006;
-  scikit-learn's) as another learner of the same;
-- the same perceptron taught with the speed-ups in another order: a control that must fail;
-- the measurement itself: one half of the runs as the prediction of the other half. No predictor
-  can be told apart from better than that.
+  scikit-learn's), another learner with the same inputs;
+- the same perceptron trained on shuffled speed-ups: a control that must fail;
+- the measurement itself: one half of the runs predicts the other half. No predictor can be
+  seen to do better.
 """
 
 from __future__ import annotations

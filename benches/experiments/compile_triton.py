@@ -1,7 +1,7 @@
 """Triton against PyTorch: element-wise addition and fused row softmax.
 
 Achieved bandwidth counts the fewest bytes an operation must move (each input read once, the
-output written once) over its time; the yardstick is a device-to-device copy measured in the
+output written once) over its time. The yardstick is a device-to-device copy measured in the
 same interleaved comparison.
 ``python -m benches.experiments.compile_triton OUT.json`` measures and stores.
 """

@@ -2,11 +2,11 @@
 
     python -m benches.experiments.cuda_digests [--functions exp,log] [--store FILE]
 
-Three ways to each function: torch's operator (eager CUDA, overridden inside the session), a
-Triton kernel written here that calls ``libdevice``, and torch.compile. The outputs of the
-first go to the host and are hashed as ``certificate.DIGEST_METHOD`` says; the other two are
-compared with them on the GPU, encoding by encoding, with every NaN canonical. A one-bit-wrong
-library has to fail on the same inputs.
+There are three ways to each function: torch's operator (eager CUDA, overridden inside the
+session), a Triton kernel written here that calls ``libdevice``, and torch.compile. The outputs of
+the first go to the host and are hashed as ``certificate.DIGEST_METHOD`` says. The outputs of the
+other two are compared with them on the GPU, encoding by encoding, with every NaN canonical. A
+one-bit-wrong library has to fail on the same inputs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m benches.experiments.cuda_training [--mnist DIR] [--store FILE]
 
 Both libraries train the same weights on the same batches, and take turns of some steps, so
-that what else happens to the machine happens to both. A step is timed from a synchronised
+that a disturbance of the machine meets both. A step is timed from a synchronised
 device to a synchronised device over a whole turn.
 """
 

@@ -2,7 +2,7 @@
 
     python -m benches.experiments.profile_time [--mnist DIR] [--cifar DIR] [--store FILE]
 
-Measured in two ways that have nothing in common but the clock:
+The share is measured in two ways that have only the clock in common:
 
 - by the profiler at the depth ``timed``: time in the functions over the processor time of
   the steps, which on one thread is their time less what other processes took;

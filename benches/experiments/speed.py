@@ -1,8 +1,8 @@
 """How fast corem's forms are, against what PyTorch calls and against other libraries.
 
-Contenders of one function run interleaved in one process: round after round, each once, in
-a rotating order, so that a disturbance hits all alike. What is reported is the median of
-the rounds, its quartiles, and ratios formed within a round.
+Contenders of one function run interleaved in one process: each runs once a round, in a rotating
+order, so that a disturbance hits all alike. The result holds the median of the rounds, the
+quartiles, and ratios formed within a round.
 
 The peers are what libtorch calls (MKL VML, SLEEF, GNU libm), LLVM-libc's correctly rounded
 scalar functions, and Intel's correctly rounded vector functions from the registry package

@@ -2,13 +2,13 @@
 
     python -m benches.experiments.speed_analysis [--store] [function ...]
 
-A call is followed instruction by instruction in a child process, so that what is counted
-was executed: fix-ups of hard inputs count as often as they happened. ``llvm-mca`` then says
-how many cycles the same instructions take at least on two processors that it has models of,
-whatever waits for memory and for branches left out.
+The command follows a call instruction by instruction in a child process, so that it counts what
+was executed: fix-ups of hard inputs count as often as they happened. ``llvm-mca`` then gives the
+fewest cycles that the same instructions take on two processors that it has models of, without
+any waiting for memory or branches.
 
-Counted are corem and the open peers: SLEEF inside libtorch, GNU libm. Intel's functions and
-MKL are proprietary; they are timed (see ``benches.experiments.speed``) and not looked into.
+It counts corem and the open peers, SLEEF inside libtorch and GNU libm. Intel's functions and MKL
+are proprietary; they are timed (see ``benches.experiments.speed``) and not looked into.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benches.render import bench_report
-from benches.render.bench_report import Bench
+from benches.render.bench_files import Bench, load_all
 from benches.render.markdown import table
 from pytest_udftorch.profile import time_text
 
@@ -211,7 +210,7 @@ def page(folder: Path) -> str:
         BenchFormatError: a file is not as the benches write it.
     """
     names = [f"{kind}_{device}.json" for _, kind, _ in SECTIONS for device in ("cuda", "cpu")]
-    benches = bench_report.load_all(folder / n for n in names if (folder / n).is_file())
+    benches = load_all(folder / n for n in names if (folder / n).is_file())
     parts = [
         "# Results of the experiments on torch.compile",
         "",
@@ -219,8 +218,8 @@ def page(folder: Path) -> str:
         "has the models, the timers, the plans and Triton, and tells how to measure again. "
         "`python -m benches.render.bench_report benches/results/compile_*.json -o report.html` "
         "draws the figures. "
-        "Intervals are 95 % bootstrap intervals of the median over interleaved runs. What the "
-        "thesis has published of these experiments is not known to us as numbers.",
+        "Intervals are 95 % bootstrap intervals of the median over interleaved runs. The "
+        "numbers that the thesis published of these experiments are not known to us.",
     ]
     for title, kind, make in SECTIONS:
         chosen = [b for b in benches if b.kind == kind and b.rows]

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from benches.data import mnist
 from benches.data.models.lenet import LeNet
+from benches.data.samples import Samples
 from benches.render import browser
 from pytest_udftorch import patched, report
 from pytest_udftorch.profile import Profile
@@ -28,19 +29,19 @@ DEFAULT = Path(__file__).parents[2] / "docs" / "results" / "report.png"
 WIDTH, HEIGHT = 1200, 950
 
 
-def profile(library: str, digits: mnist.Digits) -> Profile:
+def profile(library: str, digits: Samples) -> Profile:
     """Train for an epoch, test, and return what was counted."""
     torch.manual_seed(0)
     model = LeNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     # The histograms take every block: the picture is about ranges, not about overhead.
     with patched(library, profile="timed", profile_stride=1) as session:
-        for batch in torch.randperm(len(digits.train_labels)).split(50):
+        for batch in torch.randperm(len(digits.train_targets)).split(50):
             optimizer.zero_grad()
-            F.nll_loss(model(digits.train_images[batch]), digits.train_labels[batch]).backward()
+            F.nll_loss(model(digits.train_inputs[batch]), digits.train_targets[batch]).backward()
             optimizer.step()
         with torch.no_grad():
-            model(digits.test_images)
+            model(digits.test_inputs)
     return session.profile
 
 

@@ -1,4 +1,4 @@
-"""The profiler's cost in its small form; the verdict needs the stored one's many blocks."""
+"""The profiler's cost in a small form; a verdict needs the many blocks of the stored one."""
 
 from dataclasses import replace
 

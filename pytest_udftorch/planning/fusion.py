@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental.optimization import fuse as fold_batch_norms
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.cuda_graph import capture
@@ -301,6 +301,14 @@ def _channels_last(value: Any) -> bool:
     )
 
 
+def _without_batch_norms(traced: fx.GraphModule) -> nn.Module:
+    with warnings.catch_warnings():
+        # In torch 2.11 the import warns of TorchScript, which a module that it imports uses.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.fx.experimental.optimization import fuse as fold
+    return fold(traced)
+
+
 def fuse(model: nn.Module, inputs: Sequence[Any]) -> fx.GraphModule:
     """Return a rewritten copy of the model; see the module's docstring.
 
@@ -312,7 +320,7 @@ def fuse(model: nn.Module, inputs: Sequence[Any]) -> fx.GraphModule:
         UntraceableModelError: FX cannot follow the model.
     """
     traced = trace(copy.deepcopy(model).eval())
-    folded = trace(fold_batch_norms(traced))
+    folded = trace(_without_batch_norms(traced))
     _rewrite(folded)
     for parameter in folded.parameters():
         parameter.requires_grad_(False)

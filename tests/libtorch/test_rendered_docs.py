@@ -207,7 +207,7 @@ def test_what_is_stored_of_a_benchmark_file():
 def test_store_refuses_unknown_names(capsys):
     with pytest.raises(SystemExit):
         store.main(["entry"])
-    assert "none of entry_exit, build" in capsys.readouterr().err
+    assert "not one of entry_exit, build" in capsys.readouterr().err
 
 
 def test_summary():
