@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_udftorch.build.bitcode import _run, bitcode_jobs
-from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.cache import cache_folder, fill
 from pytest_udftorch.build.selection import Part, cuda_id, cuda_sources
 from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError
@@ -101,12 +101,12 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     key = hashlib.sha256(f"{cuda_id(parts)} {digest}".encode()).hexdigest()[:16]
     folder = cache_folder() / f"libdevice-{key}"
 
-    def make(scratch: Path) -> None:
+    def make(scratch: Path) -> dict[str, str]:
         with tempfile.TemporaryDirectory(dir=scratch) as pieces:
             _make_libdevice(Path(pieces), parts, stock).replace(scratch / "libdevice.10.bc")
-        (scratch / "build.json").write_text(json.dumps({"stock_sha256": digest}))
+        return {"stock_sha256": digest}
 
-    in_cache(folder, make)
+    fill(folder, make)
     return folder / "libdevice.10.bc"
 
 
