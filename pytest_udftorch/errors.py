@@ -30,6 +30,7 @@ __all__ = [
     "OperatorResultError",
     "OperatorStateError",
     "PackageMissingError",
+    "PrivateNameError",
     "ProfileBusyError",
     "ProfileDamagedError",
     "ProfileDepthError",
