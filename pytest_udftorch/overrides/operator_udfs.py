@@ -13,20 +13,18 @@ import functools
 import hashlib
 import importlib.util
 import inspect
-import json
 import os
 import re
-import subprocess
 import sys
 import sysconfig
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.cache import cache_folder, turn
+from pytest_udftorch.build.job import Job, Step, compile_job
 from pytest_udftorch.build.toolchain import (
     VALUE_FLAGS,
     Compiler,
@@ -44,6 +42,7 @@ from pytest_udftorch.errors import (
     SignatureError,
     SourceCompileError,
     SwapReachedNothingError,
+    UdfError,
     UnknownOperatorError,
 )
 from pytest_udftorch.library.description import UdfLibrary, UdfOperator, described_operator
@@ -144,7 +143,6 @@ class _Module:
 
 
 _modules: dict[tuple[object, ...], _Module] = {}
-_lock: Final = threading.Lock()
 
 
 def compile_source(
@@ -164,7 +162,7 @@ def compile_source(
         source, names, level, cache_folder(), compiler,
         *((f, (s := f.stat()).st_mtime_ns, s.st_size, s.st_ino) for f in files),
     )  # fmt: skip
-    with _lock:
+    with turn():
         if state not in _modules:
             _modules[state] = _compile(source, names, folder, includes, level, compiler, files)
         return _modules[state]
@@ -196,56 +194,46 @@ def _compile(
     entries = ", ".join(f"udf::detail::entry<{f}>()" for f in functions)
     shim = f'#include "udf_operator.h"\n#include "{source.name}"\nUDF_OPERATORS({entries})\n'
     flags = [*_FLAGS, *CPU_LEVELS[level][0], f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
-    digest = hashlib.sha256()
-    facts = [torch.__version__, torch.version.git_version, str(package), compiler.version, shim]
-    digest.update(json.dumps([*facts, *flags]).encode())
-    for path in (*headers, *files):
-        name = path.name if path in headers else os.path.relpath(path, folder)
-        digest.update(f"\0{name}\0".encode())
-        digest.update(path.read_bytes())
-    build_id = digest.hexdigest()[:16]
-    built = cache_folder() / f"operator-{build_id}"
-
-    def make(scratch: Path) -> None:
-        (scratch / _SHIM).write_text(shim, encoding="utf-8")
-        torch_headers = (
-            package / "include",
-            package / "include" / "torch" / "csrc" / "api" / "include",
-            Path(sysconfig.get_path("include")),
-        )
-        _must_compile(
-            [
-                str(compiler.path), *flags, *(f"-I{d}" for d in (source.parent, folder, *includes)),
-                f"-I{headers[0].parent}",
-                *(part for d in torch_headers for part in ("-isystem", str(d))),
-                str(scratch / _SHIM), "-o", str(scratch / "operator.so"),
-                f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
-            ],
-            source, functions,
-        )  # fmt: skip
-        done = {"torch": torch.__version__, "compiler": compiler.version, "flags": flags}
-        (scratch / "build.json").write_text(json.dumps(done, indent=1), encoding="utf-8")
-
-    in_cache(built, make)
+    torch_headers = (
+        package / "include",
+        package / "include" / "torch" / "csrc" / "api" / "include",
+        Path(sysconfig.get_path("include")),
+    )
+    arguments = (
+        *flags, *(f"-I{d}" for d in (source.parent, folder, *includes)),
+        f"-I{headers[0].parent}",
+        *(part for d in torch_headers for part in ("-isystem", str(d))),
+        _SHIM, "-o", "operator.so",
+        f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
+    )  # fmt: skip
+    job = Job(
+        kind="operator-",
+        compiler=compiler,
+        stages=((Step(compiler.path, arguments, source),),),
+        output="operator.so",
+        failed=functools.partial(_failed, functions),
+        texts={_SHIM: shim},
+        root=folder,
+        inputs=[*headers, *files],
+        covers=[torch.__version__, torch.version.git_version],
+        facts={"torch": torch.__version__, "compiler": compiler.version, "flags": flags},
+    )
+    made = compile_job(job)
     runtime()  # asked for by its name, which the loader then knows
     try:
-        lib = ctypes.CDLL(str(built / "operator.so"))
+        lib = ctypes.CDLL(str(made.path))
     except OSError as error:
         raise NativeLibraryError(
-            f"The cached build {built} cannot be loaded: {error}. Delete its folder; it is built "
-            "again on the next run."
+            f"The cached build {made.path.parent} cannot be loaded: {error}. Delete its "
+            "folder; it is built again on the next run."
         ) from error
     lib.udfoperator_make.restype = ctypes.c_void_p
     lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
     dispatcher.mode_setters.append(lib.udfoperator_mode)
-    return _Module(build_id, lib, functions)
+    return _Module(made.build_id, lib, functions)
 
 
-def _must_compile(command: Sequence[str], source: Path, functions: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return
-    said = done.stderr.strip()
+def _failed(functions: Sequence[str], step: Step, said: str) -> UdfError:
     missing = [
         f
         for f in functions
@@ -253,11 +241,11 @@ def _must_compile(command: Sequence[str], source: Path, functions: Sequence[str]
         and f"'{f.split('::')[-1]}'" in said
     ]
     if missing:
-        raise SignatureError(
-            f"{source} does not define {', '.join(missing)}, which udf.toml names. The compiler "
-            f"says:\n{said[-4000:]}"
+        return SignatureError(
+            f"{step.source} does not define {', '.join(missing)}, which udf.toml names. The "
+            f"compiler says:\n{said[-4000:]}"
         )
-    raise SourceCompileError(f"{source} does not compile. The compiler says:\n{said[-8000:]}")
+    return SourceCompileError(f"{step.source} does not compile. The compiler says:\n{said[-8000:]}")
 
 
 def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch import operator_udf, patched, stock
+from pytest_udftorch.build import job
 from pytest_udftorch.compiled.follower import STOCK, follower
 from pytest_udftorch.errors import (
     CompositeOperatorError,
@@ -581,7 +582,7 @@ def test_a_build_is_taken_from_the_cache(cpp, monkeypatch):
     def compile_again(*_):
         raise AssertionError
 
-    monkeypatch.setattr(operator_udfs, "_must_compile", compile_again)
+    monkeypatch.setattr(job, "_make", compile_again)
     with patched(cpp, functions=("aten::log",)):
         assert torch.equal(torch.log(X), X + 200)
     # Another level is another build.
