@@ -215,9 +215,9 @@ def hypot_library(folder, wrong=False):
     return str(folder)
 
 
-def judged(library, path, **options):
+def judged(library, path, *, chunks=None, **options):
     schedule = schedule_of(library, "hypot", pairs=1 << 16, chunk_bits=14)
-    return verify.verify(schedule, path, verify.Execution(workers=0), **options)
+    return verify.verify(schedule, path, verify.Execution(chunks, workers=0), **options)
 
 
 def test_outputs_of_another_library_need_no_second_judgement(tmp_path):
