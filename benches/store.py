@@ -4,9 +4,9 @@
         [compiled_cpu] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
         [profile_cuda]
 
-Without names everything is measured that needs no GPU; ``profile`` stands for its parts,
-``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. The
-benches run in a process of their own each.
+Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
+``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. Each
+bench runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     for name in options.names:
         if name not in names:
-            parser.error(f"{name!r} is none of {', '.join(names)}.")
+            parser.error(f"{name!r} is not one of {', '.join(names)}.")
     stored.RESULTS.mkdir(exist_ok=True)
     chosen = [part for name in options.names for part in groups.get(name, (name,))]
     for name in chosen or everything:

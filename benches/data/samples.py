@@ -1,4 +1,4 @@
-"""What a model is trained and tested on."""
+"""Samples that a model is trained and tested on."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs and targets, the first dimension counting them.
+    """Inputs and targets; the first dimension counts the samples.
 
     Attributes:
-        source: what it is; shown wherever its numbers appear.
+        source: a description, shown wherever the numbers appear.
     """
 
     source: str
@@ -28,7 +28,7 @@ class Samples:
         )
 
     def thinned(self, step: int) -> Samples:
-        """Return every ``step``-th of them."""
+        """Return every ``step``-th sample."""
         every = slice(None, None, step)
         return replace(
             self,

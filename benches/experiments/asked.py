@@ -1,4 +1,4 @@
-"""The figures of speed that corem is held to, and what was measured."""
+"""The speeds asked of corem, and the speeds measured."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""Interleaved blocks of training steps: what the profiler's cost is measured with.
+"""Interleaved blocks of training steps, to measure the profiler's cost.
 
 A block runs every contender once, in a random order, for the same number of steps of the
-same training. Its sample of a contender is the median step of the run, the first steps left
-out, which find the caches as the previous contender left them. Samples are paired within
-a block, so that a disturbance of the machine that lasts longer than a block meets all of
-them; intervals are bootstrapped over blocks (pytest_udftorch/samples.py).
+same training. Its sample of a contender is the median step of the run. The first steps do not
+count: they find the caches as the previous contender left them. Samples are paired within a
+block, so that a disturbance that lasts longer than a block meets all of them. Intervals are
+bootstrapped over blocks (``pytest_udftorch.statistics``).
 
-:func:`against` is for differences of a percent: the base runs between any two contenders,
-and each of these is held against the two runs of the base beside it, so that a machine that
-grows slower or faster all along favours nobody. Each run opens its contender again, so
-whatever differs between two openings is in the interval.
+:func:`against` is for differences of a percent. The base runs between any two contenders, and
+each contender is compared with the two runs of the base beside it, so that a machine that slows
+down or speeds up favours nobody. Each run opens its contender again, so the interval includes
+whatever differs between two openings.
 
-Two clocks run: of the wall, and of the processor time of all the process's threads, which
+Two clocks run: the wall clock, and the processor time of all threads of the process, which
 other processes disturb less.
 """
 
@@ -32,7 +32,7 @@ from typing import Any, Final
 import torch
 
 from benches.experiments.training import Task, Training
-from pytest_udftorch.timing.statistics import FEWEST_RUNS
+from pytest_udftorch.statistics import FEWEST_RUNS
 
 #: Returns what a contender's steps run in; what it yields is given to ``after``.
 Contender = Callable[[], AbstractContextManager[Any]]

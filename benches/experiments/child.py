@@ -1,6 +1,7 @@
-"""A fresh process that has imported torch and waits for orders; what happens once a process.
+"""A fresh process that has imported torch and waits for orders, to time what happens once.
 
-Run as ``python -m benches.experiments.child``; reads one JSON order a line, answers one JSON line:
+Run as ``python -m benches.experiments.child``; it reads a JSON order from each line, and answers
+with a line of JSON:
 
     {"do": "build", "library": "corem"}
     {"do": "enter", "library": "corem", "functions": ["exp"] or null}

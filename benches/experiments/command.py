@@ -1,4 +1,4 @@
-"""The options that the profiler's benches share."""
+"""Options that the profiler's benches share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lower bounds of the six models: what they must compute and fetch over what the device can do.
+"""Lower bounds of the six models: the work that they must do over the rates of the device.
 
 ``python -m benches.experiments.compile_bounds OUT.json``; see ``pytest_udftorch.roofline``.
 """
@@ -14,8 +14,8 @@ import torch
 
 from benches.experiments.compile_models import MODELS, build, images, model_name, positive
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch.planning import roofline
-from pytest_udftorch.timing.environment import describe_device
+from pytest_udftorch import roofline
+from pytest_udftorch.timers import describe_device
 
 
 def bounds(models, batches, device, size=224):

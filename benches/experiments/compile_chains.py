@@ -1,4 +1,4 @@
-"""Blocks of convolution, batch norm and ReLU, 1 to N in series: what fusing across layers gives.
+"""What fusing across layers gives: 1 to N blocks of convolution, batch norm and ReLU in series.
 
     python -m benches.experiments.compile_chains OUT.json [--scale full] [--device cuda]
 
@@ -14,22 +14,16 @@ import torch
 from torch import nn
 
 from benches.experiments import experiment
+from benches.experiments.compile_convolutions import SHAPES
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning.pairs import model_pair
-from pytest_udftorch.timing.layers import layer_times
+from pytest_udftorch.layers import layer_times
+from pytest_udftorch.pairs import model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "eager+channels_last", "compile"],
     "cuda": ["eager", "compile", "eager+cudagraph", "compile+cudagraph"],
 }
 
-#: Batch, channels, height and width.
-SHAPES = {
-    ("cpu", "small"): (1, 16, 32),
-    ("cpu", "full"): (8, 64, 56),
-    ("cuda", "small"): (4, 32, 56),
-    ("cuda", "full"): (32, 64, 56),
-}
 LENGTHS = {"small": (1, 4), "full": (1, 16, 4, 8, 2, 12, 3, 6)}
 
 

@@ -2,8 +2,8 @@
 
     python -m benches.experiments.compile_convolutions OUT.json [--scale full] [--device cuda]
 
-What is drawn is the speed-up against the size of the kernel. On CUDA both forms are also
-replayed from a CUDA graph, which leaves the kernels alone without what launches them.
+The figure shows the speed-up against the size of the kernel. On CUDA both forms are also
+replayed from a CUDA graph, which times the kernels without their launches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 
 from benches.experiments import experiment
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning.pairs import model_pair
+from pytest_udftorch.pairs import model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "compile"],

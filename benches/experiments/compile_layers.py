@@ -2,10 +2,10 @@
 
     python -m benches.experiments.compile_layers OUT.json [--scale full] [--device cuda]
 
-What is drawn is the density of the layers' speed-ups, and each layer's time by its place in the
-model. Layers that do the same work on the same shape are measured once. Those of the first model
-come first, in their order; the others in a random one with a fixed seed, so that a budget leaves
-out layers of all of them alike.
+The figures show the density of the layers' speed-ups, and each layer's time by its place in the
+model. Layers that do the same work on the same shape are measured once. The layers of the first
+model come first, in their order. The others come in a random order with a fixed seed, so that a
+budget leaves out layers of all models alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from benches.experiments import experiment, single_layers
 from benches.experiments.compile_models import MODELS
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning.pairs import model_pair
+from pytest_udftorch.pairs import model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "eager+channels_last", "compile"],

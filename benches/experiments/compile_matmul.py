@@ -3,7 +3,7 @@
     python -m benches.experiments.compile_matmul OUT.json [--scale full] [--device cuda]
 
 ``interpreted`` is ``a @ b`` in Python, which calls MKL or cuBLAS. ``C++``, ``CUDA`` and
-``Triton`` are kernels of this project's own: a loop over blocks on all threads of the host, and
+``Triton`` are kernels of this project: a loop over blocks on all threads of the host, and
 tiled kernels on the GPU. All compute in float32 without TF32. The compiled forms are made with
 empty caches, and a row holds the time of their first calls.
 """
@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from benches.experiments import experiment
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning import executors
-from pytest_udftorch.planning.pairs import accuracy
+from pytest_udftorch import executors
+from pytest_udftorch.pairs import accuracy
 
 MODES = (
     "compile",
@@ -69,7 +69,7 @@ def _library() -> ctypes.CDLL:
     Raises:
         CompilerNotFoundError: no clang here.
     """
-    from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.build import find_compiler
 
     source = Path(__file__).parent / "native" / "matmul.cpp"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,15 @@
 """The six torchvision models end to end over the executors, and what the instruments cost.
 
 ``python -m benches.experiments.compile_models OUT.json --models resnet50`` measures on the
-GPU if there is one. What OUT.json already holds from this machine is kept and not measured
-again, so that a run that was cut off goes on where it stopped. ``--side-by-side`` gives each
-model a process: making executors then overlaps, measuring does not, by a lock.
+GPU if there is one. The command keeps what OUT.json already holds from this machine, so a run
+that was cut off goes on where it stopped. ``--side-by-side`` gives each model a process; the
+processes make executors at the same time, but a lock lets only one of them measure.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import fcntl
 import json
 import subprocess
@@ -20,11 +21,10 @@ import torch
 import torchvision
 
 from benches.experiments.experiment import differing, missing_folder, save, turn
-from pytest_udftorch.errors import UdfError, nearest
-from pytest_udftorch.planning.pairs import model_pair
-from pytest_udftorch.timing import layers
-from pytest_udftorch.timing.environment import describe_device
-from pytest_udftorch.timing.statistics import median
+from pytest_udftorch import UdfError, layers
+from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.statistics import median
+from pytest_udftorch.timers import describe_device
 
 MODELS = ["alexnet", "resnet50", "mobilenet_v2", "googlenet", "squeezenet1_1", "densenet121"]
 
@@ -195,8 +195,10 @@ def side_by_side(module, options, device, lists, arguments):
 def model_name(text):
     """Return the name of a model that images go into, for argparse."""
     if text not in torchvision.models.list_models(torchvision.models):
+        close = difflib.get_close_matches(text, MODELS)
+        hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise argparse.ArgumentTypeError(
-            f"torchvision has no model {text!r} of images. {nearest(text, MODELS)}"
+            f"torchvision has no model {text!r} of images. {hint or f'Known: {sorted(MODELS)}.'}"
         )
     return text
 

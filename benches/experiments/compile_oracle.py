@@ -1,8 +1,8 @@
 """Plans for the six torchvision models: every oracle, the bounds, and the fresh verdicts.
 
 ``python -m benches.experiments.compile_oracle OUT.json --models resnet50 --batches 1 32``.
-A run that was cut off goes on where it stopped: whole cells are read from OUT.json, and of the
-one that was under way what its journal beside OUT.json holds. ``--side-by-side`` is as in
+A run that was cut off goes on where it stopped: it reads whole cells from OUT.json, and what was
+measured of an unfinished cell from its journal beside OUT.json. ``--side-by-side`` is as in
 ``compile_models``.
 """
 
@@ -26,8 +26,8 @@ from benches.experiments.compile_models import (
     there,
 )
 from benches.experiments.experiment import save, turn
-from pytest_udftorch.planning.oracle import oracle
-from pytest_udftorch.timing.statistics import median, ratio
+from pytest_udftorch.oracle import oracle
+from pytest_udftorch.statistics import median, ratio
 
 #: What a user can write for a whole model without this package, each in a CUDA graph on CUDA.
 STOCK = ("eager", "eager+channels_last", "compile", "compile+channels_last")

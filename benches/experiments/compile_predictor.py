@@ -10,10 +10,10 @@ time, which costs nothing to measure. The share of predictions within 5 % stands
 
 - the median speed-up of the four fifths, which knows nothing of the shape;
 - extremely randomised trees (Geurts, Ernst and Wehenkel, Machine Learning 63, 2006;
-  scikit-learn's) as another learner of the same;
-- the same perceptron taught with the speed-ups in another order: a control that must fail;
-- the measurement itself: one half of the runs as the prediction of the other half. No predictor
-  can be told apart from better than that.
+  scikit-learn's), another learner with the same inputs;
+- the same perceptron trained on shuffled speed-ups: a control that must fail;
+- the measurement itself: one half of the runs predicts the other half. No predictor can be
+  seen to do better.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from benches.experiments import experiment
 from benches.experiments.blocks import one_thread
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning.pairs import model_pair
-from pytest_udftorch.timing.statistics import median
+from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.statistics import median
 
 EXECUTORS = ["eager", "compile"]
 

@@ -1,13 +1,13 @@
-"""All convolutions of ResNet-50: alone end to end, against what the profiler says in the model.
+"""All convolutions of ResNet-50: timed alone, and by the profiler in the model.
 
     python -m benches.experiments.compile_resnet_convolutions OUT.json [--scale full]
         [--device cuda]
 
-Alone: one convolution is a model of its own, timed end to end, interpreted and compiled. In the
-model: the profiler watches the whole network, interpreted and compiled as one, and the times of
+Alone, a convolution is a model of its own, timed end to end, interpreted and compiled. In the
+model, the profiler watches the whole network, interpreted and compiled as one, and the times of
 its convolution operators are sorted by the shapes of input and weight; Inductor calls the same
-operator from the code that it makes. The profiler's time is that of the device: of the kernels
-on CUDA, of the operator on the CPU.
+operator from the code that it generates. The profiler's time is the time of the kernels on CUDA,
+and of the operator on the CPU.
 Convolutions of one shape are measured once; ``calls`` says how often the model has them.
 """
 
@@ -24,9 +24,9 @@ from torch.profiler import ProfilerActivity, profile
 from benches.experiments import experiment, single_layers
 from benches.experiments.compile_models import build, images
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning import executors
-from pytest_udftorch.planning.pairs import model_pair
-from pytest_udftorch.timing.statistics import median
+from pytest_udftorch import executors
+from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.statistics import median
 
 EXECUTORS = {
     "cpu": ["eager", "compile"],

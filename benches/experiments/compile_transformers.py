@@ -19,8 +19,8 @@ from torchvision.models import VisionTransformer
 
 from benches.experiments import experiment
 from benches.experiments.experiment import Case, Experiment, Prepared
-from pytest_udftorch.planning.pairs import model_pair
-from pytest_udftorch.timing.layers import layer_times
+from pytest_udftorch.layers import layer_times
+from pytest_udftorch.pairs import model_pair
 
 EXECUTORS = {
     "cpu": ["eager", "compile"],

@@ -1,7 +1,7 @@
 """Triton against PyTorch: element-wise addition and fused row softmax.
 
 Achieved bandwidth counts the fewest bytes an operation must move (each input read once, the
-output written once) over its time; the yardstick is a device-to-device copy measured in the
+output written once) over its time. The yardstick is a device-to-device copy measured in the
 same interleaved comparison.
 ``python -m benches.experiments.compile_triton OUT.json`` measures and stores.
 """
@@ -22,10 +22,9 @@ import triton
 import triton.language as tl
 
 from benches.experiments.experiment import missing_folder, save
-from pytest_udftorch.planning.cuda_graph import capture
-from pytest_udftorch.timing.environment import describe_device
-from pytest_udftorch.timing.statistics import median
-from pytest_udftorch.timing.timers import DeviceMissingError, SyncTimer
+from pytest_udftorch.executors import capture
+from pytest_udftorch.statistics import median
+from pytest_udftorch.timers import DeviceMissingError, SyncTimer, describe_device
 
 ROW_LENGTHS = [2**k for k in range(8, 17)] + [1000, 3000, 12288, 50257]
 SIZES = [2**k for k in range(12, 29, 4)]

@@ -1,4 +1,4 @@
-"""What is asked of the operators of a CUDA session: shares of the stock kernels' bandwidth."""
+"""Speeds asked of the operators of a CUDA session, as shares of the stock kernels' bandwidth."""
 
 from __future__ import annotations
 

@@ -2,11 +2,11 @@
 
     python -m benches.experiments.cuda_digests [--functions exp,log] [--store FILE]
 
-Three ways to each function: torch's operator (eager CUDA, overridden inside the session), a
-Triton kernel written here that calls ``libdevice``, and torch.compile. The outputs of the
-first go to the host and are hashed as ``certificate.DIGEST_METHOD`` says; the other two are
-compared with them on the GPU, encoding by encoding, with every NaN canonical. A one-bit-wrong
-library has to fail on the same inputs.
+There are three ways to each function: torch's operator (eager CUDA, overridden inside the
+session), a Triton kernel written here that calls ``libdevice``, and torch.compile. The outputs of
+the first go to the host and are hashed as ``certificate.DIGEST_METHOD`` says. The outputs of the
+other two are compared with them on the GPU, encoding by encoding, with every NaN canonical. A
+one-bit-wrong library has to fail on the same inputs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from typing import Any
 import torch
 import triton
 
+from pytest_udftorch import find_library, patched
+from pytest_udftorch.certificates import Certificate, Run
+from pytest_udftorch.certificates import load as load_certificate
 from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.cuda.table import BARE
-from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.session.session import patched
-from pytest_udftorch.timing.environment import describe, describe_device
-from pytest_udftorch.verify.certificate import Certificate, Run
-from pytest_udftorch.verify.certificate import load as load_certificate
+from pytest_udftorch.cuda import BARE
+from pytest_udftorch.environment import describe
+from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.timers import describe_device
 
 CANONICAL_NAN = 0x7FC00000
 SLAB_BITS = 28

@@ -32,10 +32,10 @@ from benches.experiments.cuda_digests import (
     control,
     examine,
 )
+from pytest_udftorch import patched
 from pytest_udftorch.compiled.follower import follower
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.session.session import patched
-from pytest_udftorch.verify.reference.checker import Inputs, generator
+from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.references import Inputs, generator
 
 PAIRS = tuple(name for name, function in FUNCTIONS.items() if function.arity == 2)
 

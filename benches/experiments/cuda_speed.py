@@ -24,8 +24,8 @@ from torch.nn import functional as F
 
 from benches import stored
 from benches.experiments.cuda_digests import circumstances
-from pytest_udftorch.cuda.table import BARE
-from pytest_udftorch.session.session import patched
+from pytest_udftorch import patched
+from pytest_udftorch.cuda import BARE
 
 LARGE, SMALL = 1 << 26, 1 << 16
 COLUMNS = 4096

@@ -3,7 +3,7 @@
     python -m benches.experiments.cuda_training [--mnist DIR] [--store FILE]
 
 Both libraries train the same weights on the same batches, and take turns of some steps, so
-that what else happens to the machine happens to both. A step is timed from a synchronised
+that a disturbance of the machine meets both. A step is timed from a synchronised
 device to a synchronised device over a whole turn.
 """
 
@@ -21,7 +21,7 @@ from benches import stored
 from benches.data.samples import Samples
 from benches.experiments import command, training
 from benches.experiments.cuda_digests import gpu
-from pytest_udftorch.session.session import patched
+from pytest_udftorch import patched
 
 LIBRARIES = ("std", "corem")
 STEPS, TURN, SEEDS = 1000, 50, (0, 1, 2)

@@ -25,10 +25,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benches import stored
-from benches.data.mnist import Digits, load
+from benches.data.mnist import load
 from benches.data.models.lenet import LeNet
+from benches.data.samples import Samples
 from pytest_udftorch import UdfError, patched, trace
-from pytest_udftorch.timing.environment import caption, describe
+from pytest_udftorch.environment import caption, describe
 
 FUNCTIONS = ("exp", "expm1", "log")
 
@@ -155,7 +156,7 @@ def _is_form_of(symbol: str, function: str) -> bool:
 class Training:
     """One model with its optimizer; ``step`` and ``accuracy`` run under what is bound."""
 
-    def __init__(self, digits: Digits, settings: Settings) -> None:
+    def __init__(self, digits: Samples, settings: Settings) -> None:
         self.digits = digits
         self.settings = settings
         with torch.random.fork_rng(devices=[]):
@@ -165,7 +166,7 @@ class Training:
 
     def step(self, batch: torch.Tensor) -> None:
         """Train on the images with the indices ``batch``."""
-        images, labels = self.digits.train_images[batch], self.digits.train_labels[batch]
+        images, labels = self.digits.train_inputs[batch], self.digits.train_targets[batch]
         self.optimizer.zero_grad()
         F.nll_loss(self.model(images), labels).backward()
         self.optimizer.step()
@@ -175,23 +176,23 @@ class Training:
         right = 0
         with torch.no_grad():
             for images, labels in zip(
-                self.digits.test_images.split(self.settings.test_batch),
-                self.digits.test_labels.split(self.settings.test_batch),
+                self.digits.test_inputs.split(self.settings.test_batch),
+                self.digits.test_targets.split(self.settings.test_batch),
                 strict=True,
             ):
                 right += int((self.model(images).argmax(1) == labels).sum())
-        return right / len(self.digits.test_labels)
+        return right / len(self.digits.test_targets)
 
     def weights(self) -> torch.Tensor:
         """Return all parameters as one vector of their int32 encodings."""
         return nn.utils.parameters_to_vector(self.model.parameters()).detach().view(torch.int32)
 
 
-def epochs(digits: Digits, settings: Settings) -> Iterator[tuple[torch.Tensor, ...]]:
+def epochs(digits: Samples, settings: Settings) -> Iterator[tuple[torch.Tensor, ...]]:
     """Yield, for each epoch, the indices of its batches; the same for every library."""
     generator = torch.Generator().manual_seed(settings.seed)
     for _ in range(settings.epochs):
-        order = torch.randperm(len(digits.train_labels), generator=generator)
+        order = torch.randperm(len(digits.train_targets), generator=generator)
         yield order.split(settings.batch)
 
 
@@ -204,7 +205,7 @@ class Timed:
     step_ns: list[int] = field(default_factory=list)
 
 
-def timed(digits: Digits, settings: Settings, libraries: Sequence[str]) -> dict[str, Timed]:
+def timed(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict[str, Timed]:
     """Train under each library, in turns of ``TURN`` steps, and time the steps."""
     runs = {name: Timed(Training(digits, settings)) for name in libraries}
     turn = 0
@@ -228,7 +229,7 @@ def timed(digits: Digits, settings: Settings, libraries: Sequence[str]) -> dict[
 
 
 def observed(
-    digits: Digits, settings: Settings, library: str
+    digits: Samples, settings: Settings, library: str
 ) -> tuple[Training, dict[tuple[str, str], Operand]]:
     """Train once more under one library and record what its functions are given."""
     training, observer = Training(digits, settings), Observer()
@@ -248,7 +249,7 @@ class DemoError(UdfError):
     """The demo's own check of itself failed."""
 
 
-def run(digits: Digits, settings: Settings, libraries: Sequence[str]) -> dict[str, Any]:
+def run(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict[str, Any]:
     """Run the demo and return its figures, ready for JSON.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the benches of torch.compile share: cases, timing within a budget, files that resume.
+"""Experiments on torch.compile: cases, timing within a budget, and files that resume.
 
 An experiment is a list of cases, each a JSON object, and a function that makes the contenders
 of one case. The same experiment runs as a pytest-benchmark suite, one bench per case, and as
@@ -7,10 +7,11 @@ a command that stores a row per case:
     python -m benches.experiments.compile_convolutions OUT.json --scale full --device cuda
         --budget 80
 
-A case is not begun when, going by the last three, the budget would end before it; what was left
-out is printed and counted in the file. An existing file of the same experiment, scale, device and
-versions is continued; Ctrl-C keeps what is done; ``--again`` starts afresh. ``--processes N``
-makes the contenders of N cases side by side and times one case at a time.
+A case does not start if the last three suggest that it would outlast the budget. The command
+prints the cases that it left out, and the file counts them. The command continues an existing file
+of the same experiment, scale, device and versions; ``--again`` starts afresh. Ctrl-C keeps the
+rows so far. ``--processes N`` makes the contenders of N cases side by side and times one case at a
+time.
 """
 
 from __future__ import annotations
@@ -37,11 +38,10 @@ from typing import Any, Final
 
 import torch
 
-from pytest_udftorch.errors import UdfError
-from pytest_udftorch.planning.pairs import ModelPair
-from pytest_udftorch.timing.environment import describe_device
-from pytest_udftorch.timing.statistics import FEWEST_RUNS, median
-from pytest_udftorch.timing.timers import Comparison, SyncTimer, require_device
+from pytest_udftorch import UdfError
+from pytest_udftorch.pairs import ModelPair
+from pytest_udftorch.statistics import FEWEST_RUNS, median
+from pytest_udftorch.timers import Comparison, SyncTimer, describe_device, require_device
 
 Case = dict[str, Any]
 Call = Callable[[], Any]
@@ -52,7 +52,7 @@ SCALES: Final = ("small", "full")
 RUNS: Final = 20
 ROUNDS: Final = 10
 
-#: Cases left out that are named; a longer list is counted.
+#: How many of the cases left out are printed by name.
 SAID: Final = 12
 
 #: Seconds that the rounds of one case may take.
@@ -428,6 +428,15 @@ def _side_by_side(
                 yield measured
 
 
+def _check_options(output: Path | None, budget_s: float | None, processes: int) -> None:
+    if budget_s is not None and not budget_s > 0:
+        raise ResumeError(f"A budget of {budget_s:g} s: give seconds, more than none.")
+    if processes < 1:
+        raise ResumeError(f"{processes} processes: give how many, from 1 on.")
+    if output is not None and (missing := missing_folder(output)):
+        raise ResumeError(missing)
+
+
 def run(
     experiment: Experiment,
     output: Path | None,
@@ -440,28 +449,23 @@ def run(
     """Measure an experiment's cases within the budget; return, and store, its document.
 
     Args:
-        experiment: what to measure; with several processes, its functions are of a module.
+        experiment: what to measure; for several processes, its functions must be importable.
         output: file to write after every case, and to continue if it exists; or None.
         device: cpu or cuda.
         scale: ``small`` or ``full``.
         budget_s: seconds; by default the experiment's own.
         say: gets a line per case.
-        processes: how many make contenders side by side; one at a time measures. First calls
-            are then those of a busy machine.
+        processes: how many make contenders side by side; only one measures at a time. With
+            several, first calls are those of a busy machine.
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent.
-        ProcessEndedError: one of several processes ended; what was measured is stored.
-        ResumeError: ``output`` is the file of something else, or its folder is missing; or the
-            budget or the number of processes is none.
+        ProcessEndedError: one of several processes ended; the rows so far are stored.
+        ResumeError: ``output`` holds something else, or its folder is missing; or the budget or
+            the number of processes is not positive.
     """
     require_device(device)
-    if budget_s is not None and not budget_s > 0:
-        raise ResumeError(f"A budget of {budget_s:g} s: give seconds, more than none.")
-    if processes < 1:
-        raise ResumeError(f"{processes} processes: give how many, from 1 on.")
-    if output is not None and (missing := missing_folder(output)):
-        raise ResumeError(missing)
+    _check_options(output, budget_s, processes)
     settings = {**_settings(experiment, device, scale), "processes": processes}
     seconds = experiment.budget_s[scale] if budget_s is None else budget_s
     cases = experiment.cases(device, scale)

@@ -11,9 +11,9 @@ For each seed (fresh weights and order of the batches) a model is trained three 
 - under corem.
 
 The differences to std, of accuracy and of the mean loss on the test samples, are paired by
-seed. Stated are their mean with the 95 % interval of Student's t (a paired test; n - 1
-degrees of freedom) and the p-value of the exact sign-flip permutation test of the mean,
-two-sided, which with five seeds cannot be below 1/16. A training that is repeated must end
+seed. The result states their mean with the 95 % interval of Student's t (a paired test; n - 1
+degrees of freedom) and the p-value of the exact, two-sided sign-flip permutation test of the
+mean, which with five seeds cannot be below 1/16. A training that is repeated must end
 with the same weights, bit for bit.
 """
 

@@ -3,8 +3,8 @@
     python -m benches.experiments.profile_counting [--mnist DIR] [--store FILE]
 
 The profiler counts while LeNet trains for ten epochs and is tested after each, under std and
-under corem. From the operator calls for one forward pass follows the count on the whole of
-MNIST: 60,000 / 50 + 10,000 / 1000 = 1,210 passes an epoch.
+under corem. The operator calls of one forward pass give the count for the whole of MNIST, with
+its 60,000 / 50 + 10,000 / 1000 = 1,210 passes an epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benches.experiments import command
 from benches.experiments.blocks import one_thread
 from benches.experiments.training import Task, Training, lenet
 from pytest_udftorch import UdfError, patched
-from pytest_udftorch.profile.aggregate import Profile
+from pytest_udftorch.profile import Profile
 
 LIBRARIES = ("std", "corem")
 EPOCHS = 10

@@ -1,16 +1,16 @@
-"""What a profile costs on a GPU, and whether it counts there what it counts on the CPU.
+"""What a profile costs on a GPU, and whether its counts equal those on the CPU.
 
     python -m benches.experiments.profile_cuda [--mnist DIR] [--store FILE]
 
 Contenders are sessions of corem without a profile (``off``), the same once more (``off again``,
 the A/A control), and with one (``counters``).
 
-Operators: on 2^26 float32 elements the kernel's time alone, from a CUDA graph that was captured
-in each session and overwritten L2 between replays; on 2^16 elements the time of a call in a loop
-of Python. The graphs, and the loops, take turns in random order. Stated is the median over the
-rounds of the ratio to ``off`` in the same round.
+Operators: on 2^26 float32 elements, the kernel's time alone, from a CUDA graph that was captured
+in each session, with the L2 overwritten between replays; on 2^16 elements, the time of a call in
+a loop in Python. The graphs, and the loops, take turns in random order. The result is the median
+over the rounds of the ratio to ``off`` in the same round.
 
-Training: the same, of some steps from a synchronised GPU to a synchronised GPU. All contenders
+Training: the same for some steps, from a synchronised GPU to a synchronised GPU. All contenders
 train one model in turns.
 
 Counts: a model runs some steps on the CPU and on the GPU, with the same weights and data, in one
@@ -35,9 +35,9 @@ from benches.experiments.blocks import one_thread
 from benches.experiments.cuda_digests import gpu
 from benches.experiments.cuda_speed import LARGE, SMALL, events, graph_of, numbers
 from benches.experiments.cuda_training import on_gpu, turn_ns
-from pytest_udftorch.profile.aggregate import Profile, Row
-from pytest_udftorch.session.session import patched
-from pytest_udftorch.timing.statistics import median, ratio
+from pytest_udftorch import patched
+from pytest_udftorch.profile import Profile, Row
+from pytest_udftorch.statistics import median, ratio
 
 CONTENDERS: Mapping[str, bool] = {"off": False, "off again": False, "counters": True}
 

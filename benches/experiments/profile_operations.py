@@ -2,7 +2,7 @@
 
     python -m benches.experiments.profile_operations [--mnist DIR] [--cifar DIR] [--store FILE]
 
-Counted is one real training step: a dispatch mode sees every ATen operator with its real
+The command counts one real training step: a dispatch mode sees every ATen operator with its real
 arguments, and a table says how many arithmetic operations the operator's definition takes
 for these shapes. An operator that the table does not have is an error, not a zero.
 
@@ -11,15 +11,15 @@ Definition of the counts, in float32 or float64 operations on single elements:
 - fma: a multiplication whose product is added at once to a running sum or to a term:
   the multiply-accumulates of convolutions (padding included) and matrix products, and the
   products of element-wise formulas that are added to something (x + w * y);
-- mult, add, div: those that are no part of an fma; a subtraction is an add, the division
+- mult, add, div: those that are not part of an fma; a subtraction is an add, the division
   of a mean by its count and a reciprocal are a div, a factor of exactly 1 is nothing;
 - sqrt and the elementary functions (exp, expm1, log, tanh) have columns of their own;
 - maxima, comparisons, signs, integers and the moving of data are not counted.
 
-The formulas are those of the operators' documentation, evaluated once an element without
-reuse across elements. The research counted instructions in a binary instead: a vector
-instruction is one there and up to 16 here, blocking and recomputation show there and not
-here, and whether a compiler or a library fused a product is decided there by the code.
+The formulas are those of the operators' documentation, evaluated once for each element, with no
+reuse across elements. The research counted instructions in a binary instead. There, a vector
+instruction counts once, and here up to 16 times; blocking and recomputation show there and not
+here; and the code itself decides there whether a compiler or a library fused a product.
 """
 
 from __future__ import annotations

@@ -5,20 +5,19 @@
 The base is a session without a profile. Contenders are the same once more (``off again``,
 the A/A control: what the method itself takes for a difference), and a session with each
 depth. They run interleaved on one training, each between two runs of the base
-(``against`` of benches/experiments/blocks.py), and each run opens its session again. Stated is the
-median over the blocks of the step's time over that of the base, the geometric mean of the
-runs before and after, with its 95 % bootstrap interval; the cost is within a bound when the
-whole interval is, above it when the whole interval is, and otherwise the measurement is too
-coarse to tell. The same ratios of processor time stand beside it; they decide nothing. Each
-model and library has a share of the time, some seven minutes in all, and what is measured is
-stored after each of them.
+(``against`` of benches/experiments/blocks.py), and each run opens its session again. The result
+is the median over the blocks of the step's time over that of the base (the geometric mean of the
+runs before and after), with its 95 % bootstrap interval. The cost is within a bound if the whole
+interval is, above it if the whole interval is, and otherwise the measurement is too coarse to
+tell. The same ratios of processor time stand beside it and decide nothing. Each model and library
+has a share of the time, some seven minutes in all, and its figures are stored when it is done.
 
-Memory is what the profiler's runtime has allocated itself, after some steps and after four
+Memory is what the profiler's runtime itself has allocated, after some steps and after four
 times as many.
 
-That nothing is left when profiling is off is no matter of time: the library that an
-ordinary session binds is the same file, byte for byte, before and after profiled sessions,
-and refers to nothing of the profiler.
+That nothing is left when profiling is off needs no timing: the library that an ordinary session
+binds is the same file, byte for byte, before and after profiled sessions, and it refers to
+nothing in the profiler.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from benches.experiments import blocks, command
 from benches.experiments.training import Task, Training, lenet, resnet, transformer
 from pytest_udftorch import UdfError, build_library, patched
 from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.timing.statistics import FEWEST_RUNS, Interval, bootstrap
+from pytest_udftorch.statistics import FEWEST_RUNS, Interval, bootstrap
 
 LIBRARIES = ("std", "corem")
 DEPTHS = ("counters", "timed", "events")

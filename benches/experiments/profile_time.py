@@ -2,7 +2,7 @@
 
     python -m benches.experiments.profile_time [--mnist DIR] [--cifar DIR] [--store FILE]
 
-Measured in two ways that have nothing in common but the clock:
+The share is measured in two ways that have only the clock in common:
 
 - by the profiler at the depth ``timed``: time in the functions over the processor time of
   the steps, which on one thread is their time less what other processes took;
@@ -26,7 +26,7 @@ from typing import Any
 from benches.experiments import blocks, command
 from benches.experiments.training import Task, lenet, resnet, transformer
 from pytest_udftorch import Session, UdfError, patched
-from pytest_udftorch.timing.statistics import bootstrap
+from pytest_udftorch.statistics import bootstrap
 
 NULL = Path(__file__).parents[1] / "data" / "null"
 LIBRARIES = ("std", "corem")

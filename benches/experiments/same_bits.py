@@ -27,9 +27,9 @@ import numpy
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.session.session import patched
-from pytest_udftorch.timing.environment import describe
+from pytest_udftorch import patched
+from pytest_udftorch.environment import describe
+from pytest_udftorch.library import FUNCTIONS
 
 SEED = 2026
 #: 16 pieces of 65, and 65 of 16.
@@ -232,7 +232,7 @@ def main(arguments: list[str] | None = None) -> int:
         document = merge(options.parts)
         options.store.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         return 0
-    from pytest_udftorch.timing.environment import describe_device
+    from pytest_udftorch.timers import describe_device
 
     names = [n for n in options.functions.split(",") if n]
     found = run(options.context, options.library, names, options.together)

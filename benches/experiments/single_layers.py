@@ -1,4 +1,4 @@
-"""Layers of a model taken out of it: what they are, what goes in, and one of each on its own."""
+"""Layers taken out of a model: what they are, their inputs, and each kind on its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How fast corem's forms are, against what PyTorch calls and against other libraries.
 
-Contenders of one function run interleaved in one process: round after round, each once, in
-a rotating order, so that a disturbance hits all alike. What is reported is the median of
-the rounds, its quartiles, and ratios formed within a round.
+Contenders of one function run interleaved in one process: each runs once a round, in a rotating
+order, so that a disturbance hits all alike. The result holds the median of the rounds, the
+quartiles, and ratios formed within a round.
 
 The peers are what libtorch calls (MKL VML, SLEEF, GNU libm), LLVM-libc's correctly rounded
 scalar functions, and Intel's correctly rounded vector functions from the registry package
@@ -28,10 +28,10 @@ import numpy as np
 
 import pytest_udftorch
 from benches import stored
-from pytest_udftorch.build.toolchain import find_compiler
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.timing.environment import caption, describe
-from pytest_udftorch.verify.reference.checker import ReferenceMissingError, llvmlibc
+from pytest_udftorch.build import find_compiler
+from pytest_udftorch.environment import caption, describe
+from pytest_udftorch.library import FUNCTIONS
+from pytest_udftorch.references import ReferenceMissingError, llvmlibc
 
 RESULTS: Final = stored.RESULTS
 HARNESS: Final = Path(__file__).parent / "native" / "harness.c"
@@ -242,10 +242,9 @@ def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
 
 def levels() -> Iterator[str]:
     """Yield the levels of this CPU, the widest first, and ``scalar``."""
-    from pytest_udftorch.native.runtime import runtime
-
-    have = runtime().cpu_level()
-    yield from (level for level, needs in (("avx512", 4), ("avx2", 3)) if needs <= have)
+    widths = ("avx512", "avx2")
+    have = describe()["machine"]["cpu_level"]
+    yield from widths[widths.index(have) :] if have in widths else ()
     yield "scalar"
 
 

@@ -2,13 +2,13 @@
 
     python -m benches.experiments.speed_analysis [--store] [function ...]
 
-A call is followed instruction by instruction in a child process, so that what is counted
-was executed: fix-ups of hard inputs count as often as they happened. ``llvm-mca`` then says
-how many cycles the same instructions take at least on two processors that it has models of,
-whatever waits for memory and for branches left out.
+The command follows a call instruction by instruction in a child process, so that it counts what
+was executed: fix-ups of hard inputs count as often as they happened. ``llvm-mca`` then gives the
+fewest cycles that the same instructions take on two processors that it has models of, without
+any waiting for memory or branches.
 
-Counted are corem and the open peers: SLEEF inside libtorch, GNU libm. Intel's functions and
-MKL are proprietary; they are timed (see ``benches.experiments.speed``) and not looked into.
+It counts corem and the open peers, SLEEF inside libtorch and GNU libm. Intel's functions and MKL
+are proprietary; they are timed (see ``benches.experiments.speed``) and not looked into.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ import numpy as np
 
 from benches import stored
 from benches.experiments.speed import Contender, contenders, levels, sample
-from pytest_udftorch.build.toolchain import find_compiler
-from pytest_udftorch.errors import UdfError
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch import UdfError, find_library
+from pytest_udftorch.build import find_compiler
 
 STEPS: Final = Path(__file__).parent / "native" / "steps.c"
 #: Elements of a followed run; the array form runs this many and twice as many.

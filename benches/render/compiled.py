@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benches.render.markdown import table
-from pytest_udftorch.timing.environment import cpu_caption
+from pytest_udftorch.environment import cpu_caption
 
 Document = Mapping[str, Any]
 

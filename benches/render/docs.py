@@ -3,10 +3,8 @@
     python -m benches.render.docs [--check]
 
 A page asks for a text between two comments, ``<!-- generated: NAME -->`` and ``<!-- end -->``;
-docs/accuracy.md, docs/compile_results.md, docs/reach.md and docs/results.md are generated as
-a whole. ``--check``
-changes nothing and fails when a page differs from what the results give, or a drawing was
-made from other numbers.
+the pages in docs/results are generated as a whole. ``--check`` changes nothing; it fails when a
+page differs from what the results give, or when a drawing shows other numbers.
 """
 
 from __future__ import annotations
@@ -27,13 +25,13 @@ from benches.render import cuda as render_cuda
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
-from pytest_udftorch import UdfError
-from pytest_udftorch.cuda.table import reached
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.reach import table as reach
-from pytest_udftorch.timing.environment import caption
-from pytest_udftorch.verify.certificate import Certificate, comparison_table
-from pytest_udftorch.verify.certificate import load as load_certificate
+from benches.render.markdown import table
+from pytest_udftorch import UdfError, reach, record
+from pytest_udftorch.certificates import Certificate, comparison_table
+from pytest_udftorch.certificates import load as load_certificate
+from pytest_udftorch.cuda import reached
+from pytest_udftorch.environment import caption
+from pytest_udftorch.library import FUNCTIONS
 
 ROOT = Path(__file__).parents[2]
 UDFS = ROOT / "udfs"
@@ -75,6 +73,12 @@ def seconds(nanoseconds: float) -> str:
     return f"{nanoseconds / 1e9:.3g}"
 
 
+def _middle(times: dict[str, float]) -> tuple[str, str]:
+    """Return the median and the quartiles of times in ns, in ms."""
+    low, high = (milliseconds(times[f"{which}_quartile"]) for which in ("lower", "upper"))
+    return milliseconds(times["median"]), f"{low} to {high}"
+
+
 # What a page can ask for -------------------------------------------------------------
 
 
@@ -101,62 +105,58 @@ def costs(results: Results) -> str:
             seconds(cold["build_ns"]["median"]) + " s",
         ),
     ]
-    lines = ["| with all functions of corem | median |", "|---|---|"]
-    lines += [f"| {what} | {value} |" for what, value in rows]
+    lines = table(["with all functions of corem", "median"], rows)
     return "\n".join([*lines, "", caption(entry["environment"]), ""])
 
 
 def entry_exit(results: Results) -> str:
     """Return the table of entries and exits."""
     document = results["entry_exit"]
-    lines = ["| bench | functions | rounds | median, ms | quartiles, ms |", "|---|---|---|---|---|"]
-    for name, bench in document["benches"].items():
-        times = bench.get("entry_ns", bench["time_ns"])
-        quartiles = (
-            f"{milliseconds(times['lower_quartile'])} to {milliseconds(times['upper_quartile'])}"
-        )
-        lines.append(
-            f"| `{name}` | {bench['functions']} | {bench['rounds']} | "
-            f"{milliseconds(times['median'])} | {quartiles} |"
-        )
-    return _with_source(lines, document)
+    rows = [
+        [
+            f"`{name}`",
+            str(bench["functions"]),
+            str(bench["rounds"]),
+            *_middle(bench.get("entry_ns", bench["time_ns"])),
+        ]
+        for name, bench in document["benches"].items()
+    ]
+    header = ["bench", "functions", "rounds", "median, ms", "quartiles, ms"]
+    return _with_source(table(header, rows), document)
 
 
 def build(results: Results) -> str:
     """Return the table of builds."""
     document = results["build"]
-    lines = ["| bench | rounds | median, ms | quartiles, ms |", "|---|---|---|---|"]
-    for name, bench in document["benches"].items():
-        times = bench.get("build_ns", bench["time_ns"])
-        quartiles = (
-            f"{milliseconds(times['lower_quartile'])} to {milliseconds(times['upper_quartile'])}"
-        )
-        lines.append(
-            f"| `{name}` | {bench['rounds']} | {milliseconds(times['median'])} | {quartiles} |"
-        )
-    return _with_source(lines, document)
+    rows = [
+        [f"`{name}`", str(bench["rounds"]), *_middle(bench.get("build_ns", bench["time_ns"]))]
+        for name, bench in document["benches"].items()
+    ]
+    return _with_source(table(["bench", "rounds", "median, ms", "quartiles, ms"], rows), document)
 
 
 def demo_details(results: Results) -> str:
     """Return accuracy by epoch and the symbols that libtorch called in the demo."""
     document = results["demo_lenet"]
     names = document["libraries"]
-    lines = [f"| epoch | {' | '.join(f'accuracy, {n}' for n in names)} |", "|---|---|---|"]
-    for epoch, shares in enumerate(zip(*document["accuracy"].values(), strict=True), start=1):
-        lines.append(f"| {epoch} | {' | '.join(f'{100 * s:.1f} %' for s in shares)} |")
-    lines += [
-        "",
-        f"| operator | function | operands | {' | '.join(f'symbol calls, {n}' for n in names)} |",
-        "|---|---|---|---|---|",
+    epochs = [
+        [str(epoch), *(f"{100 * s:.1f} %" for s in shares)]
+        for epoch, shares in enumerate(zip(*document["accuracy"].values(), strict=True), start=1)
     ]
+    operands = []
     for rows in zip(*document["operands"].values(), strict=True):
         calls = [
             ", ".join(f"`{s}` {n:,}" for s, n in sorted(row["symbols"].items())) for row in rows
         ]
         elements = " and ".join(dict.fromkeys(f"{row['elements']:,}" for row in rows))
-        lines.append(
-            f"| {rows[0]['operator']} | {rows[0]['function']} | {elements} | {' | '.join(calls)} |"
-        )
+        operands.append([rows[0]["operator"], rows[0]["function"], elements, *calls])
+    lines = [
+        *table(["epoch", *(f"accuracy, {n}" for n in names)], epochs),
+        "",
+        *table(
+            ["operator", "function", "operands", *(f"symbol calls, {n}" for n in names)], operands
+        ),
+    ]
     return _with_source(lines, document)
 
 
@@ -168,46 +168,45 @@ def speed(results: Results) -> str:
     sections = []
     levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
     for level in levels:
-        table = {f: e[level] for f, e in document["functions"].items() if level in e}
-        names = list(dict.fromkeys(name for entry in table.values() for name in entry))
-        lines = [
-            f"{level}, median ns per element:",
-            "",
-            f"| function | {' | '.join(names)} |",
-            "|---" * (len(names) + 1) + "|",
+        found = {f: e[level] for f, e in document["functions"].items() if level in e}
+        names = list(dict.fromkeys(name for entry in found.values() for name in entry))
+        rows = [
+            [function, *(f"{entry[n]['ns']:.3g}" if n in entry else "" for n in names)]
+            for function, entry in found.items()
         ]
-        for function, entry in table.items():
-            cells = [f"{entry[n]['ns']:.3g}" if n in entry else "" for n in names]
-            lines.append(f"| {function} | {' | '.join(cells)} |")
+        lines = [f"{level}, median ns per element:", "", *table(["function", *names], rows)]
         sections.append("\n".join(lines) + "\n")
+    operators = [
+        [name, f"{row['std_ns']:.3g}", f"{row['corem_ns']:.3g}", f"{row['corem_over']:.2f}"]
+        for name, row in document["operators"].items()
+    ]
     lines = [
         "Whole operators on 2^20 elements, one thread:",
         "",
-        "| operator | std, ns per element | corem, ns per element | corem / std |",
-        "|---|---|---|---|",
+        *table(
+            ["operator", "std, ns per element", "corem, ns per element", "corem / std"], operators
+        ),
     ]
-    for name, row in document["operators"].items():
-        lines.append(
-            f"| {name} | {row['std_ns']:.3g} | {row['corem_ns']:.3g} | {row['corem_over']:.2f} |"
-        )
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
 def compiled_cpu(results: Results) -> str:
     """Return what the functions cost inside Inductor's C++."""
     document = results["compiled_cpu"]
-    lines = [
-        "| compiled, one thread | stock, ms | corem, ms | corem / stock | quartiles |",
-        "|---|---|---|---|---|",
-    ]
+    rows = []
     for name, case in document["cases"].items():
         ratio = case["corem_over_stock"]
-        lines.append(
-            f"| {name} | {milliseconds(case['stock_ns']['median'])} | "
-            f"{milliseconds(case['corem_ns']['median'])} | {ratio['median']:.2f} | "
-            f"{ratio['lower_quartile']:.2f} to {ratio['upper_quartile']:.2f} |"
+        rows.append(
+            [
+                name,
+                milliseconds(case["stock_ns"]["median"]),
+                milliseconds(case["corem_ns"]["median"]),
+                f"{ratio['median']:.2f}",
+                f"{ratio['lower_quartile']:.2f} to {ratio['upper_quartile']:.2f}",
+            ]
         )
-    return _with_source(lines, document)
+    header = ["compiled, one thread", "stock, ms", "corem, ms", "corem / stock", "quartiles"]
+    return _with_source(table(header, rows), document)
 
 
 def missed(results: Results) -> str:
@@ -217,16 +216,17 @@ def missed(results: Results) -> str:
     speeds = results["speed"]
     found = [f for f in asked.figures(speeds) if f.measured > f.limit]
     lines = [
-        f"{len(found)} of {len(asked.figures(speeds))} figures asked for are missed. Time of "
-        "corem's array form (operators: of the operator) over that of the other; VML runs its "
-        "AVX-512 code in the AVX2 rows too.",
+        f"{len(found)} of {len(asked.figures(speeds))} figures asked for are missed. The table "
+        "gives the time of corem's array form over that of the other; for operators, the time of "
+        "the operator. VML runs its AVX-512 code in the AVX2 rows too.",
         "",
-        "| what | level | against | asked | measured |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {f.what} | {f.level} | {f.peer} | {f.limit:.3g} | {f.measured:.2f} |"
-        for f in sorted(found, key=lambda f: (f.level, -f.measured / f.limit))
+        *table(
+            ["what", "level", "against", "asked", "measured"],
+            (
+                [f.what, f.level, f.peer, f"{f.limit:.3g}", f"{f.measured:.2f}"]
+                for f in sorted(found, key=lambda f: (f.level, -f.measured / f.limit))
+            ),
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -240,13 +240,7 @@ def analysis(results: Results) -> str:
     sections = []
     levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
     for level in levels:
-        lines = [
-            f"{level}, per element:",
-            "",
-            f"| function | form | instructions | {' | '.join(f'cycles, {m}' for m in models)} "
-            "| what they are |",
-            "|---" * (len(models) + 4) + "|",
-        ]
+        rows = []
         for function, entry in document["functions"].items():
             for name, figures in entry.get(level, {}).items():
                 kinds = sorted(figures["mix"].items(), key=lambda pair: -pair[1])
@@ -255,15 +249,15 @@ def analysis(results: Results) -> str:
                     for kind, count in kinds
                     if count / figures["instructions"] >= 0.05
                 )
-                cycles = " | ".join(f"{figures['cycles'][m]:.2f}" for m in models)
-                lines.append(
-                    f"| {function} | {name} | {figures['instructions']:.2f} | {cycles} | {shares} |"
-                )
-        sections.append("\n".join(lines) + "\n")
+                cycles = (f"{figures['cycles'][m]:.2f}" for m in models)
+                rows.append([function, name, f"{figures['instructions']:.2f}", *cycles, shares])
+        cycles_of = (f"cycles, {m}" for m in models)
+        header = ["function", "form", "instructions", *cycles_of, "what they are"]
+        sections.append("\n".join([f"{level}, per element:", "", *table(header, rows)]) + "\n")
     introduction = (
-        "Instructions that were executed, counted by following calls one by one, fix-ups of hard "
-        "inputs included; and the least cycles that llvm-mca gives for them on processors that "
-        "it has models of, with nothing to wait for.\n\n"
+        "The instructions were counted by following each call step by step, fix-ups of hard "
+        "inputs included. The cycles are the fewest that llvm-mca gives for them on the "
+        "processors that it has models of, with nothing to wait for.\n\n"
     )
     return introduction + "\n".join(sections) + "\n" + _with_source([], document).lstrip("\n")
 
@@ -283,20 +277,18 @@ def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
 
 def profile_structs(results: Results) -> str:
     """Return the bytes of the records of a profile; they come from the dtypes themselves."""
-    from pytest_udftorch.records import layout
-
     kinds = {"u": "unsigned", "f": "float"}
     parts = []
     for name in ("CELL", "OPERATOR", "EVENT"):
-        dtype = getattr(layout, name)
-        parts += [f"{name}, {dtype.itemsize:,} bytes:", "", "| offset | field | type |"]
-        parts.append("|---|---|---|")
+        dtype = getattr(record, name)
+        rows = []
         for field, (kind, offset, *_) in dtype.fields.items():
             size = "".join(f"[{n}]" for n in kind.shape)
             text = f"{kinds[kind.base.kind]} {kind.base.itemsize * 8}{size}"
-            parts.append(f"| {offset} | `{field}` | {text} |")
-        parts.append("")
-    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(layout.EVENT_FLAGS))
+            rows.append([str(offset), f"`{field}`", text])
+        parts += [f"{name}, {dtype.itemsize:,} bytes:", ""]
+        parts += [*table(["offset", "field", "type"], rows), ""]
+    flags = ", ".join(f"{bit} `{flag}`" for bit, flag in enumerate(record.EVENT_FLAGS))
     return "\n".join([*parts, f"Bits of `flags`: {flags}.", ""])
 
 
@@ -355,31 +347,30 @@ REGIONS: dict[str, Callable[[Results], str]] = {
 
 
 def reach_page(results: Results) -> str:
-    """Return docs/reach.md."""
+    """Return docs/results/reach.md."""
     return reach.markdown(*reach.load(results.folder / "reach.json")).rstrip() + "\n" + _on_cuda()
 
 
 def _on_cuda() -> str:
     """Return which of ATen's overloads a session overrides on CUDA, by function."""
-    table = reached()
+    overloads = reached()
+    rows = [
+        [f, ", ".join(f"`{n}`" for n in sorted(overloads) if f in overloads[n])] for f in FUNCTIONS
+    ]
     lines = [
         "",
         "## Eager CUDA",
         "",
         "The overloads whose CUDA kernel a session replaces, by function; float32, bfloat16 and "
-        "half, all layouts. What is not reached is listed in [cuda.md](cuda.md).",
+        "half, all layouts. [cuda.md](../cuda.md) lists what is not reached.",
         "",
-        "| function | overloads |",
-        "|---|---|",
+        *table(["function", "overloads"], rows),
     ]
-    for function in FUNCTIONS:
-        names = ", ".join(f"`{n}`" for n in sorted(table) if function in table[n])
-        lines.append(f"| {function} | {names} |")
     return "\n".join(lines) + "\n"
 
 
 def results_page(results: Results) -> str:
-    """Return docs/results.md."""
+    """Return docs/results/results.md."""
     parts = [
         "# Results",
         "",
@@ -388,13 +379,13 @@ def results_page(results: Results) -> str:
         "",
         "## Sessions: entry and exit",
         "",
-        "First entries are measured in fresh processes that have imported torch; the time is the "
-        "process's own.",
+        "First entries are measured in fresh processes that have imported torch; each process "
+        "measures its own time.",
         "",
         entry_exit(results),
         "## Builds",
         "",
-        "Several processes at once: the time until the last of them has the build.",
+        "With several processes at once, the time runs until the last of them has the build.",
         "",
         build(results),
         "## LeNet on MNIST",
@@ -418,8 +409,8 @@ def results_page(results: Results) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def _proofs(certificate: Certificate) -> str:
-    """Return the line of the table of corem's own certificates."""
+def _proofs(certificate: Certificate) -> Sequence[str]:
+    """Return a row of the table of corem's own certificates."""
     forms = [
         f"{run.identity['form']}, {run.identity['cpu_level']}"
         + (", flushed" if run.identity["flush"] else "")
@@ -427,31 +418,29 @@ def _proofs(certificate: Certificate) -> str:
     ]
     digests = {run.digest() for run in certificate.runs if not run.identity["flush"]}
     wrong = sum(run.tally.wrong for run in certificate.runs)
-    cells = (
+    return (
         certificate.subject["function"],
         "; ".join(forms),
         f"{certificate.runs[0].tally.inputs:,}",
         f"{wrong:,}",
         ", ".join(f"`{digest[:16]}`" for digest in sorted(filter(None, digests))),
     )
-    return f"| {' | '.join(cells)} |"
 
 
-def _float_float(certificate: Certificate) -> str:
-    """Return the line of the table of corem-ff's certificates."""
+def _float_float(certificate: Certificate) -> Sequence[str]:
+    """Return a row of the table of corem-ff's certificates."""
     run = certificate.runs[0]
-    cells = (
+    return (
         certificate.subject["function"],
         f"{run.tally.inputs:,}",
         f"{run.tally.wrong:,}",
         "" if run.tally.hard is None else f"{run.tally.hard:,}",
         f"`{(run.digest() or '')[:16]}`",
     )
-    return f"| {' | '.join(cells)} |"
 
 
 def accuracy_page(results: Results) -> str:
-    """Return docs/accuracy.md, from the certificates of corem and of the stock libraries."""
+    """Return docs/results/accuracy.md, from the certificates of corem and the stock libraries."""
     own = [load_certificate(p) for p in sorted((UDFS / "corem").rglob("*.certificate.json"))]
     pairs = [load_certificate(p) for p in sorted((UDFS / "corem-ff").rglob("*.certificate.json"))]
     stock = [
@@ -464,43 +453,45 @@ def accuracy_page(results: Results) -> str:
         "# Accuracy",
         "",
         "This page is generated from certificates: those beside the sources of corem and corem-ff, "
-        "and those "
-        "of the stock libraries under benches/results/certificates. "
-        "[verification.md](verification.md) tells how they are made and what they hold. Do not "
-        "edit it; `python -m benches.render.docs` writes it.",
+        "and those of the stock libraries under benches/results/certificates. Do not edit it; "
+        "`python -m benches.render.docs` writes it. [verification.md](../verification.md) tells "
+        "how certificates are made and what they hold.",
         "",
         "## corem: which forms were run on which inputs",
         "",
         "Flushed: with FTZ and DAZ set. A correctly rounded function of one argument has only "
         "one possible digest.",
         "",
-        "| function | forms | inputs of each | wrong | digest of the outputs |",
-        "|---|---|---|---|---|",
-        *(_proofs(c) for c in own),
+        *table(
+            ["function", "forms", "inputs of each", "wrong", "digest of the outputs"],
+            map(_proofs, own),
+        ),
         "",
         "## corem-ff: the form for GPUs with weak double precision",
         "",
-        "The array form, every vector in float-float. Left to double: inputs for which the "
-        'float-float path says "hard", with all special and out-of-range arguments.',
+        "The array form, every vector in float-float. Left to double are the inputs for which the "
+        'float-float path says "hard", and all special and out-of-range arguments.',
         "",
-        "| function | inputs | wrong | left to double | digest of the outputs |",
-        "|---|---|---|---|---|",
-        *(_float_float(c) for c in pairs),
+        *table(
+            ["function", "inputs", "wrong", "left to double", "digest of the outputs"],
+            map(_float_float, pairs),
+        ),
     ]
     if results.has("cuda_digests"):
         parts += [
             "",
             "## corem on CUDA",
             "",
-            "The outputs of the overridden operator on all inputs, hashed as for the CPU; those "
-            "of a Triton kernel and of torch.compile compared with them. See [cuda.md](cuda.md).",
+            "The outputs of the overridden operator on all inputs are hashed as for the CPU; the "
+            "outputs of a Triton kernel and of torch.compile are compared with them. See "
+            "[cuda.md](../cuda.md).",
             "",
             render_cuda.digests(results["cuda_digests"]),
         ]
     if results.has("cuda_pairs"):
         parts += [
-            "The pairs of the certificates of functions of two arguments, made again from their "
-            "seed; digests over the chunks that were run.",
+            "For functions of two arguments, the pairs of the certificates are made again from "
+            "their seed. The digests cover the chunks that were run.",
             "",
             render_cuda.pairs(results["cuda_pairs"]),
         ]
@@ -518,12 +509,12 @@ def _first_run(certificate: Certificate) -> Certificate:
     return replace(certificate, runs=certificate.runs[:1])
 
 
-SPEED_SVG = "docs/speed.svg"
+SPEED_SVG = "docs/results/speed.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
-    "docs/accuracy.md": accuracy_page,
-    "docs/compile_results.md": lambda results: render_experiments.page(results.folder),
-    "docs/reach.md": reach_page,
-    "docs/results.md": results_page,
+    "docs/results/accuracy.md": accuracy_page,
+    "docs/results/compile_results.md": lambda results: render_experiments.page(results.folder),
+    "docs/results/reach.md": reach_page,
+    "docs/results/results.md": results_page,
 }
 
 

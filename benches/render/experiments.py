@@ -1,4 +1,4 @@
-"""docs/compile_results.md: what the experiments on torch.compile measured, as tables."""
+"""docs/results/compile_results.md: what the experiments on torch.compile measured, as tables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benches.render import bench_report
-from benches.render.bench_report import Bench
+from benches.render.bench_files import Bench, load_all
 from benches.render.markdown import table
-from pytest_udftorch.profile.text import time_text
+from pytest_udftorch.profile import time_text
 
 Lines = list[str]
 
@@ -205,22 +204,22 @@ SECTIONS: tuple[tuple[str, str, Callable[[Bench], Lines]], ...] = (
 
 
 def page(folder: Path) -> str:
-    """Return docs/compile_results.md from the experiments' files in a folder.
+    """Return docs/results/compile_results.md from the experiments' files in a folder.
 
     Raises:
         BenchFormatError: a file is not as the benches write it.
     """
     names = [f"{kind}_{device}.json" for _, kind, _ in SECTIONS for device in ("cuda", "cpu")]
-    benches = bench_report.load_all(folder / n for n in names if (folder / n).is_file())
+    benches = load_all(folder / n for n in names if (folder / n).is_file())
     parts = [
         "# Results of the experiments on torch.compile",
         "",
-        "This page is generated from benches/results; do not edit it. [compile.md](compile.md) "
+        "This page is generated from benches/results; do not edit it. [compile.md](../compile.md) "
         "has the models, the timers, the plans and Triton, and tells how to measure again. "
         "`python -m benches.render.bench_report benches/results/compile_*.json -o report.html` "
         "draws the figures. "
-        "Intervals are 95 % bootstrap intervals of the median over interleaved runs. What the "
-        "thesis has published of these experiments is not known to us as numbers.",
+        "Intervals are 95 % bootstrap intervals of the median over interleaved runs. The "
+        "numbers that the thesis published of these experiments are not known to us.",
     ]
     for title, kind, make in SECTIONS:
         chosen = [b for b in benches if b.kind == kind and b.rows]

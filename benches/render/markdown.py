@@ -1,14 +1,17 @@
+# SPDX-License-Identifier: Apache-2.0
 """Markdown of the pages that are rendered from stored results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tabulate import tabulate
+
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table's lines."""
-    return [
-        f"| {' | '.join(header)} |",
-        "|---" * len(header) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+    """Return the lines of a table."""
+    # The cells hold finished text: tabulate neither reads numbers out of it nor pads it.
+    text = tabulate(
+        list(rows), list(header), tablefmt="github", disable_numparse=True, stralign=None
+    )
+    return text.splitlines()

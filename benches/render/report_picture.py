@@ -1,8 +1,8 @@
 """The picture of the README: the report on LeNet, trained on MNIST under std and corem.
 
-    python -m benches.render.report_picture [--out docs/report.png] [--page report.html]
+    python -m benches.render.report_picture [--out docs/results/report.png] [--page report.html]
 
-Needs Chromium. The page is what ``udftorch report`` writes of the same profiles.
+Needs Chromium. The page is the one that ``udftorch report`` writes for the same profiles.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from torch.nn import functional as F
 
 from benches.data import mnist
 from benches.data.models.lenet import LeNet
+from benches.data.samples import Samples
 from benches.render import browser
-from pytest_udftorch import patched
-from pytest_udftorch.profile import report
-from pytest_udftorch.profile.aggregate import Profile
+from pytest_udftorch import patched, report
+from pytest_udftorch.profile import Profile
 
-DEFAULT = Path(__file__).parents[2] / "docs" / "report.png"
+DEFAULT = Path(__file__).parents[2] / "docs" / "results" / "report.png"
 
 #: Pixels of the picture: the page's findings and its chart.
 WIDTH, HEIGHT = 1200, 950
 
 
-def profile(library: str, digits: mnist.Digits) -> Profile:
+def profile(library: str, digits: Samples) -> Profile:
     """Train for an epoch, test, and return what was counted."""
     torch.manual_seed(0)
     model = LeNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    # Every block enters the histograms: the picture is about ranges, not about overhead.
+    # The histograms take every block: the picture is about ranges, not about overhead.
     with patched(library, profile="timed", profile_stride=1) as session:
-        for batch in torch.randperm(len(digits.train_labels)).split(50):
+        for batch in torch.randperm(len(digits.train_targets)).split(50):
             optimizer.zero_grad()
-            F.nll_loss(model(digits.train_images[batch]), digits.train_labels[batch]).backward()
+            F.nll_loss(model(digits.train_inputs[batch]), digits.train_targets[batch]).backward()
             optimizer.step()
         with torch.no_grad():
-            model(digits.test_images)
+            model(digits.test_inputs)
     return session.profile
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     path = browser.find()
     if path is None:
-        print("report_picture: no Chromium here. Install it.", file=sys.stderr)
+        print("report_picture: there is no Chromium here. Install it.", file=sys.stderr)
         return 2
     digits = mnist.load()
     profiles = [profile(library, digits) for library in ("std", "corem")]
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page = options.page or Path(scratch) / "report.html"
         text = report.html(profiles, title=f"LeNet on {digits.source}")
         page.write_text(text, encoding="utf-8")
-        with browser.page(path, Path(scratch) / "browser") as tab:
+        with browser.page(path) as tab:
             tab.size(WIDTH)
             tab.open(page.resolve().as_uri())
             tab.screenshot(options.out, HEIGHT)

@@ -8,7 +8,7 @@ if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device; torch sees none", allow_module_level=True)
 
 from benches.experiments import cuda_speed
-from pytest_udftorch.session.session import patched
+from pytest_udftorch import patched
 
 
 @pytest.mark.parametrize("name", ["exp", "log", "sin", "tanh", "elu", "softmax"])

@@ -2,8 +2,8 @@
 
 The first entry loads the package's session, the runtime and the library, reads libtorch's
 relocations and runs the canary operators. It is measured in fresh processes that have
-imported torch: with the build in the cache, which the entry has to find there, and beyond
-that, after ``build_library``.
+imported torch, in two ways: with the build in the cache, where the entry has to find it; and
+after ``build_library``, so that finding it does not count.
 """
 
 from __future__ import annotations

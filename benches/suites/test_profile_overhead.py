@@ -1,4 +1,4 @@
-"""The profiler's cost in its small form; the verdict needs the stored one's many blocks."""
+"""The profiler's cost in a small form; a verdict needs the many blocks of the stored one."""
 
 from dataclasses import replace
 
@@ -7,9 +7,8 @@ import pytest
 from benches.experiments import profile_overhead, training
 from benches.experiments.blocks import CLOCKS
 from benches.render import profile as render_profile
-from pytest_udftorch.profile import collect
-from pytest_udftorch.records import layout
-from pytest_udftorch.timing.statistics import Interval
+from pytest_udftorch import record
+from pytest_udftorch.statistics import Interval
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,8 @@ def test_memory_is_constant_and_events_go_to_disk(task):
         assert sizes["many"] == sizes["few"]
         if depth == "events":
             assert sizes["file_many"] > 2 * sizes["file_few"]
-            assert sizes["few"] >= collect.RING * layout.EVENT.itemsize
+            # Events wait for the disk in a ring of 2^17.
+            assert sizes["few"] >= 2**17 * record.EVENT.itemsize
         else:
             assert sizes["file_many"] == sizes["file_few"]
 

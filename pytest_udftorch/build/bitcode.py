@@ -15,28 +15,32 @@ import importlib.util
 import json
 import os
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.cache import cache_folder, fill, sha256_of
+from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.selection import Part, cuda_id
-from pytest_udftorch.build.shared import Build, build_library, library_manifest
-from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
-from pytest_udftorch.errors import (
-    CacheError,
-    SourceCompileError,
+from pytest_udftorch.build.shared import (
+    Build,
+    build_library,
+    by_source,
+    include_flags,
+    library_manifest,
 )
-from pytest_udftorch.library.description import UdfFunction, UdfLibrary
+from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, run, tool
+from pytest_udftorch.errors import CacheError, SourceCompileError
+from pytest_udftorch.library.description import UdfLibrary
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.native.runtime import pass_plugin
 
 _SCRIPT: Final = "udf-clang++"
+_BITCODE: Final = "bitcode"
+_SUMS: Final = "SHA256SUMS"
 
 #: Functions that LLVM has intrinsics for, and since which version; a compiler turns calls of
 #: libm into them.
@@ -71,10 +75,9 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
 
     Raises:
         CacheError: the cache folder cannot be written.
-        CompilerNotFoundError, CompilerTooOldError: see ``build.find_compiler``.
+        CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
     """
     compiler = find_compiler()
-    plugin, _ = pass_plugin()
     description = [
         {
             "library": str(part.build.library.folder),
@@ -98,32 +101,34 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         "# clang++ with the functions of a UDF library in place of the C library's.\n"
         "here=${0%/*}\n"
         'case "$*" in --version|-v|-dumpversion|-print-*) ;; *)\n'
-        f'[ -e "$here/udf.bc" ] || {maker} "$here" || exit 1\n'
-        'export UDFTORCH_REPLACE_MAP="$here/map.json";;\n'
+        f'(cd "$here/{_BITCODE}" && sha256sum --status -c {_SUMS}) 2>/dev/null || '
+        f'{maker} "$here" || exit 1\n'
+        f'export UDFTORCH_REPLACE_MAP="$here/{_BITCODE}/map.json";;\n'
         "esac\n"
         'case " $* " in *" -c "*|*" -E "*|*" c++-header "*) ;; '
         f'*) set -- "$@" {inputs};; esac\n'
         f"exec {shlex.quote(str(compiler.path))} --driver-mode=g++ "
-        f'-fpass-plugin={shlex.quote(str(plugin))} "$@"\n'
+        f'-fpass-plugin={shlex.quote(str(compiler.plugin))} "$@"\n'
     )
-    # The files that are named here lie elsewhere, and another installation has its own.
+    # The script and the description name files outside the cache, which another installation
+    # has elsewhere.
     facts = json.dumps([cuda_id(parts), description, text, _torch_installed()])
     folder = cache_folder() / f"compiler-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
-    def make(scratch: Path) -> None:
+    def make(scratch: Path) -> dict[str, Any]:
         (scratch / "selection.json").write_text(json.dumps(description, indent=1))
         (scratch / _SCRIPT).write_text(text, encoding="utf-8")
-        (scratch / _SCRIPT).chmod(0o755)
-        (scratch / "build.json").write_text(json.dumps({"script": _SCRIPT}))
+        (scratch / _SCRIPT).chmod(0o700)
+        return {"script": _SCRIPT}
 
-    in_cache(folder, make)
+    fill(folder, make)
     return folder / _SCRIPT
 
 
 def _torch_installed() -> list[str | int]:
     """Return where torch is installed, and when it was.
 
-    Inductor keeps precompiled headers by the compiler's path, and clang takes none whose
+    Inductor keeps precompiled headers by the compiler's path, and clang rejects one whose
     headers have been installed again since.
     """
     spec = importlib.util.find_spec("torch")
@@ -133,65 +138,65 @@ def _torch_installed() -> list[str | int]:
 
 
 def make_bitcode(folder: Path) -> None:
-    """Make ``udf.bc`` and ``map.json`` in the folder of a selection, unless they are there.
+    """Make the bitcode and the map of a selection, unless they are there and intact.
 
     Raises:
         SourceCompileError: a source does not compile, or was changed since.
         CompilerNotFoundError: llvm-link is not beside the compiler.
-        CacheError: the folder is not a selection's.
+        CacheError: the folder is not a selection's, or cannot be written.
     """
-    from filelock import FileLock
-
     try:
         description = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CacheError(f"{folder} holds no selection: {error}. Delete it.") from error
-    with FileLock(folder / "lock"):
-        if (folder / "udf.bc").is_file():
-            return
-        compiler = find_compiler()
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            pieces, replaced = _compile(Path(scratch), description, compiler)
-            linked = Path(scratch) / "udf.bc"
-            _run([str(tool(compiler, "llvm-link")), *map(str, pieces), "-o", str(linked)])
-            facts = {"bitcode": str(folder / "udf.bc"), "targets": replaced}
-            mapping = Path(scratch) / "map.json"
-            mapping.write_text(json.dumps(facts, indent=1), encoding="utf-8")
-            mapping.replace(folder / "map.json")
-            linked.replace(folder / "udf.bc")
+    home = folder / _BITCODE
+
+    def make(scratch: Path) -> dict[str, Any]:
+        replaced = _compile(scratch, description, find_compiler())
+        facts = {"bitcode": str(home / "udf.bc"), "targets": replaced}
+        (scratch / "map.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        sums = [f"{sha256_of(scratch / n)}  {n}\n" for n in ("map.json", "udf.bc")]
+        (scratch / _SUMS).write_text("".join(sums), encoding="utf-8")
+        return {}
+
+    fill(home, make)
 
 
 def _compile(
     scratch: Path, description: list[dict[str, Any]], compiler: Compiler
-) -> tuple[list[Path], dict[str, str]]:
-    """Return one bitcode file for each source, and the targets of the map."""
+) -> dict[str, str]:
+    """Make ``udf.bc`` in the scratch folder, and return the targets of the map."""
     jobs: list[list[str]] = []
     replaced: dict[str, str] = {}
     observed = False
-    for part in description:
-        level = part["cpu_level"]
-        build = build_library(Path(part["library"]), level, profiled=part["profiled"])
-        if build.build_id != part["build_id"]:
-            raise SourceCompileError(
-                f"UDF library {build.library.name!r} was changed while a session has it open. "
-                "Open a new session: compiled models and eager operators would differ."
+    with tempfile.TemporaryDirectory(dir=scratch) as pieces:
+        for part in description:
+            level = part["cpu_level"]
+            build = build_library(Path(part["library"]), level, profiled=part["profiled"])
+            if build.build_id != part["build_id"]:
+                raise SourceCompileError(
+                    f"UDF library {build.library.name!r} was changed while a session has it open. "
+                    "Open a new session: compiled models and eager operators would differ."
+                )
+            keys = [(name, dtype) for name, dtype in part["functions"]]
+            for name, dtype in keys:
+                replaced |= targets(name, dtype, level)
+            flags = (*FLAGS, *CPU_LEVELS[level][0])
+            jobs += bitcode_jobs(
+                Path(pieces), len(jobs), build, build.library, keys, compiler, flags
             )
-        keys = [(name, dtype) for name, dtype in part["functions"]]
-        for name, dtype in keys:
-            replaced |= targets(name, dtype, level)
-        flags = (*FLAGS, *CPU_LEVELS[level][0])
-        jobs += bitcode_jobs(scratch, len(jobs), build, build.library, keys, compiler, flags)
-        if build.profiled and not observed:
-            observed = True
-            jobs.append(
-                [
-                    str(compiler.path), *flags, "-emit-llvm", "-c", str(observe_source()[0]),
-                    "-o", str(scratch / "observe.bc"),
-                ]
-            )  # fmt: skip
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        list(pool.map(_run, jobs))
-    return [Path(job[-1]) for job in jobs], replaced
+            if build.profiled and not observed:
+                observed = True
+                jobs.append(
+                    [
+                        str(compiler.path), *flags, "-emit-llvm", "-c", str(observe_source()[0]),
+                        "-o", f"{pieces}/observe.bc",
+                    ]
+                )  # fmt: skip
+        steps = [Step(Path(job[0]), tuple(job[1:])) for job in jobs]
+        link = (*(job[-1] for job in jobs), "-o", str(scratch / "udf.bc"))
+        run_stages([steps, [Step(tool(compiler, "llvm-link"), link)]], scratch, _failed)
+    return replaced
 
 
 def bitcode_jobs(
@@ -210,13 +215,9 @@ def bitcode_jobs(
     The array form is called from libtorch only. With ``scalar_only`` there are no vector
     forms either, and nothing is counted.
     """
-    plugin, _ = pass_plugin()
-    by_source: dict[Path, list[UdfFunction]] = {}
-    for key in keys:
-        function = library.functions[key]
-        by_source.setdefault(function.source, []).append(function)
     jobs = []
-    for number, (source, functions) in enumerate(by_source.items(), start=first):
+    sources = by_source(library.functions[key] for key in keys)
+    for number, (source, functions) in enumerate(sources.items(), start=first):
         piece = scratch / f"{number}.bc"
         manifest, watch = scratch / f"{number}.json", scratch / f"{number}-watch.json"
         document = library_manifest(functions, build.cpu_level)
@@ -237,20 +238,23 @@ def bitcode_jobs(
             options += ["-mllvm", f"-udf-instrument-manifest={watch}"]
         jobs.append(
             [
-                str(compiler.path), *flags,
-                *(f"-I{d}" for d in (library.folder, *library.include_dirs)),
-                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin), *options,
-                "-emit-llvm", "-c", str(source), "-o", str(piece),
+                str(compiler.path), *flags, *include_flags(library), *compiler.plugin_flags,
+                *options, "-emit-llvm", "-c", str(source), "-o", str(piece),
             ]
         )  # fmt: skip
     return jobs
 
 
 def _run(command: list[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run(command)
     if done.returncode != 0:
-        raise SourceCompileError(f"{shlex.join(command)}\nfailed:\n{done.stderr.strip()}")
+        raise _failed(Step(Path(command[0]), tuple(command[1:])), done.stderr.strip())
     return done.stdout
+
+
+def _failed(step: Step, message: str) -> SourceCompileError:
+    command = shlex.join([str(step.tool), *step.arguments])
+    return SourceCompileError(f"{command}\nfailed:\n{message}")
 
 
 if __name__ == "__main__":

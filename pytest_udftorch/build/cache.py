@@ -1,15 +1,36 @@
-"""The cache of finished builds."""
+"""The cache of finished builds: one folder for each build, one lock and one check for all.
+
+A build is written aside and appears by one rename. Its ``build.json`` states the SHA-256 of every
+file. A process checks a build before it first uses it. A damaged build is removed and made again;
+a build of another user is refused.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from pytest_udftorch.errors import CacheError
+
+FACTS: Final = "build.json"
+
+#: What damaged JSON raises when it is read, and used as if it were whole.
+DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+_turn = threading.RLock()
+#: Descriptors of the lock files that this process holds.
+_held: Final[set[int]] = set()
+#: Build -> sizes and times of its files when they were checked, and its facts.
+_checked: Final[dict[Path, tuple[tuple[int, ...], dict[str, Any]]]] = {}
 
 
 def cache_folder() -> Path:
@@ -23,7 +44,7 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def writing(cache: Path) -> Iterator[None]:
-    """Name the folder of the cache that what is done here could not write.
+    """Name the cache folder if an operation in it fails.
 
     Raises:
         CacheError: instead of an ``OSError``.
@@ -37,31 +58,202 @@ def writing(cache: Path) -> Iterator[None]:
         ) from error
 
 
-def in_cache(folder: Path, make: Callable[[Path], None]) -> None:
-    """Fill ``folder`` of the cache by ``make(scratch)``, unless it holds a ``build.json``.
+# The lock ----------------------------------------------------------------------------
 
-    ``make`` writes ``build.json`` last; the scratch folder then appears by one rename. Of
-    several processes one makes, the others wait.
+
+def turn() -> threading.RLock:
+    """Return the lock that lets one thread of this process build at a time."""
+    return _turn
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other threads, and other processes that lock the same path, out of a block."""
+    with turn():
+        name = path.with_name(f"{path.name}.lock")
+        descriptor = os.open(name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        _held.add(descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            if descriptor in _held:  # a child that was forked in the block has closed it
+                _held.discard(descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                os.close(descriptor)
+
+
+def _renew() -> None:
+    """Replace the lock in a forked child, where the thread that holds it does not exist.
+
+    The child closes its copies of the lock files: a lock lasts until every copy is closed.
+    """
+    global _turn
+    _turn = threading.RLock()
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_renew)
+
+
+# Checking ----------------------------------------------------------------------------
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def refuse_foreign(path: Path) -> os.stat_result:
+    """Return the file's status if it belongs to the user of this process.
 
     Raises:
-        CacheError: the cache folder cannot be written.
+        CacheError: it belongs to another user.
+        OSError: it does not exist.
     """
-    if (folder / "build.json").is_file():
-        return
-    from filelock import FileLock
+    found = path.lstat()
+    if found.st_uid != os.geteuid():
+        raise CacheError(
+            f"{path} belongs to user {found.st_uid}, and this process runs as {os.geteuid()}. Code "
+            "that another user built is not loaded. Delete it, or set UDFTORCH_CACHE_DIR to a "
+            "folder of your own."
+        )
+    return found
 
-    cache = folder.parent
-    with writing(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / f"{folder.name}.lock"):
-            if (folder / "build.json").is_file():
-                return
-            scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=cache))
-            try:
-                make(scratch)
-                if folder.exists():  # without build.json: left by a crash of the machine
-                    shutil.rmtree(folder)
-                scratch.chmod(0o755)
-                scratch.replace(folder)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+
+def look(folder: Path) -> dict[str, Any] | None:
+    """Return what ``build.json`` states of an intact build; None if it is missing or damaged.
+
+    Contents are compared once in a process, and again when a size or time changes.
+
+    Raises:
+        CacheError: the build belongs to another user.
+    """
+    if folder in _checked:
+        state, facts = _checked[folder]
+        with contextlib.suppress(*DAMAGED):
+            if state == _state(folder, facts):
+                return facts
+        del _checked[folder]
+    try:
+        refuse_foreign(folder)
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        state = _state(folder, facts)
+        if facts["build"] != folder.name:
+            return None
+        if any(sha256_of(folder / name) != digest for name, digest in facts["files"].items()):
+            return None
+    except DAMAGED:
+        return None
+    _checked[folder] = (state, facts)
+    return dict(facts)
+
+
+def _state(folder: Path, facts: Mapping[str, Any]) -> tuple[int, ...]:
+    state: list[int] = []
+    for name in (FACTS, *facts["files"]):
+        found = refuse_foreign(folder / name)
+        state += (found.st_mtime_ns, found.st_size, found.st_ino)
+    return tuple(state)
+
+
+# Writing -----------------------------------------------------------------------------
+
+
+def fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the facts of a build, after making it if it is missing or damaged.
+
+    Of several threads and processes one makes it, the others wait.
+
+    Args:
+        folder: where the build belongs.
+        make: writes its files into the folder it is given, and returns facts for ``build.json``.
+
+    Raises:
+        CacheError: the cache cannot be written, or the build belongs to another user.
+    """
+    facts = look(folder)
+    if facts is None:
+        with opened(folder):
+            facts = look(folder)
+            if facts is None:
+                with scratch(folder) as aside:
+                    facts = publish(aside, folder, make(aside))
+    return facts
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[None]:
+    """Make the cache folder if necessary, and lock a path in it.
+
+    Raises:
+        CacheError: the cache cannot be written.
+    """
+    with writing(path.parent):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked(path):
+            yield
+
+
+@contextlib.contextmanager
+def scratch(path: Path) -> Iterator[Path]:
+    """Make a private folder beside a path, and remove it in the end."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        yield aside
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename a finished folder into its place, and return its facts.
+
+    An intact build of the same content stays: a process may be about to load it.
+    """
+    files = sorted(p for p in aside.rglob("*") if p.is_file())
+    stated = {
+        **facts,
+        "build": folder.name,
+        "files": {str(p.relative_to(aside)): sha256_of(p) for p in files},
+    }
+    before = look(folder)
+    if before is not None and before["files"] == stated["files"]:
+        return before
+    text = json.dumps(stated, indent=1)
+    (aside / FACTS).write_text(text, encoding="utf-8")
+    for path in (*files, aside / FACTS, aside):
+        _sync(path)
+    if folder.is_symlink() or folder.is_file():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
+    aside.replace(folder)
+    _sync(folder.parent)
+    # As the next process will read them.
+    told: dict[str, Any] = json.loads(text)
+    _checked[folder] = (_state(folder, told), told)
+    return dict(told)
+
+
+def store(path: Path, text: str) -> None:
+    """Write a file aside and rename it into its place."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,9 +1,9 @@
 """Which form of a function a GPU gets: in double precision, or in float-float.
 
 Most GPUs compute float64 at 1/32 or 1/64 of their float32 speed. A library may name another
-that has its functions in pairs of floats (``float_float`` in ``udf.toml``). Both give the same
-bits, so that the choice is one of speed: made by the user, by a stored measurement of both
-forms on the GPUs at hand, or by what their compute capability says.
+that has its functions in pairs of floats (``float_float`` in ``udf.toml``). Both forms give the
+same bits, so the choice is one of speed. The user makes it, or a stored measurement of both forms
+on the GPUs at hand, or the compute capability of these GPUs.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.build.cache import cache_folder, writing
+from pytest_udftorch.build.cache import cache_folder, opened, store
 from pytest_udftorch.errors import CudaFormError, nearest
 
 DOUBLE: Final = "double"
 FLOAT_FLOAT: Final = "float-float"
 AUTO: Final = "auto"
-FORMS: Final = (DOUBLE, FLOAT_FLOAT, AUTO)
+CUDA_FORMS: Final = (DOUBLE, FLOAT_FLOAT, AUTO)
 VARIABLE: Final = "UDFTORCH_CUDA_FORM"
 
 #: Compute capabilities with one float64 unit for two of float32; all others have one for 32 or
-#: 64. CUDA C++ Programming Guide, section "Arithmetic Instructions", table "Throughput of Native
-#: Arithmetic Instructions", rows of 64-bit and 32-bit floating-point add, multiply and
-#: multiply-add, results for a clock and multiprocessor: 6.0, 7.x (7.5 excepted, by a footnote) and
+#: 64. Source: CUDA C++ Programming Guide, section "Arithmetic Instructions", table "Throughput of
+#: Native Arithmetic Instructions", rows of 64-bit and 32-bit floating-point add, multiply and
+#: multiply-add, results per clock and multiprocessor: 6.0, 7.x (except 7.5, by a footnote) and
 #: 8.0 have 32 and 64, 9.0 and 10.0 have 64 and 128; 6.1 and 6.2 have 4 and 128, 8.6, 8.9 and 12.0
 #: have 2 and 128.
 STRONG: Final = frozenset({(6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0)})
@@ -42,7 +42,7 @@ class Gpu:
     """A GPU of this machine.
 
     Attributes:
-        name: as the driver calls it.
+        name: the driver's name for it.
         capability: compute capability, major and minor.
     """
 
@@ -57,11 +57,11 @@ def asked_form(form: str | None) -> str:
         CudaFormError: there is no such form.
     """
     asked = form or os.environ.get(VARIABLE) or AUTO
-    if asked not in FORMS:
+    if asked not in CUDA_FORMS:
         source = f"cuda_form={asked!r}" if form else f"{VARIABLE}={asked!r}"
         raise CudaFormError(
-            f"{source} is no form of functions on a GPU. {nearest(str(asked), FORMS)} Both forms "
-            "give the same bits; auto takes the one that is faster on the GPUs of this machine."
+            f"{source} is not a form of functions on a GPU. {nearest(str(asked), CUDA_FORMS)} Both "
+            "forms give the same bits; auto takes the faster one on the GPUs of this machine."
         )
     return asked
 
@@ -96,9 +96,9 @@ def choose(found: tuple[Gpu, ...], measured: Mapping[str, Mapping[str, float]]) 
 
 
 def gpus() -> tuple[Gpu, ...]:
-    """Return the GPUs: those of torch where it has them open, else all that the driver lists.
+    """Return the GPUs: torch's if it has initialised CUDA, else all that the driver lists.
 
-    Nothing is initialised, since a process that has opened CUDA cannot fork.
+    This initialises nothing: a process that has opened CUDA cannot fork.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -142,7 +142,7 @@ def measurements() -> dict[str, dict[str, float]]:
     """Return name of a GPU -> form -> time of an element in ns; empty if none was stored."""
     try:
         data = json.loads(measurement_file().read_text(encoding="utf-8"))
-        return {str(n): {form: float(t[form]) for form in FORMS[:2]} for n, t in data.items()}
+        return {str(n): {form: float(t[form]) for form in CUDA_FORMS[:2]} for n, t in data.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         # Missing, or of another version: the compute capability decides.
         return {}
@@ -155,11 +155,8 @@ def store_measurement(name: str, times_ns: Mapping[str, float]) -> Path:
         CacheError: the cache folder cannot be written.
     """
     path = measurement_file()
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with opened(path):
         text = json.dumps({**measurements(), name: dict(times_ns)}, indent=1, sort_keys=True)
-        scratch.write_text(text + "\n", encoding="utf-8")
-        scratch.replace(path)
+        store(path, text + "\n")
     _for_this_machine.cache_clear()
     return path

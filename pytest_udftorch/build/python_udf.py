@@ -1,8 +1,8 @@
-"""UDFs written in Python: Numba compiles them to LLVM, and then they are as any other.
+"""UDFs written in Python, compiled by Numba to LLVM's text, and then built like any other.
 
-Numba's modules are linked, everything but the function is made internal, and LLVM removes what
-is not called. What is left is one scalar function in LLVM's text form, the source of a library
-in the build cache.
+The modules that Numba makes are linked, everything but the function becomes internal, and LLVM
+removes what nothing calls. One scalar function is left in LLVM's text form: the source of a
+library in the build cache.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ import inspect
 import json
 import math
 import re
-import subprocess
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.cache import cache_folder, fill
+from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.toolchain import Compiler, find_compiler, tool
 from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfLibrary, load_library
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
 
-# What LLVM before 21 does not read, and what it had instead.
+# What LLVM before 21 cannot read, and its older spelling.
 _NEWER: Final = (
     (" captures(none)", " nocapture"),
     ("icmp samesign ", "icmp "),
 )
 
 #: Numba's compiled functions -> the text of their modules before LLVM changed them. Numba
-#: compiles a function that others call once in a process.
+#: compiles a function that others call only once in a process.
 _recorded: Final[MutableMapping[Any, list[str]]] = weakref.WeakKeyDictionary()
 
 
@@ -63,9 +63,9 @@ def udf(
 
     Raises:
         UnknownFunctionError: libtorch has no such function to swap, or no such dtype.
-        PythonUdfError: Numba is missing or cannot compile the function, or the claim is no
+        PythonUdfError: Numba is missing or cannot compile the function, or the claim is not a
             number of ULP.
-        CompilerNotFoundError, CompilerTooOldError: see ``build.find_compiler``.
+        CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
         CacheError: the cache folder cannot be written.
     """
     if not isinstance(function, str):
@@ -81,8 +81,8 @@ def udf(
         raise UnknownFunctionError(f"Unknown dtype {dtype!r}. {nearest(str(dtype), DTYPES)}")
     if max_ulp is not None and not _is_claim(max_ulp):
         raise PythonUdfError(
-            f"max_ulp={max_ulp!r} is no claim: it is a positive number of ULP, 0.5 for correctly "
-            "rounded. Leave it out to claim nothing."
+            f"max_ulp={max_ulp!r} is not a claim. A claim is a positive number of ULP, 0.5 for "
+            "correctly rounded. Leave max_ulp out to claim nothing."
         )
 
     def make(source: Callable[..., Any]) -> UdfLibrary:
@@ -115,7 +115,7 @@ def _check_plain(source: object, function: str) -> None:
         raise PythonUdfError(
             f"A UDF is a plain Python function, and {type(source).__name__} was given for "
             f"{function!r}. Write def or lambda; of a function that Numba has compiled already, "
-            "give its py_func."
+            "pass its py_func."
         )
     arity = FUNCTIONS[function].arity
     if source.__code__.co_argcount != arity:
@@ -131,12 +131,12 @@ def _store(files: dict[str, str]) -> Path:
     key = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache_folder() / f"python-{key}"
 
-    def make(scratch: Path) -> None:
+    def make(scratch: Path) -> dict[str, str]:
         for name, text in files.items():
             (scratch / name).write_text(text, encoding="utf-8")
-        (scratch / "build.json").write_text(json.dumps({"files": sorted(files)}))
+        return {}
 
-    in_cache(folder, make)
+    fill(folder, make)
     return folder
 
 
@@ -159,25 +159,23 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
     )
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        pieces = []
-        for number, text in enumerate(modules):
-            pieces.append(scratch / f"{number}.ll")
-            pieces[-1].write_text(_older(text, compiler), encoding="utf-8")
         (scratch / "wrapper.c").write_text(wrapper)
-        bare, linked, out = (scratch / n for n in ("wrapper.ll", "linked.ll", "out.ll"))
-        _run(
-            [str(compiler.path), "-O1", "-Xclang", "-disable-llvm-passes", "-ffp-contract=off",
-             "-fPIC", "-emit-llvm", "-S", str(scratch / "wrapper.c"), "-o", str(bare)]
+        pieces = [f"{number}.ll" for number in range(len(modules))]
+        for piece, text in zip(pieces, modules, strict=True):
+            (scratch / piece).write_text(_older(text, compiler), encoding="utf-8")
+        bare = Step(
+            compiler.path,
+            ("-O1", "-Xclang", "-disable-llvm-passes", "-ffp-contract=off", "-fPIC", "-emit-llvm",
+             "-S", "wrapper.c", "-o", "wrapper.ll"),
         )  # fmt: skip
-        _run(
-            [str(tool(compiler, "llvm-link")), "-S", str(bare), *map(str, pieces),
-             "-o", str(linked)]
+        link = Step(tool(compiler, "llvm-link"), ("-S", "wrapper.ll", *pieces, "-o", "linked.ll"))
+        shrink = Step(
+            tool(compiler, "opt"),
+            ("-S", f"--internalize-public-api-list={symbol}",
+             "-passes=internalize,default<O2>,globaldce", "linked.ll", "-o", "out.ll"),
         )  # fmt: skip
-        _run(
-            [str(tool(compiler, "opt")), "-S", f"--internalize-public-api-list={symbol}",
-             "-passes=internalize,default<O2>,globaldce", str(linked), "-o", str(out)]
-        )  # fmt: skip
-        text = out.read_text(encoding="utf-8")
+        run_stages([[bare], [link], [shrink]], scratch, _failed)
+        text = (scratch / "out.ll").read_text(encoding="utf-8")
     # The CPU is chosen when the library is built.
     text = re.sub(r' "(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
     text = re.sub(r"^(; ModuleID|source_filename).*\n", "", text, flags=re.MULTILINE)
@@ -283,10 +281,8 @@ def _name(source: Callable[..., Any]) -> str:
     return f"the function {getattr(source, '__name__', source)!r}"
 
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise PythonUdfError(
-            f"What Numba made cannot be read by {Path(command[0]).name}:\n{done.stderr.strip()}\n"
-            "Use a Numba whose LLVM is nearer to the installed one, or write the UDF in C."
-        )
+def _failed(step: Step, message: str) -> PythonUdfError:
+    return PythonUdfError(
+        f"{step.tool.name} cannot read what Numba made:\n{message}\n"
+        "Use a Numba whose LLVM is nearer to the installed one, or write the UDF in C."
+    )

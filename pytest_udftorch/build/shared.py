@@ -2,28 +2,23 @@
 
 Each C source is one clang command with the pass plugin loaded (``udf-widen`` makes the
 vector and array forms), all of them at once on the machine's cores; lld links the objects.
-The cache key covers the sources, every flag, the compiler, the plugin and the CPU level,
-so a stale build cannot be picked up; builds appear in the cache by one atomic rename.
+The key covers the sources, every flag, the compiler, the plugin and the CPU level.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import json
 import os
 import re
-import subprocess
-import threading
-import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.cache import cache_folder, turn
+from pytest_udftorch.build.job import Job, Step, compile_job
 from pytest_udftorch.build.toolchain import (
     FLAGS,
     LINK_FLAGS,
@@ -36,6 +31,7 @@ from pytest_udftorch.errors import (
     NativeLibraryError,
     SignatureError,
     SourceCompileError,
+    UdfError,
     UnknownFunctionError,
     nearest,
 )
@@ -135,7 +131,6 @@ class Build:
 # Building ----------------------------------------------------------------------------
 
 _built: dict[tuple[object, ...], Build] = {}
-_lock = threading.Lock()
 
 
 def build_library(
@@ -151,12 +146,12 @@ def build_library(
         profiled: also run the pass ``udf-instrument``; another build under another id.
 
     Raises:
-        UnknownLibraryError, LibraryFormatError: see ``library.find_library``.
+        UnknownLibraryError, LibraryFormatError: see ``description.find_library``.
         CompilerNotFoundError, CompilerTooOldError: no usable clang.
         SourceCompileError: a source does not compile; the message is the compiler's.
         SignatureError: a UDF is missing from its source or has the wrong C type.
-        CacheError: the cache folder cannot be written.
-        CpuLevelError: see ``resolve_cpu_level``.
+        CacheError: the cache cannot be written, or the build in it belongs to another user.
+        CpuLevelError: see ``toolchain.resolve_cpu_level``.
     """
     library = find_library(which)
     if library.stock:
@@ -166,7 +161,7 @@ def build_library(
         )
     level = resolve_cpu_level(cpu_level)
     state = (profiled, *_state(library, level))
-    with _lock:
+    with turn():
         if state not in _built:
             _built[state] = _build(library, level, profiled)
         return _built[state]
@@ -186,44 +181,64 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
 
 
 def _build(library: UdfLibrary, level: str, profiled: bool) -> Build:
-    compiler = find_compiler()
-    plugin, _ = pass_plugin()
-    build_id = _build_id(library, level, compiler, plugin, profiled)
-    folder = cache_folder() / build_id
-    in_cache(folder, lambda scratch: _compile(scratch, library, level, compiler, plugin, profiled))
-    facts = json.loads((folder / "build.json").read_text(encoding="utf-8"))
-    return Build(library, level, build_id, folder / facts["file"], facts["seconds"], profiled)
+    made = compile_job(_job(library, level, profiled, find_compiler()))
+    return Build(library, level, made.build_id, made.path, made.facts["seconds"], profiled)
 
 
-@functools.cache
-def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
-    return hashlib.sha256(plugin.read_bytes()).hexdigest()
+def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) -> Job:
+    machine = (*FLAGS, *CPU_LEVELS[level][0])
+    texts = {"sincos.c": "".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d))}
+    steps = []
+    for index, (source, functions) in enumerate(by_source(library.functions.values()).items()):
+        texts[f"{index}.json"] = json.dumps(library_manifest(functions, level))
+        options = ["-mllvm", f"-udf-widen-manifest={index}.json"]
+        if profiled:
+            texts[f"{index}-watch.json"] = json.dumps(instrument_manifest(functions, level))
+            options += ["-mllvm", f"-udf-instrument-manifest={index}-watch.json"]
+            options += ["-mllvm", "-udf-report=report.jsonl"]
+        arguments = (
+            *machine, *include_flags(library), *compiler.plugin_flags, *options,
+            "-c", str(source), "-o", f"{index}.o",
+        )  # fmt: skip
+        steps.append(Step(compiler.path, arguments, source))
+    for source in (Path("sincos.c"), *observe_source()[: int(profiled)]):
+        arguments = (*machine, "-c", str(source), "-o", f"{len(steps)}.o")
+        steps.append(Step(compiler.path, arguments, source))
+    output = f"lib{_file_name(library.name)}-{level}.so"
+    objects = [f"{i}.o" for i in range(len(steps))]
+    libraries = link_inputs() if profiled else []
+    link = Step(compiler.path, (*objects, *libraries, *LINK_FLAGS, "-o", output))
+    facts = {"library": library.name, "cpu_level": level, "flags": machine}
+    return Job(
+        kind="",
+        compiler=compiler,
+        stages=(tuple(steps), (link,)),
+        output=output,
+        failed=functools.partial(_failed, library, compiler),
+        texts=texts,
+        root=library.folder,
+        inputs=[*map(Path, library.source_files()), *(observe_source() if profiled else ())],
+        covers=library.name,
+        facts={**facts, "version": library.version, "compiler": compiler.version},
+        check=functools.partial(_check, library, level, profiled, output),
+    )
 
 
-def _build_id(
-    library: UdfLibrary, level: str, compiler: Compiler, plugin: Path, profiled: bool
-) -> str:
-    digest = hashlib.sha256()
-    head = {
-        "name": library.name,
-        "flags": [*FLAGS, *CPU_LEVELS[level][0], *LINK_FLAGS],
-        "compiler": compiler.version,
-        "plugin": _plugin_digest(plugin, plugin.stat().st_mtime_ns),
-        "manifest": library_manifest(library.functions.values(), level),
-    }
-    if profiled:
-        head["instrument"] = instrument_manifest(library.functions.values(), level)
-        head["observe"] = [p.read_text(encoding="utf-8") for p in observe_source()]
-    digest.update(json.dumps(head, sort_keys=True).encode())
-    for path in library.source_files():
-        # Paths relative to the library: two checkouts of the same sources share a build.
-        digest.update(f"\0{os.path.relpath(path, library.folder)}\0".encode())
-        digest.update(Path(path).read_bytes())
-    return digest.hexdigest()[:16]
+def by_source(functions: Iterable[UdfFunction]) -> dict[Path, list[UdfFunction]]:
+    """Return source -> the functions in it."""
+    found: dict[Path, list[UdfFunction]] = {}
+    for function in functions:
+        found.setdefault(function.source, []).append(function)
+    return found
+
+
+def include_flags(library: UdfLibrary) -> list[str]:
+    """Return the flags that let a library's sources find its headers."""
+    return [f"-I{d}" for d in (library.folder, *library.include_dirs)]
 
 
 def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
-    """Return what udf-widen shall make; the format is described in docs/passes.md."""
+    """Return what udf-widen is to make; the format is described in docs/passes.md."""
     return {
         "functions": [
             {
@@ -244,65 +259,11 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
     }
 
 
-def _compile(
-    scratch: Path,
-    library: UdfLibrary,
-    level: str,
-    compiler: Compiler,
-    plugin: Path,
-    profiled: bool,
-) -> None:
-    start = time.perf_counter()
-    by_source: dict[Path, list[UdfFunction]] = {}
-    for function in library.functions.values():
-        by_source.setdefault(function.source, []).append(function)
-    includes = [f"-I{d}" for d in (library.folder, *library.include_dirs)]
-    jobs = []
-    for index, (source, functions) in enumerate(by_source.items()):
-        manifest = scratch / f"{index}.json"
-        manifest.write_text(json.dumps(library_manifest(functions, level)), encoding="utf-8")
-        jobs.append(
-            [
-                str(compiler.path), *FLAGS, *CPU_LEVELS[level][0], *includes,
-                f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", str(plugin),
-                "-mllvm", f"-udf-widen-manifest={manifest}",
-                "-c", str(source), "-o", str(scratch / f"{index}.o"),
-            ]
-        )  # fmt: skip
-        if profiled:
-            watch = scratch / f"{index}-watch.json"
-            watch.write_text(json.dumps(instrument_manifest(functions, level)), encoding="utf-8")
-            jobs[-1] += ["-mllvm", f"-udf-instrument-manifest={watch}"]
-            jobs[-1] += ["-mllvm", f"-udf-report={scratch / 'report.jsonl'}"]
-    joint = scratch / "sincos.c"
-    joint.write_text("".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d)))
-    sources = [*by_source, joint]
-    if profiled:
-        sources.append(observe_source()[0])
-    for source in sources[len(by_source) :]:
-        jobs.append(
-            [
-                str(compiler.path), *FLAGS, *CPU_LEVELS[level][0],
-                "-c", str(source), "-o", str(scratch / f"{len(jobs)}.o"),
-            ]
-        )  # fmt: skip
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        results = list(pool.map(_run, jobs))
-    for source, result in zip(sources, results, strict=True):
-        if result.returncode != 0:
-            _fail_source(library, source, result.stderr)
-    output = scratch / f"lib{_file_name(library.name)}-{level}.so"
-    objects = [str(scratch / f"{i}.o") for i in range(len(jobs))]
-    libraries = link_inputs() if profiled else []
-    linked = _run([str(compiler.path), *objects, *libraries, *LINK_FLAGS, "-o", str(output)])
-    if linked.returncode != 0:
-        raise SourceCompileError(
-            f"UDF library {library.name!r} does not link:\n{linked.stderr.strip()}\n"
-            "A UDF may call its own sources and libm, nothing else."
-        )
+def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder: Path) -> None:
+    """Refuse a build in which a form is missing, or which would count nothing."""
     runtime()  # a profiled library asks for it by its name, which the loader then knows
-    lib = ctypes.CDLL(str(output))
-    for (name, dtype), _ in library.functions.items():
+    lib = ctypes.CDLL(str(folder / output))
+    for name, dtype in library.functions:
         for form in forms(dtype, level):
             symbol = FUNCTIONS[name].export(dtype, form)
             if not hasattr(lib, symbol):
@@ -310,25 +271,10 @@ def _compile(
                     f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
                     "run. Reinstall pytest_udftorch, whose plugin is incomplete."
                 )
-    if profiled:
-        _check_instrumented(scratch / "report.jsonl", library, level)
-    for leftover in (joint, *scratch.glob("*.o"), *scratch.glob("[0-9]*.json")):
-        leftover.unlink()
-    facts = {
-        "library": library.name,
-        "version": library.version,
-        "cpu_level": level,
-        "compiler": compiler.version,
-        "flags": [*FLAGS, *CPU_LEVELS[level][0]],
-        "file": output.name,
-        "seconds": round(time.perf_counter() - start, 3),
-    }
-    (scratch / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-
-
-def _check_instrumented(report: Path, library: UdfLibrary, level: str) -> None:
-    """Refuse a build that would count nothing, which no result would show."""
-    lines = [json.loads(line) for line in report.read_text(encoding="utf-8").splitlines()]
+    if not profiled:
+        return
+    text = (folder / "report.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
     done = {line["symbol"] for line in lines if line["pass"] == "udf-instrument"}
     manifest = instrument_manifest(library.functions.values(), level)
     missing = sorted({e["symbol"] for e in manifest["watch"]} - done)
@@ -338,7 +284,6 @@ def _check_instrumented(report: Path, library: UdfLibrary, level: str) -> None:
             "pass udf-instrument did not run. Reinstall pytest_udftorch, whose plugin is "
             "incomplete."
         )
-    report.unlink()
 
 
 def _has_sincos(library: UdfLibrary, dtype: str) -> bool:
@@ -356,30 +301,31 @@ def _sincos_source(dtype: str) -> str:
     )
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
-def _fail_source(library: UdfLibrary, source: Path, message: str) -> None:
-    message = message.strip()
+def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -> UdfError:
+    if step.source is None:
+        return SourceCompileError(
+            f"UDF library {library.name!r} does not link:\n{message}\n"
+            "A UDF may call its own sources and libm, nothing else."
+        )
     if "unable to load plugin" in message:
-        compiler, (plugin, major) = find_compiler(), pass_plugin()
-        raise CompilerNotFoundError(
-            f"{compiler.path} ({compiler.version}) cannot load the pass plugin {plugin}, which "
-            f"is built for LLVM {major}:\n{message}\nIt must be a clang whose LLVM is a shared "
+        _, major = pass_plugin()
+        return CompilerNotFoundError(
+            f"{compiler.path} ({compiler.version}) cannot load the pass plugin {compiler.plugin}, "
+            f"which is built for LLVM {major}:\n{message}\nUse a clang whose LLVM is a shared "
             f"library, as that of the package clang-{major}; or reinstall pytest_udftorch with the "
             "development files of the LLVM that this clang is made of."
         )
     if "udf-widen" in message:
-        raise SignatureError(
-            f"{source} does not define what {library.folder / 'udf.toml'} names:\n{message}\n"
-            "A UDF is 'float f(float)', a fast path 'float f(float, int *hard)'; with double "
-            "for float64, and one more argument for functions of two."
+        return SignatureError(
+            f"{step.source} does not define what {library.folder / DESCRIPTION_FILE} names:\n"
+            f"{message}\nA UDF is 'float f(float)', a fast path 'float f(float, int *hard)'; with "
+            "double for float64, and one more argument for functions of two."
         )
-    raise SourceCompileError(
-        f"{source} of UDF library {library.name!r} does not compile. The compiler says:\n{message}"
+    return SourceCompileError(
+        f"{step.source} of UDF library {library.name!r} does not compile. The compiler says:\n"
+        f"{message}"
     )

@@ -1,14 +1,17 @@
-"""The compilers, and the tools beside them."""
+"""Finding compilers and the tools beside them, and running them; CPU levels."""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Final
 
 from pytest_udftorch.errors import (
@@ -22,6 +25,8 @@ from pytest_udftorch.native.runtime import pass_plugin, runtime
 
 #: Oldest LLVM whose plugin interface the passes are written for.
 OLDEST_LLVM: Final = 16
+
+C_COMPILERS: Final = ("cc", "gcc", "clang-19", "clang")
 
 
 #: Contraction is off so that a source means the same at every CPU level; traps and errno are off
@@ -41,41 +46,56 @@ LINK_FLAGS: Final = ("-shared", "-fuse-ld=lld", "-Wl,-Bsymbolic", "-Wl,--no-unde
 
 @dataclass(frozen=True)
 class Compiler:
-    """A clang that can load the pass plugin.
+    """A compiler that runs.
 
     Attributes:
         path: the executable.
-        version: first line of ``clang --version``.
+        version: first line of ``--version``.
+        plugin: the pass plugin, which a clang of its own LLVM can load; None for other compilers.
     """
 
     path: Path
     version: str
+    plugin: Path | None = None
+
+    @property
+    def plugin_flags(self) -> tuple[str, ...]:
+        """Return the flags that load the pass plugin, and let it have options."""
+        plugin = str(self.plugin)
+        return f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", plugin
+
+    @property
+    def identity(self) -> list[str]:
+        """Return what a cache key must cover of the compiler: its version and the plugin."""
+        if self.plugin is None:
+            return [self.version]
+        return [self.version, _plugin_digest(self.plugin, self.plugin.stat().st_mtime_ns)]
 
 
 def find_compiler() -> Compiler:
     """Return the clang that belongs to the pass plugin.
 
-    ``UDFTORCH_CLANG`` names one; otherwise ``clang-<major>`` is looked for on the path, in
-    LLVM's own folder, and at last plain ``clang``.
+    ``UDFTORCH_CLANG`` names one. Otherwise ``clang-<major>`` on the path, the one in LLVM's own
+    folder and plain ``clang`` are tried.
 
     Raises:
         CompilerNotFoundError: there is none, or it does not run.
         CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
     """
-    _, major = pass_plugin()
+    plugin, major = pass_plugin()
     named = os.environ.get("UDFTORCH_CLANG")
     if named:
         found = shutil.which(named)
         if found is None:
             raise CompilerNotFoundError(
-                f"UDFTORCH_CLANG={named!r} is no executable. Point it to clang-{major}, or "
+                f"UDFTORCH_CLANG={named!r} is not an executable. Point it to clang-{major}, or "
                 "unset it to search the usual places."
             )
-        return _checked(Path(found), major)
+        return _checked(Path(found), plugin, major)
     for candidate in (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang"):
         found = shutil.which(candidate)
         if found is not None and (candidate != "clang" or _major(Path(found)) == major):
-            return _checked(Path(found), major)
+            return _checked(Path(found), plugin, major)
     raise CompilerNotFoundError(
         f"No clang {major} was found. UDF sources are compiled by the clang whose LLVM the "
         f"pass plugin was built for. Install the packages clang-{major} and lld-{major}, or "
@@ -102,7 +122,7 @@ def _major(path: Path) -> int:
     return int(match.group(1)) if match else 0
 
 
-def _checked(path: Path, wanted: int) -> Compiler:
+def _checked(path: Path, plugin: Path, wanted: int) -> Compiler:
     version = _version(path, path.stat().st_mtime_ns)
     if "clang" not in version:
         raise CompilerNotFoundError(
@@ -120,7 +140,12 @@ def _checked(path: Path, wanted: int) -> Compiler:
             f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
             f"pytest_udftorch with LLVM {major}'s development files."
         )
-    return Compiler(path, version)
+    return Compiler(path, version, plugin)
+
+
+@functools.cache
+def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
+    return hashlib.sha256(plugin.read_bytes()).hexdigest()
 
 
 def tool(compiler: Compiler, name: str) -> Path:
@@ -136,6 +161,29 @@ def tool(compiler: Compiler, name: str) -> Path:
             "version (the package llvm-<version>)."
         )
     return beside
+
+
+def find_c_compiler() -> Compiler | None:
+    """Return a C compiler for code that needs no passes, or None if there is none.
+
+    ``UDFTORCH_CC`` names one; otherwise ``cc``, ``gcc``, ``clang-19`` and ``clang`` are tried.
+
+    Raises:
+        CompilerNotFoundError: it does not run.
+    """
+    named = os.environ.get("UDFTORCH_CC")
+    for candidate in (named,) if named else C_COMPILERS:
+        if found := shutil.which(candidate):
+            return Compiler(Path(found), _version(Path(found), Path(found).stat().st_mtime_ns))
+    return None
+
+
+def run(command: Sequence[str | Path], folder: Path | None = None) -> CompletedProcess[str]:
+    """Run a tool and return its status and what it wrote; 127 if it cannot be started."""
+    try:
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return CompletedProcess(command, 127, "", str(error))
 
 
 def resolve_cpu_level(cpu_level: str | None) -> str:

@@ -2,8 +2,8 @@
 
 Read off the relocations of the ``libtorch_cpu.so`` in the registry's x86-64 wheels and
 from ``ATen/cpu/vec`` and ``ATen/cpu/vml.h`` in the wheel's headers: GNU libm for scalars,
-SLEEF for vectors, MKL VML for arrays. A symbol that a given libtorch does not call is no
-error as long as another one of the same function is there.
+SLEEF for vectors, MKL VML for arrays. A libtorch need not call every symbol, as
+long as it calls another one of the same function.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 DTYPES: Final = ("float32", "float64")
+
+#: Multiples of it, modulo 1, spread evenly and need no random state.
+GOLDEN: Final = 0.6180339887498949
 
 #: Lanes of the vector forms, by dtype: 256-bit, then 512-bit registers.
 LANES: Final = {"float32": (8, 16), "float64": (4, 8)}
@@ -111,3 +114,8 @@ def forms(dtype: str, cpu_level: str) -> tuple[str, ...]:
     width = {"float32": 32, "float64": 64}[dtype]
     vectors = tuple(f"v{n}" for n in LANES[dtype] if n * width <= bits)
     return ("scalar", *vectors, "array")
+
+
+def golden_points(count: int, low: float, high: float) -> list[float]:
+    """Return ``count`` distinct values between ``low`` and ``high``, in no order."""
+    return [low + (high - low) * ((i * GOLDEN) % 1.0) for i in range(1, count + 1)]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine that this process runs on."""
 
 from __future__ import annotations

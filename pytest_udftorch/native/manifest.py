@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the pass ``udf-instrument`` shall watch, and the sources that its output needs.
 
 Manifests for UDF libraries, whose forms ``udf-widen`` makes, and for the watch library,

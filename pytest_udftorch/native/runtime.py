@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The package's native files, and ctypes bindings of the runtime ``llvm/runtime``."""
 
 from __future__ import annotations

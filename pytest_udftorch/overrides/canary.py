@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_udftorch import compat
 from pytest_udftorch.build.shared import Build
 from pytest_udftorch.compat import import_torch
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
 
 #: Elements of a canary tensor: two 16-lane blocks, more, and an odd tail.
 ELEMENTS: Final = 67
@@ -41,9 +41,7 @@ def case(build: Build, function: str, dtype: str) -> Case:
         torch = import_torch()
         arity = FUNCTIONS[function].arity
         low, high = FUNCTIONS[function].domain
-        # The golden ratio's multiples spread evenly and need no random state.
-        steps = [(i * 0.6180339887498949) % 1.0 for i in range(1, arity * ELEMENTS + 1)]
-        values = [low + (high - low) * s for s in steps]
+        values = golden_points(arity * ELEMENTS, low, high)
         rows = [values[i::arity] for i in range(arity)]
         inputs = torch.tensor(rows, dtype=getattr(torch, dtype), device="cpu")
         spread = torch.stack((inputs, inputs), dim=-1)[..., 0]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture work in a CUDA graph, and replay it."""
 
 from __future__ import annotations

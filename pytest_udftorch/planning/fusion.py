@@ -1,4 +1,5 @@
-"""Rewrites of a traced model that a compiler leaves on the table: epilogues and branches.
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites of a traced model that compilers miss: epilogues and branches.
 
 :func:`fuse` folds batch norms into the convolutions before them (Jacob et al., CVPR 2018,
 section 3.2) and lets cuDNN run convolution, bias, an optional sum and ReLU as one kernel.
@@ -15,20 +16,21 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
-from torch.fx.experimental.optimization import fuse as fold_batch_norms
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.cuda_graph import capture
 from pytest_udftorch.timing.timers import cuda_event, untyped
 
 __all__ = ["FusedConv", "UntraceableModelError", "fuse", "on_streams", "trace"]
 
-#: More streams than this found no free multiprocessor in any of the models measured.
+#: In none of the models measured did more streams than this find a free multiprocessor.
 MAX_STREAMS: Final = 4
 
 #: Calls captured together when a site is timed, and replays of which the fastest counts.
@@ -150,7 +152,7 @@ def trace(model: nn.Module) -> fx.GraphModule:
     hooked = [
         name or "the model itself"
         for name, module in model.named_modules()
-        if module._forward_hooks or module._forward_pre_hooks
+        if compat.has_forward_hooks(module)
     ]
     if hooked:
         raise UntraceableModelError(
@@ -300,6 +302,14 @@ def _channels_last(value: Any) -> bool:
     )
 
 
+def _without_batch_norms(traced: fx.GraphModule) -> nn.Module:
+    with warnings.catch_warnings():
+        # In torch 2.11 the import warns of TorchScript, which a module that it imports uses.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.fx.experimental.optimization import fuse as fold
+    return fold(traced)
+
+
 def fuse(model: nn.Module, inputs: Sequence[Any]) -> fx.GraphModule:
     """Return a rewritten copy of the model; see the module's docstring.
 
@@ -311,7 +321,7 @@ def fuse(model: nn.Module, inputs: Sequence[Any]) -> fx.GraphModule:
         UntraceableModelError: FX cannot follow the model.
     """
     traced = trace(copy.deepcopy(model).eval())
-    folded = trace(fold_batch_norms(traced))
+    folded = trace(_without_batch_norms(traced))
     _rewrite(folded)
     for parameter in folded.parameters():
         parameter.requires_grad_(False)
@@ -347,7 +357,7 @@ class _Streamed(nn.Module):
         self.schedule = schedule(traced)
         self._side: list[torch.cuda.Stream] = []
 
-    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *inputs: Any) -> Any:
         return _StreamInterpreter(self).run(*inputs)
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interpreted and compiled forms of one model, checked against each other and timed.
 
 ``model_pair(model, inputs, executors=...)`` makes each executor's callable from a copy of the
@@ -19,9 +20,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
 from pytest_udftorch.planning.executor import Executor, ExecutorUnavailableError, convert
@@ -35,6 +35,8 @@ from pytest_udftorch.timing.timers import (
     sync_timer,
     untyped,
 )
+
+pytree: Any = compat.pytree()
 
 __all__ = [
     "Accuracy",
@@ -53,13 +55,13 @@ __all__ = [
 #: order of summation changes the distance by a factor near 1; 2 leaves room for it.
 TOLERANCE: Final = 2.0
 
-#: Compiled code of many members hangs on the same Python code; the default limit of 8 would
-#: make the ninth run interpreted without a word.
+#: The compiled code of all members belongs to the same Python code. With the default limit of 8
+#: the ninth would run interpreted without a word.
 RECOMPILE_LIMIT: Final = 256
 
 
 class NoReferenceError(UdfError):
-    """The model does not run in float64, so that nothing tells how exact its forms are."""
+    """The model does not run in float64, so there is nothing to judge its forms by."""
 
 
 class DisagreementError(UdfError):
@@ -67,7 +69,7 @@ class DisagreementError(UdfError):
 
 
 class MemberFailedError(UdfError):
-    """A member was asked for that could not be made, or that does not exist."""
+    """The member that was asked for could not be made, or does not exist."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
     try:
         with torch.no_grad():
             # double() leaves complex parameters as they are.
-            exact = untyped(copy.deepcopy(model).double()._apply)(_double)
+            exact = compat.convert(copy.deepcopy(model).double(), _double)
             given = copies(_double(inputs))
             return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
     except Exception as error:
@@ -197,7 +199,7 @@ def _numbers(leaf: Any, dtype: torch.dtype | None = None) -> Any:
 def _decided_by(eager: Any, reference: Any) -> Any:
     """Return the reference with the integers and flags of the eager result.
 
-    They have no rounding to be judged by: near a tie float64 decides otherwise.
+    Rounding cannot judge them: near a tie float64 decides otherwise.
     """
     mine, structure = pytree.tree_flatten(eager)
     theirs, wanted = pytree.tree_flatten(reference)
@@ -369,7 +371,7 @@ class ModelPair(Interruptible):
             raise DisagreementError(
                 f"Farther from the float64 reference than {self.tolerance:g} times the eager "
                 f"result ({eager.distance:.3g}): {'; '.join(wrong)}. Leave the executor out, or "
-                "state a larger tolerance if this model bears it."
+                "give a larger tolerance if this model can bear it."
             )
 
     def measure(self, **options: Any) -> Comparison:
@@ -383,7 +385,7 @@ class ModelPair(Interruptible):
         """
         timer = sync_timer(self.device, **options)
         calls = {name: self._bind(name) for name in self.working}
-        with torch.no_grad(), _limits():
+        with torch.no_grad(), recompile_limits():
             self.timing = timer.compare(calls)
         return self.timing
 
@@ -425,8 +427,9 @@ class ModelPair(Interruptible):
         return result
 
 
-def _limits() -> Any:
-    return untyped(torch._dynamo.config.patch)(
+def recompile_limits() -> Any:
+    """Return a context in which code of many members stays compiled."""
+    return compat.dynamo_config(
         recompile_limit=RECOMPILE_LIMIT, accumulated_recompile_limit=RECOMPILE_LIMIT
     )
 
@@ -451,10 +454,10 @@ def writes_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> bool:
     """Whether a call of the model changes what it is given."""
     given = copies(inputs)
     tensors = [t for t in pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
-    before = [t._version for t in tensors]
+    before = [compat.write_count(t) for t in tensors]
     with torch.no_grad():
         copied(model)(*given)
-    return [t._version for t in tensors] != before
+    return [compat.write_count(t) for t in tensors] != before
 
 
 def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
@@ -467,7 +470,7 @@ def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
     compiled = compiled_part(model)
     if compiled is not None:
         raise PairInputError(
-            f"{compiled} is compiled already, so that nothing would tell what compiling gains. "
+            f"{compiled} is compiled already, so there is nothing to compare compiling with. "
             "Give the model that torch.compile was given, or one made without model.compile()."
         )
     if model.training:
@@ -492,7 +495,7 @@ def _make(
     """Return the member and what its first two calls gave."""
     member = Member(executor.name, stage="making")
     wait = untyped(torch.cuda.synchronize) if torch.cuda.is_available() else lambda: None
-    breaks = sum(counters["graph_break"].values())
+    breaks = compat.graph_breaks()
     outputs: list[Any] = []
     try:
         executor.check(inputs)
@@ -501,7 +504,7 @@ def _make(
         example, first, second = (copies(inputs) for _ in range(3))
         wait()
         before = time.perf_counter_ns()
-        with torch.no_grad(), _limits():
+        with torch.no_grad(), recompile_limits():
             call = executor.make_callable(own, example)
             member.stage = "first call"
             # Replays overwrite their outputs, so the compared ones are copies.
@@ -514,7 +517,7 @@ def _make(
         member.call, member.stage = call, None
     except Exception as error:
         member.error = str(error) if isinstance(error, ExecutorUnavailableError) else _reason(error)
-    member.graph_breaks = sum(counters["graph_break"].values()) - breaks
+    member.graph_breaks = compat.graph_breaks() - breaks
     return member, tuple(outputs)
 
 
@@ -553,7 +556,7 @@ def model_pair(
         DeviceMissingError: CUDA was asked for and is absent; its text is a skip's reason.
         PairInputError: no module, training mode, tensors on several devices, a dict of keywords,
             random numbers in forward(), a part that is compiled already or cannot be copied,
-            two executors of one name, or a tolerance that is no number from 0 on.
+            two executors of one name, or a tolerance below 0.
         UnknownExecutorError: no such executor.
         MemberFailedError: the eager model itself fails.
         NoReferenceError: the model fails in float64.
@@ -563,22 +566,14 @@ def model_pair(
     if not isinstance(tolerance, int | float) or not tolerance >= 0:
         raise PairInputError(
             f"tolerance={tolerance}: how many times the eager result's distance a member may have, "
-            "a number from 0 on."
+            "a number of at least 0."
         )
     if device is not None:
         target = require_device(device)
         model = copied(model).to(target)
         arguments = convert(arguments, lambda t: t.to(target))
     home = check_inputs(model, arguments)
-    given = [executors] if isinstance(executors, str | Executor) else list(executors)
-    # A name may be given twice, and eager comes first.
-    chosen = [resolve(e) for e in dict.fromkeys(["eager", *given])]
-    names = [e.name for e in chosen]
-    for name in names:
-        if names.count(name) > 1:
-            raise PairInputError(
-                f"Two executors are named {name!r}, and one would hide the other. Rename one."
-            )
+    chosen = _resolved(executors)
     # Timed calls may write into these, and not into the caller's.
     pair = ModelPair(copies(arguments), {}, tolerance, home, environment=describe_device(home))
     try:
@@ -588,15 +583,7 @@ def model_pair(
             drawn = _random_state(home)
             member, outputs = _make(executor, model, arguments)
             if executor.name == "eager":
-                if member.error is not None:
-                    raise MemberFailedError(
-                        f"The model itself fails on these inputs, under no_grad: {member.error}"
-                    )
-                if not all(map(torch.equal, drawn, _random_state(home))):
-                    raise PairInputError(
-                        "The model draws random numbers in forward(): its forms would differ by "
-                        "chance. Give it the noise as an input, or a constant."
-                    )
+                _check_eager(member, drawn, _random_state(home))
                 doubled = reference(model, arguments, len(outputs))
                 pair.wanted = list(map(_decided_by, outputs, doubled))
                 pair.exact = list(map(accuracy, outputs, pair.wanted))
@@ -611,3 +598,31 @@ def model_pair(
             left = Member(executor.name, error="not made: interrupted", stage="making")
             pair.members.setdefault(executor.name, left)
     return pair
+
+
+def _resolved(executors: str | Executor | Sequence[str | Executor]) -> list[Executor]:
+    """Return the executors of a pair: eager first, each once."""
+    given = [executors] if isinstance(executors, str | Executor) else list(executors)
+    chosen = [resolve(e) for e in dict.fromkeys(["eager", *given])]
+    names = [e.name for e in chosen]
+    for name in names:
+        if names.count(name) > 1:
+            raise PairInputError(
+                f"Two executors are named {name!r}, and one would hide the other. Rename one."
+            )
+    return chosen
+
+
+def _check_eager(
+    member: Member, before: Sequence[torch.Tensor], after: Sequence[torch.Tensor]
+) -> None:
+    """Check that the model runs, and that it left the state of the generators as it was."""
+    if member.error is not None:
+        raise MemberFailedError(
+            f"The model itself fails on these inputs, under no_grad: {member.error}"
+        )
+    if not all(map(torch.equal, before, after)):
+        raise PairInputError(
+            "The model draws random numbers in forward(): its forms would differ by "
+            "chance. Give it the noise as an input, or a constant."
+        )

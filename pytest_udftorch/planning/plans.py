@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choosing an executor for each unit of a model: recurrences, bounds, and stored plans.
 
 Pure functions over tables of times; torch is not imported here. ``oracle`` measures the
@@ -44,11 +45,11 @@ FORMAT: Final = 1
 
 
 class PlanFileError(UdfError):
-    """A file holds no plan of a version this package reads, or cannot be written."""
+    """The file holds no plan of a version that this package reads, or cannot be written."""
 
 
 class PlanMismatchError(UdfError):
-    """A plan was made for another model, other inputs, another device or torch version."""
+    """The plan was made for another model, other inputs, another device or torch version."""
 
 
 def _units(costs: Costs) -> int:
@@ -67,7 +68,7 @@ def joined_segments(choices: Sequence[str]) -> list[Choice]:
 
 
 def unit_segments(choices: Sequence[str]) -> list[Choice]:
-    """Return each unit as a segment of its own: what the thesis's custom models are."""
+    """Return each unit as a segment of its own."""
     return [(unit, unit + 1, name) for unit, name in enumerate(choices)]
 
 
@@ -295,7 +296,7 @@ class StoredPlan:
             version = content.pop("udftorch_plan")
         except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise PlanFileError(
-                f"{path} holds no plan ({type(error).__name__}). Plans are written by plan.save()."
+                f"{path} holds no plan ({type(error).__name__}). plan.save() writes plans."
             ) from error
         if version != FORMAT:
             raise PlanFileError(

@@ -10,9 +10,8 @@ symbol a function that calls the stock one, instrumented by ``udf-instrument``.
 from __future__ import annotations
 
 import ctypes
-import hashlib
+import functools
 import json
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
@@ -20,37 +19,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.cache import cache_folder, in_cache
+from pytest_udftorch.build.job import Job, Step, compile_job
 from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler
 from pytest_udftorch.errors import NativeLibraryError, ObserverBuildError
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
 from pytest_udftorch.native.manifest import entry, link_inputs, native_source, observe_source
-from pytest_udftorch.native.runtime import pass_plugin, runtime
+from pytest_udftorch.native.runtime import runtime
 
 _OBSERVER_FLAGS: Final = ("--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared")
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.sha256(json.dumps([str(p) for p in parts]).encode()).hexdigest()[:16]
-
-
-def _must(command: Sequence[str], what: str) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise ObserverBuildError(f"{what} cannot be compiled: {error}.") from error
-    if done.returncode != 0:
-        raise ObserverBuildError(
-            f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
-            f"{done.stderr.strip()[-4000:]}\n"
-            "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
-            "another version), those of Python (python3-dev), and those that torch's wheels "
-            "bring."
-        )
-
-
-def _done(scratch: Path, **facts: Any) -> None:
-    (scratch / "build.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
+    return ObserverBuildError(
+        f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
+        f"{message[-4000:]}\n"
+        "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
+        "another version), those of Python (python3-dev), and those that torch's wheels "
+        "bring."
+    )
 
 
 def _load(path: Path) -> ctypes.CDLL:
@@ -140,35 +126,26 @@ def _build_observer(compiler: Compiler) -> Path:
     package = Path(torch.__file__).parent
     source, header = native_source("observer.cpp"), native_source("udfprof.h")
     abi = int(torch.compiled_with_cxx11_abi())
-    build_id = _digest(
-        torch.__version__,
-        torch.version.git_version,
-        abi,
-        sys.version,
-        compiler.version,
-        _OBSERVER_FLAGS,
-        source.read_text(encoding="utf-8"),
-        header.read_text(encoding="utf-8"),
+    include = package / "include"
+    arguments = (
+        *_OBSERVER_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        "-fvisibility=hidden", "-isystem", sysconfig.get_paths()["include"],
+        "-isystem", str(include),
+        "-isystem", str(include / "torch" / "csrc" / "api" / "include"),
+        str(source), "-o", "observer.so",
+        f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
+    )  # fmt: skip
+    job = Job(
+        kind="observer-",
+        compiler=compiler,
+        stages=((Step(compiler.path, arguments, source),),),
+        output="observer.so",
+        failed=functools.partial(_failed, f"The observer of torch {torch.__version__}"),
+        inputs=(source, header),
+        covers=[torch.__version__, torch.version.git_version, sys.version],
+        facts={"torch": torch.__version__, "compiler": compiler.version},
     )
-    folder = cache_folder() / f"observer-{build_id}"
-
-    def make(scratch: Path) -> None:
-        include = package / "include"
-        _must(
-            [
-                str(compiler.path), *_OBSERVER_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-                "-fvisibility=hidden", "-isystem", sysconfig.get_paths()["include"],
-                "-isystem", str(include),
-                "-isystem", str(include / "torch" / "csrc" / "api" / "include"),
-                str(source), "-o", str(scratch / "observer.so"),
-                f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
-            ],
-            f"The observer of torch {torch.__version__}",
-        )  # fmt: skip
-        _done(scratch, torch=torch.__version__, compiler=compiler.version)
-
-    in_cache(folder, make)
-    return folder / "observer.so"
+    return compile_job(job).path
 
 
 # The watch library -------------------------------------------------------------------
@@ -216,8 +193,6 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
         s for s in stock if not s.form.startswith("v") or int(s.form[1:]) * int(s.dtype[5:]) <= bits
     ]
     compiler = find_compiler()
-    plugin, _ = pass_plugin()
-    source = _watch_source(chosen)
     manifest = {
         # The stock functions may give other bits for another position in an array, so they
         # get whole arrays, as without us.
@@ -226,48 +201,34 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
             for i, s in enumerate(chosen)
         ]
     }
-    flags = [*FLAGS, *CPU_LEVELS[level][0]]
-    build_id = _digest(
-        source,
-        manifest,
-        flags,
-        LINK_FLAGS,
-        compiler.version,
-        hashlib.sha256(plugin.read_bytes()).hexdigest(),
-        *(p.read_text(encoding="utf-8") for p in observe_source()),
+    flags = (*FLAGS, *CPU_LEVELS[level][0])
+    text, observe = Path("watch.c"), observe_source()
+    counted = (
+        *flags, *compiler.plugin_flags, "-mllvm", "-udf-instrument-manifest=watch.json",
+        "-c", str(text), "-o", "watch.o",
+    )  # fmt: skip
+    linked = (*flags, str(observe[0]), "watch.o", *link_inputs(), *LINK_FLAGS, "-o", "watch.so")
+    job = Job(
+        kind="watch-",
+        compiler=compiler,
+        stages=(
+            (Step(compiler.path, counted, text),),
+            (Step(compiler.path, linked, observe[0]),),
+        ),
+        output="watch.so",
+        failed=functools.partial(_failed, "The library that watches the stock functions"),
+        texts={"watch.c": _watch_source(chosen), "watch.json": json.dumps(manifest)},
+        inputs=observe,
+        facts={"compiler": compiler.version, "cpu_level": level},
     )
-    folder = cache_folder() / f"watch-{build_id}"
-
-    def make(scratch: Path) -> None:
-        text, listing = scratch / "watch.c", scratch / "watch.json"
-        text.write_text(source, encoding="utf-8")
-        listing.write_text(json.dumps(manifest), encoding="utf-8")
-        _must(
-            [
-                str(compiler.path), *flags, f"-fpass-plugin={plugin}",
-                "-Xclang", "-load", "-Xclang", str(plugin),
-                "-mllvm", f"-udf-instrument-manifest={listing}",
-                "-c", str(text), "-o", str(scratch / "watch.o"),
-            ],
-            "The library that watches the stock functions",
-        )  # fmt: skip
-        _must(
-            [
-                str(compiler.path), *flags, str(observe_source()[0]), str(scratch / "watch.o"),
-                *link_inputs(), *LINK_FLAGS, "-o", str(scratch / "watch.so"),
-            ],
-            "The library that watches the stock functions",
-        )  # fmt: skip
-        _done(scratch, compiler=compiler.version, cpu_level=level)
-
-    in_cache(folder, make)
-    library = _load(folder / "watch.so")
+    made = compile_job(job)
+    library = _load(made.path)
     table = (ctypes.c_void_p * len(chosen)).in_dll(library, "__udf_stock")
     addresses = {}
     for i, s in enumerate(chosen):
         table[i] = s.address
         addresses[s.symbol] = ctypes.cast(getattr(library, _name(i)), ctypes.c_void_p).value or 0
-    return Watch(build_id, addresses)
+    return Watch(made.build_id, addresses)
 
 
 def _name(index: int) -> str:

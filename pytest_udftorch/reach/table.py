@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reach table: which symbols an operator calls, and whether a swap reaches all of it.
 
 Made by running. Every operator is run in every dtype and layout,
@@ -30,8 +31,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
-from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, operators, place, spread
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, golden_points
+from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, place
 from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import patched, trace
 from pytest_udftorch.timing.environment import caption, describe
@@ -53,7 +54,7 @@ class ReachRow:
     """One line of the table.
 
     Attributes:
-        operator: as in ``operators.Operator.name``.
+        operator: as in ``catalogue.Operator.name``.
         direction: ``forward`` or ``backward`` (of a forward pass under stock functions).
         dtype: the tensor's.
         layout: the tensor's.
@@ -78,7 +79,7 @@ class ReachRow:
 
 
 class ReachError(UdfError):
-    """The probing itself went wrong: an operator that is not repeatable, or an unread file."""
+    """The probing itself went wrong: an operator is not repeatable, or a file cannot be read."""
 
 
 # Probe libraries ---------------------------------------------------------------------
@@ -165,7 +166,7 @@ class _Run:
             self.x = x.detach().requires_grad_()
             y = operator.call(self.x, *self._arguments)
             # Positive, so that no sum over a row of them cancels.
-            grad = torch.tensor(spread(y.numel(), 0.5, 1.5), dtype=y.dtype).reshape(y.shape)
+            grad = torch.tensor(golden_points(y.numel(), 0.5, 1.5), dtype=y.dtype).reshape(y.shape)
             self._graph = (y, grad)
 
     def __call__(self) -> Any:
@@ -195,7 +196,7 @@ def _input(operator: Operator, dtype: str, layout: str) -> Any:
     count = 1
     for n in shape:
         count *= n
-    values = torch.tensor(spread(count, *operator.domain), dtype=torch.float64)
+    values = torch.tensor(golden_points(count, *operator.domain), dtype=torch.float64)
     return place(values.to(getattr(torch, dtype)).reshape(shape), layout)
 
 
@@ -235,7 +236,7 @@ def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
     if stock.isnan().any() or bool(_differs(stock, again).any()):
         raise ReachError(
             f"{' '.join(head)} gives NaN or does not repeat itself under the stock functions, so "
-            "nothing can be told from a difference. Change its domain in operators.py."
+            "nothing can be told from a difference. Change its domain in reach/operators.py."
         )
     if stock.numel() == 0:
         return ReachRow(*head, "no elements", symbols)
@@ -399,8 +400,9 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
         ReachError: an unknown name.
     """
     from pytest_udftorch.errors import nearest
+    from pytest_udftorch.reach.operators import OPERATORS
 
-    known = {op.name: op for op in operators()}
+    known = {op.name: op for op in OPERATORS}
     chosen: set[str] = set()
     for name in only or ():
         found = {name} & set(known) or {n for n in known if _function(n) == _function(name)}
@@ -482,7 +484,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
         rows = [ReachRow(**row) for row in document["rows"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ReachError(
-            f"{path} is no stored reach table: {error}. Make it with 'udftorch reach --store'."
+            f"{path} is not a stored reach table: {error}. Make it with 'udftorch reach --store'."
         ) from error
     return environment, rows
 
@@ -569,12 +571,12 @@ def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
         "float64 tensors and float32 functions for all others, as most libraries have no float64 "
         "and bfloat16 and float16 are computed in float32 inside the operators.",
         "",
-        f"Shapes by layout: {layouts}. ReachRow operators: last [3, 67], middle [2, 7, 37], "
+        f"Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], "
         "first [7, 37]. Backward means the derivative alone, after a forward pass under the stock "
         "functions.",
         "",
         "Besides CPU operators: what is compiled inside a session has its functions inside, see "
-        "[compiled.md](compiled.md). What is overridden of eager CUDA stands at the end.",
+        "[compiled.md](../compiled.md). What is overridden of eager CUDA stands at the end.",
         "",
         "## Not reached, and why",
         "",

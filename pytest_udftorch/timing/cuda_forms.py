@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Times the two forms of functions on the GPU at hand; see ``cuda_form``.
 
 Needs triton and a GPU, and is imported by the command ``udftorch cuda-form`` alone.
@@ -19,6 +20,7 @@ from triton.language.extra import libdevice
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT
 from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.library.description import find_library
+from pytest_udftorch.library.symbols import GOLDEN
 from pytest_udftorch.session.session import patched
 
 #: Timed functions, and the range of the arguments: what models compute most.
@@ -82,7 +84,7 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
     if not torch.cuda.is_available():
         raise CudaFormError(
             "udftorch cuda-form times both forms on a GPU, and torch sees none. Run it on the "
-            "machine whose choice it shall make; elsewhere the compute capability decides."
+            "machine that needs the choice; elsewhere the compute capability decides."
         )
     found = find_library(library)
     pairs = None if found.float_float is None else find_library(found.float_float)
@@ -130,7 +132,7 @@ def mean_ns(timings: list[FormTiming]) -> dict[str, float]:
 
 
 def _inputs(low: float, high: float) -> torch.Tensor:
-    steps = torch.arange(ELEMENTS, dtype=torch.float64, device="cuda") * 0.6180339887498949
+    steps = torch.arange(ELEMENTS, dtype=torch.float64, device="cuda") * GOLDEN
     return (low + (high - low) * (steps % 1.0)).float()
 
 

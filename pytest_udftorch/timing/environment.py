@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a stored measurement must say about where it was made: machine, versions, flags."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a GPU was doing while it was timed: clocks, temperature, power, throttling.
 
 Read through NVML, the library of the driver; nothing is changed on the card.

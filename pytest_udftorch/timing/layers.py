@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time inside a model: by hooks, by subtraction, by the profiler, and what each costs.
 
 The four methods of the thesis "Evaluating the PyTorch Compiler in the Vision Domain":
@@ -6,8 +7,8 @@ end to end (``SyncTimer`` alone), layer timing (:func:`layer_times`), layer subt
 :func:`instrument_overhead` measures what the instruments themselves cost (its Figure 5.7).
 
 They work on any ``nn.Module`` that runs in Python: a layer is a call of a module that calls
-no other one. What they cannot see is said in the report: work done outside of any layer, layers
-never called, and compiled or scripted regions, whose inside hooks do not reach.
+no other one. The report says what they cannot see: work done outside of any layer, layers
+that are never called, and the inside of compiled or scripted regions, which hooks do not reach.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.timing.statistics import Interval, bootstrap, median, ratio
 from pytest_udftorch.timing.timers import (
@@ -36,6 +37,8 @@ from pytest_udftorch.timing.timers import (
     check_counts,
     cuda_event,
 )
+
+pytree: Any = compat.pytree()
 
 __all__ = [
     "INSTRUMENTS",
@@ -67,7 +70,7 @@ _COMPILED: Final = "a region of torch.compile"
 
 
 class PairInputError(UdfError):
-    """Model and inputs that cannot be run, or not in several forms; says what to give instead."""
+    """Model and inputs that cannot be run, or not in several forms; says what to give."""
 
 
 class NoLayerError(UdfError):
@@ -339,13 +342,13 @@ def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
     """Return positional arguments, of which a tensor alone is the only one.
 
     Raises:
-        PairInputError: the model is no module, or the inputs are no sequence of arguments.
+        PairInputError: the model is not a module, or the inputs are not a sequence of arguments.
     """
     if not isinstance(model, nn.Module):
         found = "the class" if isinstance(model, type) else f"a {type(model).__name__}"
         raise PairInputError(
             f"The model is {found} {getattr(model, '__name__', '')}".rstrip()
-            + ", no nn.Module. Give an instance; a function needs a module that calls it."
+            + ", not an nn.Module. Give an instance; a function needs a module that calls it."
         )
     if isinstance(inputs, Mapping):
         raise PairInputError(
@@ -407,8 +410,7 @@ def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Mo
     own = [
         name
         for name, module in model.named_modules()
-        if not isinstance(module, _UNWATCHED)
-        and (module._forward_hooks or module._forward_pre_hooks)
+        if not isinstance(module, _UNWATCHED) and compat.has_forward_hooks(module)
     ]
     if own:
         notes.append(
@@ -486,7 +488,7 @@ def layer_times(
     On Ctrl-C the complete runs are returned, with a note.
 
     Raises:
-        PairInputError: no module, or inputs that are no arguments.
+        PairInputError: the model is not a module, or the inputs are not arguments.
         TimerOptionError: options that make no measurement.
         NoLayerError: see :func:`find_layers`; or other layers in another pass.
         KeyboardInterrupt: on Ctrl-C before the first run was complete.

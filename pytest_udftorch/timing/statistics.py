@@ -1,4 +1,5 @@
-"""Samples of a time: medians, bootstrap intervals, and verdicts that know their noise.
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of a time: medians, bootstrap intervals, and verdicts that take the noise into account.
 
 Pure functions over integers and floats; neither torch nor NumPy is imported. A sample here
 is one number per run (the median of the run's rounds), because rounds of one run share the
@@ -41,7 +42,7 @@ RESAMPLES: Final = 1000
 
 
 class SampleError(UdfError):
-    """Numbers that no statistic can be taken of."""
+    """No statistic can be taken of these numbers."""
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synchronised timing of callables, interleaved between contenders.
 
 A round is: (flush the L2,) synchronise, read the clocks, call, read the clocks, synchronise.
@@ -55,7 +56,7 @@ __all__ = [
 Call = Callable[[], object]
 Progress = Callable[[int, int, str], None]
 
-#: A time is told from an empty call's when it exceeds that by this many standard deviations.
+#: A time differs from an empty call's if it exceeds that by this many standard deviations.
 NOISE_SIGMAS: Final = 3.0
 
 
@@ -64,15 +65,15 @@ class DeviceMissingError(UdfError):
 
 
 class UnknownDeviceError(UdfError):
-    """A name that is no device, or a device that cannot be timed."""
+    """The name is not that of a device, or the device cannot be timed."""
 
 
 class TimerOptionError(UdfError):
-    """A timer's options make no measurement."""
+    """The options of a timer make no measurement."""
 
 
 class NoContenderError(UdfError):
-    """Nothing was given to time, or a contender was asked for that was not timed."""
+    """There is nothing to time, or the contender that was asked for was not timed."""
 
 
 def require_device(device: str | torch.device) -> torch.device:
@@ -86,7 +87,7 @@ def require_device(device: str | torch.device) -> torch.device:
         found = torch.device(device)
     except RuntimeError as error:
         raise UnknownDeviceError(
-            f"{device!r} names no device: {error}. Use cpu or cuda."
+            f"{device!r} is not a device: {error}. Use cpu or cuda."
         ) from error
     if found.type == "cuda" and not torch.cuda.is_available():
         build = torch.version.cuda
@@ -104,7 +105,7 @@ def require_device(device: str | torch.device) -> torch.device:
 
 
 def untyped(function: Any) -> Any:
-    """Return one of torch's functions that carry no annotations, for the type checker."""
+    """Return a function of torch that has no annotations, for the type checker."""
     return function
 
 
@@ -126,7 +127,7 @@ class Timing:
         event_ns: between two CUDA events around the call; empty on CPU.
         launch_ns: until the call returned; empty on CPU.
         empty_ns: what an empty call took by the same protocol, one number per run.
-        synchronised: False for a timer told not to wait, which is for showing the error.
+        synchronised: False for a timer that was told not to wait, to show the error.
     """
 
     name: str
@@ -174,7 +175,7 @@ class Timing:
 
     @property
     def caveats(self) -> list[str]:
-        """What a reader of the number must know; empty when nothing."""
+        """What a reader of the number must know; empty if there is nothing to say."""
         found = []
         if len(self.runs_ns) < FEWEST_RUNS:
             found.append(f"{len(self.runs_ns)} runs, fewer than {FEWEST_RUNS}: no verdict")
@@ -204,12 +205,12 @@ class Timing:
 
 
 class Interruptible:
-    """A result that Ctrl-C may have cut short; what there is by then is whole in itself."""
+    """A result that Ctrl-C may have cut short. What it holds is complete in itself."""
 
     interrupted: bool
 
     def complete(self) -> Self:
-        """Return the result itself, for callers that are nothing without all of it.
+        """Return the result itself; for callers that need all of it.
 
         Raises:
             KeyboardInterrupt: Ctrl-C cut it short.
@@ -286,18 +287,18 @@ def _no_collection(device: torch.device) -> Iterator[None]:
 
 
 def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return what is shuffled as one: the groups, and each other name alone."""
+    """Return the units of shuffling: the groups, and each remaining name alone."""
     if any(isinstance(group, str) for group in together):
         raise NoContenderError(
-            "together takes groups of names, and one of them is a name. Give together="
-            '[("a", "b")], also for one group.'
+            "together takes groups of names, but one of its items is a name. Give together="
+            '[("a", "b")], even for one group.'
         )
     alone = dict.fromkeys(names)
     for name in itertools.chain.from_iterable(together):
         if name not in alone:
             raise NoContenderError(
-                f"together names {name!r}, which is no contender or stands in it twice. Name "
-                "contenders, each once at most."
+                f"together names {name!r}, which is not a contender or appears twice. Name "
+                "contenders, each at most once."
             )
         del alone[name]
     return [*((name,) for name in alone), *together]
@@ -499,8 +500,8 @@ class SyncTimer:
                 falls on all of them.
 
         Raises:
-            NoContenderError: none given, what is given cannot be called, or ``together`` names
-                what is none, names one twice, or holds names instead of groups.
+            NoContenderError: there is no contender, one cannot be called, or ``together`` names
+                something else, names one twice, or holds names instead of groups.
             KeyboardInterrupt: on Ctrl-C before the first run was complete.
         """
         calls = _checked(contenders)
@@ -566,8 +567,8 @@ def _checked(contenders: Mapping[str, Call]) -> dict[str, Call]:
         raise NoContenderError("There is nothing to time. Give at least one callable.")
     if not isinstance(contenders, Mapping) or not all(map(callable, contenders.values())):
         raise NoContenderError(
-            "What is timed is called without arguments, and reported by name. Give "
-            "{name: callable}, of time() one callable: lambda: model(x), for instance."
+            "A contender is called without arguments and reported by its name. Give "
+            "{name: callable}; give time() one callable, such as lambda: model(x)."
         )
     return {**contenders, _EMPTY: _nothing}
 

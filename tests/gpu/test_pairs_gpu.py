@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.planning import executors, oracle, pairs, roofline
+from pytest_udftorch.planning import executors, in_place, oracle, pairs, roofline
 from pytest_udftorch.planning.fusion import fuse, on_streams, trace
 from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.timers import SyncTimer
@@ -123,7 +123,7 @@ def test_plan_is_found_and_applied(model, x, tmp_path):
 def test_profiler_attributes_kernels_to_their_unit():
     model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 4096), nn.Linear(4096, 4096)).cuda()
     x = torch.randn(4096, 64, device="cuda")
-    bench = oracle._Bench(Units(model.eval(), (x,), 3), (x,))
+    bench = in_place.SegmentBench(Units(model.eval(), (x,), 3), (x,))
     small, wide, big = bench.profile_in_place([(u, u + 1, "eager") for u in range(3)])
     assert 0 < small < wide < big
     timed = bench.time_in_place([(u, u + 1, "eager") for u in range(3)], 10)

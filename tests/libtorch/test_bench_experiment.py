@@ -483,7 +483,8 @@ def test_a_suite_measures_skips_and_is_drawn(tmp_path):
     run = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-rs", f"--benchmark-json={record}",
-            "benches/suites/test_compile_convolutions.py", "-k", "cuda or cpu-1-1-1",
+            "benches/suites/test_compile_experiments.py",
+            "-k", "test_case and (cuda or compile_convolutions-cpu-1-1-1)",
         ],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.planning import executors, oracle, pairs, plans
+from pytest_udftorch.planning import executors, in_place, oracle, pairs, plans, search
 from pytest_udftorch.planning.fusion import (
     FusedConv,
     UntraceableModelError,
@@ -78,7 +78,7 @@ def slow_executor():
 @pytest.fixture
 def nothing_hopeless(monkeypatch):
     """Try every executor on units: which are too slow for that is noise for a model this small."""
-    monkeypatch.setattr(oracle, "HOPELESS", 1e9)
+    monkeypatch.setattr(search, "HOPELESS", 1e9)
 
 
 def test_segments_in_a_row_are_the_model(model, x):
@@ -195,7 +195,7 @@ def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(
     model, x, slow_executor, nothing_hopeless
 ):
     """Negative control: a search misled by wrong unit times must not reach the user."""
-    real = oracle._Bench.time_in_place
+    real = in_place.SegmentBench.time_in_place
 
     def misled(self, segments, runs):
         times = real(self, segments, runs)
@@ -205,7 +205,7 @@ def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(
         ]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(oracle._Bench, "time_in_place", misled)
+        patch.setattr(in_place.SegmentBench, "time_in_place", misled)
         plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
     assert any(name == slow_executor for *_, name in plan.report["plans"]["ours"])
     assert plan.uniform == "eager"
@@ -221,7 +221,7 @@ def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
 
 def test_profiler_finds_the_unit_that_takes_long(model, x, slow_executor):
     units = Units(model, (x,), 3)
-    bench = oracle._Bench(units, (x,))
+    bench = in_place.SegmentBench(units, (x,))
     plain = [(u, u + 1, "eager") for u in range(len(units))]
     slowed = [*plain[:-1], (len(units) - 1, len(units), slow_executor)]
     before, after = bench.profile_in_place(plain), bench.profile_in_place(slowed)
@@ -327,7 +327,7 @@ def test_units_that_no_executor_can_run_leave_the_uniform_executor(model, x, mon
     def fail(self, choice):
         raise RuntimeError("no region of its own")
 
-    monkeypatch.setattr(oracle._Bench, "make", fail)
+    monkeypatch.setattr(in_place.SegmentBench, "make", fail)
     plan = oracle.oracle(model, x, executors=["eager"], **QUICK)
     assert plan.uniform == "eager"
     assert "no region of its own" in plan.report["failed_on_units"]["eager"]
@@ -410,7 +410,7 @@ def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path, no
     with pytest.raises(KeyboardInterrupt):
         oracle.oracle(model, x, executors=INTERPRETED, journal=journal, progress=stop, **QUICK)
     timed = []
-    real = oracle._Bench.time_in_place
+    real = in_place.SegmentBench.time_in_place
     with pytest.MonkeyPatch.context() as patch:
 
         def spy(self, segments, runs):
@@ -419,7 +419,7 @@ def test_interrupted_search_keeps_its_journal_and_goes_on(model, x, tmp_path, no
                 timed.append(segments[0][2])
             return real(self, segments, runs)
 
-        patch.setattr(oracle._Bench, "time_in_place", spy)
+        patch.setattr(in_place.SegmentBench, "time_in_place", spy)
         plan = oracle.oracle(model, x, executors=INTERPRETED, journal=journal, **QUICK)
     assert "eager" not in timed
     assert "eager+channels_last" in timed
@@ -473,7 +473,7 @@ def test_the_journal_of_another_model_is_not_taken_over(model, x, tmp_path, noth
 def test_a_file_that_is_no_journal_is_left_alone(model, x, tmp_path, text):
     journal = tmp_path / "mine.json"
     journal.write_text(text)
-    with pytest.raises(oracle.JournalError, match="is no journal of a search"):
+    with pytest.raises(oracle.JournalError, match="is not the journal of a search"):
         oracle.oracle(model, x, executors="eager", journal=journal, **QUICK)
     assert journal.read_text() == text
     with pytest.raises(oracle.JournalError, match="Make it"):

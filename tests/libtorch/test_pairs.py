@@ -563,7 +563,7 @@ def test_one_executor_needs_no_list(tiny, images):
             pairs.NoReferenceError,
             "fails in float64.*take dtype",
         ),
-        (lambda m, x: pairs.model_pair(m.forward, x), pairs.PairInputError, "no nn.Module"),
+        (lambda m, x: pairs.model_pair(m.forward, x), pairs.PairInputError, "not an nn.Module"),
         (lambda m, x: pairs.model_pair(Tiny, x), pairs.PairInputError, "the class Tiny"),
         (lambda m, x: pairs.model_pair(m, None), pairs.PairInputError, "of type NoneType"),
         (lambda m, x: pairs.model_pair(Draws().eval(), x), pairs.PairInputError, "random numbers"),
@@ -580,12 +580,12 @@ def test_one_executor_needs_no_list(tiny, images):
         (
             lambda m, x: pairs.model_pair(m, x, tolerance=math.nan),
             pairs.PairInputError,
-            "number from 0 on",
+            "number of at least 0",
         ),
         (
             lambda m, x: pairs.model_pair(m, x, tolerance="2"),
             pairs.PairInputError,
-            "number from 0 on",
+            "number of at least 0",
         ),
         (lambda m, x: pairs.model_pair(_locked(), x), pairs.PairInputError, "cannot be copied"),
         (lambda m, x: executors.register("fx"), executors.UnknownExecutorError, "not an executor"),

@@ -16,8 +16,9 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import build_library, find_library, patched
-from pytest_udftorch.library.symbols import FUNCTIONS
-from pytest_udftorch.reach.catalogue import Operator, groups, operators, spread
+from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
+from pytest_udftorch.reach.catalogue import Operator, groups
+from pytest_udftorch.reach.operators import OPERATORS
 from pytest_udftorch.reach.table import REASONS
 
 COREM = find_library("corem").function_names
@@ -51,7 +52,7 @@ def hard_cases(function: str) -> list[tuple[float, ...]]:
 def arguments(function: str) -> list[tuple[float, ...]]:
     """Input tuples: ordinary, special, hard to round."""
     f = FUNCTIONS[function]
-    ordinary = [rounded(v) for v in spread(8 * f.arity, *f.domain)]
+    ordinary = [rounded(v) for v in golden_points(8 * f.arity, *f.domain)]
     plain = list(zip(*[iter(ordinary)] * f.arity, strict=True))
     special = [(rounded(v), *((1.5,) * (f.arity - 1))) for v in SPECIAL]
     return plain + special + hard_cases(function)
@@ -151,7 +152,7 @@ REDUCED = {torch.bfloat16: "bfloat16", torch.float16: "float16"}
 def test_reduced_precision_goes_through_float32(swapped, dtype):
     operator, scalar, function = swapped
     if f"torch.{function}" in {name for reason in REASONS for name in reason.operators}:
-        pytest.skip(f"torch.{function} is not reached in {dtype}: see docs/reach.md")
+        pytest.skip(f"torch.{function} is not reached in {dtype}: see docs/results/reach.md")
     for values in arguments(function)[::2]:
         near = tuple(float(torch.tensor(v, dtype=dtype)) for v in values)
         want = bits(torch.tensor([scalar(*near)], dtype=torch.float32).to(dtype))
@@ -166,7 +167,7 @@ def test_large_tensors_do_not_depend_on_the_threads(swapped):
     operator, scalar, function = swapped
     count = 3 * 32768 + 1237
     f = FUNCTIONS[function]
-    rows = [torch.tensor(spread(count, *f.domain)) for _ in range(f.arity)]
+    rows = [torch.tensor(golden_points(count, *f.domain)) for _ in range(f.arity)]
     before = torch.get_num_threads()
     try:
         results = []
@@ -190,7 +191,7 @@ EXPLAINED = {name for reason in REASONS for name in reason.operators}
 def built_on(have: tuple[str, ...]) -> list[Operator]:
     """The operators of the reach table whose every function is in ``have``."""
     found = []
-    for op in operators():
+    for op in OPERATORS:
         needed = groups(op.needs) + groups(op.needs_backward or "")
         if (
             needed
@@ -223,11 +224,11 @@ def test_operators_of_swapped_functions(op):
     with patched("corem"):
         for n in LENGTHS:
             if op.dim is None:
-                for value in spread(6, *op.domain):
+                for value in golden_points(6, *op.domain):
                     found = result_and_gradient(op, torch.full((n,), value), None)
                     assert equal_along(found, 0), (value, n, [f.tolist() for f in found])
                 continue
-            row = torch.tensor(spread(10, *op.domain))
+            row = torch.tensor(golden_points(10, *op.domain))
             if op.dim == "first":  # equal columns, which the vector code runs along
                 x, dim, along = row[:, None].repeat(1, n), 0, -1
             elif op.dim == "middle":
@@ -273,7 +274,9 @@ def depends_on_position(operator: Callable[[torch.Tensor], Any], value: float) -
 
 
 def first_defect(operator: Callable[[torch.Tensor], Any], domain: tuple[float, float]) -> Any:
-    return next((v for v in spread(SAMPLES, *domain) if depends_on_position(operator, v)), None)
+    return next(
+        (v for v in golden_points(SAMPLES, *domain) if depends_on_position(operator, v)), None
+    )
 
 
 @pytest.mark.parametrize("function", [f for f in CARRIERS if f in COREM])

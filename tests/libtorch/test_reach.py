@@ -12,15 +12,15 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import find_library
+from pytest_udftorch.library.symbols import golden_points
+from pytest_udftorch.reach import operators
 from pytest_udftorch.reach import table as reach
 from pytest_udftorch.reach.catalogue import (
     SHAPES,
     TENSOR_DTYPES,
     Operator,
     groups,
-    operators,
     place,
-    spread,
 )
 from pytest_udftorch.session.binder import binder
 
@@ -134,7 +134,7 @@ def test_an_operator_whose_symbols_are_out_of_sight_is_not_reached(hide):
 def test_a_function_that_the_definition_needs_but_nobody_calls(monkeypatch):
     """An operator that claims to need more than it calls is not wholly reached."""
     wrong = Operator("wrong", torch.exp, "exp sin", layouts=("contiguous",), dtypes=("float32",))
-    monkeypatch.setattr(reach, "operators", lambda: [wrong])
+    monkeypatch.setattr(operators, "OPERATORS", [wrong])
     (row,) = reach.table()
     assert row.outcome == "partly reached"
 
@@ -159,7 +159,7 @@ def test_unknown_operator():
 )
 def test_results_that_tell_nothing_are_refused(monkeypatch, call):
     bad = Operator("bad", call, "log", layouts=("contiguous",), dtypes=("float32",))
-    monkeypatch.setattr(reach, "operators", lambda: [bad])
+    monkeypatch.setattr(operators, "OPERATORS", [bad])
     with pytest.raises(reach.ReachError, match="gives NaN or does not repeat itself"):
         reach.table()
 
@@ -169,7 +169,7 @@ def test_an_operator_that_torch_does_not_have_for_a_dtype(monkeypatch):
         raise NotImplementedError("not for this dtype")
 
     lacking = Operator("lacking", refuse, "exp", layouts=("contiguous",), dtypes=("float32",))
-    monkeypatch.setattr(reach, "operators", lambda: [lacking])
+    monkeypatch.setattr(operators, "OPERATORS", [lacking])
     (row,) = reach.table()
     assert (row.outcome, row.reason) == ("unsupported", "not for this dtype")
 
@@ -187,11 +187,11 @@ def test_what_is_saved_is_loaded(tmp_path, exp_rows):
 
 def test_files_that_cannot_be_read_or_written(tmp_path, exp_rows):
     path = tmp_path / "reach.json"
-    with pytest.raises(reach.ReachError, match="is no stored reach table"):
+    with pytest.raises(reach.ReachError, match="is not a stored reach table"):
         reach.load(path)
     for text in ("{", "[]", '{"format": "other"}', '{"format": "udftorch-reach-1"}'):
         path.write_text(text)
-        with pytest.raises(reach.ReachError, match="is no stored reach table"):
+        with pytest.raises(reach.ReachError, match="is not a stored reach table"):
             reach.load(path)
     with pytest.raises(reach.ReachError, match="cannot be written"):
         reach.save(exp_rows, tmp_path / "nowhere" / "reach.json")
@@ -247,7 +247,7 @@ def test_the_functions_of_corem_are_reached(stored):
 def test_the_page_shows_every_operator_and_the_machine(stored):
     environment, rows = stored
     page = reach.markdown(environment, rows)
-    assert all(op.name in page for op in operators())
+    assert all(op.name in page for op in operators.OPERATORS)
     assert environment["versions"]["torch"] in page
     assert "exp_u20" in page
     assert len(json.dumps(environment)) < 2000
@@ -259,7 +259,7 @@ def test_the_page_shows_every_operator_and_the_machine(stored):
 @pytest.mark.parametrize("layout", SHAPES)
 def test_layouts_keep_the_values(layout):
     shape = SHAPES[layout]
-    values = torch.tensor(spread(torch.Size(shape).numel(), 0.0, 1.0)).reshape(shape)
+    values = torch.tensor(golden_points(torch.Size(shape).numel(), 0.0, 1.0)).reshape(shape)
     placed = place(values, layout)
     assert torch.equal(placed, values)
     if layout in ("strided", "sliced", "transposed"):

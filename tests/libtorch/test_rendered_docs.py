@@ -26,10 +26,21 @@ def test_the_docs_are_up_to_date(capsys):
     assert status == 0, capsys.readouterr().out + "Run python -m benches.render.docs."
 
 
+def test_links_between_the_pages_lead_somewhere():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    links = [
+        (page, link)
+        for page in pages
+        for link in re.findall(r"\]\(([\w./-]+\.(?:md|svg|png))", page.read_text(encoding="utf-8"))
+    ]
+    assert len(links) > 40
+    assert [(p.name, link) for p, link in links if not (p.parent / link).exists()] == []
+
+
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
     """A copy of the pages and results in a folder of their own."""
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "results").mkdir(parents=True)
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text())
     for relative in (*render_docs.WHOLE, render_docs.SPEED_SVG):
         (tmp_path / relative).write_text((ROOT / relative).read_text())
@@ -38,12 +49,12 @@ def tree(tmp_path, monkeypatch):
 
 
 def test_an_edited_number_is_found_and_put_right(tree, capsys):
-    page = tree / "docs" / "results.md"
+    page = tree / "docs" / "results" / "results.md"
     right = page.read_text()
     page.write_text(re.sub(r"\d\.\d+ \|", "0.001 |", right, count=1))
     assert page.read_text() != right
     assert render_docs.main(["--check"]) == 1
-    assert capsys.readouterr().out.startswith("docs/results.md is stale")
+    assert capsys.readouterr().out.startswith("docs/results/results.md is stale")
     assert render_docs.main([]) == 0
     assert page.read_text() == right
     assert render_docs.main(["--check"]) == 0
@@ -56,7 +67,7 @@ def test_a_drawing_of_other_numbers_is_stale(tree, capsys):
     assert right.count(digest) == 1
     drawing.write_text(right.replace(digest, digest[::-1]))
     assert render_docs.main(["--check"]) == 1
-    assert capsys.readouterr().out.startswith("docs/speed.svg is stale")
+    assert capsys.readouterr().out.startswith("docs/results/speed.svg is stale")
     assert render_docs.main([]) == 0
     assert drawing.read_text().count(digest) == 1
     assert render_docs.main(["--check"]) == 0
@@ -102,10 +113,10 @@ def test_figures_asked_for():
 
 
 def test_a_missing_page_is_stale(tree):
-    (tree / "docs" / "reach.md").unlink()
+    (tree / "docs" / "results" / "reach.md").unlink()
     assert render_docs.main(["--check"]) == 1
     assert render_docs.main([]) == 0
-    assert (tree / "docs" / "reach.md").is_file()
+    assert (tree / "docs" / "results" / "reach.md").is_file()
 
 
 def test_regions_are_filled_and_the_rest_is_kept():
@@ -196,7 +207,7 @@ def test_what_is_stored_of_a_benchmark_file():
 def test_store_refuses_unknown_names(capsys):
     with pytest.raises(SystemExit):
         store.main(["entry"])
-    assert "none of entry_exit, build" in capsys.readouterr().err
+    assert "not one of entry_exit, build" in capsys.readouterr().err
 
 
 def test_summary():

@@ -194,7 +194,7 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
         (
             lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=[("a", "b")]),
             timers.NoContenderError,
-            "'b', which is no contender",
+            "'b', which is not a contender",
         ),
         (
             lambda: timers.SyncTimer("cpu").compare({"a": busy(1)}, together=[("a", "a")]),

@@ -301,7 +301,11 @@ def test_layer_times_survive_ctrl_c_with_the_complete_runs():
         (lambda m: layers.instrument_overhead(m, INPUT, runs=0), TimerOptionError, "runs=0"),
         (lambda m: layers.layer_times(m, {"x": 1}), layers.PairInputError, r"give \(inputs,\)"),
         (lambda m: layers.layer_times(m, 3), layers.PairInputError, "of type int"),
-        (lambda m: layers.layer_profile(m.forward, INPUT), layers.PairInputError, "no nn.Module"),
+        (
+            lambda m: layers.layer_profile(m.forward, INPUT),
+            layers.PairInputError,
+            "not an nn.Module",
+        ),
         (lambda m: layers.find_layers(nn.ReLU, INPUT), layers.PairInputError, "the class ReLU"),
     ],
 )

@@ -110,8 +110,8 @@ def test_paths_are_told_from_names_as_find_library_does(pytester, text, monkeypa
             r"Unknown CPU level 'avx1024'\. Did you mean",
         ),
         (["-o", "udf_lib=corm"], r"No UDF library is called 'corm'"),
-        (["--udf-cuda-form=float"], r"'float' is no form of functions on a GPU"),
-        (["-o", "udf_cuda_form=fast"], r"udf_cuda_form\): cuda_form='fast' is no form"),
+        (["--udf-cuda-form=float"], r"'float' is not a form of functions on a GPU"),
+        (["-o", "udf_cuda_form=fast"], r"udf_cuda_form\): cuda_form='fast' is not a form"),
         (
             ["--udf-lib=./one", "--udf-cuda-form=float-float"],
             r"UDF library 'one' has no float-float form",

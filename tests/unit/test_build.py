@@ -5,14 +5,17 @@ import ctypes
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from pytest_udftorch.build import cache as cache_module
+from pytest_udftorch.build import job, toolchain
 from pytest_udftorch.build import shared as build_module
-from pytest_udftorch.build import toolchain
 from pytest_udftorch.build.cache import cache_folder
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.build.toolchain import find_compiler, resolve_cpu_level
@@ -32,11 +35,17 @@ from pytest_udftorch.native.runtime import pass_plugin, runtime
 TOML = '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
 
 
+def forget(monkeypatch):
+    """Let this process know no more of builds than another one would."""
+    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(cache_module, "_checked", {})
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
-    monkeypatch.setattr(build_module, "_built", {})
+    forget(monkeypatch)
     return folder
 
 
@@ -80,7 +89,7 @@ def test_forms_match_the_cpu_level(cache, make, level):
 def test_second_build_comes_from_the_cache(cache, make, monkeypatch):
     first = build_library(make(TWICE))
     stamp = first.path.stat().st_mtime_ns
-    monkeypatch.setattr(build_module, "_built", {})
+    forget(monkeypatch)
     again = build_library(make(TWICE))
     assert again.build_id == first.build_id
     assert again.path.stat().st_mtime_ns == stamp
@@ -143,21 +152,274 @@ def _tear(path: Path) -> None:
     path.write_bytes(b"torn")
 
 
-def test_a_build_cut_off_by_a_crash_is_made_again(cache, make):
+def test_a_build_cut_off_by_a_crash_is_made_again(cache, make, monkeypatch):
     first = build_library(make(TWICE))
     (first.path.parent / "build.json").unlink()
     _tear(first.path)
-    build_module._built.clear()
+    forget(monkeypatch)
     again = build_library(make(TWICE))
     assert again.path.stat().st_size > 1000
 
 
-def test_a_damaged_cached_library_is_named(cache, make):
+def test_a_library_that_is_damaged_after_its_check_is_named(cache, make):
     first = build_library(make(TWICE))
     _tear(first.path)
-    build_module._built.clear()
     with pytest.raises(NativeLibraryError, match=r"cannot be loaded.*Delete its folder"):
-        build_library(make(TWICE)).load()
+        first.load()
+
+
+# Integrity ---------------------------------------------------------------------------
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()  # the old file is mapped into this process
+    path.write_bytes(content)
+
+
+def damage(path: Path, how: str) -> None:
+    facts = path.parent / "build.json"
+    if how == "flipped":
+        flip_a_bit(path)
+    elif how == "truncated":
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content[: len(content) // 2])
+    elif how == "missing":
+        path.unlink()
+    elif how == "foreign facts":
+        facts.write_text(json.dumps({**json.loads(facts.read_text()), "build": "another"}))
+    else:
+        facts.write_text(how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "flipped", "truncated", "missing", "foreign facts", "", "{", "[]", "null",
+        '{"files": 3}', '{"files": {"a": "b"}}', "\x00\xff",
+    ],
+)  # fmt: skip
+def test_a_damaged_build_is_made_again(cache, make, monkeypatch, how):
+    first = build_library(make(TWICE))
+    content = first.path.read_bytes()
+    damage(first.path, how)
+    forget(monkeypatch)
+    again = build_library(make(TWICE))
+    assert again.build_id == first.build_id
+    assert again.path.read_bytes() == content
+    assert again.scalar_function("exp")(21.0) == 42.0
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"key": 1}', '{"reads": {"/x": []}}', "\x00"])
+def test_a_damaged_index_leads_to_the_same_build(cache, make, monkeypatch, text):
+    first = build_library(make(TWICE))
+    (index,) = cache.glob("*.reads")
+    index.write_text(text)
+    forget(monkeypatch)
+    assert build_library(make(TWICE)).build_id == first.build_id
+    forget(monkeypatch)
+    monkeypatch.setattr(job, "_make", None)
+    assert build_library(make(TWICE)).build_id == first.build_id
+
+
+def test_the_index_of_another_job_is_not_followed(cache, make, monkeypatch):
+    build_library(make(TWICE))
+    (index,) = cache.glob("*.reads")
+    thrice = make("float udf_expf(float x) { return 3 * x; }\n")
+    build_library(thrice)
+    (other,) = set(cache.glob("*.reads")) - {index}
+    other.write_text(index.read_text())
+    forget(monkeypatch)
+    assert build_library(thrice).scalar_function("exp")(5.0) == 15.0
+
+
+def test_the_library_of_another_build_is_not_taken(cache, make, monkeypatch):
+    """Two intact libraries, as if the canary's were copied over corem's."""
+    one = build_library(make(TWICE))
+    content = one.path.read_bytes()
+    two = build_library(make("float udf_expf(float x) { return 3 * x; }\n"))
+    one.path.unlink()
+    one.path.write_bytes(two.path.read_bytes())
+    forget(monkeypatch)
+    again = build_library(make(TWICE))
+    assert again.path == one.path
+    assert again.path.read_bytes() == content
+
+
+def test_the_folder_of_another_build_is_not_taken(cache, make, monkeypatch):
+    one = build_library(make(TWICE))
+    two = build_library(make("float udf_expf(float x) { return 3 * x; }\n"))
+    folders = one.path.parent, two.path.parent
+    folders[0].rename(cache / "aside")
+    folders[1].rename(folders[0])
+    forget(monkeypatch)
+    assert build_library(make(TWICE)).scalar_function("exp")(5.0) == 10.0
+
+
+def test_contents_are_compared_once_in_a_process(cache, make, monkeypatch):
+    build_library(make(TWICE))
+    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(cache_module, "sha256_of", None)
+    assert build_library(make(TWICE)).scalar_function("exp")(21.0) == 42.0
+
+
+@pytest.mark.parametrize("what", ["folder", "library", "index"])
+def test_what_another_user_built_is_refused(cache, make, monkeypatch, what):
+    built = build_library(make(TWICE))
+    (index,) = cache.glob("*.reads")
+    path = {"folder": built.path.parent, "library": built.path, "index": index}[what]
+    lstat = Path.lstat
+
+    def of_another(self):
+        found = lstat(self)
+        if self != path:
+            return found
+        return os.stat_result((*found[:4], found.st_uid + 1, *found[5:]))
+
+    monkeypatch.setattr(Path, "lstat", of_another)
+    forget(monkeypatch)
+    with pytest.raises(CacheError, match=r"belongs to user \d+.*UDFTORCH_CACHE_DIR"):
+        build_library(make(TWICE))
+
+
+def test_nobody_else_can_read_or_write_a_build(cache, make):
+    built = build_library(make(TWICE))
+    assert [p.stat().st_mode & 0o777 for p in (cache, built.path.parent)] == [0o700, 0o700]
+
+
+# What the compiler read --------------------------------------------------------------
+
+
+def test_a_header_outside_of_the_library_is_followed(cache, make, tmp_path, monkeypatch):
+    header = tmp_path / "outside.h"
+    header.write_text("#define FACTOR 2\n")
+    source = '#include "../outside.h"\nfloat udf_expf(float x) { return FACTOR * x; }\n'
+    first = build_library(make(source))
+    assert first.scalar_function("exp")(5.0) == 10.0
+    header.write_text("#define FACTOR 3\n")
+    forget(monkeypatch)
+    second = build_library(make(source))
+    assert second.scalar_function("exp")(5.0) == 15.0
+    assert second.build_id != first.build_id
+    os.utime(header, (1, 1))  # the same content
+    forget(monkeypatch)
+    monkeypatch.setattr(job, "_make", None)
+    assert build_library(make(source)) == second
+
+
+def test_a_copy_of_a_library_follows_the_headers_beside_itself(cache, tmp_path, monkeypatch):
+    results = []
+    for name, factor in (("a", 2), ("b", 3), ("a", 2)):
+        folder = tmp_path / name / "lib"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "udf.toml").write_text(TOML + 'scalar = "udf_expf"\n')
+        (folder.parent / "outside.h").write_text(f"#define FACTOR {factor}\n")
+        (folder / "e.c").write_text(
+            '#include "../outside.h"\nfloat udf_expf(float x) { return FACTOR * x; }\n'
+        )
+        results.append(build_library(folder).scalar_function("exp")(5.0))
+        forget(monkeypatch)
+    assert results == [10.0, 15.0, 10.0]
+
+
+def test_copies_of_a_library_share_a_build(cache, tmp_path, monkeypatch):
+    paths = set()
+    for name in ("a", "b"):
+        folder = tmp_path / name / "lib"
+        folder.mkdir(parents=True)
+        (folder / "udf.toml").write_text(TOML + 'scalar = "udf_expf"\n')
+        (folder / "e.c").write_text(TWICE)
+        paths.add(build_library(folder).path)
+        monkeypatch.setattr(job, "_make", None)
+    assert len(paths) == 1
+
+
+def test_a_header_that_changes_while_it_is_compiled_is_not_trusted(
+    cache, make, tmp_path, monkeypatch
+):
+    header = tmp_path / "outside.h"
+    header.write_text("#define FACTOR 2\n")
+    source = '#include "../outside.h"\nfloat udf_expf(float x) { return FACTOR * x; }\n'
+    run = toolchain.run
+
+    def edited(*args):
+        result = run(*args)
+        header.write_text("#define FACTOR 3\n")
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(toolchain, "run", edited)
+        build_library(make(source))
+    forget(monkeypatch)
+    assert build_library(make(source)).scalar_function("exp")(5.0) == 15.0
+
+
+def test_names_in_a_rule_for_make():
+    text = "0.o: /a/b.c \\\n  /with\\ space/c.h /price$$.h \\\n /d\\#.h\n"
+    assert job.dependencies(text) == ["/a/b.c", "/with space/c.h", "/price$.h", "/d#.h"]
+
+
+# The lock ----------------------------------------------------------------------------
+
+
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_lacks(cache, make):
+    """A thread of the parent holds the lock for good; the child builds something else."""
+    code = (
+        "import os, sys, threading\n"
+        "from pathlib import Path\n"
+        "from pytest_udftorch.build import cache\n"
+        "from pytest_udftorch.build.shared import build_library\n"
+        "held, done = threading.Event(), threading.Event()\n"
+        "def hold():\n"
+        "    with cache.opened(cache.cache_folder() / 'other'):\n"
+        "        held.set()\n"
+        "        done.wait()\n"
+        "thread = threading.Thread(target=hold)\n"
+        "thread.start()\n"
+        "held.wait()\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    os._exit(0 if build_library(sys.argv[1]).path.is_file() else 1)\n"
+        "status = os.waitpid(child, 0)[1]\n"
+        "done.set()\n"
+        "thread.join()\n"
+        "sys.exit(os.waitstatus_to_exitcode(status))\n"
+    )
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, str(make(TWICE))]
+    assert subprocess.run(command, check=False, timeout=120).returncode == 0
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_its_parent(cache):
+    """The parent ends in the middle of a build; its child lives on, and others can build."""
+    code = (
+        "import os, sys, time\n"
+        "from pytest_udftorch.build import cache\n"
+        "with cache.opened(cache.cache_folder() / 'one'):\n"
+        "    if os.fork() == 0:\n"
+        "        print(os.getpid(), flush=True)\n"
+        "        time.sleep(60)\n"
+        "    os._exit(0)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        child = int(parent.stdout.readline())
+        try:
+            parent.wait(60)
+            taken = "from pytest_udftorch.build import cache\n"
+            taken += "with cache.opened(cache.cache_folder() / 'one'): pass\n"
+            subprocess.run([sys.executable, "-c", taken], check=True, timeout=30)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_threads_that_build_at_once_share_one_build(cache, make):
+    folder = make(TWICE)
+    with ThreadPoolExecutor(4) as pool:
+        built = set(pool.map(lambda _: build_library(folder).path, range(4)))
+    assert len(built) == 1
 
 
 def test_compile_error_carries_the_compilers_message_with_file_and_line(cache, make):
@@ -246,7 +508,7 @@ def fake_compiler(tmp_path: Path, says: str, status: int = 0) -> str:
 
 def test_named_compiler_that_does_not_exist(monkeypatch):
     monkeypatch.setenv("UDFTORCH_CLANG", "no-such-clang")
-    with pytest.raises(CompilerNotFoundError, match="'no-such-clang' is no executable"):
+    with pytest.raises(CompilerNotFoundError, match="'no-such-clang' is not an executable"):
         find_compiler()
 
 
@@ -277,8 +539,7 @@ def test_compilers_that_cannot_be_used(monkeypatch, tmp_path, says, status, erro
 def test_a_compiler_that_cannot_load_the_plugin(cache, make, monkeypatch, tmp_path):
     broken = tmp_path / "UdfPass.so"
     broken.write_text("no shared library")
-    for module in (build_module, toolchain):
-        monkeypatch.setattr(module, "pass_plugin", lambda: (broken, pass_plugin()[1]))
+    monkeypatch.setattr(toolchain, "pass_plugin", lambda: (broken, pass_plugin()[1]))
     with pytest.raises(CompilerNotFoundError, match=r"cannot load the pass plugin .*UdfPass\.so"):
         build_library(make(TWICE))
 

@@ -45,12 +45,12 @@ def test_the_argument_comes_before_the_environment(monkeypatch):
 
 
 def test_an_unknown_form_is_named_with_its_origin(monkeypatch):
-    with pytest.raises(CudaFormError, match=r"cuda_form='float' is no form.*float-float"):
+    with pytest.raises(CudaFormError, match=r"cuda_form='float' is not a form.*float-float"):
         patched("corem", cuda_form="float")
-    with pytest.raises(CudaFormError, match="cuda_form=1 is no form"):
+    with pytest.raises(CudaFormError, match="cuda_form=1 is not a form"):
         patched("corem", cuda_form=1)
     monkeypatch.setenv("UDFTORCH_CUDA_FORM", "fast")
-    with pytest.raises(CudaFormError, match="UDFTORCH_CUDA_FORM='fast' is no form"):
+    with pytest.raises(CudaFormError, match="UDFTORCH_CUDA_FORM='fast' is not a form"):
         patched("corem")
 
 

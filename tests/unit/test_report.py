@@ -148,7 +148,7 @@ def tab(tmp_path_factory):
     path = browser.find()
     if path is None:
         pytest.skip("no Chromium here (Ubuntu's snap cannot read files of tests)")
-    with browser.page(path, tmp_path_factory.mktemp("browser")) as page:
+    with browser.page(path) as page:
         yield page
 
 

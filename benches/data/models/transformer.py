@@ -12,7 +12,7 @@ class Attention(nn.Module):
     """Causal attention whose softmax is an operator of its own.
 
     ``scaled_dot_product_attention`` would run its CPU flash kernel, which has its
-    exponential inlined, so that no swap reaches it (docs/reach.md).
+    exponential inlined, so that no swap reaches it (docs/results/reach.md).
     """
 
     def __init__(self, size: int, heads: int, length: int) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ways to run a model: interpreted, compiled, scripted, exported, and variations of each.
 
 Each module of this package holds the executors of one project or technique. An executor is a

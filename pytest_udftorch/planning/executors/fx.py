@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A symbolic trace by ``torch.fx``."""
 
 from __future__ import annotations

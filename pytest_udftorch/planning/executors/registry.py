@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base executors of a process, and how a name becomes an executor."""
 
 from __future__ import annotations

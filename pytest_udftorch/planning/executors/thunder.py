@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """lightning-thunder's choice: each graph by the fastest of thunder, Inductor and eager."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``torch.compile``, in each of its modes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TorchScript, traced or scripted, and frozen."""
 
 from __future__ import annotations

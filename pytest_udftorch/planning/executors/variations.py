@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Variations of an executor: what is appended to its name with ``+``."""
 
 from __future__ import annotations

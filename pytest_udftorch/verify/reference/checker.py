@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.build.cache import cache_folder, writing
+from pytest_udftorch.build.job import Job as BuildJob
+from pytest_udftorch.build.job import Step, compile_job, dependencies
+from pytest_udftorch.build.toolchain import C_COMPILERS, Compiler, find_c_compiler, run
 from pytest_udftorch.errors import UdfError, nearest
 
 FOLDER: Final = Path(__file__).parent
@@ -26,7 +24,7 @@ FOLDER: Final = Path(__file__).parent
 LLVM_FOLDERS: Final = Path("/usr/lib")
 #: The first LLVM-libc in which all functions named here were correctly rounded.
 OLDEST_LLVMLIBC: Final = 19
-#: What is offered when the archive is missing.
+#: Debian packages to suggest when the archive is missing.
 LLVMLIBC_PACKAGES: Final = ("libllvmlibc-22-dev", "libllvmlibc-19-dev")
 
 FORM_NUMBERS: Final = {"array": 0, "scalar": 1, "v8": 2, "v16": 3, "given": 4}
@@ -35,7 +33,7 @@ COARSE_BINS: Final = 64
 BINS: Final = FINE_BINS + COARSE_BINS + 1
 EXAMPLES: Final = 16
 
-_FLAGS = ("-std=gnu17", "-O2", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
+_FLAGS = ("-std=gnu17", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden")
 
 
 class ReferenceMissingError(UdfError):
@@ -92,22 +90,16 @@ class Outcome(ctypes.Structure):
 # Building ----------------------------------------------------------------------------
 
 
-def _compiler() -> str:
-    named = os.environ.get("UDFTORCH_CC")
-    for candidate in (named,) if named else ("cc", "gcc", "clang-19", "clang"):
-        found = shutil.which(candidate)
-        if found:
-            return found
-    raise ReferenceMissingError(
-        f"No C compiler to build the references with: looked for {named or 'cc, gcc, clang'}. "
-        "Install gcc or clang, or set UDFTORCH_CC to a compiler."
-    )
-
-
-@functools.cache
-def _compiler_version(compiler: str) -> str:
-    run = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    return run.stdout.partition("\n")[0]
+def _compiler() -> Compiler:
+    compiler = find_c_compiler()
+    if compiler is None:
+        named = os.environ.get("UDFTORCH_CC")
+        raise ReferenceMissingError(
+            f"No C compiler to build the references with: looked for "
+            f"{named or ', '.join(C_COMPILERS)}. Install gcc or clang, or set UDFTORCH_CC to a "
+            "compiler."
+        )
+    return compiler
 
 
 def compile_shared(
@@ -120,44 +112,34 @@ def compile_shared(
 
     Args:
         name: of the library, for its file name and for messages.
-        sources: file name -> text; only ``*.c`` are compiled, everything enters the key.
-        flags: beyond those of every reference.
-        libraries: what to link, as given to the compiler; files enter the key.
+        sources: file name -> text; only ``*.c`` are compiled, but all of them enter the key.
+        flags: in addition to those of every reference.
+        libraries: linker arguments; files among them enter the key.
 
     Raises:
         ReferenceMissingError: no C compiler.
         ReferenceBuildError: the compiler's own message.
-        CacheError: the cache folder cannot be written.
+        CacheError: the cache cannot be written, or the build belongs to another user.
     """
-    from filelock import FileLock
-
     compiler = _compiler()
-    key = hashlib.sha256(
-        repr((_compiler_version(compiler), _FLAGS, flags, libraries, dict(sources))).encode()
+    named = [Path(file) for file in sources if file.endswith(".c")]
+    objects = [f"{source.stem}.o" for source in named]
+    steps = []
+    for source, made in zip(named, objects, strict=True):
+        arguments = (*_FLAGS, *flags, "-I.", "-c", str(source), "-o", made)
+        steps.append(Step(compiler.path, arguments, source))
+    output = f"lib{name}.so"
+    link = ("-shared", *objects, "-o", output, "-Wl,-z,defs", *libraries)
+    job = BuildJob(
+        kind="reference-",
+        compiler=compiler,
+        stages=(tuple(steps), (Step(compiler.path, link),)),
+        output=output,
+        failed=lambda _, message: _build_error(name, message),
+        texts=sources,
+        inputs=[path for path in map(Path, libraries) if path.is_file()],
     )
-    for path in map(Path, libraries):
-        if path.is_file():
-            key.update(path.read_bytes())
-    target = cache_folder() / "reference" / f"lib{name}-{key.hexdigest()[:16]}.so"
-    if target.is_file():
-        return target
-    with writing(target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(target.with_suffix(".lock")):
-            if target.is_file():
-                return target
-            with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-                for file, text in sources.items():
-                    (Path(scratch) / file).write_text(text, encoding="utf-8")
-                output = Path(scratch) / target.name
-                command = [compiler, *_FLAGS, *flags, f"-I{scratch}"]
-                command += [str(Path(scratch) / f) for f in sources if f.endswith(".c")]
-                command += ["-o", str(output), "-Wl,-z,defs", *libraries]
-                run = subprocess.run(command, capture_output=True, text=True, check=False)
-                if run.returncode != 0:
-                    raise _build_error(name, run.stderr)
-                output.replace(target)
-    return target
+    return compile_job(job).path
 
 
 def included_files(source: Path, folders: Sequence[Path]) -> list[Path]:
@@ -167,12 +149,10 @@ def included_files(source: Path, folders: Sequence[Path]) -> list[Path]:
         ReferenceMissingError: no C compiler.
         ReferenceBuildError: the preprocessor's own message.
     """
-    command = [_compiler(), "-MM", *(f"-I{d}" for d in folders), str(source)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    if run.returncode != 0:
-        raise ReferenceBuildError(f"{source} cannot be preprocessed:\n{run.stderr.strip()}")
-    names = run.stdout.partition(":")[2].replace("\\\n", " ").split()
-    return sorted({Path(name).resolve() for name in names})
+    done = run([_compiler().path, "-MM", *(f"-I{d}" for d in folders), source])
+    if done.returncode != 0:
+        raise ReferenceBuildError(f"{source} cannot be preprocessed:\n{done.stderr.strip()}")
+    return sorted({Path(name).resolve() for name in dependencies(done.stdout)})
 
 
 def _own_sources(*names: str) -> dict[str, str]:
@@ -200,7 +180,7 @@ class Inputs:
             self._lib = ctypes.CDLL(str(path))
             generate = self._lib.udfref_inputs
         except (OSError, AttributeError) as error:
-            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
+            raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
         generate.argtypes = (
             ctypes.c_int32,
             *(ctypes.c_uint64,) * 3,
@@ -228,7 +208,7 @@ class Checker(Inputs):
             sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
             self._lib.udfref_mpfr_version.restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
-            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
+            raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
         if sizes != (ctypes.sizeof(Job), ctypes.sizeof(Outcome)):
             raise ReferenceBuildError(
                 f"{path} has structures of {sizes} bytes, this package expects "
@@ -397,7 +377,7 @@ def _wrap(archive: Path) -> LlvmLibc:
     functions = []
     for name, function in FUNCTIONS.items():
         mangled = f"{namespace}{len(name) + 1}{name}fE{'f' * function.arity}"
-        # The symbol ends here: powfEff must not be taken for powfEf.
+        # The symbol ends here: powfEff is not powfEf.
         if re.search(rb"\0" + re.escape(mangled.encode()) + rb"\0", content):
             functions.append(name)
             wrappers.append(f'WRAP_{function.arity}({name}, "{len(name) + 1}")')

@@ -1,0 +1,794 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of the benches of torch.compile, each with its numbers as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from typing import Any, Final
+
+from benches.render import charts
+from benches.render.bench_files import Bench, Row, medians
+from benches.render.charts import Axis, Bar, Series
+from pytest_udftorch.profile import time_text
+from pytest_udftorch.report import Cell, table, text_cell
+
+__all__ = ["PUBLISHED", "SECTIONS", "ratio_cell", "whole_cell"]
+
+#: End-to-end speed-ups of torch.compile over interpreted, as the thesis has them.
+PUBLISHED: Final = {"resnet50": 1.61, "googlenet": 1.43, "mobilenet_v2": 1.63}
+
+
+# What figures are made of ------------------------------------------------------------
+
+
+def _figure(
+    name: str,
+    title: str,
+    hint: str,
+    drawing: str,
+    key: str,
+    header: Sequence[str],
+    rows: Sequence[Sequence[Cell]],
+) -> str:
+    name = escape(name)
+    return (
+        f'<figure id="{name}"><figcaption>{escape(title)}<span class="hint">{escape(hint)}</span>'
+        f'</figcaption><div class="scroll drawing">{drawing}</div>{key}'
+        f"<details><summary>Numbers</summary>{table(f'{name}-numbers', header, rows)}</details>"
+        "</figure>"
+    )
+
+
+def _number(value: float | None, digits: int = 3) -> Cell:
+    return ("-", "") if value is None else (f"{value:.{digits}g}", value)
+
+
+def whole_cell(value: Any) -> Cell:
+    # What a file says is a number may be anything, and text would have to be escaped.
+    number = int(value)
+    return f"{number:,}", number
+
+
+def ratio_cell(value: float | None) -> Cell:
+    return ("-", "") if value is None else (f"{value:.2f}", value)
+
+
+def _time(value: float) -> Cell:
+    return time_text(value), value
+
+
+def _median(row: Row, name: str) -> float:
+    return float(row["timings"][name]["median_ns"])
+
+
+def _whose(bench: Bench, benches: Sequence[Bench]) -> str:
+    """Return what tells the bench's series from those of other devices."""
+    return f", {bench.tag}" if len({b.tag for b in benches}) > 1 else ""
+
+
+def _in_order(names: Iterable[str], first: Sequence[str]) -> list[str]:
+    found = list(dict.fromkeys(names))
+    return [n for n in first if n in found] + [n for n in found if n not in first]
+
+
+_EXECUTORS: Final = (
+    "eager",
+    "eager+cudagraph",
+    "eager+channels_last",
+    "eager+channels_last+cudagraph",
+    "compile",
+    "compile-reduce-overhead",
+    "compile+cudagraph",
+    "compile+channels_last+cudagraph",
+)
+
+
+class _Colors:
+    """A color and a marker for each name, in the order in which names are asked for."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, int] = {}
+
+    def __call__(self, name: str) -> tuple[int, int]:
+        number = self.names.setdefault(name, len(self.names))
+        return number, (number + number // charts.COLORS) % 4
+
+    def legend(
+        self,
+        *,
+        markers: bool = True,
+        joined: bool = True,
+        published: bool = False,
+    ) -> str:
+        entries = [(n, self(n)[0], self(n)[1] if markers else None) for n in self.names]
+        return charts.legend(entries, joined=joined, published=published)
+
+
+_TIMES_FASTER: Final = Axis("times faster", guide=1.0)
+
+
+# The figures -------------------------------------------------------------------------
+
+
+def _matmul(benches: Sequence[Bench]) -> list[str]:
+    colors = _Colors()
+    times: dict[str, list[tuple[float, float]]] = {}
+    ratios: dict[str, list[tuple[float, float]]] = {}
+    cells: list[list[Cell]] = []
+    for bench in benches:
+        whose = _whose(bench, benches)
+        for row in sorted(bench.rows, key=lambda r: float(r["case"]["n"])):
+            n = float(row["case"]["n"])
+            for name in row["timings"]:
+                taken = _median(row, name)
+                # A multiplication and an addition for each term of each sum.
+                times.setdefault(name + whose, []).append((n, 2 * n**3 / taken))
+                faster = _median(row, "interpreted") / taken
+                if name != "interpreted":
+                    ratios.setdefault(name + whose, []).append((n, faster))
+                first = row["first_call_ns"].get(name)
+                cells.append(
+                    [
+                        text_cell(name),
+                        text_cell(bench.tag),
+                        (f"{n:,.0f}", n),
+                        _time(taken),
+                        _number(2 * n**3 / taken),
+                        ratio_cell(faster),
+                        _time(first) if first is not None else ("-", ""),
+                    ]
+                )
+    header = ["form", "device", "n", "time", "GFLOP/s", "times faster", "first call"]
+    found = [
+        _figure(
+            "matmul",
+            "Products of square matrices",
+            "Interpreted, by kernels of our own in C++, CUDA and Triton, and compiled. float32 "
+            "without TF32.",
+            charts.plot(
+                [Series(k, v, True, *colors(k)) for k, v in times.items()],
+                Axis("rows and columns", log=True),
+                Axis("GFLOP/s", log=True),
+            ),
+            colors.legend(),
+            header,
+            cells,
+        )
+    ]
+    if ratios:
+        found.append(
+            _figure(
+                "matmul-speedup",
+                "Products of square matrices: speed-up against size",
+                "Over the interpreted form on the same device.",
+                charts.plot(
+                    [Series(k, v, True, *colors(k)) for k, v in ratios.items()],
+                    Axis("rows and columns", log=True),
+                    Axis("times faster", log=True, guide=1.0),
+                ),
+                charts.legend([(k, *colors(k)) for k in ratios]),
+                header,
+                cells,
+            )
+        )
+    return found + _matmul_compile(benches, header, cells)
+
+
+def _matmul_compile(
+    benches: Sequence[Bench], header: Sequence[str], cells: Sequence[Sequence[Cell]]
+) -> list[str]:
+    modes = _Colors()
+    groups: list[tuple[str, list[Bar]]] = []
+    for bench in benches:
+        for row in sorted(bench.rows, key=lambda r: float(r["case"]["n"])):
+            spent = [
+                Bar(v / 1e9, f"{v / 1e9:.2g} s", modes(k)[0], k)
+                for k, v in row["first_call_ns"].items()
+                if k.startswith("compile")
+            ]
+            if spent:
+                size = f"n = {float(row['case']['n']):,.0f}"
+                groups.append((f"{size}{_whose(bench, benches)}", spent))
+    if not groups:
+        return []
+    return [
+        _figure(
+            "matmul-compile",
+            "Compile time in the four modes",
+            "The first call, with empty caches.",
+            charts.bars(groups, Axis("seconds")),
+            modes.legend(markers=False),
+            header,
+            cells,
+        )
+    ]
+
+
+def _graphs_ratio(row: Row) -> float | None:
+    names = ("eager+cudagraph", "compile+cudagraph")
+    if any(n not in row["timings"] for n in names):
+        return None
+    return _median(row, names[0]) / _median(row, names[1])
+
+
+def _convolutions(benches: Sequence[Bench]) -> list[str]:
+    found = []
+    for bench in benches:
+        for suffix, text in (("", ""), ("+cudagraph", ", both in a CUDA graph")):
+            colors = _Colors()
+            groups: dict[str, list[tuple[float, float]]] = {}
+            cells: list[list[Cell]] = []
+            for row in bench.rows:
+                if f"compile{suffix}" not in row["timings"]:
+                    continue
+                case = row["case"]
+                faster = _median(row, f"eager{suffix}") / _median(row, f"compile{suffix}")
+                name = f"stride {case['stride']}, padding {case['padding']}"
+                groups.setdefault(name, []).append((float(case["kernel"]), faster))
+                cells.append(
+                    [
+                        *(whole_cell(case[k]) for k in ("kernel", "stride", "padding")),
+                        _time(_median(row, f"eager{suffix}")),
+                        _time(_median(row, f"compile{suffix}")),
+                        ratio_cell(faster),
+                    ]
+                )
+            if not groups:
+                continue
+            shape = bench.rows[0]["case"]
+            found.append(
+                _figure(
+                    f"convolutions-{bench.tag}{suffix.replace('+', '-')}",
+                    f"Single convolutions: speed-up against the kernel's size{text}",
+                    f"{bench.where}; batch {shape['batch']}, {shape['channels']} channels, "
+                    f"{shape['size']} x {shape['size']}. torch.compile over interpreted.",
+                    charts.plot(
+                        [Series(k, sorted(v), True, *colors(k)) for k, v in sorted(groups.items())],
+                        Axis("kernel", ticks=(1, 3, 5)),
+                        _TIMES_FASTER,
+                    ),
+                    colors.legend(),
+                    ["kernel", "stride", "padding", "interpreted", "compiled", "times faster"],
+                    cells,
+                )
+            )
+    return found
+
+
+def _resnet(benches: Sequence[Bench]) -> list[str]:
+    found = []
+    for bench in benches:
+        alone, graphs, cells = [], [], []
+        tips: list[str] = []
+        for row in bench.rows:
+            inside = row["in_model_ns"]
+            if not (inside.get("eager") and inside.get("compile")):
+                continue
+            case = row["case"]
+            in_model = inside["eager"] / inside["compile"]
+            on_its_own = _median(row, "eager") / _median(row, "compile")
+            replayed = _graphs_ratio(row)
+            alone.append((in_model, on_its_own))
+            if replayed is not None:
+                graphs.append((in_model, replayed))
+            tips.append(f"{case['layer']}: in the model {in_model:.2f}, alone {on_its_own:.2f}")
+            cells.append(
+                [
+                    text_cell(case["name"]),
+                    text_cell(case["layer"], wrap=True),
+                    whole_cell(case["calls"]),
+                    _time(_median(row, "eager")),
+                    _time(_median(row, "compile")),
+                    _time(inside["eager"]),
+                    _time(inside["compile"]),
+                    ratio_cell(on_its_own),
+                    ratio_cell(in_model),
+                ]
+            )
+        if not alone:
+            continue
+        series = [Series("alone, end to end", alone, False, 0, 0, tips)]
+        if graphs:
+            series.append(Series("alone, both in a CUDA graph", graphs, False, 1, 1, tips))
+        found.append(
+            _figure(
+                f"resnet-convolutions-{bench.tag}",
+                "Convolutions of ResNet-50: alone against in the model",
+                f"{bench.where}. Speed-up of each convolution by compiling: alone, end to end, "
+                "against the profiler's times of the same convolutions inside the whole model. On "
+                "the line both agree.",
+                charts.plot(
+                    series,
+                    Axis("times faster in the model, by the profiler", log=True),
+                    Axis("times faster alone", log=True, guide=1.0),
+                    diagonal=True,
+                ),
+                charts.legend([(s.name, s.color, s.marker) for s in series], joined=False),
+                [
+                    "layer", "convolution", "calls", "alone, interpreted", "alone, compiled",
+                    "in the model, interpreted", "in the model, compiled", "faster alone",
+                    "faster in the model",
+                ],
+                cells,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _predictor(benches: Sequence[Bench]) -> list[str]:
+    found = []
+    for bench in benches:
+        result = bench.predictor
+        judged = result.get("judged")
+        if not judged:
+            continue
+        groups = [
+            (name, [Bar(100 * j["within"], f"{100 * j['within']:.0f} %", n, name)])
+            for n, (name, j) in enumerate(judged.items())
+        ]
+        cells = [
+            [
+                text_cell(name),
+                (f"{100 * j['within']:.1f} %", j["within"]),
+                (f"{100 * j['median_error']:.1f} %", j["median_error"]),
+            ]
+            for name, j in judged.items()
+        ]
+        header = ["prediction by", "within 5 %", "median error"]
+        pairs = list(zip(result["measured"], result["predicted"], strict=True))
+        # Names are longer than the margin of the bars.
+        letters = [(chr(ord("A") + n), bars) for n, (_, bars) in enumerate(groups)]
+        key = charts.legend(
+            [(f"{chr(ord('A') + n)}: {name}", n, None) for n, name in enumerate(judged)]
+        )
+        found += [
+            _figure(
+                f"predictor-{bench.tag}",
+                "Predicting the speed-up of a convolution",
+                f"{bench.where}; {result['convolutions']} random convolutions, each held out once. "
+                "Share of predictions within 5 % of the measurement; asked for were 95 %.",
+                charts.bars(letters, Axis("percent of held-out convolutions")),
+                key,
+                header,
+                cells,
+            ),
+            _figure(
+                f"predicted-{bench.tag}",
+                "Predicted and measured speed-ups",
+                "By a perceptron that was given the shape and the interpreted time. On the line "
+                "both agree.",
+                charts.plot(
+                    [Series("held-out convolution", pairs, False)],
+                    Axis("measured, times faster", log=True),
+                    Axis("predicted, times faster", log=True),
+                    diagonal=True,
+                ),
+                "",
+                header,
+                cells,
+            ),
+        ]
+    return found
+
+
+def _chains(benches: Sequence[Bench]) -> list[str]:
+    colors, first_colors = _Colors(), _Colors()
+    faster: dict[str, list[tuple[float, float]]] = {}
+    first: dict[str, list[tuple[float, float]]] = {}
+    cells: list[list[Cell]] = []
+    for bench in benches:
+        whose = _whose(bench, benches)
+        for row in sorted(bench.rows, key=lambda r: int(r["case"]["blocks"])):
+            blocks = float(row["case"]["blocks"])
+            ratios = {n: _median(row, "eager") / _median(row, n) for n in row["timings"]}
+            graphs = _graphs_ratio(row)
+            if graphs is not None:
+                faster.setdefault(f"compile over eager, both in a CUDA graph{whose}", []).append(
+                    (blocks, graphs)
+                )
+            for name, ratio in ratios.items():
+                if name != "eager":
+                    faster.setdefault(f"{name} over eager{whose}", []).append((blocks, ratio))
+                cells.append(
+                    [
+                        (f"{blocks:.0f}", blocks),
+                        text_cell(name),
+                        text_cell(bench.tag),
+                        _time(_median(row, name)),
+                        ratio_cell(ratio),
+                        _time(row["first_call_ns"][name]),
+                    ]
+                )
+            first.setdefault(f"compile{whose}", []).append(
+                (blocks, row["first_call_ns"]["compile"] / 1e9)
+            )
+    header = ["blocks", "executor", "device", "time", "times faster", "first call"]
+    x = Axis(
+        "blocks of convolution, norm and ReLU", ticks=range(1, 33, 1 if len(faster) < 2 else 3)
+    )
+    return [
+        _figure(
+            "chains",
+            "Blocks in series: speed-up against their number",
+            "; ".join(dict.fromkeys(b.where for b in benches)),
+            charts.plot(
+                [Series(k, v, True, *colors(k)) for k, v in faster.items()], x, _TIMES_FASTER
+            ),
+            colors.legend(),
+            header,
+            cells,
+        ),
+        _figure(
+            "chains-compile",
+            "Blocks in series: the first call, which compiles",
+            "With empty caches.",
+            charts.plot(
+                [Series(k, v, True, *first_colors(k)) for k, v in first.items()],
+                x,
+                Axis("seconds"),
+            ),
+            first_colors.legend(),
+            header,
+            cells,
+        ),
+    ]
+
+
+def _end_to_end(benches: Sequence[Bench]) -> list[str]:
+    # The oracle measures the uniform executors too; where both were run, the bench of models
+    # alone is shown.
+    own = [b for b in benches if b.kind == "end_to_end"]
+    chosen = own + [
+        b for b in benches if b.kind == "cells" and b.device not in {o.device for o in own}
+    ]
+    return _models(
+        chosen,
+        "end-to-end",
+        "The six models end to end",
+        "Times faster than interpreted. The mark is what the thesis published for torch.compile, "
+        "on its own machine.",
+    )
+
+
+def _transformers(benches: Sequence[Bench]) -> list[str]:
+    return _models(
+        benches, "transformers", "A vision transformer and a small GPT", "Over interpreted."
+    )
+
+
+def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[str]:
+    found = []
+    for bench in benches:
+        by_batch: dict[int, list[tuple[str, dict[str, float]]]] = {}
+        for row in bench.rows:
+            case = row.get("case", row)
+            times = medians(row)
+            if "eager" in times:
+                by_batch.setdefault(int(case["batch"]), []).append((case["model"], times))
+        for batch, rows in sorted(by_batch.items()):
+            colors = _Colors()
+            executors = _in_order((n for _, times in rows for n in times), _EXECUTORS)
+            groups, cells = [], []
+            for model, times in rows:
+                bars = []
+                for executor in executors:
+                    if executor == "eager" or executor not in times:
+                        continue
+                    faster = times["eager"] / times[executor]
+                    mark = PUBLISHED.get(model) if executor == "compile" else None
+                    color, _ = colors(executor)
+                    bars.append(Bar(faster, f"{faster:.2f}", color, executor, mark))
+                for executor in (e for e in executors if e in times):
+                    published = PUBLISHED.get(model) if executor == "compile" else None
+                    cells.append(
+                        [
+                            text_cell(model),
+                            text_cell(executor),
+                            _time(times[executor]),
+                            ratio_cell(times["eager"] / times[executor]),
+                            ratio_cell(published),
+                        ]
+                    )
+                if bars:
+                    groups.append((model, bars))
+            if groups:
+                marked = any(b.mark is not None for _, found_ in groups for b in found_)
+                found.append(
+                    _figure(
+                        f"{name}-{bench.tag}-{batch}",
+                        f"{title}, batch {batch}",
+                        f"{bench.where}. {hint}",
+                        charts.bars(groups, Axis("times faster", guide=1.0)),
+                        colors.legend(markers=False, published=marked),
+                        ["model", "executor", "time", "times faster", "published"],
+                        cells,
+                    )
+                )
+    return found
+
+
+def _validation(benches: Sequence[Bench]) -> list[str]:
+    found = []
+    for bench in benches:
+        colors = _Colors()
+        groups, cells = [], []
+        for row in bench.rows:
+            bars = []
+            for name, one in row["instruments"].items():
+                over = float(one["over_pure"])
+                bars.append(Bar(over, f"{over:.2f}", colors(name)[0], name))
+                cells.append(
+                    [
+                        text_cell(row["model"]),
+                        text_cell(name),
+                        _time(one["wall_ns"]),
+                        ratio_cell(over),
+                        _number(row.get("layer_timing_share"), 4),
+                        _number(row.get("layer_subtraction_share"), 4),
+                    ]
+                )
+            groups.append((row["model"], bars))
+        found.append(
+            _figure(
+                f"validation-{bench.tag}",
+                "What the timers cost",
+                f"{bench.where}. The whole model's time under each instrument, over its time "
+                "without any. In the table: the sum over layers by hooks and by subtraction, as "
+                "shares of the whole.",
+                charts.bars(groups, Axis("times as long", guide=1.0)),
+                colors.legend(markers=False),
+                [
+                    "model", "instrument", "time", "times as long", "sum by hooks",
+                    "sum by subtraction",
+                ],
+                cells,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _layers(benches: Sequence[Bench]) -> list[str]:
+    samples: dict[str, list[float]] = {}
+    by_model: dict[str, dict[str, list[tuple[float, float, str]]]] = {}
+    cells: list[list[Cell]] = []
+    left_out = sum(b.left_out for b in benches)
+    for bench in benches:
+        whose = _whose(bench, benches)
+        for row in bench.rows:
+            for name in row["timings"]:
+                ratio = _median(row, "eager") / _median(row, name)
+                if name != "eager":
+                    # A layer counts as often as the models call it.
+                    samples.setdefault(name + whose, []).extend(
+                        [ratio] * len(row["case"]["places"])
+                    )
+                cells.append(
+                    [
+                        text_cell(row["case"]["layer"], wrap=True),
+                        text_cell(name),
+                        text_cell(bench.tag),
+                        whole_cell(len(row["case"]["places"])),
+                        _time(_median(row, name)),
+                        ratio_cell(ratio),
+                    ]
+                )
+                for model, place, label in row["case"]["places"]:
+                    by_model.setdefault(model, {}).setdefault(name + whose, []).append(
+                        (float(place), _median(row, name) / 1e3, f"{label}: {row['case']['layer']}")
+                    )
+    header = ["layer", "executor", "device", "calls", "time", "times faster"]
+    more = f" {left_out} layers were left out." if left_out else ""
+    where = "; ".join(dict.fromkeys(b.where for b in benches))
+    found = [
+        _figure(
+            "layer-density",
+            "Density of the layers' speed-ups",
+            f"{where}. Each layer alone, over its interpreted form.{more}",
+            charts.density(list(samples.items()), Axis("times faster", log=True, guide=1.0)),
+            charts.legend([(n, k, None) for k, n in enumerate(samples)]),
+            header,
+            cells,
+        )
+    ]
+    for model, series in by_model.items():
+        colors = _Colors()
+        drawn = []
+        for name, points in series.items():
+            points.sort()
+            color, marker = colors(name)
+            drawn.append(
+                Series(
+                    name,
+                    [p[:2] for p in points],
+                    False,
+                    color,
+                    marker,
+                    [f"{tip}, {time_text(y * 1e3)}" for _, y, tip in points],
+                )
+            )
+        lines = [
+            [text_cell(tip, wrap=True), text_cell(n), _time(1e3 * y)]
+            for n, points in series.items()
+            for _, y, tip in points
+        ]
+        found.append(
+            _figure(
+                f"layers-{model}",
+                f"Layer times of {model}",
+                f"{where}. Each layer alone, by its place in the forward pass.",
+                charts.plot(drawn, Axis("place of the layer"), Axis("microseconds", log=True)),
+                colors.legend(joined=False),
+                ["layer", "executor", "time"],
+                lines,
+            )
+        )
+    return found
+
+
+def _oracles(benches: Sequence[Bench]) -> list[str]:
+    least = {
+        (b.where, row["model"], row["batch"]): float(row["roofline_ns"])
+        for b in benches
+        if b.kind == "bounds"
+        for row in b.rows
+    }
+    return [
+        figure
+        for bench in benches
+        if bench.kind == "cells"
+        for figure in (*_regrets(bench, least), *_plans_over(bench))
+    ]
+
+
+def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str]:
+    """Return the figure of the plans' regrets; ``least`` has rooflines that were measured apart."""
+    colors = _Colors()
+    plans: dict[str, list[tuple[float, float]]] = {}
+    tips: dict[str, list[str]] = {}
+    cells: list[list[Cell]] = []
+    for number, row in enumerate(bench.rows, 1):
+        cell = f"{row['model']}, batch {row['batch']}"
+        timings = row.get("plan_measurement", {}).get("timings", {})
+        bound = row.get("roofline_ns", least.get((bench.where, row["model"], row["batch"])))
+        for name, value in row.get("regret", {}).items():
+            # It would squeeze the others together; the next figure shows it.
+            if name != "torch.compile":
+                plans.setdefault(name, []).append((float(number), 100 * float(value)))
+                tips.setdefault(name, []).append(f"{cell}: {100 * value:+.1f} %")
+            taken = timings.get(name, {}).get("median_ns")
+            cells.append(
+                [
+                    text_cell(cell),
+                    text_cell(name),
+                    _time(taken) if taken else ("-", ""),
+                    (f"{100 * value:+.1f} %", value),
+                    ratio_cell(taken / bound - 1 if taken and bound else None),
+                ]
+            )
+    if not plans:
+        return []
+    names = [f"{r['model']}, {r['batch']}" for r in bench.rows]
+    series = [
+        Series(
+            name,
+            # Beside each other: they are often equal.
+            [(x + 0.09 * (n - len(plans) / 2), y) for x, y in points],
+            False,
+            *colors(name),
+            tips[name],
+        )
+        for n, (name, points) in enumerate(plans.items())
+    ]
+    return [
+        _figure(
+            f"oracles-{bench.tag}",
+            "Oracles: regret of every plan",
+            f"{bench.where}. Time of a plan over the sum of the units' least times, less one; "
+            "fusion across units can make it negative. Cells: "
+            f"{'; '.join(f'{n}: {name}' for n, name in enumerate(names, 1))}.",
+            charts.plot(
+                series,
+                Axis("cell", ticks=range(1, len(names) + 1)),
+                Axis("regret, percent", guide=0.0),
+            ),
+            colors.legend(joined=False),
+            ["model and batch", "plan", "time", "regret", "regret over the roofline"],
+            cells,
+        )
+    ]
+
+
+def _plans_over(bench: Bench) -> list[str]:
+    """Return the figure of the plans that are used, against whole-model executors."""
+    colors = _Colors()
+    groups = []
+    for row in bench.rows:
+        over = row.get("plan_over", {})
+        bars = []
+        for other, label in (
+            ("best_uniform", "over the best uniform executor"),
+            ("torch_compile", "over torch.compile"),
+            ("eager", "over interpreted"),
+        ):
+            if other in over:
+                value = float(over[other]["times_faster"])
+                bars.append(Bar(value, f"{value:.2f}", colors(label)[0], label))
+        if bars:
+            groups.append((f"{row['model']}, {row['batch']}", bars))
+    if not groups:
+        return []
+    return [
+        _figure(
+            f"plans-{bench.tag}",
+            "The plan that is used, against whole-model executors",
+            f"{bench.where}. One fresh, interleaved measurement of each cell.",
+            charts.bars(groups, _TIMES_FASTER),
+            colors.legend(markers=False),
+            ["model and batch", "over", "times faster"],
+            [
+                [text_cell(cell), text_cell(b.name), ratio_cell(b.value)]
+                for cell, bars in groups
+                for b in bars
+            ],
+        )
+    ]
+
+
+def _triton(benches: Sequence[Bench]) -> list[str]:
+    found = []
+    for bench in benches:
+        adding = bench.kind == "add"
+        size = "elements" if adding else "columns"
+        colors = _Colors()
+        series: dict[str, list[tuple[float, float]]] = {}
+        cells: list[list[Cell]] = []
+        for row in bench.rows:
+            for name, taken in row["median_ns"].items():
+                # float32: read and written once; an addition reads two.
+                count = row["elements"] if adding else row["rows"] * row["columns"]
+                moved = (12 if adding and name != "copy" else 8) * count
+                series.setdefault(name, []).append((float(row[size]), moved / taken))
+                cells.append(
+                    [
+                        whole_cell(row[size]),
+                        text_cell(name),
+                        _time(taken),
+                        _number(moved / taken, 4),
+                        _number(row["share_of_copy"][name]),
+                    ]
+                )
+        what = "Element-wise addition" if adding else "Softmax over rows"
+        found.append(
+            _figure(
+                f"triton-{bench.kind}-{bench.tag}",
+                f"{what}: achieved bandwidth",
+                f"{bench.where}. Bytes that must be read and written, over the time; copy is the "
+                "device's own copy of as many elements.",
+                charts.plot(
+                    [Series(k, sorted(v), True, *colors(k)) for k, v in series.items()],
+                    Axis(size if adding else "columns of a row", log=True),
+                    Axis("GB/s"),
+                ),
+                colors.legend(),
+                [size, "form", "time", "GB/s", "share of copy"],
+                cells,
+            )
+        )
+    return found
+
+
+#: Title of a section; the kinds of rows it takes; what draws them.
+SECTIONS: Final[tuple[tuple[str, tuple[str, ...], Callable[[Sequence[Bench]], list[str]]], ...]] = (
+    ("Matrix products", ("compile_matmul",), _matmul),
+    ("Convolutions", ("compile_convolutions",), _convolutions),
+    ("Convolutions in a model", ("compile_resnet_convolutions",), _resnet),
+    ("A predictor", ("compile_predictor",), _predictor),
+    ("Blocks in series", ("compile_chains",), _chains),
+    ("Models", ("end_to_end", "cells"), _end_to_end),
+    ("Timers", ("validation",), _validation),
+    ("Layers", ("compile_layers",), _layers),
+    ("Oracles", ("cells", "bounds"), _oracles),
+    ("Triton", ("add", "softmax"), _triton),
+    ("Beyond the six", ("compile_transformers",), _transformers),
+)

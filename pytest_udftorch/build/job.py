@@ -1,0 +1,240 @@
+"""Compiling: a job, its key, and the files that the compiler read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pytest_udftorch.build import cache, toolchain
+from pytest_udftorch.build.toolchain import Compiler
+
+#: Where headers of the system lie; ``-isystem`` names others.
+_SYSTEM = "/usr/"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run of a tool, in the folder of the build.
+
+    Attributes:
+        tool: the executable.
+        arguments: its arguments; files of the build are named without a folder.
+        source: what it compiles, for messages; a linker has none.
+    """
+
+    tool: Path
+    arguments: tuple[str, ...]
+    source: Path | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a build is made from, and how.
+
+    The key covers the compiler, every argument, the texts, the contents of ``inputs`` and
+    ``covers``. The cache also notes the files that the compiler read: a build is not taken again
+    once one of them has changed.
+
+    Attributes:
+        kind: what the name of the build's folder begins with; empty for UDF libraries.
+        compiler: it compiles the steps that have a source.
+        stages: steps of a stage run side by side, stages one after the other.
+        output: the file that the build is made for.
+        failed: makes an error of a step that failed and what the tool wrote.
+        texts: file name -> text of a file that a step reads.
+        root: folder against which paths enter the key, so that copies of it share a build.
+        inputs: files whose contents enter the key: those known to be read, and those that may be.
+        covers: what else the key covers.
+        facts: what else ``build.json`` states.
+        check: looks at the finished build, and raises an error to refuse it.
+    """
+
+    kind: str
+    compiler: Compiler
+    stages: tuple[tuple[Step, ...], ...]
+    output: str
+    failed: Callable[[Step, str], Exception]
+    texts: Mapping[str, str] = field(default_factory=dict)
+    root: Path = Path("/")
+    inputs: Sequence[Path] = ()
+    covers: Any = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Path], None] | None = None
+
+    def key(self) -> str:
+        """Return the SHA-256 over all that is known before the compiler runs, in hex."""
+        steps = [step for stage in self.stages for step in stage]
+        facts = [
+            self.compiler.identity,
+            [(s.tool.name, [self._plain(a) for a in s.arguments]) for s in steps],
+            dict(self.texts),
+            self.output,
+            self.covers,
+        ]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        for path in self.inputs:
+            digest.update(f"\0{self._plain(f'-I{path}')}\0".encode())
+            digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def _plain(self, argument: str) -> str:
+        """Return an argument without the folders that differ between installations."""
+        plugin = self.compiler.plugin
+        if plugin is not None and str(plugin.parent) in argument:
+            return argument.replace(str(plugin.parent), "")
+        if argument.startswith("-I/"):
+            return f"-I{os.path.relpath(argument[2:], self.root)}"
+        return argument.replace(f"{self.root}/", "") if self.root != Path("/") else argument
+
+
+@dataclass(frozen=True)
+class Made:
+    """A build in the cache.
+
+    Attributes:
+        build_id: 16 hex digits that name it by its content.
+        path: its output.
+        facts: what ``build.json`` states.
+    """
+
+    build_id: str
+    path: Path
+    facts: Mapping[str, Any]
+
+
+def compile_job(job: Job) -> Made:
+    """Run a job, or take its build from the cache.
+
+    Raises:
+        CacheError: the cache cannot be written, or the build belongs to another user.
+        Exception: what the job's ``failed`` and ``check`` make.
+    """
+    key = job.key()
+    index = cache.cache_folder() / f"{job.kind}{key[:16]}.reads"
+    made = _stored(job, key, index)
+    if made is None:
+        with cache.opened(index):
+            made = _stored(job, key, index) or _make(job, key, index)
+    return made
+
+
+def _stored(job: Job, key: str, index: Path) -> Made | None:
+    """Return the build that an index names, unless the compiler would read other files now."""
+    try:
+        cache.refuse_foreign(index)
+        said = json.loads(index.read_text(encoding="utf-8"))
+        folder = index.with_name(f"{job.kind}{said['build']}")
+        if said["key"] != key or not all(
+            _same(job.root / path, *state) for path, state in said["reads"].items()
+        ):
+            return None
+    except cache.DAMAGED:
+        return None
+    facts = cache.look(folder)
+    if facts is None or facts.get("key") != key:
+        return None
+    return Made(said["build"], folder / job.output, facts)
+
+
+def _same(path: Path, size: int, mtime_ns: int, digest: str) -> bool:
+    found = path.stat()
+    if (found.st_size, found.st_mtime_ns) == (size, mtime_ns):
+        return bool(digest)
+    return found.st_size == size and cache.sha256_of(path) == digest
+
+
+def _make(job: Job, key: str, index: Path) -> Made:
+    began = time.time_ns()
+    start = time.perf_counter()
+    with cache.scratch(index) as aside:
+        for name, text in job.texts.items():
+            (aside / name).write_text(text, encoding="utf-8")
+        read = run_stages(job.stages, aside, job.failed)
+        if job.check is not None:
+            job.check(aside)
+        for path in aside.iterdir():
+            if path.name != job.output:
+                path.unlink()
+        reads = _states(job, read, began)
+        build = _build_id(job, key, reads)
+        seconds = round(time.perf_counter() - start, 3)
+        stated = {**job.facts, "key": key, "file": job.output, "seconds": seconds}
+        folder = index.with_name(f"{job.kind}{build}")
+        facts = cache.publish(aside, folder, stated)
+    cache.store(index, json.dumps({"key": key, "build": build, "reads": reads}))
+    return Made(build, folder / job.output, facts)
+
+
+def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[int, int, str]]:
+    """Return path -> size, time and content of the files that a compiler read.
+
+    What the key covers is left out. A path that begins with the job's root is relative to it. A
+    file that has changed since the job began has no content here: what the compiler read of it is
+    not known, and the build is not taken again.
+    """
+    states = {}
+    covered = {p.resolve() for p in job.inputs}
+    for name in sorted(names):
+        path = Path(name)
+        if path.resolve() not in covered:
+            found = path.stat()
+            digest = cache.sha256_of(path) if found.st_mtime_ns < began else ""
+            below = job.root != Path("/") and name.startswith(f"{job.root}/")
+            label = os.path.relpath(name, job.root) if below else name
+            states[label] = (found.st_size, found.st_mtime_ns, digest)
+    return states
+
+
+def _build_id(job: Job, key: str, reads: Mapping[str, tuple[int, int, str]]) -> str:
+    """Return the id of a build: the key, and the files read that are not the system's.
+
+    Headers of the system do not enter it: machines with other copies of them share an id.
+    """
+    system = [_SYSTEM]
+    for step in (s for stage in job.stages for s in stage):
+        system += [b for a, b in pairwise(step.arguments) if a == "-isystem"]
+    own = [
+        (Path(path).name, digest)
+        for path, (_, _, digest) in reads.items()
+        if not path.startswith(tuple(system))
+    ]
+    return hashlib.sha256(json.dumps([key, own]).encode()).hexdigest()[:16] if own else key[:16]
+
+
+def run_stages(
+    stages: Sequence[Sequence[Step]], folder: Path, failed: Callable[[Step, str], Exception]
+) -> set[str]:
+    """Run steps in a folder, and return the files outside of it that compilers read.
+
+    Raises:
+        Exception: what ``failed`` makes of the first step that fails.
+    """
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for number, stage in enumerate(stages):
+            commands = []
+            for i, step in enumerate(stage):
+                says = ("-MD", "-MF", f"{number}-{i}.d") if step.source is not None else ()
+                commands.append((step.tool, *step.arguments, *says))
+            done = list(pool.map(lambda command: toolchain.run(command, folder), commands))
+            for step, result in zip(stage, done, strict=True):
+                if result.returncode != 0:
+                    raise failed(step, result.stderr.strip())
+    names = set()
+    for path in folder.glob("*-*.d"):
+        names.update(dependencies(path.read_text(encoding="utf-8")))
+    return {n for n in names if os.path.isabs(n) and not n.startswith(f"{folder}/")}
+
+
+def dependencies(text: str) -> list[str]:
+    """Return the files that a rule for make names, as compilers write it with ``-MD``."""
+    names = re.findall(r"(?:\\.|[^\s\\])+", text.partition(":")[2].replace("\\\n", " "))
+    return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in names]

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operators that the reach table looks at, as tables.
+
+All tensors lie on the CPU. Importing this module imports torch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
+from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Dim, Operator
+
+__all__ = ["OPERATORS"]
+
+# Layouts, domains and dtypes of several operators.
+_PLAIN: Final = tuple(name for name in SHAPES if name not in ("out=", "in place"))
+_FIXED: Final = tuple(name for name in SHAPES if name != "out=")
+_SHORT: Final = ("contiguous", "strided")
+_UNIT: Final = (0.1, 0.9)
+_NEGATIVE: Final = (-4.0, -0.1)
+_REAL: Final = ("float32", "float64")
+_DIMS: Final[tuple[Dim, ...]] = ("last", "middle", "first")
+
+# What torch.<name>'s derivative needs (tools/autograd/derivatives.yaml); the others need
+# none, because they reuse the result or are algebraic.
+_DERIVATIVES = {
+    "exp": "",
+    "exp2": "",
+    "expm1": "",
+    "log": "",
+    "log2": "",
+    "log10": "",
+    "log1p": "",
+    "sin": "cos",
+    "cos": "sin",
+    "tan": "",
+    "sinh": "cosh",
+    "cosh": "sinh",
+    "tanh": "",
+    "asin": "",
+    "acos": "",
+    "atan": "",
+    "asinh": "",
+    "acosh": "",
+    "atanh": "",
+    "erf": "exp",
+    "erfc": "exp",
+    "pow": "pow log",
+    "atan2": "",
+    "hypot": "",
+}
+
+# Narrower than the session's canaries: float16 must not overflow.
+_DOMAINS = {"exp": (-5.0, 5.0), "exp2": (-5.0, 5.0), "expm1": (-5.0, 5.0)}
+
+
+def _elementary() -> list[Operator]:
+    """Return one operator for each function that a session can swap."""
+    found = []
+    for function in FUNCTIONS.values():
+        plain = getattr(torch, function.name)
+        second = function.arity == 2
+
+        def call(x: Any, plain: Any = plain, second: bool = second) -> Any:
+            return plain(x, x) if second else plain(x)
+
+        def out(x: Any, buffer: Any, plain: Any = plain, second: bool = second) -> Any:
+            return plain(x, x, out=buffer) if second else plain(x, out=buffer)
+
+        def inplace(x: Any, name: str = f"{function.name}_", second: bool = second) -> Any:
+            method = getattr(x, name)
+            return method(x.clone()) if second else method()
+
+        low, high = _DOMAINS.get(function.name, function.domain)
+        found.append(
+            Operator(
+                f"torch.{function.name}",
+                call,
+                function.name,
+                _DERIVATIVES[function.name],
+                (max(low, -8.0), min(high, 8.0)),
+                inplace=inplace,
+                out=out,
+            )
+        )
+    return found
+
+
+def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(x: Any) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # flags() speaks about Intel GPUs
+            with torch.backends.mkldnn.flags(enabled=False):
+                return call(x)
+
+    return wrapped
+
+
+def _targets(x: Any, dim: int) -> Any:
+    return torch.zeros([n for i, n in enumerate(x.shape) if i != dim], dtype=torch.long)
+
+
+def _attention(scores: Any, backend: SDPBackend) -> Any:
+    """Attend with the given scores, of shape (heads, keys): returns (heads, queries * size)."""
+    heads, keys = scores.shape
+    size, queries = 8, 4
+    unit = torch.zeros(size, dtype=scores.dtype)
+    unit[0] = 1.0
+    key = scores[None, ..., None] * unit
+    query = unit.expand(1, heads, queries, size).contiguous()
+    value = torch.tensor(golden_points(heads * keys * size, 0.5, 1.5), dtype=scores.dtype)
+    with sdpa_kernel(backend):
+        found = torch.nn.functional.scaled_dot_product_attention(
+            query, key, value.reshape(1, heads, keys, size), scale=1.0
+        )
+    return found.reshape(heads, queries * size)
+
+
+def _half(x: Any) -> Any:
+    return torch.full_like(x, 0.25)
+
+
+def _recurrent(kind: str, x: Any) -> Any:
+    # Each element is a batch item of its own; the weights are constants.
+    module = getattr(torch.nn, kind)(1, 1, dtype=x.dtype)
+    for weight in module.parameters():
+        torch.nn.init.constant_(weight, 0.5)
+    return module(x[:, None] if kind.endswith("Cell") else x[None, :, None])
+
+
+_ACTIVATIONS: Final = (
+    Operator(
+        "torch.sigmoid",
+        torch.sigmoid,
+        "exp",
+        "",
+        inplace=torch.sigmoid_,
+        out=lambda x, buffer: torch.sigmoid(x, out=buffer),
+    ),
+    # On this side of 0 the derivative grows with sigmoid, so a probe cannot meet it again.
+    Operator(
+        "F.silu",
+        F.silu,
+        "exp",
+        "exp",
+        (-1.0, -0.1),
+        layouts=_FIXED,
+        inplace=lambda x: F.silu(x, inplace=True),
+    ),
+    Operator("F.elu", F.elu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.elu_),
+    Operator("F.selu", F.selu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.selu_),
+    Operator("F.celu", F.celu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.celu_),
+    Operator("F.softplus", F.softplus, "exp log1p", "exp", layouts=_PLAIN),
+    Operator(
+        "F.mish",
+        F.mish,
+        "exp log1p tanh",
+        "exp log1p tanh",
+        (-3.0, -0.1),
+        layouts=_FIXED,
+        inplace=lambda x: F.mish(x, inplace=True),
+    ),
+    Operator("F.logsigmoid", F.logsigmoid, "exp log1p|log", "", layouts=_PLAIN),
+    Operator("F.gelu", F.gelu, "erf", "erf exp", (-3.0, -0.1), layouts=_PLAIN),
+    Operator(
+        "F.gelu, oneDNN off",
+        _without_onednn(F.gelu),
+        "erf",
+        None,
+        (-3.0, -0.1),
+        layouts=("contiguous",),
+    ),
+    Operator(
+        "F.gelu(tanh)",
+        lambda x: F.gelu(x, approximate="tanh"),
+        "tanh",
+        "tanh",
+        (-3.0, -0.1),
+        layouts=_PLAIN,
+    ),
+    Operator(
+        "F.glu",
+        lambda x: F.glu(torch.stack((x, x)), 0),
+        "exp",
+        "exp",
+        (-1.0, -0.1),
+        layouts=_PLAIN,
+    ),
+    Operator("torch.logit", torch.logit, "log", "", _UNIT, layouts=_PLAIN),
+    Operator("torch.sinc", torch.sinc, "sin", "sin cos", (0.1, 3.0), layouts=_PLAIN),
+    Operator("torch.special.entr", torch.special.entr, "log", "log", _UNIT, layouts=_PLAIN),
+    Operator("torch.xlogy", lambda x: torch.xlogy(x, x), "log", "log", (0.2, 3.0), layouts=_PLAIN),
+    Operator(
+        "torch.special.xlog1py",
+        lambda x: torch.special.xlog1py(x, x),
+        "log1p",
+        "log1p",
+        (0.2, 3.0),
+        layouts=_PLAIN,
+    ),
+    Operator(
+        "torch.logaddexp",
+        lambda x: torch.logaddexp(x, 0.5 * x),
+        "exp log1p",
+        "exp",
+        layouts=_PLAIN,
+    ),
+    Operator("torch.pow(x, 2.5)", lambda x: x**2.5, "pow", "pow", (0.2, 3.0), layouts=_PLAIN),
+    Operator("torch.pow(2.5, x)", lambda x: 2.5**x, "pow", "log", layouts=_PLAIN),
+    Operator("torch.pow(x, 3)", lambda x: x**3, "", "", layouts=_PLAIN),
+    Operator("torch.rsqrt", torch.rsqrt, "", "", (0.2, 3.0), layouts=_PLAIN),
+)
+
+_SOFTMAXES: Final = tuple(
+    Operator(f"{name}({dim})", call, needs, needs_backward, dim=dim, layouts=layouts)
+    for dim in _DIMS
+    for name, call, needs, needs_backward, layouts in (
+        ("F.softmax", lambda x, d: F.softmax(x, d), "exp", "", (*BACKWARD, "empty")),
+        ("F.log_softmax", lambda x, d: F.log_softmax(x, d), "exp log", "exp", (*BACKWARD, "empty")),
+        ("torch.logsumexp", lambda x, d: torch.logsumexp(x, d), "exp log", "exp", BACKWARD),
+    )
+)
+
+#: Operators that mix the elements of a row.
+_ROWS: Final = (
+    *_SOFTMAXES,
+    *(
+        Operator(
+            f"F.cross_entropy({dim})",
+            lambda x, d: F.cross_entropy(x.movedim(d, 1), _targets(x, d), reduction="none"),
+            "exp log",
+            "exp",
+            dim=dim,
+            layouts=BACKWARD,
+        )
+        for dim in _DIMS[:2]
+    ),
+    Operator(
+        "torch.logcumsumexp(last)",
+        lambda x, d: torch.logcumsumexp(x, d),
+        "exp log1p",
+        dim="last",
+        layouts=_SHORT,
+    ),
+    Operator(
+        "F.scaled_dot_product_attention(flash)",
+        lambda x, d: _attention(x, SDPBackend.FLASH_ATTENTION),
+        "exp",
+        "exp",
+        dim="last",
+        layouts=("contiguous",),
+    ),
+    Operator(
+        "F.scaled_dot_product_attention(math)",
+        lambda x, d: _attention(x, SDPBackend.MATH),
+        "exp",
+        "",
+        dim="last",
+        layouts=("contiguous",),
+    ),
+)
+
+_LOSSES: Final = (
+    Operator(
+        "F.binary_cross_entropy",
+        lambda x: F.binary_cross_entropy(x, _half(x), reduction="none"),
+        "log log|log1p",
+        "",
+        _UNIT,
+        layouts=_SHORT,
+    ),
+    Operator(
+        "F.binary_cross_entropy_with_logits",
+        lambda x: F.binary_cross_entropy_with_logits(x, _half(x), reduction="none"),
+        "exp log1p|log",
+        "exp",
+        layouts=_SHORT,
+    ),
+    Operator(
+        "F.kl_div",
+        lambda x: F.kl_div(x, _half(x), reduction="none"),
+        "log",
+        "",
+        layouts=_SHORT,
+    ),
+    Operator(
+        "F.poisson_nll_loss",
+        lambda x: F.poisson_nll_loss(x, _half(x), reduction="none"),
+        "exp",
+        "",
+        layouts=_SHORT,
+    ),
+)
+
+_RECURRENT: Final = (
+    Operator("nn.LSTMCell", lambda x: _recurrent("LSTMCell", x)[0], "exp tanh", layouts=_SHORT),
+    Operator("nn.GRUCell", lambda x: _recurrent("GRUCell", x), "exp tanh", layouts=_SHORT),
+    Operator("nn.LSTM", lambda x: _recurrent("LSTM", x)[0], "exp tanh", "", layouts=_SHORT),
+    Operator("nn.GRU", lambda x: _recurrent("GRU", x)[0], "exp tanh", "", layouts=_SHORT),
+)
+
+_SPECIAL: Final = (
+    Operator("torch.erfinv", torch.erfinv, "log", "exp", (-0.99, -0.75), layouts=_SHORT),
+    Operator("torch.special.ndtr", torch.special.ndtr, "erf|erfc", "exp", layouts=_SHORT),
+    Operator("torch.special.i0", torch.special.i0, "exp", None, layouts=_SHORT),
+    Operator("torch.special.i0e", torch.special.i0e, "", None, layouts=_SHORT),
+    Operator("torch.lgamma", torch.lgamma, "log", None, (10.0, 20.0), layouts=_SHORT),
+    Operator("torch.digamma", torch.digamma, "log", None, (11.0, 20.0), layouts=_SHORT),
+)
+
+_COMPLEX: Final = (
+    Operator(
+        "torch.complex(x, x).exp()",
+        lambda x: torch.view_as_real(torch.exp(torch.complex(x, 0.5 * x))),
+        "exp sin cos",
+        None,
+        (0.2, 1.2),
+        layouts=("contiguous",),
+        dtypes=_REAL,
+    ),
+    Operator(
+        "torch.complex(x, x).log()",
+        lambda x: torch.view_as_real(torch.log(torch.complex(x, 0.5 * x))),
+        "log atan2",
+        None,
+        (1.5, 3.0),
+        layouts=("contiguous",),
+        dtypes=_REAL,
+    ),
+    Operator(
+        "torch.complex(x, x).abs()",
+        lambda x: torch.complex(x, 0.5 * x).abs(),
+        "hypot",
+        None,
+        (0.2, 3.0),
+        layouts=("contiguous",),
+        dtypes=_REAL,
+    ),
+    Operator(
+        "torch.complex(x, x).angle()",
+        lambda x: torch.complex(x, 0.5 * x).angle(),
+        "atan2",
+        None,
+        (0.2, 3.0),
+        layouts=("contiguous",),
+        dtypes=_REAL,
+    ),
+    Operator(
+        "torch.polar",
+        lambda x: torch.view_as_real(torch.polar(x, x)),
+        "sin cos",
+        None,
+        (0.2, 1.2),
+        layouts=("contiguous",),
+        dtypes=_REAL,
+    ),
+)
+
+_RANDOM: Final = (
+    Operator(
+        "Tensor.normal_",
+        lambda x: torch.empty_like(x).normal_(),
+        "log|log1p cos sin",
+        None,
+        layouts=("contiguous", "0-dim"),
+        random=True,
+    ),
+    Operator(
+        "Tensor.exponential_",
+        lambda x: torch.empty_like(x).exponential_(),
+        "log|log1p",
+        None,
+        layouts=("contiguous", "0-dim"),
+        random=True,
+    ),
+)
+
+#: Every operator of the reach table.
+OPERATORS: Final = (
+    *_elementary(),
+    *_ACTIVATIONS,
+    *_ROWS,
+    *_LOSSES,
+    *_RECURRENT,
+    *_SPECIAL,
+    *_COMPLEX,
+    *_RANDOM,
+)

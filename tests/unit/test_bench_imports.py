@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benches use the public API: modules and names of docs/api.md."""
+
+from __future__ import annotations
+
+import ast
+from importlib import import_module
+from pathlib import Path
+
+BENCHES = Path(__file__).parents[2] / "benches"
+
+#: Figures of the inside that only a bench asks for, by file.
+INSIDE = {
+    # The bytes that the profiler's runtime has allocated.
+    "profile_overhead.py": {"pytest_udftorch.native.runtime"},
+    # What the compilers of this process are following, kept beside a proof.
+    "cuda_digests.py": {"pytest_udftorch.compiled.follower"},
+    "cuda_pairs.py": {"pytest_udftorch.compiled.follower"},
+}
+
+
+def imports(path):
+    """Yield module and name of everything that a file imports from the package."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_udftorch"):
+            yield from ((node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            names = (alias.name for alias in node.names)
+            yield from ((n, None) for n in names if n.startswith("pytest_udftorch"))
+
+
+def public_modules():
+    text = (BENCHES.parent / "docs" / "api.md").read_text(encoding="utf-8")
+    headings = [line for line in text.splitlines() if line.startswith("## `pytest_udftorch")]
+    return {line.split("`")[1] for line in headings}
+
+
+def test_benches_import_only_what_is_public():
+    modules = public_modules()
+    private, used = [], set()
+    for path in sorted(BENCHES.rglob("*.py")):
+        for module, name in imports(path):
+            used.add((path.name, module))
+            if module in INSIDE.get(path.name, ()):
+                continue
+            known = module in modules and (
+                name is None
+                or f"{module}.{name}" in modules
+                or name in import_module(module).__all__
+            )
+            if not known:
+                private.append(f"{path.name}: {module} {name or ''}")
+    assert private == []
+    assert used >= {(file, module) for file, modules in INSIDE.items() for module in modules}
+    assert len(used) > 50
