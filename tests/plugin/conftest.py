@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Someone's suite in a folder of its own, run by pytest in a subprocess on the real torch.
+"""Someone's suite in a folder of its own, run by pytest in a process of its own on the real torch.
 
 Its witness is ``torch.exp`` and ``torch.cos`` of zeros, exactly 1 in the stock library. The
 libraries ``one`` and ``two`` invert bit 0 and bit 1 of each result, so that the bits of an
 operator's result tell which library it went through.
 """
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 # Here: pytester forgets what is imported during its tests, which these do not survive.
@@ -13,6 +15,7 @@ import pandas  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import pytest
 import torch
+from forks import Forks
 
 from pytest_udftorch.build.cache import cache_folder
 from pytest_udftorch.native.runtime import runtime
@@ -52,8 +55,10 @@ QUIET = ("-p", "no:benchmark", "-p", "no:hypothesispytest")
 class Suite:
     """A folder with the witness, the libraries, and whatever a test adds."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, forks: Forks) -> None:
         self.pytester = pytester
+        self.forks = forks
+        self.runs = 0
         self.path = pytester.path
         (self.path / "witness.py").write_text(WITNESS)
         self.library("one", 1)
@@ -77,10 +82,23 @@ class Suite:
     def write(self, **files: str) -> None:
         self.pytester.makepyfile(**files)
 
-    def run(self, *args: str) -> pytest.RunResult:
-        """Run pytest on the suite in a subprocess; the log starts empty."""
+    def run(self, *args: str, torch_loaded: bool = True) -> pytest.RunResult:
+        """Run pytest on the suite in a process of its own; the log starts empty.
+
+        Without ``torch_loaded`` it is a new process, which has imported nothing.
+        """
         (self.path / "log.txt").unlink(missing_ok=True)
-        return self.pytester.runpytest_subprocess(*QUIET, *args)
+        if not torch_loaded:
+            return self.pytester.runpytest_subprocess(*QUIET, *args)
+        self.runs += 1
+        base = self.path / f"run-{self.runs}"
+        streams = self.path / "stdout", self.path / "stderr"
+        begin = time.monotonic()
+        code = self.forks.run([f"--basetemp={base}", *QUIET, *map(str, args)], *streams)
+        seconds = time.monotonic() - begin
+        lines = [path.read_text().splitlines() for path in streams]
+        print(*lines[0], *lines[1], sep="\n")
+        return pytest.RunResult(code, *lines, seconds)
 
     @staticmethod
     def outcomes(result: pytest.RunResult) -> dict[str, str]:
@@ -124,8 +142,17 @@ def build_cache() -> Path:
     return cache_folder()
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
 @pytest.fixture
-def suite(build_cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+def suite(
+    build_cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, forks: Forks
+) -> Suite:
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(build_cache))
     # CI and BUILD_NUMBER make pytest print whole messages in its short summary, and COLUMNS sets
     # where it cuts them: what these tests count must not depend on who runs them.
@@ -138,4 +165,4 @@ def suite(build_cache: Path, pytester: pytest.Pytester, monkeypatch: pytest.Monk
         "COLUMNS",
     ):
         monkeypatch.delenv(name, raising=False)
-    return Suite(pytester)
+    return Suite(pytester, forks)

@@ -157,7 +157,7 @@ def test_timer_pair_and_oracle_are_there_for_any_suite(suite):
             assert torch.equal(plan.apply(model, (x,))(x), model(x))
     """
     )
-    suite.run().assert_outcomes(passed=3)
+    suite.run(torch_loaded=False).assert_outcomes(passed=3)
 
 
 def test_cuda_asked_for_and_absent_skips_with_the_reason(suite, monkeypatch):
@@ -200,7 +200,7 @@ def test_without_torch_the_fixtures_say_what_is_missing(suite):
         def test_plan(oracle): pass
     """,
     )
-    result = suite.run()
+    result = suite.run(torch_loaded=False)
     result.assert_outcomes(errors=3)
     for name in ("sync_timer", "model_pair", "oracle"):
         assert f"The fixture {name} needs torch, which is not installed" in result.stdout.str()

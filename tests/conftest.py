@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings that spare processor time; two workers share two cores."""
+
+import os
+
+# Threads that have nothing to do sleep: OpenMP's would spin, clang's for 200 ms after each loop.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Inductor would start a pool of processes, each of which imports torch.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of pytest that start with torch imported: forks of one process that did nothing else.
+
+Importing torch takes longer than most runs of the suites here. Started as a program, this reads
+a line of JSON for each run from its standard input, forks, and writes the run's exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class Forks:
+    """The process that forks; it ends with the test run."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, arguments: list[str], stdout: Path, stderr: Path) -> int:
+        """Run pytest in this process's folder and environment; return its exit code."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        order = {
+            "arguments": arguments,
+            "folder": os.getcwd(),
+            "environment": dict(os.environ),
+            "streams": [str(stdout), str(stderr)],
+        }
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def become(order: dict[str, Any]) -> None:
+    """Take the place that ``python -m pytest`` would have in an order."""
+    for number, mode, path in zip((0, 1, 2), "rww", [os.devnull, *order["streams"]], strict=True):
+        with open(path, mode) as file:
+            os.dup2(file.fileno(), number)
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    before = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    sys.path[:0] = [order["folder"], *before]
+    sys.argv = ["pytest", *order["arguments"]]
+
+
+def main() -> None:
+    """Fork for each order; in the fork, run pytest."""
+    import pytest  # noqa: F401
+    import torch  # noqa: F401
+
+    sys.path.pop(0)  # this folder
+    for line in sys.stdin:
+        order = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            become(order)
+            runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+if __name__ == "__main__":
+    main()
