@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from pytest_udftorch.verify.certificate import (
     Certificate,
+    CertificateCompleteError,
     CertificateEditedError,
     CertificateError,
     CertificateMismatchError,
     CertificateTruncatedError,
     Run,
-    comparison_table,
-    load,
-    merge,
-    save,
 )
+from pytest_udftorch.verify.certificate_file import load, save
+from pytest_udftorch.verify.merging import comparison_table, merge
 
 __all__ = [
     "Certificate",
+    "CertificateCompleteError",
     "CertificateEditedError",
     "CertificateError",
     "CertificateMismatchError",

@@ -1,7 +1,7 @@
 """The command ``udftorch``.
 
-A subcommand is a function that takes an ``argparse`` subparser collection and adds itself,
-with the function to call as the default ``run``; ``COMMANDS`` lists them.
+A subcommand is a function that adds its parser to an ``argparse`` collection of subparsers and
+sets the function to call as the default ``run``; ``COMMANDS`` lists them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Subparsers = Any  # argparse has no public name for it
 
-#: Exit status of a run that finished and found the claim to be false.
+#: Exit status of a run that finished and found the claim false.
 FAILED: Final = 1
 #: Exit status of a mistake in the call or the installation.
 MISUSE: Final = 2
-#: Exit status of a run that was interrupted, as shells give it for SIGINT.
+#: Exit status of an interrupted run, as shells report SIGINT.
 INTERRUPTED: Final = 130
 
 
@@ -105,18 +105,18 @@ def add_verify(commands: Subparsers) -> None:
 def _chunk_range(text: str) -> range:
     first, colon, end = text.partition(":")
     if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no range of chunks, such as 0:128")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of chunks such as 0:128")
     return range(int(first), int(end))
 
 
 def run_verify(options: argparse.Namespace) -> int:
     """Verify every function, form and CPU level asked for."""
-    from pytest_udftorch.verify import run as verify
+    from pytest_udftorch.verify.schedule import ScheduleError
 
     if not 8 <= options.chunk_bits <= 28:
-        raise verify.PlanError("--chunk-bits must lie between 8 and 28.")
+        raise ScheduleError("--chunk-bits must lie between 8 and 28.")
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
-        raise verify.PlanError("--pairs must be positive, --workers must not be negative.")
+        raise ScheduleError("--pairs must be positive, --workers must not be negative.")
     failures: list[str] = []
     for function in options.functions or _all_functions(options.library, options.dtype):
         for level in _levels(options.cpu_level):
@@ -177,10 +177,9 @@ def _verify_one(
     options: argparse.Namespace, function: str, form: str | None, level: str | None
 ) -> list[str]:
     from pytest_udftorch.verify import run as verify
+    from pytest_udftorch.verify.schedule import Request, make_schedule
 
-    plan = verify.make_plan(
-        options.library,
-        function,
+    request = Request(
         dtype=options.dtype,
         form=form,
         cpu_level=level,
@@ -191,21 +190,20 @@ def _verify_one(
         pairs=options.pairs,
         seed=options.seed,
     )
-    path = verify.certificate_path(plan, options.out, options.library)
-    against = options.against and verify.stored_certificate(plan, options.against)
-    c = plan.candidate
+    schedule = make_schedule(options.library, function, request)
+    path = verify.certificate_path(schedule, options.out, options.library)
+    against = options.against and verify.stored_certificate(schedule, options.against)
+    c = schedule.candidate
     what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
     with _Progress(what, quiet=options.quiet) as progress:
+        how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
         certificate = verify.verify(
-            plan,
+            schedule,
             path,
+            how,
             resume=options.resume,
             judge_all=options.judge_all,
             against=against,
-            chunks=options.chunks,
-            workers=options.workers,
-            scheduler=options.scheduler,
-            progress=progress,
         )
     print(summary_line(certificate))
     return certificate.failures()
@@ -272,7 +270,7 @@ def add_certificate(commands: Subparsers) -> None:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check that files are whole, unedited, complete, and keep their claims."""
-    from pytest_udftorch.verify.certificate import load
+    from pytest_udftorch.verify.certificate_file import load
 
     failures = []
     for path in options.files:
@@ -292,7 +290,8 @@ def run_check(options: argparse.Namespace) -> int:
 
 def run_merge(options: argparse.Namespace) -> int:
     """Merge certificates into one file."""
-    from pytest_udftorch.verify.certificate import load, merge, save
+    from pytest_udftorch.verify.certificate_file import load, save
+    from pytest_udftorch.verify.merging import merge
 
     merged = merge([load(path) for path in options.files])
     save(merged, options.out)
@@ -302,7 +301,8 @@ def run_merge(options: argparse.Namespace) -> int:
 
 def run_table(options: argparse.Namespace) -> int:
     """Print the comparison of libraries."""
-    from pytest_udftorch.verify.certificate import comparison_table, load
+    from pytest_udftorch.verify.certificate_file import load
+    from pytest_udftorch.verify.merging import comparison_table
 
     print(comparison_table([load(path) for path in options.files]))
     return 0

@@ -2,8 +2,8 @@
 """One class per mistake a user can make.
 
 Every message says what went wrong, why, and what to do about it. All of them derive
-from :class:`UdfError`, so that ``except pytest_udftorch.UdfError`` catches whatever this
-package raises on purpose and nothing else.
+from :class:`UdfError`, so ``except pytest_udftorch.UdfError`` catches everything that this
+package raises on purpose, and nothing else.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __all__ = [
 
 
 class UdfError(Exception):
-    """Base class of every error this package raises on purpose."""
+    """Base class of every error that this package raises on purpose."""
 
 
 class UnknownLibraryError(UdfError):
@@ -67,11 +67,11 @@ class UnknownLibraryError(UdfError):
 
 
 class LibraryFormatError(UdfError):
-    """A folder is no valid UDF library: no ``udf.toml``, or something wrong in it."""
+    """A folder is not a valid UDF library: its ``udf.toml`` is missing or wrong."""
 
 
 class UnknownFunctionError(UdfError):
-    """A function was asked for that the library, or PyTorch, does not have."""
+    """The library, or PyTorch, does not have the requested function."""
 
 
 class CompilerNotFoundError(UdfError):
@@ -79,7 +79,7 @@ class CompilerNotFoundError(UdfError):
 
 
 class CompilerTooOldError(UdfError):
-    """The clang named by the user is older than the pass plugin can be loaded into."""
+    """The named clang is too old to load the pass plugin."""
 
 
 class SourceCompileError(UdfError):
@@ -87,7 +87,7 @@ class SourceCompileError(UdfError):
 
 
 class SignatureError(UdfError):
-    """A UDF is missing from its source or has another C type than its ABI asks for."""
+    """A UDF is missing from its source, or its C type is not the one that its ABI requires."""
 
 
 class CacheError(UdfError):
@@ -95,11 +95,11 @@ class CacheError(UdfError):
 
 
 class CpuLevelError(UdfError):
-    """A CPU level was asked for that does not exist or that this CPU does not have."""
+    """The requested CPU level does not exist, or this CPU does not have it."""
 
 
 class CudaFormError(UdfError):
-    """No such form of functions on a GPU, or the library does not have it."""
+    """There is no such form of functions for a GPU, or the library does not have it."""
 
 
 class NativeLibraryError(UdfError):
@@ -107,7 +107,7 @@ class NativeLibraryError(UdfError):
 
 
 class TorchNotFoundError(UdfError):
-    """torch is not installed, or is not a build whose libtorch_cpu.so can be rebound."""
+    """torch is not installed, or its libtorch_cpu.so cannot be rebound."""
 
 
 class PrivateNameError(UdfError):
@@ -115,11 +115,11 @@ class PrivateNameError(UdfError):
 
 
 class SymbolsMissingError(UdfError):
-    """This libtorch does not call a function by any symbol that could be rebound."""
+    """This libtorch calls a function through no symbol that can be rebound."""
 
 
 class SwapReachedNothingError(UdfError):
-    """The slots were rebound, but a real torch operator did not go through them."""
+    """The slots were rebound, but a torch operator did not go through them."""
 
 
 class SwapMismatchError(UdfError):
@@ -127,7 +127,7 @@ class SwapMismatchError(UdfError):
 
 
 class RestoreError(UdfError):
-    """On exit a slot held neither our function nor the one found on entry."""
+    """On exit a slot held neither the session's function nor the one found on entry."""
 
 
 class SessionStateError(UdfError):
@@ -135,11 +135,11 @@ class SessionStateError(UdfError):
 
 
 class CompiledElsewhereError(UdfError):
-    """A compiled model is called under other functions than it was compiled with."""
+    """A compiled model is called under functions other than those it was compiled with."""
 
 
 class CompileRunningError(UdfError):
-    """Another thread is in the middle of torch.compile while the functions shall change."""
+    """The functions cannot change while another thread is running torch.compile."""
 
 
 class CudaGraphCaptureError(UdfError):
@@ -147,39 +147,39 @@ class CudaGraphCaptureError(UdfError):
 
 
 class LibdeviceError(UdfError):
-    """Functions cannot be put into the libdevice of the installed triton."""
+    """The libdevice of the installed triton cannot take the functions."""
 
 
 class PythonUdfError(UdfError):
-    """A UDF written in Python cannot be compiled, or its file not be imported."""
+    """A UDF written in Python cannot be compiled, or its file cannot be imported."""
 
 
 class UnknownOperatorError(UdfError):
-    """torch's dispatcher has no operator or overload of the name of a UDF."""
+    """torch's dispatcher has no operator or overload of the UDF's name."""
 
 
 class DispatchKeyError(UdfError):
-    """A dispatch key does not exist, is no backend, or this machine has no device of it."""
+    """A dispatch key does not exist, is not a backend, or has no device on this machine."""
 
 
 class CompositeOperatorError(UdfError):
-    """torch computes an operator, and its gradient, by other operators."""
+    """torch computes an operator and its gradient through other operators."""
 
 
 class OperatorRecursionError(UdfError):
-    """A UDF at operator level calls the operator that it stands in for."""
+    """A UDF at operator level calls the operator that it replaces."""
 
 
 class OperatorResultError(UdfError):
-    """A UDF at operator level fails or gives another kind of result than the stock kernel."""
+    """A UDF at operator level fails, or its result is unlike the stock kernel's."""
 
 
 class OperatorStateError(UdfError):
-    """The stock kernel was asked for where no UDF at operator level runs."""
+    """The stock kernel was requested outside a UDF at operator level."""
 
 
 class ProfileDepthError(UdfError):
-    """A profile was asked for at a depth or with a stride that does not exist."""
+    """The requested depth or stride of a profile does not exist."""
 
 
 class ProfileBusyError(UdfError):
@@ -191,19 +191,19 @@ class ObserverBuildError(UdfError):
 
 
 class ProfileFileError(UdfError):
-    """A profile cannot be created or read: the folder, the rights or the disk are wrong."""
+    """A profile cannot be created or read: check the folder, the permissions and the disk."""
 
 
 class ProfileFileBusyError(UdfError):
-    """Another session is writing the file that was named for a profile."""
+    """Another session is writing to the file named for a profile."""
 
 
 class ProfileFileExistsError(UdfError):
-    """The file that was named for a new profile holds an earlier one."""
+    """The file named for a new profile holds an earlier one."""
 
 
 class ProfileFormatError(UdfError):
-    """A file is no profile, or its header is not whole."""
+    """A file is not a profile, or its header is incomplete."""
 
 
 class ProfileVersionError(UdfError):
@@ -219,7 +219,7 @@ class ProfileMismatchError(UdfError):
 
 
 class NoProfileError(UdfError):
-    """There is no profile where one was asked for: none was written, or profiling is off."""
+    """There is no profile to read: none was written, or profiling is off."""
 
 
 class PackageMissingError(UdfError):
@@ -227,7 +227,7 @@ class PackageMissingError(UdfError):
 
 
 class ProfileLossWarning(UserWarning):
-    """Records of a profile could not be written; the run went on without them."""
+    """Records of a profile could not be written; the run continued without them."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

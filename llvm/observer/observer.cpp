@@ -1,4 +1,6 @@
 //===- observer.cpp - Which operator and module a thread is in ------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // Keeps the contexts of udfprof.h. Compiled by pytest_udftorch/observer.py
 // against the headers of the installed torch, as their layout is no stable ABI.

@@ -1,4 +1,6 @@
 //===- udf_operator.h - UDFs at operator level, in C++ --------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // A source of such UDFs includes this header if it wants udf::stock, and ATen's
 // for what it computes with. pytest_udftorch/operator_udf.py adds the rest: it

@@ -1,5 +1,9 @@
 //===- Compat.h - Differences between LLVM versions -------------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // The only header that looks at the LLVM version (16 and newer; 19 is tested).
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef UDF_PASS_COMPAT_H

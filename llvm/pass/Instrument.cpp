@@ -1,6 +1,8 @@
 //===- Instrument.cpp - Forms that watch themselves -----------------------===//
-// udf-instrument: makes functions count what goes in and what comes out.
+// SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
+//
+// udf-instrument: makes functions count what goes in and what comes out.
 //
 // The body of a function F moves into an internal function F.body, and F
 // becomes what watches it. A scalar or vector form counts down to the next
@@ -30,6 +32,7 @@
 #include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/MathExtras.h"
 #include <tuple>
 
@@ -783,6 +786,7 @@ void Instrumenter::emit() {
                                     {"symbol", W.Symbol},
                                     {"form", W.Kind},
                                     {"slot", W.Slot}});
+  LLVM_DEBUG(dbgs() << DEBUG_TYPE << ": " << W.Symbol << '\n');
   ++NumInstrumented;
 }
 

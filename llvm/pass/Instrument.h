@@ -1,5 +1,9 @@
 //===- Instrument.h - Forms that watch themselves ---------------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // udf-instrument: makes functions count what goes in and what comes out.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef UDF_PASS_INSTRUMENT_H

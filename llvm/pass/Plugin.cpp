@@ -1,40 +1,49 @@
 //===- Plugin.cpp - Registration of the passes ----------------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // Names for opt -passes=..., and places in clang's own pipelines.
+//
 //===----------------------------------------------------------------------===//
 
+#include "Branchless.h"
 #include "Compat.h"
+#include "GpuCalls.h"
+#include "Inline.h"
 #include "Instrument.h"
 #include "Replace.h"
+#include "Split.h"
 #include "Tables.h"
 #include "Widen.h"
 
 #include "llvm/Passes/PassBuilder.h"
+#include <functional>
+#include <utility>
 
 using namespace llvm;
 using udf::ReplacePass;
 
 static bool parsePass(StringRef Name, ModulePassManager &MPM) {
-  if (Name == "udf-widen") {
-    MPM.addPass(udf::WidenPass());
-    return true;
-  }
-  if (Name == "udf-tables" || Name == "udf-tables<late>") {
-    MPM.addPass(udf::TablesPass(Name == "udf-tables"
-                                    ? udf::TablesPass::Stage::Early
-                                    : udf::TablesPass::Stage::Late));
-    return true;
-  }
-  if (Name == "udf-instrument") {
-    MPM.addPass(udf::InstrumentPass());
-    return true;
-  }
-  for (auto [Spelling, Stage] :
-       {std::pair{"udf-replace", ReplacePass::Stage::Whole},
-        {"udf-replace<early>", ReplacePass::Stage::Early},
-        {"udf-replace<middle>", ReplacePass::Stage::Middle},
-        {"udf-replace<late>", ReplacePass::Stage::Late}})
-    if (Name == Spelling) {
-      MPM.addPass(ReplacePass(Stage));
+  using Replace = ReplacePass::Stage;
+  using Tables = udf::TablesPass::Stage;
+  const std::pair<StringRef, std::function<void()>> Passes[] = {
+      {"udf-branchless", [&] { MPM.addPass(udf::BranchlessPass()); }},
+      {"udf-gpu-calls", [&] { MPM.addPass(udf::GpuCallsPass()); }},
+      {"udf-inline", [&] { MPM.addPass(udf::InlinePass()); }},
+      {"udf-instrument", [&] { MPM.addPass(udf::InstrumentPass()); }},
+      {"udf-replace", [&] { MPM.addPass(ReplacePass(Replace::Whole)); }},
+      {"udf-replace<early>", [&] { MPM.addPass(ReplacePass(Replace::Early)); }},
+      {"udf-replace<middle>",
+       [&] { MPM.addPass(ReplacePass(Replace::Middle)); }},
+      {"udf-replace<late>", [&] { MPM.addPass(ReplacePass(Replace::Late)); }},
+      {"udf-split", [&] { MPM.addPass(udf::SplitPass()); }},
+      {"udf-tables", [&] { MPM.addPass(udf::TablesPass(Tables::Early)); }},
+      {"udf-tables<late>", [&] { MPM.addPass(udf::TablesPass(Tables::Late)); }},
+      {"udf-widen", [&] { MPM.addPass(udf::WidenPass()); }},
+  };
+  for (const auto &[Known, Add] : Passes)
+    if (Name == Known) {
+      Add();
       return true;
     }
   return false;
@@ -66,6 +75,7 @@ static void registerPasses(PassBuilder &PB) {
         MPM.addPass(udf::TablesPass(udf::TablesPass::Stage::Late));
         MPM.addPass(ReplacePass(ReplacePass::Stage::Late,
                                 Level != OptimizationLevel::O0));
+        MPM.addPass(udf::InlinePass(Level != OptimizationLevel::O0));
       });
 }
 

@@ -1,5 +1,9 @@
 //===- Replace.h - Functions rebound to UDFs --------------------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // udf-replace: links UDF bitcode and makes a module's functions use it.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef UDF_PASS_REPLACE_H

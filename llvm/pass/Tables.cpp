@@ -1,6 +1,8 @@
 //===- Tables.cpp - Small tables held in vector registers -----------------===//
-// udf-tables: look-ups in small constant tables become register permutations.
+// SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
+//
+// udf-tables: look-ups in small constant tables become register permutations.
 //
 // The loop vectoriser makes a gather, or a load per lane, of `table[i % N]`. A
 // table of floats that fits into two registers is better kept in them: one
@@ -22,6 +24,7 @@
 #include "llvm/IR/IntrinsicsX86.h"
 #include "llvm/IR/Module.h"
 #include "llvm/IR/PatternMatch.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/MathExtras.h"
 #include "llvm/TargetParser/Triple.h"
 #include "llvm/Transforms/Utils/Cloning.h"
@@ -237,6 +240,7 @@ bool Tables::rewrite(Function &F) {
           B.CreateCall(Scalar, B.CreateZExtOrTrunc(L.Index, I32), "entry");
       Call->addFnAttr(
           Attribute::get(Ctx, "vector-function-abi-variant", Variants));
+      LLVM_DEBUG(dbgs() << DEBUG_TYPE << ": " << *L.Load << '\n');
       L.Load->replaceAllUsesWith(Call);
       L.Load->eraseFromParent();
       ++NumLookups;
@@ -264,19 +268,24 @@ bool Tables::inlineCalls() {
   return !Made.empty();
 }
 
+/// Returns whether the module was changed.
+static bool runImpl(Module &M, FunctionAnalysisManager &FAM,
+                    udf::TablesPass::Stage S) {
+  Tables T(M, FAM);
+  if (S == udf::TablesPass::Stage::Late)
+    return T.inlineCalls();
+  SmallVector<Function *, 8> Forms;
+  for (Function &F : M)
+    if (!F.isDeclaration() && F.hasFnAttribute(udf::FormMark))
+      Forms.push_back(&F);
+  bool Changed = false;
+  for (Function *F : Forms)
+    Changed |= T.rewrite(*F);
+  return Changed;
+}
+
 PreservedAnalyses udf::TablesPass::run(Module &M, ModuleAnalysisManager &MAM) {
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
-  Tables T(M, FAM);
-  bool Changed = false;
-  if (S == Stage::Late) {
-    Changed = T.inlineCalls();
-  } else {
-    SmallVector<Function *, 8> Forms;
-    for (Function &F : M)
-      if (!F.isDeclaration() && F.hasFnAttribute(udf::FormMark))
-        Forms.push_back(&F);
-    for (Function *F : Forms)
-      Changed |= T.rewrite(*F);
-  }
-  return Changed ? PreservedAnalyses::none() : PreservedAnalyses::all();
+  return runImpl(M, FAM, S) ? PreservedAnalyses::none()
+                            : PreservedAnalyses::all();
 }

@@ -1,5 +1,9 @@
 //===- Tables.h - Small tables held in vector registers ---------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // udf-tables: look-ups in small constant tables become register permutations.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef UDF_PASS_TABLES_H

@@ -1,5 +1,9 @@
 //===- Target.cpp - The machine a function is compiled for ----------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // Attributes that say which CPU a function is for, and what that CPU offers.
+//
 //===----------------------------------------------------------------------===//
 
 #include "Target.h"

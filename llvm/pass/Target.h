@@ -1,5 +1,9 @@
 //===- Target.h - The machine a function is compiled for --------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // Attributes that say which CPU a function is for, and what that CPU offers.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef UDF_PASS_TARGET_H

@@ -1,5 +1,9 @@
 //===- Usage.cpp - What the user hands to the passes ----------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // Options, their environment fallbacks, JSON input and the errors about them.
+//
 //===----------------------------------------------------------------------===//
 
 #include "Usage.h"

@@ -1,5 +1,9 @@
 //===- Usage.h - What the user hands to the passes --------------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // Options, their environment fallbacks, JSON input and the errors about them.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef UDF_PASS_USAGE_H

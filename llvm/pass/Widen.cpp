@@ -1,6 +1,8 @@
 //===- Widen.cpp - Every ABI of a scalar UDF ------------------------------===//
-// udf-widen: makes scalar, vector and array forms from a scalar UDF.
+// SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
+//
+// udf-widen: makes scalar, vector and array forms from a scalar UDF.
 //
 // A UDF is either one scalar function, or a branch-free fast path that also
 // says "the rounding is not certain" together with an accurate path. Each form
@@ -29,6 +31,7 @@
 #include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/CommandLine.h"
+#include "llvm/Support/Debug.h"
 #include "llvm/Support/MathExtras.h"
 
 #define DEBUG_TYPE "udf-widen"
@@ -830,6 +833,7 @@ void Widener::emit() {
                                       {"form", Want.Kind},
                                       {"symbol", Want.Symbol},
                                       {"register_bits", RegisterBits}});
+    LLVM_DEBUG(dbgs() << DEBUG_TYPE << ": made " << Want.Symbol << '\n');
     ++NumForms;
   }
   ++NumFunctions;

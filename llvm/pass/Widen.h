@@ -1,5 +1,9 @@
 //===- Widen.h - Every ABI of a scalar UDF ----------------------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
 // udf-widen: makes scalar, vector and array forms from a scalar UDF.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef UDF_PASS_WIDEN_H

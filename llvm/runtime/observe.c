@@ -1,4 +1,6 @@
 //===- observe.c - Out-of-line half of the instrumented functions ---------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // Compiled together with each instrumented library, for its CPU. The code that
 // udf-instrument generates compares every value with the bounds in its cell

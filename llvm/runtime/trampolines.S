@@ -1,4 +1,6 @@
 //===- trampolines.S - count a call, then jump on -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // A trampoline stands in a jump slot in front of the function proper. It may
 // touch nothing but the flags: arguments of every ABI that PyTorch calls

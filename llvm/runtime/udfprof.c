@@ -1,4 +1,6 @@
 //===- udfprof.c - What instrumented functions count ----------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // See udfprof.h. What happens once per operator call is here; what happens per
 // call of a function is generated code and observe.c.
@@ -7,6 +9,7 @@
 
 #define _GNU_SOURCE
 #include "udfprof.h"
+#include "names.h"
 
 #include <errno.h>
 #include <math.h>
@@ -317,55 +320,34 @@ static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot,
 static pthread_mutex_t StringsLock = PTHREAD_MUTEX_INITIALIZER;
 static char **Strings;
 static uint32_t StringCount, StringRoom;
-static uint32_t *StringTable; // id + 1, 0 when free
-static uint32_t StringTableSize;
-
-static uint32_t hashText(const char *Text) {
-  uint32_t H = 2166136261u; // FNV-1a
-  for (; *Text; ++Text)
-    H = (H ^ (unsigned char)*Text) * 16777619u;
-  return H;
-}
-
-static void addToTable(uint32_t Id) {
-  uint32_t B = hashText(Strings[Id]) & (StringTableSize - 1);
-  while (StringTable[B])
-    B = (B + 1) & (StringTableSize - 1);
-  StringTable[B] = Id + 1;
-}
+static struct names StringTable;
 
 static int growStrings(void) {
   uint32_t Room = StringRoom ? 2 * StringRoom : 256;
   char **More = realloc(Strings, Room * sizeof *More);
-  if (More)
-    Strings = More;
-  uint32_t *Table = calloc(4 * (size_t)Room, sizeof *Table);
-  if (!More || !Table) {
-    free(Table);
+  if (!More)
     return -1;
-  }
-  free(StringTable);
-  StringTable = Table;
-  StringTableSize = 4 * Room;
+  Strings = More;
+  const struct names Old = StringTable;
+  StringTable.text = (const char *const *)Strings; // realloc may have moved it
+  if (namesMake(&StringTable, (const char *const *)Strings, StringCount, Room))
+    return -1;
+  free(Old.buckets);
   StringRoom = Room;
-  for (uint32_t Id = 0; Id < StringCount; ++Id)
-    addToTable(Id);
   return 0;
 }
 
 static uint32_t internLocked(const char *Text) {
-  if (StringTableSize)
-    for (uint32_t B = hashText(Text) & (StringTableSize - 1); StringTable[B];
-         B = (B + 1) & (StringTableSize - 1))
-      if (!strcmp(Strings[StringTable[B] - 1], Text))
-        return StringTable[B] - 1;
+  const long Found = namesFind(&StringTable, Text);
+  if (Found >= 0)
+    return (uint32_t)Found;
   if (StringCount == StringRoom && growStrings())
     return 0;
   char *Copy = strdup(Text);
   if (!Copy)
     return 0;
   Strings[StringCount] = Copy;
-  addToTable(StringCount);
+  namesAdd(&StringTable, StringCount);
   return StringCount++;
 }
 

@@ -1,4 +1,6 @@
 //===- udfprof.h - What instrumented functions count ----------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // Cells, one per function, form and context, of each thread. The pass
 // udf-instrument makes functions fill them (llvm/pass/Instrument.cpp,

@@ -1,4 +1,6 @@
 //===- udfrt.c - jump slots and call counters of a running process --------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // Sources of the method: System V ABI, AMD64 supplement (relocation types,
 // procedure linkage table); System V gABI, "Dynamic Section"; the LSB core
@@ -8,6 +10,7 @@
 
 #define _GNU_SOURCE
 #include "udfrt.h"
+#include "names.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -49,46 +52,6 @@ uint64_t udfrt_trampoline(size_t index) {
 // Finding slots
 //===----------------------------------------------------------------------===//
 
-static uint32_t hashName(const char *Name) {
-  uint32_t H = 2166136261u; // FNV-1a
-  for (; *Name; ++Name)
-    H = (H ^ (unsigned char)*Name) * 16777619u;
-  return H;
-}
-
-struct NameTable {
-  const char *const *Names;
-  uint32_t *Buckets; // index + 1, 0 when free
-  uint32_t Mask;
-};
-
-static int makeTable(struct NameTable *T, const char *const *Names,
-                     size_t Count) {
-  uint32_t Size = 64;
-  while (Size < 4 * Count)
-    Size *= 2;
-  T->Names = Names;
-  T->Mask = Size - 1;
-  T->Buckets = calloc(Size, sizeof *T->Buckets);
-  if (!T->Buckets)
-    return -1;
-  for (size_t I = 0; I < Count; ++I) {
-    uint32_t B = hashName(Names[I]) & T->Mask;
-    while (T->Buckets[B])
-      B = (B + 1) & T->Mask;
-    T->Buckets[B] = (uint32_t)I + 1;
-  }
-  return 0;
-}
-
-static long lookUp(const struct NameTable *T, const char *Name) {
-  for (uint32_t B = hashName(Name) & T->Mask; T->Buckets[B];
-       B = (B + 1) & T->Mask)
-    if (!strcmp(T->Names[T->Buckets[B] - 1], Name))
-      return T->Buckets[B] - 1;
-  return -1;
-}
-
 struct Dynamic {
   const ElfW(Sym) * Symbols;
   const char *Strings;
@@ -100,7 +63,7 @@ struct Dynamic {
 };
 
 struct Search {
-  struct NameTable Names;
+  struct names Names;
   const char *const *Objects;
   size_t ObjectCount;
   struct udfrt_slot *Slots;
@@ -197,7 +160,7 @@ static void scanTable(struct Search *S, const struct dl_phdr_info *Info,
     size_t Symbol = ELF64_R_SYM(Table[I].r_info);
     if (!Symbol)
       continue;
-    long Index = lookUp(&S->Names, D->Strings + D->Symbols[Symbol].st_name);
+    long Index = namesFind(&S->Names, D->Strings + D->Symbols[Symbol].st_name);
     if (Index < 0)
       continue;
     if ((size_t)S->Found < S->Capacity) {
@@ -240,10 +203,10 @@ long udfrt_find(const char *const *symbols, size_t symbol_count,
                      .ObjectCount = object_count,
                      .Slots = slots,
                      .Capacity = capacity};
-  if (makeTable(&S.Names, symbols, symbol_count))
+  if (namesMake(&S.Names, symbols, symbol_count, symbol_count))
     return -1;
   dl_iterate_phdr(visitObject, &S);
-  free(S.Names.Buckets);
+  free(S.Names.buckets);
   return S.Found;
 }
 

@@ -1,4 +1,6 @@
 //===- udfrt.h - jump slots and call counters of a running process --------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // The native half of a session: finds the relocation slots through which
 // libtorch calls its math functions, exchanges what they point to, and offers

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_udftorch.build.bitcode import _run, bitcode_jobs
 from pytest_udftorch.build.cache import cache_folder, fill
@@ -32,9 +31,6 @@ _CUDA_FLAGS: Final = (
 )  # fmt: skip
 _NOT_CUDA: Final = frozenset(("-fPIC",))
 
-#: LLVM's intrinsics of functions of math that are no instructions of a GPU, or approximate ones.
-_NO_INSTRUCTION: Final = frozenset((*FUNCTIONS, "exp10", "powi", "sincos"))
-
 #: What the kernels of eager CUDA call instead of ``__nv_expf``: the fast path's result, whether
 #: it is not to be trusted, and the accurate path's result. A thread then computes the fast
 #: paths of its elements side by side, and has one branch for the rare others.
@@ -50,38 +46,9 @@ _OUTSIDE: Final = {
     "atanh": "__builtin_fabsf(x) > 1",
 }
 
-# Division and square root without a branch, for normal operands (and zero under the root).
-# They stand in fast paths only, whose error bounds leave room for two units in the last place.
-# The approximations start with 20 bits; one step of third order gives 60.
-_BRANCHLESS: Final = {
-    "fdiv double (\\S+), (\\S+)": "call double @__udf_divide(double \\1, double \\2)",
-    "call double @llvm.sqrt.f64\\(double (\\S+)\\)": "call double @__udf_root(double \\1)",
-}
-_BRANCHLESS_BODIES: Final = """
-declare double @llvm.nvvm.rcp.approx.ftz.d(double)
-declare double @llvm.nvvm.rsqrt.approx.d(double)
-define internal double @__udf_divide(double %a, double %b) alwaysinline {
-  %n = fneg double %b
-  %r0 = call double @llvm.nvvm.rcp.approx.ftz.d(double %b)
-  %e = call double @llvm.fma.f64(double %n, double %r0, double 1.0)
-  %s = call double @llvm.fma.f64(double %e, double %e, double %e)
-  %r = call double @llvm.fma.f64(double %r0, double %s, double %r0)
-  %q = fmul double %a, %r
-  ret double %q
-}
-define internal double @__udf_root(double %x) alwaysinline {
-  %r = call double @llvm.nvvm.rsqrt.approx.d(double %x)
-  %s = fmul double %x, %r
-  %n = fneg double %s
-  %e = call double @llvm.fma.f64(double %n, double %r, double 1.0)
-  %p = call double @llvm.fma.f64(double %e, double 0.375, double 0.5)
-  %d = fmul double %s, %e
-  %y = call double @llvm.fma.f64(double %d, double %p, double %s)
-  %zero = fcmp oeq double %x, 0.0
-  %root = select i1 %zero, double %x, double %y
-  ret double %root
-}
-"""
+#: What follows the compilation of parts. Divisions and roots are replaced in fast paths only,
+#: whose error bounds leave room for two units in the last place.
+_SPLIT_PASSES: Final = ("udf-branchless", "internalize", "globaldce", "verify")
 
 
 def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
@@ -112,6 +79,46 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
 
 def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path:
     compiler = find_compiler()
+    bitcode, replaced = _link_udfs(scratch, parts, compiler)
+    _refuse_calls_into_nowhere(compiler, bitcode)
+    mapping, out = scratch / "map.json", scratch / "libdevice.10.bc"
+    mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
+    # udf-replace forbids inlining where a later run of it has to find the function, and here is
+    # none. A call for each element would leave a thread's elements nothing to overlap with.
+    inlined = [
+        f"{option}={symbol}:{attribute}"
+        for symbol in sorted(set(replaced.values()))
+        for option, attribute in (
+            ("-force-remove-attribute", "noinline"),
+            ("-force-attribute", "alwaysinline"),
+        )
+    ]
+    whole = ",".join(f"__nv_{known.c_name('float32')}" for known in FUNCTIONS.values())
+    report = scratch / "report.jsonl"
+    try:
+        _opt(
+            compiler, ("udf-split", "udf-replace", "forceattrs", "verify"), stock, out,
+            f"-udf-split-functions={whole}", f"-udf-replace-map={mapping}",
+            f"-udf-report={report}", *inlined,
+        )  # fmt: skip
+    except SourceCompileError as error:
+        raise LibdeviceError(
+            f"The functions cannot be put into {stock}, which comes with triton: {error}\n"
+            f"It needs an LLVM that reads it; {compiler.version} is used here."
+        ) from error
+    bodies = {line["target"] for line in _read_report(report) if line["bodies"]}
+    if missing := sorted(set(replaced) - bodies):
+        raise LibdeviceError(
+            f"{stock}, which comes with triton, does not define {', '.join(missing)}: Triton "
+            "kernels would go on calling something else. Choose other functions."
+        )
+    return out
+
+
+def _link_udfs(
+    scratch: Path, parts: tuple[Part, ...], compiler: Compiler
+) -> tuple[Path, dict[str, str]]:
+    """Return the bitcode of the functions and their parts, and the targets of the map."""
     flags = (*(f for f in FLAGS if f not in _NOT_CUDA), *_CUDA_FLAGS)
     jobs: list[list[str]] = []
     replaced: dict[str, str] = {}
@@ -131,70 +138,12 @@ def _make_libdevice(scratch: Path, parts: tuple[Part, ...], stock: Path) -> Path
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         list(pool.map(_run, jobs))
         pieces = list(
-            pool.map(
-                lambda path: _split_paths(scratch, compiler, flags, path[0], path[1]),
-                paths,
-            )
+            pool.map(lambda path: _split_paths(scratch, compiler, flags, path[0], path[1]), paths)
         )
-    stubs, base = scratch / "stubs.ll", scratch / "base.bc"
-    stubs.write_text(_split_stubs(), encoding="utf-8")
-    bitcode, replaced_in = scratch / "udf.bc", scratch / "replaced.bc"
-    out = scratch / "libdevice.10.bc"
-    _run(
-        [
-            str(tool(compiler, "llvm-link")),
-            *(job[-1] for job in jobs),
-            *map(str, pieces),
-            "-o",
-            str(bitcode),
-        ]
-    )
-    mapping = scratch / "map.json"
-    mapping.write_text(json.dumps({"bitcode": str(bitcode), "targets": replaced}))
-    plugin, _ = pass_plugin()
-    report = scratch / "report.jsonl"
-    try:
-        _run([str(tool(compiler, "llvm-link")), str(stock), str(stubs), "-o", str(base)])
-        _run(
-            [
-                str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
-                "-passes=udf-replace,verify", f"-udf-replace-map={mapping}",
-                f"-udf-report={report}", str(base), "-o", str(replaced_in),
-            ]
-        )  # fmt: skip
-    except SourceCompileError as error:
-        raise LibdeviceError(
-            f"The functions cannot be put into {stock}, which comes with triton: {error}\n"
-            f"It needs an LLVM that reads it; {compiler.version} is used here."
-        ) from error
-    lines = map(json.loads, report.read_text(encoding="utf-8").splitlines())
-    bodies = {line["target"] for line in lines if line["bodies"]}
-    if missing := sorted(set(replaced) - bodies):
-        raise LibdeviceError(
-            f"{stock}, which comes with triton, does not define {', '.join(missing)}: Triton "
-            "kernels would go on calling something else. Choose other functions."
-        )
-    _refuse_calls_into_nowhere(compiler, bitcode)
-    _inline(compiler, sorted(set(replaced.values())), replaced_in, out)
-    return out
-
-
-def _split_stubs() -> str:
-    """Return the parts of every function as LLVM's text, made of libdevice's own functions."""
-    lines = []
-    for function in FUNCTIONS.values():
-        c_name = function.c_name("float32")
-        names = "xyz"[: function.arity]
-        given = ", ".join(f"float %{n}" for n in names)
-        lines.append(f"declare float @__nv_{c_name}({', '.join(['float'] * len(names))})")
-        for part, kind in SPLIT.items():
-            lines.append(f"define {kind} @__nv_udf_{c_name}_{part}({given}) {{")
-            if part == "hard":
-                lines.append("  ret i32 0")
-            else:
-                lines += [f"  %r = call float @__nv_{c_name}({given})", "  ret float %r"]
-            lines.append("}")
-    return "\n".join(lines) + "\n"
+    bitcode = scratch / "udf.bc"
+    linked = [*(job[-1] for job in jobs), *map(str, pieces)]
+    _run([str(tool(compiler, "llvm-link")), *linked, "-o", str(bitcode)])
+    return bitcode, replaced
 
 
 def _split_paths(
@@ -221,76 +170,55 @@ def _split_paths(
         f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n",
         encoding="utf-8",
     )
-    text, changed = source.with_suffix(".ll"), scratch / f"split-{c_name}-branchless.ll"
-    out = source.with_suffix(".bc")
+    compiled, out = source.with_suffix(".bc"), scratch / f"split-{c_name}-parts.bc"
     _run(
         [
-            str(compiler.path), *flags, *(f"-I{d}" for d in folders), "-S", "-emit-llvm",
-            str(source), "-o", str(text),
+            str(compiler.path), *flags, *(f"-I{d}" for d in folders), "-emit-llvm", "-c",
+            str(source), "-o", str(compiled),
         ]
     )  # fmt: skip
-    fast = {exported["value"], exported["hard"]}
-    changed.write_text(_branchless(text.read_text(encoding="utf-8"), fast))
-    _run(
-        [
-            str(tool(compiler, "opt")), "-passes=internalize,always-inline,globaldce,verify",
-            f"-internalize-public-api-list={','.join(exported.values())}", str(changed),
-            "-o", str(out),
-        ]
+    _opt(
+        compiler, _SPLIT_PASSES, compiled, out,
+        f"-udf-branchless-functions={exported['value']},{exported['hard']}",
+        f"-internalize-public-api-list={','.join(exported.values())}",
     )  # fmt: skip
     return out
 
 
-def _branchless(text: str, functions: set[str]) -> str:
-    """Return LLVM's text with the double divisions and roots of some functions replaced."""
-    lines, inside, found = [], False, False
-    for line in text.splitlines():
-        if line.startswith("define "):
-            match = re.search(r"@(\w+)\(", line)
-            inside = match is not None and match[1] in functions
-        if inside:
-            for operation, call in _BRANCHLESS.items():
-                line, count = re.subn(operation, call, line)
-                found |= count > 0
-        lines.append(line)
-    if found:
-        lines.append(_BRANCHLESS_BODIES)
-        if not any(line.startswith("declare double @llvm.fma.f64") for line in lines):
-            lines.append("declare double @llvm.fma.f64(double, double, double)")
-    return "\n".join(lines) + "\n"
+def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
+    report = bitcode.with_suffix(".jsonl")
+    try:
+        _opt(compiler, ("udf-gpu-calls",), bitcode, None, f"-udf-report={report}")
+    except SourceCompileError as error:
+        missing = [name for line in _read_report(report) for name in line["missing"]]
+        if not missing:
+            raise
+        raise LibdeviceError(
+            f"A UDF calls {', '.join(missing)}, which a GPU does not have. Write it without the "
+            "C library, or leave the function out of sessions that use Triton."
+        ) from error
 
 
-def _inline(compiler: Compiler, symbols: list[str], libdevice: Path, out: Path) -> None:
-    """Have the functions inlined into kernels.
+def _opt(
+    compiler: Compiler, passes: Iterable[str], source: Path, out: Path | None, *options: str
+) -> None:
+    """Run passes of LLVM and of the plugin over bitcode.
 
-    A call for each element leaves a thread's elements nothing to overlap with. The pass
-    forbids it where a later run of it has to find the function, and here is none.
+    Raises:
+        SourceCompileError: a pass reports an error.
     """
-    options = [
-        f"{option}={symbol}:{attribute}"
-        for symbol in symbols
-        for option, attribute in (
-            ("-force-remove-attribute", "noinline"),
-            ("-force-attribute", "alwaysinline"),
-        )
-    ]
+    plugin, _ = pass_plugin()
+    end = ["-disable-output"] if out is None else ["-o", str(out)]
     _run(
         [
-            str(tool(compiler, "opt")), "-passes=forceattrs,verify", *options, str(libdevice),
-            "-o", str(out),
+            str(tool(compiler, "opt")), f"-load-pass-plugin={plugin}",
+            f"-passes={','.join(passes)}", *options, str(source), *end,
         ]
     )  # fmt: skip
 
 
-def _refuse_calls_into_nowhere(compiler: Compiler, bitcode: Path) -> None:
-    listing = _run([str(tool(compiler, "llvm-nm")), "--undefined-only", str(bitcode)])
-    names = [line.split()[-1] for line in listing.splitlines() if line.strip()]
-    # An intrinsic of a function of math ends the process in LLVM's code generator for a GPU.
-    text = _run([str(tool(compiler, "opt")), "-S", "-passes=verify", str(bitcode), "-o", "-"])
-    called = set(re.findall(r" call [^@\n]*@llvm\.(\w+)\.", text))
-    found = {n for n in names if not n.startswith("llvm.")} | (called & _NO_INSTRUCTION)
-    if names := sorted(found):
-        raise LibdeviceError(
-            f"A UDF calls {', '.join(names)}, which a GPU does not have. Write it without the C "
-            "library, or leave the function out of sessions that use Triton."
-        )
+def _read_report(path: Path) -> list[dict[str, Any]]:
+    """Return the lines that passes wrote (``-udf-report``); none if nothing was done."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

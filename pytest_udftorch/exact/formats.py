@@ -19,7 +19,7 @@ Encodings: TypeAlias = npt.NDArray[np.unsignedinteger[Any]]
 
 
 class UnsupportedDtypeError(UdfError):
-    """An array whose dtype is no binary floating-point format of this module."""
+    """An array's dtype is not a binary floating-point format of this module."""
 
 
 class MismatchError(UdfError):
@@ -119,7 +119,7 @@ def encodings(values: object) -> tuple[Encodings, Format]:
 
 def _unsupported(name: str) -> UnsupportedDtypeError:
     return UnsupportedDtypeError(
-        f"dtype {name} is no floating-point format that ULPs are defined for here. "
+        f"dtype {name} is not a floating-point format with ULPs defined here. "
         f"Convert to one of {', '.join(FORMATS)}."
     )
 
@@ -150,7 +150,7 @@ def encode(values: npt.ArrayLike, fmt: Format) -> Encodings:
             out = exact.astype(fmt.name).view(fmt.dtype)
     nan = np.isnan(exact)
     if not np.array_equal(decode(out, fmt)[~nan], exact[~nan]):
-        raise MismatchError(f"A value to encode is no {fmt.name} number; round it first.")
+        raise MismatchError(f"A value to encode is not a {fmt.name} number; round it first.")
     return np.where(nan, fmt.dtype.type(fmt.nan), out)
 
 

@@ -10,7 +10,7 @@ Two oracles that share no code decide what the correctly rounded result is:
 ``mpmath``
     Ziv's strategy on mpmath; see ``ziv``.
 
-Rounding the reference to double first would decide some inputs wrongly: the tests hold one.
+Rounding the reference to double first would decide some inputs wrongly; the tests hold one.
 
 Arrays may be torch tensors (any device) or NumPy arrays; torch is never imported here.
 gmpy2 and mpmath are imported on first use.
@@ -86,7 +86,7 @@ def _pair(a: object, b: object, what: str) -> tuple[Encodings, Encodings, Format
 
 
 def ulp_distance(a: object, b: object) -> npt.NDArray[np.uint64]:
-    """Count the steps from number to next number that lead from ``a`` to ``b``.
+    """Count the steps, from each number to the next, that lead from ``a`` to ``b``.
 
     The distance of encodings, elementwise: +0 and -0 are 0 apart, the largest finite
     number and infinity are 1 apart, two NaNs are 0 apart.
@@ -96,11 +96,11 @@ def ulp_distance(a: object, b: object) -> npt.NDArray[np.uint64]:
         b: the same dtype and shape.
 
     Returns:
-        uint64 array of that shape; 2**64 - 1 where just one of the two is a NaN.
+        uint64 array of that shape; 2**64 - 1 where exactly one of the two is a NaN.
 
     Raises:
         MismatchError: different dtypes or shapes.
-        UnsupportedDtypeError: no floating-point dtype.
+        UnsupportedDtypeError: the dtype is not a floating-point format.
     """
     first, second, fmt = _pair(a, b, "ulp_distance")
     return _distance(first, second, fmt)
@@ -210,11 +210,11 @@ def ulp_error(got: object, inputs: object, *, function: str) -> npt.NDArray[np.f
 
     The exact value is MPFR's with ``GUARD_BITS`` bits more than the format; it is never
     rounded to the format first, so a correctly rounded result has an error of at most 0.5.
-    An infinite result counts as 2**max_exponent. Where just one of got and exact is a NaN,
-    or the exact value is an infinity that got misses, the error is infinite.
+    An infinite result counts as 2**max_exponent. The error is infinite where exactly one of
+    ``got`` and the exact value is a NaN, and where ``got`` misses an exact infinity.
 
     Raises:
-        the same errors as ``correctly_rounded``.
+        The errors of ``correctly_rounded``.
     """
     flat, fmt = _arguments(inputs, function)
     outputs, out_fmt = encodings(got)
@@ -277,7 +277,7 @@ def _evaluate(
     flat, fmt = _arguments(inputs, function)
     if flat[0].size == 0:
         raise NothingToCheckError(
-            f"{function}: the inputs are empty, so the check could not fail. Give some."
+            f"{function}: the inputs are empty, so the check could not fail. Give at least one."
         )
     result = fn_or_outputs
     if callable(fn_or_outputs):
@@ -325,7 +325,7 @@ def assert_correctly_rounded(
 ) -> None:
     """Assert that every result is the true value rounded to nearest even.
 
-    Encodings are compared, so the sign of a zero counts; any NaN will do for a NaN.
+    Compares encodings, so the sign of a zero counts; any NaN equals any other NaN.
 
     Args:
         fn_or_outputs: what to check: results in the inputs' shape and dtype, or a callable
@@ -372,11 +372,11 @@ def assert_ulp(
     """Assert that no result is farther than ``max_ulp`` ULP from the true value.
 
     The error is fractional and measured against the exact value (see ``ulp_error``), so
-    0.5 asks for a nearest number, though not for the even one of two.
+    0.5 asks for a nearest number, but accepts either number of a tie.
 
     Raises:
         AssertionError: shows how many are beyond the bound and the worst one in hex.
-        NothingToCheckError: no inputs, or a bound that is no positive number.
+        NothingToCheckError: no inputs, or a bound that is not a positive number.
         The errors of ``correctly_rounded``.
     """
     if not max_ulp > 0:

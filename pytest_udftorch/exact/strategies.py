@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 Kind = Literal["encodings", "binades", "structured", "thresholds", "pi"]
 
 FLOAT32: Final = FORMATS["float32"]
-#: Encodings on either side of a threshold or a near-multiple that are worth a test.
+#: How many encodings on either side of a threshold or a near-multiple are worth a test.
 NEIGHBOURS: Final = 32
 
 _HARD_LINE = re.compile(r"(?:0[xX])?([0-9a-fA-F]{1,8})")
 
 
 class HardCasesError(UdfError):
-    """A file of hard-to-round cases that cannot be read."""
+    """A file of hard-to-round cases cannot be read."""
 
 
 def read_hard_cases(path: Path, arity: int = 1) -> npt.NDArray[np.uint32]:
@@ -53,7 +53,7 @@ def read_hard_cases(path: Path, arity: int = 1) -> npt.NDArray[np.uint32]:
         uint32 array, of shape (cases,) for one argument and (cases, arity) for more.
 
     Raises:
-        HardCasesError: no such file, a line that is no encoding, or no case at all.
+        HardCasesError: there is no such file, a line is not an encoding, or there is no case.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -117,10 +117,10 @@ def _next_change(function: str, low: int, high: int) -> int:
 def thresholds(function: str) -> tuple[int, ...]:
     """Return the float32 encodings before which the result changes its kind.
 
-    Found, not listed: the kind of the correctly rounded result (NaN, infinite, zero,
-    subnormal, +-1, equal to the input, other, with its sign) is compared between the
-    starts of neighbouring binades, and a change is located by bisection. Among them are
-    the overflow and underflow thresholds of exp and the ends of the domain of log.
+    The function finds them: it compares the kind of the correctly rounded result (NaN,
+    infinite, zero, subnormal, +-1, equal to the input, other, with its sign) between the
+    starts of neighbouring binades, and locates each change by bisection. Among them are the
+    overflow and underflow thresholds of exp and the ends of the domain of log.
     """
     step = FLOAT32.min_normal
     ends = FLOAT32.infinity
@@ -266,7 +266,7 @@ def _to_float32(encoding: int) -> np.float32:
 
 
 def by_encoding() -> SearchStrategy[np.float32]:
-    """Every float32 alike: zeros, subnormals, infinities, NaNs with payloads included."""
+    """All float32 encodings alike, with zeros, subnormals, infinities and NaNs with payloads."""
     from hypothesis import strategies as st
 
     return st.integers(0, 2**32 - 1).map(_to_float32)
@@ -312,7 +312,7 @@ def structured() -> SearchStrategy[np.float32]:
 
 
 def float32_inputs(function: str, hard: Path | None = None) -> SearchStrategy[np.float32]:
-    """All of the above that make sense for ``function``, as one strategy."""
+    """All strategies of this module that suit ``function``, as one."""
     from hypothesis import strategies as st
 
     parts: list[SearchStrategy[Any]] = [by_encoding(), near_thresholds(function), structured()]

@@ -100,7 +100,7 @@ _ONE_AT_ZERO: Final = frozenset(("exp", "exp2", "cos", "cosh", "erfc"))
 
 
 def _special(function: str, args: tuple[float, ...]) -> float | None:
-    """Return results that are exact by ISO C, annex F; None where one must compute."""
+    """Return the result if ISO C, annex F, makes it exact; None if it must be computed."""
     if function == "pow":
         return _special_pow(*args)
     if function == "hypot":
@@ -159,7 +159,7 @@ def _special_pow(x: float, y: float) -> float | None:
 
 
 def _mp_value(function: str, args: tuple[float, ...], ctx: Any) -> Any:
-    """Evaluate at ``ctx.prec``; the arguments are those that ``_special`` leaves over."""
+    """Evaluate at ``ctx.prec``, for arguments without a special value."""
     if function == "atan" and np.isinf(args[0]):
         return ctx.sign(args[0]) * ctx.pi / 2
     if function == "atan2":

@@ -107,7 +107,7 @@ class UdfOperator:
         dispatch_keys: torch's names of the backends (``CPU``).
         dtypes: torch's names; calls with a tensor of another go to the stock kernel. Empty
             for all.
-        call: the function itself where it was given as an object; then there is no path.
+        call: the function, if it was given as an object; there is no path then.
     """
 
     name: str
@@ -120,7 +120,7 @@ class UdfOperator:
 
 
 def check_names(names: object) -> None:
-    """Refuse what is no sequence of names of functions.
+    """Raise an error unless ``names`` is a sequence of names of functions.
 
     Raises:
         UnknownFunctionError: a string, no sequence, or something else than strings in it.
@@ -131,7 +131,7 @@ def check_names(names: object) -> None:
         )
     if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
         raise UnknownFunctionError(
-            f"functions={names!r} is no sequence of names. Give torch's names: "
+            f"functions={names!r} is not a sequence of names. Give torch's names: "
             'functions=("exp", "log").'
         )
 
@@ -210,20 +210,20 @@ def is_operator(name: str) -> bool:
 
 
 def described_operator(udf: UdfOperator) -> UdfOperator:
-    """Check a UDF at operator level as far as it can be without torch.
+    """Check a UDF at operator level as far as possible without torch.
 
     Returns:
         It, with the name that torch's dispatcher gives the operator.
 
     Raises:
-        LibraryFormatError: the operator cannot be called so, there is no such dtype, or the
-            dispatch keys are no names, or one is there twice.
+        LibraryFormatError: the operator's name is malformed, there is no such dtype, or the
+            dispatch keys are not names, or one of them occurs twice.
     """
     where = f'operators."{udf.name}"'
     if not _OPERATOR_NAME.fullmatch(udf.name):
         raise LibraryFormatError(
-            f"[{where}] is no name of an operator. Write namespace, name and overload in quotes, "
-            'as torch does: [operators."aten::log.out"].'
+            f"[{where}] is not the name of an operator. Write namespace, name and overload in "
+            'quotes, as torch does: [operators."aten::log.out"].'
         )
     keys = udf.dispatch_keys
     if not keys or len(set(keys)) < len(keys) or not all(isinstance(k, str) and k for k in keys):
@@ -298,7 +298,7 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
 
     Raises:
         UnknownLibraryError: no such name or folder.
-        LibraryFormatError: the folder is no valid library.
+        LibraryFormatError: the folder is not a valid library.
     """
     if isinstance(which, UdfLibrary):
         return which
@@ -335,7 +335,7 @@ def load_library(folder: Path) -> UdfLibrary:
         state = path.stat()
     except FileNotFoundError:
         raise LibraryFormatError(
-            f"The folder {path.parent} holds no {DESCRIPTION_FILE}, so it is no UDF library. "
+            f"The folder {path.parent} holds no {DESCRIPTION_FILE}, so it is not a UDF library. "
             "CONTRIBUTING, 'How to add a UDF', shows a minimal one."
         ) from None
     return _read(path, (state.st_mtime_ns, state.st_size, state.st_ino))
@@ -479,7 +479,7 @@ class _Reader:
             # Several for one operator, at different dispatch keys, are an array of tables.
             tables = value if isinstance(value, list) else [value]
             if not tables or not all(isinstance(keys, dict) for keys in tables):
-                raise self.fail(f"[{where}] is no table.")
+                raise self.fail(f"[{where}] is not a table.")
             found = tuple(self.operator(written, where, keys) for keys in tables)
             every = [key for udf in found for key in udf.dispatch_keys]
             if len(set(every)) < len(every):

@@ -3,8 +3,8 @@
 
 Read off the relocations of the ``libtorch_cpu.so`` in the registry's x86-64 wheels and
 from ``ATen/cpu/vec`` and ``ATen/cpu/vml.h`` in the wheel's headers: GNU libm for scalars,
-SLEEF for vectors, MKL VML for arrays. A symbol that a given libtorch does not call is no
-error as long as another one of the same function is there.
+SLEEF for vectors, MKL VML for arrays. A libtorch need not call every symbol, as
+long as it calls another one of the same function.
 """
 
 from __future__ import annotations

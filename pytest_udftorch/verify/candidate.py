@@ -1,8 +1,8 @@
-"""The functions that can be verified: a UDF library's forms, and those PyTorch ships with.
+"""The functions that can be verified: the forms of UDF libraries, and those in PyTorch's wheel.
 
 ``vml``, ``sleef``, ``sleef-u35`` and ``libm`` stand for the functions libtorch calls by
-symbol; ``std`` for torch's own operators as they come. Anything else is a UDF library, by
-name or by path; its 16-bit types are reached through torch's operators in a session.
+symbol; ``std`` for torch's stock operators. Anything else names a UDF library or its path;
+its 16-bit types are verified through torch's operators in a session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytest_udftorch.library.description import UdfFunction, UdfLibrary, find_li
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.verify.reference.checker import compile_shared, included_files
 
-#: Names that stand for what PyTorch ships with, and the forms each has.
+#: Names of the stock functions in PyTorch's wheel, and the forms that each has.
 STOCK: Final = {
     "vml": ("array",),
     "sleef": ("v8", "v16"),
@@ -67,7 +67,7 @@ class Candidate:
         compiler: first line of the compiler's version.
         claim: the author's words.
         max_ulp: the author's bound in ULP, or None if nothing is claimed.
-        path: the shared library on this machine; no part of a certificate.
+        path: the shared library on this machine; certificates do not hold it.
         hard_counter: shared library that counts hard-to-round inputs, or None.
     """
 
@@ -111,9 +111,9 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 def source_sha256(library: UdfLibrary, function: str) -> str:
     """Return the SHA-256 over what a function is compiled from.
 
-    That is its C source and the library's headers which it includes, without comments and
-    with white space collapsed, and the names of its entry points. A certificate stays valid
-    while this stays the same.
+    These are its C source and the headers of the library that it includes, without comments
+    and with white space collapsed, and the names of its entry points. A certificate is valid
+    as long as this digest stays the same.
 
     Raises:
         ReferenceMissingError, ReferenceBuildError: see ``included_files``.
@@ -155,7 +155,7 @@ def find_candidate(
         form: by default ``array``, the widest vector for SLEEF, ``scalar`` for libm,
             ``operator`` for ``std`` and for 16-bit dtypes.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; the best of this CPU by default.
-        count_hard: also compile a counter of the inputs that a fast path is not certain of.
+        count_hard: also compile a counter of the inputs that need the accurate path.
 
     Raises:
         UnknownFunctionError: no such function, or the library does not have it.
@@ -222,7 +222,7 @@ def _udf(
 
 
 def _hard_counter(build: Build, function: UdfFunction) -> Path | None:
-    """Compile a loop that counts the inputs for which the fast path says "hard"."""
+    """Compile a loop that counts the inputs for which the fast path reports "hard"."""
     if function.fast is None:
         return None
     two = FUNCTIONS[function.name].arity == 2

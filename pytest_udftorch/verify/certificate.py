@@ -1,4 +1,4 @@
-"""Certificates: what one function did on all its inputs, in a file that can be checked.
+"""Certificates: the results of one function on all its inputs, in a file that can be checked.
 
 A certificate is JSON. It holds one run per form, CPU level and denormal mode of the same
 sources, and the SHA-256 of its own canonical text (sorted keys, no spaces, ASCII), so that
@@ -20,21 +20,38 @@ largest error is computed again with GMP's MPFR.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
-FORMAT: Final = "udftorch-certificate/1"
-DIGEST_METHOD: Final = (
-    "SHA-256 over the concatenated raw SHA-256 digests of the chunks, in order; a chunk is "
-    "2**chunk_bits outputs in order of the inputs, little-endian encodings, NaNs canonical"
+#: Keys of a certificate's subject.
+SUBJECT: Final = (
+    "function",
+    "dtype",
+    "library",
+    "version",
+    "claim",
+    "max_ulp",
+    "source_sha256",
 )
+#: Keys of a run's identity.
+IDENTITY: Final = (
+    "cpu_level",
+    "form",
+    "symbol",
+    "flush",
+    "garbage",
+    "build_id",
+    "library_sha256",
+    "compiler",
+    "reference",
+)
+#: Keys of a run's identity that tell the runs of a certificate apart.
+RUN_KEY: Final = ("cpu_level", "form", "symbol", "flush", "garbage")
 
 
 class CertificateError(UdfError):
@@ -42,15 +59,19 @@ class CertificateError(UdfError):
 
 
 class CertificateTruncatedError(CertificateError):
-    """The file ends too early or is no JSON."""
+    """The file ends too early or is not JSON."""
 
 
 class CertificateEditedError(CertificateError):
-    """The file's contents do not fit the digests it carries."""
+    """The file's contents contradict the digests in it."""
 
 
 class CertificateMismatchError(CertificateError):
-    """Certificates of different functions, sources or builds cannot become one."""
+    """Certificates of different functions, sources or builds cannot be merged."""
+
+
+class CertificateCompleteError(CertificateError):
+    """Part of the inputs would replace a complete certificate."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +110,20 @@ class Tally:
     """Counts over a set of inputs; tallies of disjoint sets can be added.
 
     Attributes:
-        inputs: how many were run.
+        inputs: number of inputs that were run.
         wrong: results that are not the correctly rounded one.
         reference_wrong: the same for the reference, where MPFR was asked.
         disagreements: candidate against reference.
         arbitrated: inputs that MPFR decided.
-        flushed: not judged, because the input or the result is subnormal and denormals are
-            flushed in this run.
-        hard: inputs whose fast path was not certain, or None if that is not known.
+        flushed: inputs not judged, because the input or the result is subnormal and the run
+            flushes denormals.
+        hard: inputs whose fast path was not certain; None if not counted.
         histogram: bin -> results, bins as in reference.h.
         examples: the first wrong results by input.
         worst_ulp: largest error measured, in ULP.
         worst_index: number of its input.
         worst_got: encoding of its result.
-        incomparable_index: input of a result that no error can be given for, or None.
+        incomparable_index: input of a result that has no error, or None.
     """
 
     inputs: int = 0
@@ -170,7 +191,7 @@ class Tally:
 
 
 def ulp_text(error: float) -> str:
-    """Return an error for the reader; just below one half it is said how far below."""
+    """Return an error in ULP as text; below one half, the text says how far below."""
     text = f"{error:.6g}"
     if text == "0.5" and error < 0.5:
         return f"0.5 - 2^{math.log2(0.5 - error):.1f}"
@@ -188,7 +209,7 @@ def bin_edges(number: int) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """What came of one chunk.
+    """The result of one chunk.
 
     Attributes:
         index: of the chunk.
@@ -208,7 +229,7 @@ class Run:
     """One form of a function over (part of) its inputs.
 
     Attributes:
-        identity: facts that runs must share to be merged; see ``Candidate`` and ``Plan``.
+        identity: facts that runs must share to be merged; see ``Candidate`` and ``Schedule``.
         chunks: chunk index -> (digest, normal digest).
         total_chunks: how many the domain has.
         tally: the counts over all chunks present.
@@ -235,7 +256,7 @@ class Run:
     @property
     def key(self) -> tuple[Any, ...]:
         """What tells the runs of a certificate apart."""
-        return tuple(self.identity[k] for k in ("cpu_level", "form", "symbol", "flush", "garbage"))
+        return tuple(self.identity[k] for k in RUN_KEY)
 
     def digest(self) -> str | None:
         """Return the digest over all outputs in hex; None while chunks are missing."""
@@ -304,302 +325,3 @@ class Certificate:
                     f"the claim is {bound:g}."
                 )
         return found
-
-
-# Files -------------------------------------------------------------------------------
-
-
-def canonical_json(data: Any) -> bytes:
-    """Return the one text of plain data that digests are taken over."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _run_json(run: Run, runs: Sequence[Run], bits: int) -> dict[str, Any]:
-    digests = {i: c[0] for i, c in run.chunks.items()}
-    normals = {i: c[1] for i, c in run.chunks.items()}
-    tally = run.tally.as_json(bits)
-    histogram = tally.pop("histogram")
-    tally["incomparable"] = histogram.pop(str(BINS - 1), 0)
-    tally["histogram_ulp"] = [
-        [*cast(tuple[float, float], bin_edges(int(b))), n] for b, n in histogram.items()
-    ]
-    hard = run.tally.hard
-    return {
-        **run.identity,
-        "complete": run.complete,
-        "total_chunks": run.total_chunks,
-        "digest": run.digest(),
-        "normal_digest": run.normal_digest(),
-        "chunk_digests": _shared(digests, 0, run, runs),
-        "normal_chunk_digests": _shared(normals, 1, run, runs),
-        **tally,
-        "hard_share": hard / run.tally.inputs if hard is not None and run.tally.inputs else None,
-        "largest_error": run.largest,
-        "date": run.date,
-        "seconds": run.seconds,
-        "machine": run.machine,
-    }
-
-
-def _shared(digests: Mapping[int, str], which: int, run: Run, runs: Sequence[Run]) -> Any:
-    """Return the digests, or the number of an earlier run that has the same ones."""
-    for number, earlier in enumerate(runs):
-        if earlier is run:
-            break
-        if {i: c[which] for i, c in earlier.chunks.items()} == digests:
-            return {"same_as_run": number}
-    return {str(i): digests[i] for i in sorted(digests)}
-
-
-def as_json(certificate: Certificate) -> dict[str, Any]:
-    """Return a certificate as plain data, with its digest."""
-    bits = 32 if certificate.subject["dtype"] == "float32" else 16
-    data: dict[str, Any] = {
-        "format": FORMAT,
-        "digest_method": DIGEST_METHOD,
-        **certificate.subject,
-        "domain": dict(certificate.domain),
-        "runs": [_run_json(r, certificate.runs, bits) for r in certificate.runs],
-    }
-    data["sha256"] = hashlib.sha256(canonical_json(data)).hexdigest()
-    return data
-
-
-def save(certificate: Certificate, path: Path) -> None:
-    """Write a certificate; the file appears whole or not at all.
-
-    Raises:
-        CertificateError: the folder cannot be written.
-    """
-    scratch = path.with_name(f".{path.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(as_json(certificate), indent=1) + "\n", encoding="utf-8")
-        scratch.replace(path)
-    except OSError as error:
-        raise CertificateError(
-            f"Cannot write the certificate {path}: {error}. Choose another folder with --out."
-        ) from error
-
-
-def load(path: Path) -> Certificate:
-    """Read a certificate and check everything it says about itself.
-
-    Raises:
-        CertificateError: no such file, or another format.
-        CertificateTruncatedError: no whole JSON document.
-        CertificateEditedError: its text or its digests do not fit.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CertificateError(f"Cannot read the certificate {path}: {error}.") from error
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise CertificateTruncatedError(
-            f"{path} is no whole certificate: {error}. It was truncated or is another file. "
-            "Run udftorch verify again."
-        ) from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise CertificateError(
-            f"{path} is no certificate of the format {FORMAT}. Run udftorch verify to make one."
-        )
-    stated = data.pop("sha256", None)
-    if hashlib.sha256(canonical_json(data)).hexdigest() != stated:
-        raise _edited(path, "its text does not have the SHA-256 that it states")
-    try:
-        certificate = _from_json(data)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise _edited(path, f"it lacks or garbles {error}") from error
-    for number, (run, raw) in enumerate(zip(certificate.runs, data["runs"], strict=True)):
-        if (run.digest(), run.normal_digest()) != (raw["digest"], raw["normal_digest"]):
-            raise _edited(path, f"the chunks of run {number} do not give its digest")
-        judged = sum(run.tally.histogram.values()) + run.tally.flushed
-        if judged != run.tally.inputs:
-            raise _edited(path, f"the histogram of run {number} does not count all inputs")
-    return certificate
-
-
-def _edited(path: Path, why: str) -> CertificateEditedError:
-    return CertificateEditedError(
-        f"{path} was changed after it was written: {why}. Run udftorch verify again."
-    )
-
-
-_SUBJECT: Final = (
-    "function",
-    "dtype",
-    "library",
-    "version",
-    "claim",
-    "max_ulp",
-    "source_sha256",
-)
-IDENTITY: Final = (
-    "cpu_level",
-    "form",
-    "symbol",
-    "flush",
-    "garbage",
-    "build_id",
-    "library_sha256",
-    "compiler",
-    "reference",
-)
-
-
-def _from_json(data: Mapping[str, Any]) -> Certificate:
-    runs: list[Run] = []
-    for raw in data["runs"]:
-        digests = _unshared(raw["chunk_digests"], 0, runs)
-        normals = _unshared(raw["normal_chunk_digests"], 1, runs)
-        histogram = {_bin_from(low): n for low, _, n in raw["histogram_ulp"]}
-        if raw["incomparable"]:
-            histogram[BINS - 1] = raw["incomparable"]
-        tally = Tally.from_json(
-            {k: raw[k] for k in Tally.__dataclass_fields__ if k != "histogram"}
-            | {"histogram": histogram}
-        )
-        runs.append(
-            Run(
-                identity={k: raw[k] for k in IDENTITY},
-                chunks={i: (digests[i], normals[i]) for i in digests},
-                total_chunks=raw["total_chunks"],
-                tally=tally,
-                largest=raw["largest_error"],
-                date=raw["date"],
-                seconds=raw["seconds"],
-                machine=raw["machine"],
-            )
-        )
-    return Certificate({k: data[k] for k in _SUBJECT}, data["domain"], tuple(runs))
-
-
-def _bin_from(low: float) -> int:
-    return int(low * FINE_BINS) if low < 1 else FINE_BINS + int(math.log2(low))
-
-
-def _unshared(stored: Mapping[str, Any], which: int, runs: Sequence[Run]) -> dict[int, str]:
-    if "same_as_run" in stored:
-        return {i: c[which] for i, c in runs[stored["same_as_run"]].chunks.items()}
-    return {int(i): str(d) for i, d in stored.items()}
-
-
-# Merging -----------------------------------------------------------------------------
-
-
-def merge(certificates: Iterable[Certificate]) -> Certificate:
-    """Make one certificate of several, of other forms or of other parts of the inputs.
-
-    Raises:
-        CertificateMismatchError: another function, library, version, claim, sources or
-            domain; the same form from another build or judged by another reference; or a
-            chunk that two of them have with different outputs.
-    """
-    given = list(certificates)
-    if not given:
-        raise CertificateMismatchError("There is no certificate to merge.")
-    first = given[0]
-    runs: list[Run] = list(first.runs)
-    for other in given[1:]:
-        for key in _SUBJECT:
-            if first.subject[key] != other.subject[key]:
-                raise CertificateMismatchError(
-                    f"Certificates of different {'builds' if key == 'source_sha256' else key}s "
-                    f"cannot be merged: {key} is {first.subject[key]!r} in the first and "
-                    f"{other.subject[key]!r} in another. Verify one of them again."
-                )
-        if first.domain != other.domain:
-            raise CertificateMismatchError(
-                f"The certificates of {first.name} are over different inputs: {first.domain} "
-                f"and {other.domain}."
-            )
-        for run in other.runs:
-            for number, mine in enumerate(runs):
-                if mine.key == run.key:
-                    runs[number] = _merge_runs(mine, run, first.name)
-                    break
-            else:
-                runs.append(run)
-    return replace(first, runs=in_order(runs))
-
-
-def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Return the runs, those first whose outputs are the function's: nothing is flushed."""
-    return tuple(sorted(runs, key=lambda run: bool(run.identity["flush"])))
-
-
-def _merge_runs(a: Run, b: Run, name: str) -> Run:
-    for key in IDENTITY:
-        if a.identity[key] != b.identity[key]:
-            raise CertificateMismatchError(
-                f"Certificates of different builds cannot be merged: for the {a.identity['form']} "
-                f"form of {name}, {key} is {a.identity[key]!r} in one and {b.identity[key]!r} in "
-                "the other. Verify the missing chunks with one build."
-            )
-    both = sorted(a.chunks.keys() & b.chunks.keys())
-    if both:
-        differ = [i for i in both if a.chunks[i] != b.chunks[i]]
-        if differ:
-            raise CertificateMismatchError(
-                f"Chunk {differ[0]} of {name} has different outputs in two certificates of the "
-                "same build: the function does not give the same bits everywhere."
-            )
-        if len(both) == len(a.chunks) == len(b.chunks):
-            return b if b.date >= a.date else a
-        raise CertificateMismatchError(
-            f"Chunks {both[0]} to {both[-1]} of {name} are in both certificates, so their counts "
-            "would be added twice. Merge certificates of separate chunks."
-        )
-    worst = a.largest
-    if a.largest is None or (b.largest is not None and b.largest["ulp"] > a.largest["ulp"]):
-        worst = b.largest
-    parts = (a, b) if min(a.chunks) < min(b.chunks) else (b, a)
-    return replace(
-        a,
-        chunks={**a.chunks, **b.chunks},
-        tally=parts[0].tally + parts[1].tally,
-        largest=worst,
-        date=max(a.date, b.date),
-        seconds=a.seconds + b.seconds,
-    )
-
-
-# Comparing ---------------------------------------------------------------------------
-
-
-def comparison_table(certificates: Iterable[Certificate]) -> str:
-    """Return a Markdown table: function x library, number wrong, largest error, where.
-
-    One line per run; the lines of a function stand together.
-    """
-    rows = []
-    for certificate in certificates:
-        subject = certificate.subject
-        for run in certificate.runs:
-            tally, largest = run.tally, run.largest
-            mode = ", denormals flushed" if run.identity["flush"] else ""
-            rows.append(
-                (
-                    subject["function"],
-                    subject["dtype"],
-                    f"{subject['library']} {subject['version']}",
-                    f"{run.identity['form']}, {run.identity['cpu_level']}{mode}",
-                    f"{tally.wrong:,}" + ("" if run.complete else " (incomplete)"),
-                    f"{tally.inputs:,}",
-                    _error_cell(tally, largest),
-                    ", ".join(largest["inputs"]) if largest else "",
-                )
-            )
-    header = (
-        "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
-    )  # fmt: skip
-    lines = [header, ("---",) * len(header), *sorted(rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _error_cell(tally: Tally, largest: Mapping[str, Any] | None) -> str:
-    incomparable = tally.histogram.get(BINS - 1, 0)
-    error = ulp_text(largest["ulp"]) if largest else "0"
-    return f"{error}; {incomparable:,} NaN or infinite" if incomparable else error

@@ -1,9 +1,9 @@
 """An append-only record of finished chunks, which survives the end of the process.
 
-Each line is the start of a SHA-256 over its payload, a space, and the payload as JSON. It is
-flushed to the disk before a chunk counts as finished. The first line names the run; a run
-is resumed only under the same name. A last line without its end was being written when the
-process died: it is cut off. Any other line that does not fit its hash is an error.
+Each line holds the start of a SHA-256 over its payload, a space, and the payload as JSON. It is
+flushed to the disk before a chunk counts as finished. The first line names the run; only a
+run of the same name may resume it. A last line without its end was being written when the
+process died, and is cut off. Any other line that contradicts its hash is an error.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from types import TracebackType
 from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.certificate import ChunkResult, Tally, canonical_json
+from pytest_udftorch.verify.certificate import ChunkResult, Tally
+from pytest_udftorch.verify.certificate_file import canonical_json
 
 _HASH_DIGITS: Final = 16
 
 
-class JournalError(UdfError):
+class ChunkJournalError(UdfError):
     """A journal cannot be read or written, or is damaged."""
 
 
 class UnfinishedRunError(UdfError):
-    """A journal of an earlier run is there and nobody said what to do with it."""
+    """An earlier run left a journal, and the caller did not say whether to resume it."""
 
 
 class OtherRunError(UdfError):
@@ -52,13 +53,13 @@ class Journal:
 
     Args:
         path: of the file.
-        name: what identifies the run; a resumed one must have the same.
+        name: identifies the run; a resumed run must have the same.
         resume: continue an earlier run instead of refusing to.
 
     Raises:
         UnfinishedRunError: the file exists and ``resume`` is false.
         OtherRunError: the file is of another run.
-        JournalError: it is damaged or cannot be written.
+        ChunkJournalError: it is damaged or cannot be written.
     """
 
     def __init__(self, path: Path, name: Mapping[str, Any], *, resume: bool) -> None:
@@ -73,7 +74,7 @@ class Journal:
             if self._file.tell() == 0:
                 self._append({"run": dict(name)})
         except OSError as error:
-            raise JournalError(
+            raise ChunkJournalError(
                 f"Cannot use the journal {path}: {error}. Choose another folder with --out."
             ) from error
 
@@ -84,7 +85,7 @@ class Journal:
         payloads = [_payload(line) for line in lines]
         for number, payload in enumerate(payloads, start=1):
             if payload is None:
-                raise JournalError(
+                raise ChunkJournalError(
                     f"Line {number} of the journal {self.path} is damaged. Delete the file; the "
                     "run starts again from the beginning."
                 )
@@ -124,7 +125,7 @@ class Journal:
         """Add a finished chunk; when this returns, it is on the disk.
 
         Raises:
-            JournalError: the disk refuses it.
+            ChunkJournalError: the disk refuses it.
         """
         try:
             self._append(
@@ -136,7 +137,7 @@ class Journal:
                 }
             )
         except OSError as error:
-            raise JournalError(
+            raise ChunkJournalError(
                 f"Cannot write to the journal {self.path}: {error}. What is recorded stays; "
                 "continue with --resume."
             ) from error

@@ -367,7 +367,7 @@ def test_trace_counts_stock_symbols():
         ("exp", "is a string"),
         (["exxp"], "no function 'exxp' to trace. Did you mean 'exp'"),
         ([], "would count nothing"),
-        ([None], "no sequence of names"),
+        ([None], "not a sequence of names"),
     ],
 )
 def test_a_trace_of_nothing_is_refused(names, says):

@@ -12,8 +12,10 @@ from pytest_udftorch.errors import UnknownFunctionError
 from pytest_udftorch.exact.rounding import correctly_rounded
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.verify import run as verify
+from pytest_udftorch.verify.chunks import run_chunk
 from pytest_udftorch.verify.journal import Journal
-from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS
+from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
+from pytest_udftorch.verify.schedule import Request, ScheduleError, make_schedule
 
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
 BITS = 16
@@ -21,9 +23,10 @@ CHUNKS = (0x3F80, 0x4080, 0xC080)
 
 
 def run_of(library, function, tmp_path, chunks=CHUNKS, **options):
-    plan = verify.make_plan(library, function, chunk_bits=BITS, reference=REFERENCE, **options)
-    with Journal(tmp_path / "journal", plan.identity(), resume=False) as journal:
-        return verify.execute(plan, journal, chunks=chunks, workers=0)
+    request = Request(chunk_bits=BITS, reference=REFERENCE, **options)
+    schedule = make_schedule(library, function, request)
+    with Journal(tmp_path / "journal", schedule.identity(), resume=False) as journal:
+        return verify.execute(schedule, journal, verify.Execution(chunks, workers=0))
 
 
 def inputs(chunk):
@@ -73,12 +76,10 @@ def test_std_is_the_operator_itself(tmp_path):
 
 
 def test_an_operator_of_two_arguments_is_judged_on_pairs(tmp_path):
-    plan = verify.make_plan("std", "hypot", chunk_bits=BITS, pairs=1 << BITS, reference=REFERENCE)
-    tally = verify.run_chunk(plan, 0).tally
-    x, y = (
-        torch.from_numpy(a)
-        for a in verify.load_checker(verify.checker_file()).inputs(2, 0, 0, 1 << BITS)
-    )
+    request = Request(chunk_bits=BITS, pairs=1 << BITS, reference=REFERENCE)
+    schedule = make_schedule("std", "hypot", request)
+    tally = run_chunk(schedule, 0).tally
+    x, y = (torch.from_numpy(a) for a in load_checker(checker_file()).inputs(2, 0, 0, 1 << BITS))
     got = torch.hypot(x, y).numpy().view(np.uint32)
     want = correctly_rounded((x, y), function="hypot")
     nans = np.isnan(got.view(np.float32)) & np.isnan(want.view(np.float32))
@@ -118,15 +119,15 @@ def test_flushing_is_switched_back(tmp_path):
 
 
 def test_sixteen_bits_of_two_arguments_are_refused():
-    with pytest.raises(verify.PlanError, match=r"2\*\*32 pairs"):
-        verify.make_plan("std", "pow", dtype="bfloat16")
+    with pytest.raises(ScheduleError, match=r"2\*\*32 pairs"):
+        make_schedule("std", "pow", Request(dtype="bfloat16"))
 
 
 def test_vml_lacks_what_torch_does_not_call():
     missing = 0
     for name in FUNCTIONS:
         try:
-            verify.make_plan("vml", name, reference=REFERENCE)
+            make_schedule("vml", name, Request(reference=REFERENCE))
         except UnknownFunctionError:
             missing += 1
     assert 0 < missing < len(FUNCTIONS) - 4

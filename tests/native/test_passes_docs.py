@@ -53,7 +53,7 @@ def test_document_has_blocks_of_every_kind() -> None:
     """A document whose blocks are no longer recognised must not pass for one that runs."""
     kinds = [(fence.language, fence.role) for fence in fences()]
     assert kinds.count(("sh", "")) >= 6
-    assert kinds.count(("text", "output")) == 3
+    assert kinds.count(("text", "output")) == 4
     assert {role for _, role in kinds} >= {
         "build",
         *(
@@ -78,6 +78,9 @@ def test_commands_run_as_written(llvm: Llvm, tmp_path: Path) -> None:
             printed = run(llvm, fence.text, tmp_path, PLUGIN=str(llvm.plugin))
     assert "__udf_rsqrtf_v8" in (tmp_path / "widened.ll").read_text()
     assert "call float @__udf_rsqrtf(" in (tmp_path / "replaced.ll").read_text()
+    branchless = (tmp_path / "branchless.ll").read_text()
+    assert "rcp.approx" in branchless
+    assert "fdiv" not in branchless
 
     n = 100
     numbers = (ctypes.c_float * n)(*(1.0 + 0.37 * i for i in range(n)))

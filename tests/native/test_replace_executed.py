@@ -3,6 +3,7 @@
 
 import ctypes
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -88,6 +89,25 @@ def test_every_use_gives_the_bits_of_the_udf(
             got = run(path, use, x)
             wrong = np.flatnonzero(got.view(np.uint32) != expected.view(np.uint32))
             assert not wrong.size, f"user_{use}: {wrong.size} of {n} differ"
+
+
+def test_inlining_changes_no_bits(
+    llvm: Llvm, level: Level, library: Library, bitcode: Path, tmp_path: Path
+) -> None:
+    """``udf-inline`` takes the calls of a vector form away, and their bits stay."""
+    x = arguments(72)
+    want = library.reference(EXPF, [x]).view(np.uint32)
+    kept = []
+    for name, flags in (("inlined", ()), ("called", ("-mllvm", "-udf-inline-limit=0"))):
+        folder = tmp_path / name
+        folder.mkdir()
+        path, _ = replace(llvm, level, folder, bitcode, SOURCES / "user.c", *MODES["O3"], *flags)
+        kept.append({s for s in llvm.symbols(path) if re.fullmatch(r"__udf_expf_v\d+", s)})
+        for use in ("loop", "three", "twentyfour"):
+            assert np.array_equal(run(path, use, x).view(np.uint32), want), (name, use)
+    inlined, called = kept
+    assert not inlined
+    assert bool(called) == (level.register_bits > 128), "the control"
 
 
 def test_loops_of_every_length(

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
-from pytest_udftorch.verify.journal import Journal, JournalError, OtherRunError, UnfinishedRunError
+from pytest_udftorch.verify.journal import (
+    ChunkJournalError,
+    Journal,
+    OtherRunError,
+    UnfinishedRunError,
+)
 
 NAME = {"function": "exp", "build_id": "0123"}
 
@@ -82,7 +87,7 @@ def test_a_damaged_line_is_an_error(path):
     lines = path.read_bytes().splitlines(keepends=True)
     lines[2] = lines[2].replace(b'"wrong":1', b'"wrong":0')
     path.write_bytes(b"".join(lines))
-    with pytest.raises(JournalError, match=r"Line 3 .*damaged"):
+    with pytest.raises(ChunkJournalError, match=r"Line 3 .*damaged"):
         Journal(path, NAME, resume=True)
 
 
@@ -97,7 +102,7 @@ def test_a_journal_that_was_cut_to_nothing_starts_again(path):
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(JournalError, match="--out"):
+    with pytest.raises(ChunkJournalError, match="--out"):
         Journal(tmp_path / "file" / "j", NAME, resume=False)
 
 
@@ -106,7 +111,7 @@ def test_a_full_disk_is_an_error_and_says_what_stays():
     with full.open("ab", buffering=0) as device:
         journal = Journal.__new__(Journal)
         journal.path, journal.finished, journal._file = full, {}, device
-        with pytest.raises(JournalError, match="continue with --resume"):
+        with pytest.raises(ChunkJournalError, match="continue with --resume"):
             journal.record(result(0))
     assert journal.finished == {}
 

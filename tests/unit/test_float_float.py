@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_udftorch import certificates as certificate
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import LibraryFormatError
@@ -17,9 +18,10 @@ from pytest_udftorch.exact.rounding import assert_correctly_rounded
 from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS, forms
-from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS
+from pytest_udftorch.verify.chunks import run_chunk
+from pytest_udftorch.verify.reference.checker import LLVM_FOLDERS, checker_file, load_checker
+from pytest_udftorch.verify.schedule import Request, ScheduleError, make_schedule
 
 COREM, PAIRS = find_library("corem"), find_library("corem-ff")
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
@@ -33,8 +35,8 @@ TWO_ARGUMENTS = [f for f in PAIRS.function_names if FUNCTIONS[f].arity == 2]
 with_fma = pytest.mark.skipif("v8" not in FORMS, reason="no FMA: corem in double is used")
 
 
-def plan_of(library, function, **options):
-    return verify.make_plan(library, function, reference=REFERENCE, **options)
+def schedule_of(library, function, **options):
+    return make_schedule(library, function, Request(reference=REFERENCE, **options))
 
 
 def certificate_of(library, function):
@@ -95,7 +97,7 @@ def test_hard_cases_and_their_neighbours_are_right(function):
 
 @pytest.mark.parametrize("function", PAIRS.function_names)
 def test_a_sample_is_right_in_the_form_that_gpus_get(function):
-    checker = verify.load_checker(verify.checker_file())
+    checker = load_checker(checker_file())
     if function in TWO_ARGUMENTS:
         columns = checker.inputs(2, 11, 0, 20_000)
     else:
@@ -107,10 +109,10 @@ def test_a_sample_is_right_in_the_form_that_gpus_get(function):
 
 @pytest.mark.parametrize("function", PAIRS.function_names)
 def test_strata_have_the_digests_that_corem_is_certified_with(function):
-    plan = plan_of("corem-ff", function, count_hard=False)
+    schedule = schedule_of("corem-ff", function, count_hard=False)
     stored = certificate.load(certificate_of(COREM, function))
     chunks = (0,) if function in TWO_ARGUMENTS else STRATA
-    assert verify.sample_mismatches(stored, plan, chunks) == []
+    assert verify.sample_mismatches(stored, schedule, chunks) == []
 
 
 @pytest.mark.parametrize("function", PAIRS.function_names)
@@ -125,17 +127,17 @@ def test_certificate_is_whole_and_has_the_outputs_of_corem(function):
     assert run.digest() == certificate.load(certificate_of(COREM, function)).runs[0].digest()
     # How many inputs need double precision is counted, and not taken over.
     assert run.tally.hard > 0
-    plan = plan_of("corem-ff", function, count_hard=False)
-    assert stored.subject["source_sha256"] == plan.candidate.source_sha256
+    schedule = schedule_of("corem-ff", function, count_hard=False)
+    assert stored.subject["source_sha256"] == schedule.candidate.source_sha256
 
 
 @with_fma
 @pytest.mark.parametrize("function", ONE_ARGUMENT)
 def test_a_warp_hardly_ever_needs_double_precision(function):
     """Of the floats from 1/2 to 2, fewer than one in 2^13."""
-    plan = replace(plan_of("corem-ff", function), judge=False)
-    hard = verify.run_chunk(plan, 0x3F).tally.hard
-    assert 0 < hard < plan.chunk_size >> 13
+    schedule = replace(schedule_of("corem-ff", function), judge=False)
+    hard = run_chunk(schedule, 0x3F).tally.hard
+    assert 0 < hard < schedule.chunk_size >> 13
 
 
 @with_fma
@@ -157,8 +159,8 @@ def test_a_warp_hardly_ever_needs_double_precision_for_a_pair(tmp_path, function
 def test_the_rounding_test_is_what_makes_it_right(tmp_path, function):
     path = PAIRS.functions[function, "float32"].fast
     library = rewritten(tmp_path, function, f"return {path}(x, &hard);")
-    made = verify.run_chunk(plan_of(library, function), 0x3F).tally
-    right = verify.run_chunk(plan_of("corem-ff", function), 0x3F).tally
+    made = run_chunk(schedule_of(library, function), 0x3F).tally
+    right = run_chunk(schedule_of("corem-ff", function), 0x3F).tally
     assert right.wrong == 0
     assert 0 < made.wrong < right.hard
 
@@ -213,9 +215,9 @@ def hypot_library(folder, wrong=False):
     return str(folder)
 
 
-def judged(library, path, **options):
-    plan = plan_of(library, "hypot", pairs=1 << 16, chunk_bits=14)
-    return verify.verify(plan, path, workers=0, **options)
+def judged(library, path, *, chunks=None, **options):
+    schedule = schedule_of(library, "hypot", pairs=1 << 16, chunk_bits=14)
+    return verify.verify(schedule, path, verify.Execution(chunks, workers=0), **options)
 
 
 def test_outputs_of_another_library_need_no_second_judgement(tmp_path):
@@ -239,13 +241,13 @@ def test_another_output_is_judged(tmp_path):
 
 
 def test_a_certificate_of_something_else_is_refused(tmp_path):
-    plan = plan_of("corem-ff", "exp")
+    schedule = schedule_of("corem-ff", "exp")
     other = certificate_of(COREM, "log")
     with pytest.raises(certificate.CertificateMismatchError, match="says nothing about exp"):
-        verify.verify(plan, tmp_path / "made.json", against=other, workers=0)
+        verify.verify(schedule, tmp_path / "made.json", verify.Execution(workers=0), against=other)
     without = hypot_library(tmp_path / "mine")
-    with pytest.raises(verify.PlanError, match="mine' has no float32 'pow'"):
-        verify.stored_certificate(plan_of("corem", "pow"), without)
+    with pytest.raises(ScheduleError, match="mine' has no float32 'pow'"):
+        verify.stored_certificate(schedule_of("corem", "pow"), without)
 
 
 def test_an_unfinished_certificate_is_refused(tmp_path):

@@ -130,7 +130,7 @@ def test_select_a_bare_string_is_not_taken_for_letters():
 
 @pytest.mark.parametrize("names", [3, (None,), ("exp", 2), (n for n in ("exp",))])
 def test_what_is_no_sequence_of_names_is_refused(names):
-    with pytest.raises(UnknownFunctionError, match="no sequence of names"):
+    with pytest.raises(UnknownFunctionError, match="not a sequence of names"):
         check_names(names)
 
 

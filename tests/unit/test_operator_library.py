@@ -74,14 +74,14 @@ def test_one_operator_at_several_dispatch_keys(tmp_path):
     [
         ("[operators]\n", r"\[operators\] is empty"),
         (LOG.replace('"aten::log.out"', "aten.log.out"), 'in quotes.*operators."aten::log.out"'),
-        (LOG.replace("aten::log.out", "log.out"), "is no name of an operator"),
-        (LOG.replace("aten::log.out", "aten::log.out.x"), "is no name of an operator"),
-        (LOG + LOG.replace("log.out", "log.out.default"), "is no name of an operator"),
+        (LOG.replace("aten::log.out", "log.out"), "is not the name of an operator"),
+        (LOG.replace("aten::log.out", "aten::log.out.x"), "is not the name of an operator"),
+        (LOG + LOG.replace("log.out", "log.out.default"), "is not the name of an operator"),
         (
             LOG.replace("log.out", "log") + LOG.replace("log.out", "log.default"),
             r"there twice: as aten::log and as aten::log\.default",
         ),
-        ('[operators]\n"aten::log" = 3\n', "is no table"),
+        ('[operators]\n"aten::log" = 3\n', "is not a table"),
         (LOG + 'speed = "fast"\n', "unknown key 'speed'"),
         (LOG + 'python = "o.py"\n', "either a source in C.. or a file python"),
         (LOG.replace('source = "o.cpp"\n', ""), "either a source in C.. or a file python"),
@@ -124,7 +124,7 @@ def test_the_decorator_makes_a_library_without_torch():
 
 
 def test_the_decorator_refuses_what_udf_toml_does():
-    with pytest.raises(LibraryFormatError, match="no name of an operator"):
+    with pytest.raises(LibraryFormatError, match="not the name of an operator"):
         operator_udf("log")(len)
     with pytest.raises(LibraryFormatError, match="no dtype 'half'"):
         operator_udf("aten::log", dtypes=("half",))(len)

@@ -87,9 +87,9 @@ def test_landmarks_of_a_format(fmt):
 
 
 def test_encode_never_rounds():
-    with pytest.raises(rounding.MismatchError, match="no float32 number"):
+    with pytest.raises(rounding.MismatchError, match="not a float32 number"):
         formats.encode([0.1], FORMATS["float32"])
-    with pytest.raises(rounding.MismatchError, match="no bfloat16 number"):
+    with pytest.raises(rounding.MismatchError, match="not a bfloat16 number"):
         formats.encode([1.0 + 2.0**-8], FORMATS["bfloat16"])
 
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
+from pytest_udftorch import certificates as certificate
 from pytest_udftorch import cli
-from pytest_udftorch.verify import certificate
+from pytest_udftorch.library.description import find_library
 from pytest_udftorch.verify.reference import checker as reference
 
 HAS_LLVMLIBC = any(reference.LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a"))
@@ -76,7 +78,7 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_udftorch.journal.Journal.record", interrupt)
+        patch.setattr("pytest_udftorch.verify.journal.Journal.record", interrupt)
         assert verify_libm(tmp_path) == cli.INTERRUPTED
     assert "--resume" in capsys.readouterr().err
     assert verify_libm(tmp_path) == cli.MISUSE
@@ -122,11 +124,21 @@ def test_a_missing_reference_is_named(tmp_path, capsys, monkeypatch):
     assert verify_libm(tmp_path, "exp", "16256:16258", "--reference=libm") == 0
 
 
+def test_one_chunk_does_not_replace_the_shipped_certificate(tmp_path, capsys):
+    stored = find_library("corem").functions["exp", "float32"].source.parent
+    copy = tmp_path / "exp.float32.certificate.json"
+    shutil.copy(stored / copy.name, copy)
+    command = ("verify", "corem", "exp", "--chunks=0:1", f"--out={tmp_path}", REFERENCE)
+    assert run(*command) == cli.MISUSE
+    assert "a run of some chunks would replace it" in capsys.readouterr().err
+    assert copy.read_bytes() == (stored / copy.name).read_bytes()
+
+
 @pytest.mark.parametrize("text", ["5", "7:7", "a:b", "-1:3"])
 def test_a_bad_range_of_chunks_is_refused(capsys, text):
     with pytest.raises(SystemExit):
         run("verify", "libm", "exp", f"--chunks={text}")
-    assert "no range of chunks" in capsys.readouterr().err
+    assert "is not a range of chunks" in capsys.readouterr().err
 
 
 def test_certificates_are_checked_merged_and_tabulated(tmp_path, capsys):

@@ -9,21 +9,25 @@ import subprocess
 import numpy as np
 import pytest
 
+from pytest_udftorch import certificates as certificate
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.exact.rounding import assert_correctly_rounded
 from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS, forms
-from pytest_udftorch.verify import certificate
 from pytest_udftorch.verify import run as verify
 from pytest_udftorch.verify.candidate import source_sha256
+from pytest_udftorch.verify.chunks import outputs_digest, run_chunk
 from pytest_udftorch.verify.reference.checker import (
     FORM_NUMBERS,
     LLVM_FOLDERS,
     Job,
     ReferenceBuildError,
+    checker_file,
+    load_checker,
 )
+from pytest_udftorch.verify.schedule import Request, make_schedule
 
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]
@@ -36,11 +40,11 @@ STRATA = (0x00, 0x33, 0x3B, 0x3F, 0x41, 0x42, 0x4B, 0x6F, 0x7F, 0x80, 0xB9, 0xBF
 
 @pytest.fixture(scope="module")
 def checker():
-    return verify.load_checker(verify.checker_file())
+    return load_checker(checker_file())
 
 
-def corem_plan(library, function, **options):
-    return verify.make_plan(library, function, reference=REFERENCE, **options)
+def corem_schedule(library, function, **options):
+    return make_schedule(library, function, Request(reference=REFERENCE, **options))
 
 
 def through(function, form, *arguments, library=COREM):
@@ -103,8 +107,8 @@ def test_scalar_form_is_right_on_a_sample(checker, function):
 def test_pairs_are_right(function):
     """Of another seed than the certificate's; canary's results, one bit off, are not."""
     options = {"pairs": 1 << 18, "chunk_bits": 18, "seed": 2026, "count_hard": False}
-    assert verify.run_chunk(corem_plan("corem", function, **options), 0).tally.wrong == 0
-    off = verify.run_chunk(corem_plan("canary", function, **options), 0).tally
+    assert run_chunk(corem_schedule("corem", function, **options), 0).tally.wrong == 0
+    off = run_chunk(corem_schedule("canary", function, **options), 0).tally
     # A third of the powers are zero, infinite or NaN, where canary is right.
     assert off.wrong > off.inputs / 3
 
@@ -113,9 +117,9 @@ def test_pairs_are_right(function):
 def test_every_form_gives_the_same_bits(function):
     digests = {}
     for form in FORMS:
-        plan = corem_plan("corem", function, form=form, chunk_bits=18, count_hard=False)
-        chunks = (0x0FE0, 0x0FF0, 0x1080, 0x30A0) if plan.candidate.arity == 1 else range(4)
-        digests[form] = [verify.outputs_digest(plan, i) for i in chunks]
+        schedule = corem_schedule("corem", function, form=form, chunk_bits=18, count_hard=False)
+        chunks = (0x0FE0, 0x0FF0, 0x1080, 0x30A0) if schedule.candidate.arity == 1 else range(4)
+        digests[form] = [outputs_digest(schedule, i) for i in chunks]
     assert len({tuple(d) for d in digests.values()}) == 1
 
 
@@ -124,41 +128,41 @@ def test_every_form_gives_the_same_bits(function):
 def test_lanes_do_not_disturb_each_other(function):
     for form in ("v8", "v16"):
         plain, lonely = (
-            corem_plan(
+            corem_schedule(
                 "corem", function, form=form, chunk_bits=16, garbage=garbage, count_hard=False
             )
             for garbage in (False, True)
         )
         for index in (0x3F81, 0x4200, 0xC2AE) if plain.candidate.arity == 1 else range(3):
-            assert verify.outputs_digest(plain, index) == verify.outputs_digest(lonely, index)
+            assert outputs_digest(plain, index) == outputs_digest(lonely, index)
 
 
 def certified(function):
-    plan = corem_plan("corem", function, count_hard=False)
-    path = verify.certificate_path(plan, None, "corem")
+    schedule = corem_schedule("corem", function, count_hard=False)
+    path = verify.certificate_path(schedule, None, "corem")
     if not path.exists():
         pytest.skip(f"{function} has no certificate yet")
-    return plan, certificate.load(path)
+    return schedule, certificate.load(path)
 
 
 @pytest.mark.parametrize("function", COREM.function_names)
 def test_certificate_is_whole_and_says_what_is_claimed(function):
-    plan, stored = certified(function)
+    schedule, stored = certified(function)
     assert stored.failures() == []
     assert stored.runs
     assert all(run.complete for run in stored.runs)
     assert len({run.digest() for run in stored.runs if not run.identity["flush"]}) == 1
     assert len({run.normal_digest() for run in stored.runs}) == 1
     # The sources are those that were certified; comments may have changed.
-    assert stored.subject["source_sha256"] == plan.candidate.source_sha256
+    assert stored.subject["source_sha256"] == schedule.candidate.source_sha256
 
 
 @pytest.mark.parametrize("function", COREM.function_names)
 def test_strata_of_the_inputs_give_the_certified_digests(function):
-    plan, stored = certified(function)
+    schedule, stored = certified(function)
     # Each chunk of pairs holds every kind of them.
-    chunks = STRATA if plan.candidate.arity == 1 else (0, plan.total_chunks - 1)
-    assert verify.sample_mismatches(stored, plan, chunks) == []
+    chunks = STRATA if schedule.candidate.arity == 1 else (0, schedule.total_chunks - 1)
+    assert verify.sample_mismatches(stored, schedule, chunks) == []
 
 
 def test_source_hash_follows_the_code_and_not_its_comments(tmp_path):
@@ -237,8 +241,9 @@ float unchecked({", ".join(f"float {n}" for n in names)}) {{
 
 
 def verified(library, tmp_path, chunks, bits=24, function="exp"):
-    plan = corem_plan(library, function, chunk_bits=bits)
-    return verify.verify(plan, tmp_path / "out" / "made.json", chunks=chunks, workers=0)
+    schedule = corem_schedule(library, function, chunk_bits=bits)
+    how = verify.Execution(chunks, workers=0)
+    return verify.verify(schedule, tmp_path / "out" / "made.json", how)
 
 
 def test_a_planted_one_bit_error_fails(tmp_path):
@@ -249,7 +254,7 @@ def test_a_planted_one_bit_error_fails(tmp_path):
     (example,) = made.runs[0].tally.examples
     assert example.inputs == (0x3F812345,)
     assert example.got == example.want ^ 1
-    right = corem_plan("corem", "exp", chunk_bits=16)
+    right = corem_schedule("corem", "exp", chunk_bits=16)
     assert verify.sample_mismatches(made, right, [0x3F80, 0x3F81, 0x3F82]) == [0x3F81]
 
 
@@ -309,7 +314,7 @@ def test_a_library_of_ones_own_is_held_to_its_own_bound(tmp_path, bound, kept):
 
 
 def test_form_numbers_are_those_of_the_header():
-    text = (verify.checker_file.__globals__["FOLDER"] / "reference.h").read_text()
+    text = (checker_file.__globals__["FOLDER"] / "reference.h").read_text()
     names = [n for n in text.split("enum udfref_form {")[1].split("}")[0].split() if "UDF" in n]
     wanted = [n.strip(",").removeprefix("UDFREF_").lower() for n in names]
     assert {n: i for i, n in enumerate(wanted)} == FORM_NUMBERS

@@ -208,9 +208,9 @@ def test_a_cache_that_cannot_be_written_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_library_that_is_no_checker_is_refused(tmp_path):
-    with pytest.raises(reference.ReferenceBuildError, match="no usable library"):
+    with pytest.raises(reference.ReferenceBuildError, match="not a usable library"):
         reference.Checker(Path("libm.so.6"))
-    with pytest.raises(reference.ReferenceBuildError, match="no usable library"):
+    with pytest.raises(reference.ReferenceBuildError, match="not a usable library"):
         reference.Checker(tmp_path / "none.so")
 
 

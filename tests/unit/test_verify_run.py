@@ -14,13 +14,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pytest_udftorch import certificates as certificate
 from pytest_udftorch.errors import UnknownFunctionError
 from pytest_udftorch.exact.rounding import correctly_rounded, ulp_error
-from pytest_udftorch.verify import candidate, certificate
+from pytest_udftorch.verify import candidate, workers
+from pytest_udftorch.verify import chunks as chunk_running
 from pytest_udftorch.verify import run as verify
+from pytest_udftorch.verify.chunks import WorkerError, outputs_digest, run_chunk
 from pytest_udftorch.verify.journal import Journal, UnfinishedRunError
 from pytest_udftorch.verify.reference import checker as reference
-from pytest_udftorch.verify.reference.checker import ReferenceMissingError
+from pytest_udftorch.verify.reference.checker import (
+    ReferenceMissingError,
+    checker_file,
+    load_checker,
+)
+from pytest_udftorch.verify.schedule import Request, ScheduleError, make_schedule
 
 #: Chunks of 2**16 inputs around 1, where the C library's functions have results of all kinds.
 BITS = 16
@@ -33,13 +41,20 @@ REFERENCE = "auto" if HAS_LLVMLIBC else "libm"
 needs_llvmlibc = pytest.mark.skipif(not HAS_LLVMLIBC, reason="LLVM-libc is not installed")
 
 
-def small_plan(function="exp", *, reference=REFERENCE, **options):
-    return verify.make_plan("libm", function, chunk_bits=BITS, reference=reference, **options)
+def small_schedule(function="exp", *, reference=REFERENCE, **options):
+    request = Request(chunk_bits=BITS, reference=reference, **options)
+    return make_schedule("libm", function, request)
 
 
-def run_of(plan, tmp_path, chunks=AROUND_ONE, *, name="run", workers=0, **options):
-    with Journal(tmp_path / f"{name}.journal", plan.identity(), resume=False) as journal:
-        return verify.execute(plan, journal, chunks=chunks, workers=workers, **options)
+def run_of(schedule, tmp_path, chunks=AROUND_ONE, *, name="run", workers=0, **options):
+    how = verify.Execution(chunks, workers, **options)
+    with Journal(tmp_path / f"{name}.journal", schedule.identity(), resume=False) as journal:
+        return verify.execute(schedule, journal, how)
+
+
+def verified(schedule, target, *, chunks=None, progress=None, **options):
+    how = verify.Execution(chunks, workers=0, progress=progress)
+    return verify.verify(schedule, target, how, **options)
 
 
 def facts(run):
@@ -52,17 +67,17 @@ def facts(run):
 
 @pytest.mark.parametrize("function", ["exp", "sinh", "erfc", "tan"])
 def test_counts_and_errors_are_those_of_the_oracle(tmp_path, function):
-    plan = small_plan(function)
-    run = run_of(plan, tmp_path, [0x3FC0])
-    (x,) = verify.load_checker(verify.checker_file()).inputs(1, 0, 0x3FC00000, 1 << BITS)
-    job = verify.outputs_digest(plan, 0x3FC0)
-    got = verify._buffers(1 << BITS)[0].copy()
+    schedule = small_schedule(function)
+    run = run_of(schedule, tmp_path, [0x3FC0])
+    (x,) = load_checker(checker_file()).inputs(1, 0, 0x3FC00000, 1 << BITS)
+    job = outputs_digest(schedule, 0x3FC0)
+    got = chunk_running._buffers(1 << BITS)[0].copy()
     assert run.chunks[0x3FC0][0] == job
     want = correctly_rounded(x, function=function)
     errors = ulp_error(got.view(np.float32), x, function=function)
     assert run.tally.wrong == np.count_nonzero(got != want)
     assert run.largest["ulp"] == pytest.approx(errors.max(), abs=2.0**-24)
-    bins, counts = np.unique(verify._bins(errors), return_counts=True)
+    bins, counts = np.unique(chunk_running._bins(errors), return_counts=True)
     measured = run.tally.histogram
     # A result within 2**-24 ULP of the edge of a bin may be counted next to it.
     for number, count in zip(bins.tolist(), counts.tolist(), strict=True):
@@ -74,7 +89,7 @@ def test_counts_and_errors_are_those_of_the_oracle(tmp_path, function):
 
 def test_the_c_library_is_wrong_somewhere(tmp_path):
     """The comparison above is only worth something if there is something to find."""
-    assert run_of(small_plan("sinh"), tmp_path).tally.wrong > 1000
+    assert run_of(small_schedule("sinh"), tmp_path).tally.wrong > 1000
 
 
 @needs_llvmlibc
@@ -82,7 +97,7 @@ def test_the_c_library_is_wrong_somewhere(tmp_path):
 def test_references_agree_about_the_number_wrong(tmp_path, function):
     runs = {
         reference: run_of(
-            small_plan(function, reference=reference), tmp_path, AROUND_ONE[:4], name=reference
+            small_schedule(function, reference=reference), tmp_path, AROUND_ONE[:4], name=reference
         )
         for reference in ("llvmlibc", "libm", "mpfr")
     }
@@ -95,33 +110,33 @@ def test_references_agree_about_the_number_wrong(tmp_path, function):
 
 @needs_llvmlibc
 def test_erfc_which_llvmlibc_lacks_gets_another_reference():
-    assert small_plan("erfc").reference == "libm"
+    assert small_schedule("erfc").reference == "libm"
     with pytest.raises(ReferenceMissingError, match="no correctly rounded erfc"):
-        small_plan("erfc", reference="llvmlibc")
+        small_schedule("erfc", reference="llvmlibc")
 
 
 @pytest.mark.parametrize("function", ["pow", "atan2", "hypot"])
 def test_pairs_are_judged_against_mpfr(tmp_path, function):
-    plan = small_plan(function, pairs=3 << BITS, seed=9)
-    assert plan.total_chunks == 3
-    run = run_of(plan, tmp_path, None)
+    schedule = small_schedule(function, pairs=3 << BITS, seed=9)
+    assert schedule.total_chunks == 3
+    run = run_of(schedule, tmp_path, None)
     assert run.complete
-    checker = verify.load_checker(verify.checker_file())
+    checker = load_checker(checker_file())
     x, y = checker.inputs(2, 9, 0, 3 << BITS)
     want = checker.mpfr(function, x, y).view(np.uint32)
     want[np.isnan(want.view(np.float32))] = 0x7FC00000
     got = []
     for index in range(3):
-        verify.outputs_digest(plan, index)
-        got.append(verify._buffers(1 << BITS)[0].copy())
+        outputs_digest(schedule, index)
+        got.append(chunk_running._buffers(1 << BITS)[0].copy())
     assert run.tally.wrong == np.count_nonzero(np.concatenate(got) != want)
 
 
 def test_denormals_can_be_flushed_and_are_not_judged_then(tmp_path):
     chunks = range(0xC2AA, 0xC2D0)  # exp comes down to 2**-126 and then to 0 here
-    plain = run_of(small_plan(), tmp_path, chunks)
-    flushed = run_of(small_plan(flush=True), tmp_path, chunks, name="flush")
-    checker = verify.load_checker(verify.checker_file())
+    plain = run_of(small_schedule(), tmp_path, chunks)
+    flushed = run_of(small_schedule(flush=True), tmp_path, chunks, name="flush")
+    checker = load_checker(checker_file())
     (x,) = checker.inputs(1, 0, chunks[0] << 16, 38 << 16)
     want = checker.mpfr("exp", x).view(np.uint32)
     assert plain.tally.flushed == 0
@@ -149,16 +164,16 @@ class Interrupt:
 
 
 def test_an_interrupted_run_loses_nothing(tmp_path):
-    plan = small_plan()
-    whole = run_of(plan, tmp_path, name="whole")
+    schedule = small_schedule()
+    whole = run_of(schedule, tmp_path, name="whole")
     target = tmp_path / "exp.json"
     with pytest.raises(KeyboardInterrupt):
-        verify.verify(plan, target, chunks=AROUND_ONE, workers=0, progress=Interrupt(11))
+        verified(schedule, target, chunks=AROUND_ONE, progress=Interrupt(11))
     assert not target.exists()
     with pytest.raises(UnfinishedRunError, match="11 chunks"):
-        verify.verify(plan, target, chunks=AROUND_ONE, workers=0)
+        verified(schedule, target, chunks=AROUND_ONE)
     watch = Interrupt(None)
-    made = verify.verify(plan, target, resume=True, chunks=AROUND_ONE, workers=0, progress=watch)
+    made = verified(schedule, target, resume=True, chunks=AROUND_ONE, progress=watch)
     assert watch.first == 11
     assert facts(made.runs[0]) == facts(whole)
     assert facts(certificate.load(target).runs[0]) == facts(whole)
@@ -166,8 +181,8 @@ def test_an_interrupted_run_loses_nothing(tmp_path):
 
 
 def test_a_killed_process_loses_nothing(tmp_path, start_process):
-    plan = small_plan()
-    whole = run_of(plan, tmp_path, name="whole")
+    schedule = small_schedule()
+    whole = run_of(schedule, tmp_path, name="whole")
     first, end = AROUND_ONE[0], AROUND_ONE[-1] + 1
     command = [sys.executable, "-m", "pytest_udftorch.cli", "verify", "libm", "exp"]
     command += ["--workers=0", f"--chunk-bits={BITS}", f"--chunks={first}:{end}", "--quiet"]
@@ -205,80 +220,100 @@ def start_process():
 
 
 def test_other_chunks_complete_a_certificate(tmp_path):
-    plan = small_plan()
+    schedule = small_schedule()
     target = tmp_path / "exp.json"
-    verify.verify(plan, target, chunks=AROUND_ONE[:5], workers=0)
-    verify.verify(plan, target, chunks=AROUND_ONE[5:], workers=0)
+    verified(schedule, target, chunks=AROUND_ONE[:5])
+    verified(schedule, target, chunks=AROUND_ONE[5:])
     (run,) = certificate.load(target).runs
-    assert facts(run) == facts(run_of(plan, tmp_path))
+    assert facts(run) == facts(run_of(schedule, tmp_path))
 
 
 def test_another_form_is_added_and_the_same_one_replaced(tmp_path):
     target = tmp_path / "exp.json"
-    verify.verify(small_plan(), target, chunks=AROUND_ONE[:2], workers=0)
-    verify.verify(small_plan(flush=True), target, chunks=AROUND_ONE[:2], workers=0)
-    verify.verify(small_plan(), target, chunks=AROUND_ONE[:2], workers=0)
+    verified(small_schedule(), target, chunks=AROUND_ONE[:2])
+    verified(small_schedule(flush=True), target, chunks=AROUND_ONE[:2])
+    verified(small_schedule(), target, chunks=AROUND_ONE[:2])
     runs = certificate.load(target).runs
     assert sorted(r.identity["flush"] for r in runs) == [False, True]
+
+
+def test_a_part_never_replaces_a_complete_certificate(tmp_path):
+    schedule = replace(small_schedule("sinh"), count=4 << BITS)
+    target = tmp_path / "sinh.json"
+    whole = verified(schedule, target)
+    before = target.read_bytes()
+    other_inputs = replace(schedule, count=3 << BITS)
+    for part in (schedule, other_inputs):
+        with pytest.raises(certificate.CertificateCompleteError, match="or leave out --chunks"):
+            verified(part, target, chunks=[0, 1])
+    assert target.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [target]
+    # Another form joins it, the same one elsewhere starts a certificate of its own, and all
+    # chunks may replace it.
+    verified(replace(schedule, flush=True), target, chunks=[0])
+    kept, part = certificate.load(target).runs
+    assert (facts(kept), part.complete) == (facts(whole.runs[0]), False)
+    assert not verified(schedule, tmp_path / "part.json", chunks=[0]).runs[0].complete
+    assert verified(schedule, target, chunks=range(4), judge_all=True).runs[0].complete
 
 
 def test_a_sample_is_compared_with_a_run_that_flushes_as_it_does(tmp_path):
     target, subnormal = tmp_path / "exp.json", 0xC2B8  # exp of -92 to -92.5
     for flush in (True, False):
-        verify.verify(small_plan(flush=flush), target, chunks=[subnormal], workers=0)
+        verified(small_schedule(flush=flush), target, chunks=[subnormal])
     stored = certificate.load(target)
     # What flushes comes last, whatever was run first.
     assert [r.identity["flush"] for r in stored.runs] == [False, True]
     one, other = (r.chunks[subnormal][0] for r in stored.runs)
     assert one != other
     for flush in (True, False):
-        assert verify.sample_mismatches(stored, small_plan(flush=flush), [subnormal]) == []
+        assert verify.sample_mismatches(stored, small_schedule(flush=flush), [subnormal]) == []
 
 
-def renamed(plan, **changes):
-    """The same plan for a form that goes by other names."""
-    return replace(plan, candidate=replace(plan.candidate, cpu_level="other", **changes))
+def renamed(schedule, **changes):
+    """The same schedule for a form that goes by other names."""
+    return replace(schedule, candidate=replace(schedule.candidate, cpu_level="other", **changes))
 
 
 def test_a_form_with_known_outputs_is_not_judged_again(tmp_path):
-    plan = replace(small_plan("sinh"), count=4 << BITS)
+    schedule = replace(small_schedule("sinh"), count=4 << BITS)
     target = tmp_path / "sinh.json"
-    first = verify.verify(plan, target, workers=0).runs[0]
-    second = verify.verify(renamed(plan), target, workers=0).runs[0]
+    first = verified(schedule, target).runs[0]
+    second = verified(renamed(schedule), target).runs[0]
     assert second.chunks == first.chunks
     assert second.identity["reference"].startswith("every output that of the scalar form")
     assert second.tally == first.tally
-    judged = verify.verify(renamed(plan), target, workers=0, judge_all=True).runs[0]
+    judged = verified(renamed(schedule), target, judge_all=True).runs[0]
     assert judged.identity["reference"] == first.identity["reference"]
     assert not list(tmp_path.glob("*.journal"))
 
 
 def test_a_form_with_other_outputs_is_judged(tmp_path):
-    plan = replace(small_plan("sinh"), count=4 << BITS)
+    schedule = replace(small_schedule("sinh"), count=4 << BITS)
     target = tmp_path / "sinh.json"
-    assert verify.verify(plan, target, workers=0).runs[0].tally.wrong == 0
-    other = verify.verify(renamed(plan, symbol="expf"), target, workers=0).runs[0]
-    assert other.identity["reference"] == plan.reference_text
+    assert verified(schedule, target).runs[0].tally.wrong == 0
+    other = verified(renamed(schedule, symbol="expf"), target).runs[0]
+    assert other.identity["reference"] == schedule.reference_text
     assert other.tally.wrong == 4 << BITS
     assert not list(tmp_path.glob("*.journal"))
 
 
 def test_a_run_of_digests_is_resumed_too(tmp_path):
-    plan = replace(small_plan("sinh"), count=4 << BITS)
+    schedule = replace(small_schedule("sinh"), count=4 << BITS)
     target = tmp_path / "sinh.json"
-    first = verify.verify(plan, target, workers=0).runs[0]
+    first = verified(schedule, target).runs[0]
     with pytest.raises(KeyboardInterrupt):
-        verify.verify(renamed(plan), target, workers=0, progress=Interrupt(2))
+        verified(renamed(schedule), target, progress=Interrupt(2))
     watch = Interrupt(None)
-    again = verify.verify(renamed(plan), target, workers=0, resume=True, progress=watch)
+    again = verified(renamed(schedule), target, resume=True, progress=watch)
     assert watch.first == 2
     assert again.runs[0].chunks == first.chunks
 
 
 @pytest.mark.parametrize("chunks", [[], [-1], [1 << 16]])
 def test_chunks_that_are_not_there_are_refused(tmp_path, chunks):
-    with pytest.raises(verify.PlanError, match="has the chunks 0 to 65535"):
-        run_of(small_plan(), tmp_path, chunks)
+    with pytest.raises(ScheduleError, match="has the chunks 0 to 65535"):
+        run_of(small_schedule(), tmp_path, chunks)
 
 
 # Workers -----------------------------------------------------------------------------
@@ -293,9 +328,9 @@ CLUSTER_WARNINGS = pytest.mark.filterwarnings(
 
 @CLUSTER_WARNINGS
 def test_two_workers_give_what_one_process_gives(tmp_path):
-    plan = small_plan()
-    alone = run_of(plan, tmp_path)
-    assert facts(run_of(plan, tmp_path, name="two", workers=2)) == facts(alone)
+    schedule = small_schedule()
+    alone = run_of(schedule, tmp_path)
+    assert facts(run_of(schedule, tmp_path, name="two", workers=2)) == facts(alone)
 
 
 @CLUSTER_WARNINGS
@@ -303,7 +338,7 @@ def test_a_killed_worker_loses_nothing(tmp_path):
     from distributed import Client, LocalCluster
 
     chunks = range(0x3F00, 0x4000)
-    plan = small_plan("tan")
+    schedule = small_schedule("tan")
     with (
         LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
@@ -319,7 +354,7 @@ def test_a_killed_worker_loses_nothing(tmp_path):
                 killed.append(done)
 
         run = run_of(
-            plan, tmp_path, chunks, scheduler=cluster.scheduler_address, progress=kill_midway
+            schedule, tmp_path, chunks, scheduler=cluster.scheduler_address, progress=kill_midway
         )
         assert killed
         assert killed[0] < len(chunks)
@@ -327,40 +362,41 @@ def test_a_killed_worker_loses_nothing(tmp_path):
         assert victim not in now
         assert other in now
     assert sorted(run.chunks) == list(chunks)
-    assert facts(run) == facts(run_of(plan, tmp_path, chunks, name="alone"))
+    assert facts(run) == facts(run_of(schedule, tmp_path, chunks, name="alone"))
 
 
 @CLUSTER_WARNINGS
 def test_a_scheduler_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(verify, "CONNECT_SECONDS", 0.3)
-    with pytest.raises(verify.WorkerError, match="No dask scheduler answers"):
-        run_of(small_plan(), tmp_path, scheduler="tcp://127.0.0.1:9")
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.3)
+    with pytest.raises(WorkerError, match="No dask scheduler answers"):
+        run_of(small_schedule(), tmp_path, scheduler="tcp://127.0.0.1:9")
 
 
 def test_a_missing_dask_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(verify.WorkerError, match=r"dask\[distributed\]"):
-        run_of(small_plan(), tmp_path, workers=2)
+    with pytest.raises(WorkerError, match=r"dask\[distributed\]"):
+        run_of(small_schedule(), tmp_path, workers=2)
 
 
 def test_files_reach_a_worker_that_does_not_have_them(tmp_path, monkeypatch):
-    plan = small_plan()
+    schedule = small_schedule()
     contents, moved = {}, {}
-    for role, (name, sha256) in plan.files.items():
+    for role, (name, sha256) in schedule.files.items():
         path = Path(name)
         contents[sha256] = (path.name, path.read_bytes())
         moved[role] = (f"/nowhere/{path.name}", sha256)
-    elsewhere = replace(plan, files={**moved, "candidate": plan.files["candidate"]})
-    monkeypatch.setattr(verify, "_shipped", {})
-    with pytest.raises(verify.WorkerError, match="has no checker"):
-        verify.run_chunk(elsewhere, AROUND_ONE[0])
-    verify.receive_files(contents, tmp_path)
-    assert verify.run_chunk(elsewhere, AROUND_ONE[0]) == verify.run_chunk(plan, AROUND_ONE[0])
+    elsewhere = replace(schedule, files={**moved, "candidate": schedule.files["candidate"]})
+    monkeypatch.setattr(chunk_running, "shipped", {})
+    monkeypatch.setattr(workers, "shipped", chunk_running.shipped)
+    with pytest.raises(WorkerError, match="has no checker"):
+        run_chunk(elsewhere, AROUND_ONE[0])
+    workers.receive_files(contents, tmp_path)
+    assert run_chunk(elsewhere, AROUND_ONE[0]) == run_chunk(schedule, AROUND_ONE[0])
 
 
 def test_a_file_that_was_damaged_on_its_way_is_refused(tmp_path):
-    with pytest.raises(verify.WorkerError, match="damaged on its way"):
-        verify.receive_files({"00" * 32: ("lib.so", b"abc")}, tmp_path)
+    with pytest.raises(WorkerError, match="damaged on its way"):
+        workers.receive_files({"00" * 32: ("lib.so", b"abc")}, tmp_path)
 
 
 # What cannot be verified --------------------------------------------------------------
@@ -368,29 +404,29 @@ def test_a_file_that_was_damaged_on_its_way_is_refused(tmp_path):
 
 def test_an_unknown_function_is_refused_with_near_names():
     with pytest.raises(UnknownFunctionError, match="'expm1'"):
-        small_plan("expm2")
+        small_schedule("expm2")
 
 
 def test_a_form_that_is_not_there_is_refused():
     with pytest.raises(candidate.UnknownFormError, match=r"has no form 'v8'\. It has: scalar"):
-        small_plan(form="v8")
+        small_schedule(form="v8")
 
 
 def test_float64_is_refused_with_advice():
     with pytest.raises(candidate.UnknownFormError, match=r"pytest_udftorch\.rounding"):
-        small_plan(dtype="float64")
+        small_schedule(dtype="float64")
 
 
 def test_garbage_lanes_need_a_vector():
-    with pytest.raises(verify.PlanError, match="--form v8 or v16"):
-        small_plan(garbage=True)
+    with pytest.raises(ScheduleError, match="--form v8 or v16"):
+        small_schedule(garbage=True)
 
 
 def test_a_certificate_of_something_else_says_nothing(tmp_path):
-    made = verify.verify(small_plan(), tmp_path / "exp.json", chunks=[0x3F80], workers=0)
-    plan = small_plan()
-    assert verify.sample_mismatches(made, plan, [0x3F80]) == []
+    made = verified(small_schedule(), tmp_path / "exp.json", chunks=[0x3F80])
+    schedule = small_schedule()
+    assert verify.sample_mismatches(made, schedule, [0x3F80]) == []
     with pytest.raises(certificate.CertificateMismatchError, match="says nothing"):
-        verify.sample_mismatches(made, small_plan("log"), [0x3F80])
+        verify.sample_mismatches(made, small_schedule("log"), [0x3F80])
     with pytest.raises(certificate.CertificateMismatchError, match="no chunk 5"):
-        verify.sample_mismatches(made, plan, [5])
+        verify.sample_mismatches(made, schedule, [5])

@@ -25,7 +25,7 @@ FOLDER: Final = Path(__file__).parent
 LLVM_FOLDERS: Final = Path("/usr/lib")
 #: The first LLVM-libc in which all functions named here were correctly rounded.
 OLDEST_LLVMLIBC: Final = 19
-#: What is offered when the archive is missing.
+#: Debian packages to suggest when the archive is missing.
 LLVMLIBC_PACKAGES: Final = ("libllvmlibc-22-dev", "libllvmlibc-19-dev")
 
 FORM_NUMBERS: Final = {"array": 0, "scalar": 1, "v8": 2, "v16": 3, "given": 4}
@@ -113,9 +113,9 @@ def compile_shared(
 
     Args:
         name: of the library, for its file name and for messages.
-        sources: file name -> text; only ``*.c`` are compiled, everything enters the key.
-        flags: beyond those of every reference.
-        libraries: what to link, as given to the compiler; files enter the key.
+        sources: file name -> text; only ``*.c`` are compiled, but all of them enter the key.
+        flags: in addition to those of every reference.
+        libraries: linker arguments; files among them enter the key.
 
     Raises:
         ReferenceMissingError: no C compiler.
@@ -181,7 +181,7 @@ class Inputs:
             self._lib = ctypes.CDLL(str(path))
             generate = self._lib.udfref_inputs
         except (OSError, AttributeError) as error:
-            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
+            raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
         generate.argtypes = (
             ctypes.c_int32,
             *(ctypes.c_uint64,) * 3,
@@ -209,7 +209,7 @@ class Checker(Inputs):
             sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
             self._lib.udfref_mpfr_version.restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
-            raise ReferenceBuildError(f"{path} is no usable library: {error}.") from error
+            raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
         if sizes != (ctypes.sizeof(Job), ctypes.sizeof(Outcome)):
             raise ReferenceBuildError(
                 f"{path} has structures of {sizes} bytes, this package expects "
@@ -378,7 +378,7 @@ def _wrap(archive: Path) -> LlvmLibc:
     functions = []
     for name, function in FUNCTIONS.items():
         mangled = f"{namespace}{len(name) + 1}{name}fE{'f' * function.arity}"
-        # The symbol ends here: powfEff must not be taken for powfEf.
+        # The symbol ends here: powfEff is not powfEf.
         if re.search(rb"\0" + re.escape(mangled.encode()) + rb"\0", content):
             functions.append(name)
             wrappers.append(f'WRAP_{function.arity}({name}, "{len(name) + 1}")')

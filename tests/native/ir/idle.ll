@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; Without a manifest or a map the passes leave the module alone.
 ; RUN: %opt -passes=verify -S %s -o %t.plain
 ; RUN: %opt -passes='udf-widen,udf-replace,verify' -S %s -o %t.passed

@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; Each form watches itself: two tests and cold branches around an inlined body, of which one
 ; with an ordinary range needs no look at the result; an array form hands itself over; a second
 ; run, and a module that calls the form, see no difference.

@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; A module without code, which says of no CPU, still has its tables redirected.
 ; RUN: rm -rf %t && %split %s %t
 ; RUN: %opt -passes='udf-replace,verify' -udf-replace-map=%t/map.json -S %t/user.ll \

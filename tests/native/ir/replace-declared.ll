@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; Uses of a target that is only declared are redirected: calls with all that they
 ; carry, invokes, and addresses. What the UDFs call themselves is left alone.
 ; RUN: rm -rf %t && %split %s %t

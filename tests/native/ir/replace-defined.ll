@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; A target that the module defines keeps everything but its body.
 ; RUN: rm -rf %t && %split %s %t
 ; RUN: %opt -passes='udf-replace,verify' -udf-replace-map=%t/map.json \

@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; Calls of intrinsics become calls of the form for their type; a vector that the
 ; map has no form for is cut into pieces, spare lanes repeating the first one.
 ; RUN: rm -rf %t && %split %s %t

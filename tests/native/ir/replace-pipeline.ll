@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; In a whole pipeline: the loop vectoriser uses the vector forms of a scalar
 ; UDF, calls that the simplifier makes are caught, no intrinsic is left behind.
 ; RUN: rm -rf %t && %split %s %t

@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; A form for 256 bits prefers them; a caller for a CPU with wider registers prefers
 ; nothing. Both pass 256 bits in the same registers, and not 512.
 ; RUN: rm -rf %t && %split %s %t

@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; Look-ups of a form in a table of two registers at most become calls with vector
 ; variants, and in the end permutations.
 ; RUN: rm -rf %t && %split %s %t

@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; A UDF that is one scalar function: the forms loop over it, nothing is hard.
 ; Two arguments, doubles, and the CPU of the most modest level.
 ; RUN: rm -rf %t && %split %s %t

@@ -1,3 +1,4 @@
+; SPDX-License-Identifier: Apache-2.0
 ; A UDF of two steps gets a scalar, a vector and an array form.
 ; RUN: rm -rf %t && %split %s %t
 ; RUN: %opt -passes='udf-widen,verify' -udf-widen-manifest=%t/manifest.json -S %t/udf.ll \

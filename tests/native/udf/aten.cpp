@@ -1,4 +1,6 @@
 //===- aten.cpp - Kernels from ATen's own headers -------------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // log_softmax over rows, ELU, and an element-wise loop of libm functions that
 // the compiler vectorises.

@@ -1,4 +1,6 @@
 //===- aten_udf.c - UDFs bound to what ATen's kernels call ----------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // expf as in probe.h; expm1f and logf of the same two-step kind. None of them
 // is accurate: what counts is that their bits are nobody else's.

@@ -1,4 +1,6 @@
 //===- probe.c - The UDFs that udf-widen is tested on ---------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // See probe.h.
 //

@@ -1,4 +1,6 @@
 //===- probe.h - UDFs whose two paths can be told apart -------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // The fast paths have the shape of the shipped functions (double precision, a
 // polynomial of degree 8, k joined to the exponent as an integer), so that what

@@ -1,4 +1,6 @@
 //===- shim.c - What ctypes cannot call, and what the forms must equal ----===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // Compiled without the plugin. shim_<name>[_v<lanes>](n, in..., out) calls a
 // form on consecutive groups of lanes with the registers that C compilers use;

@@ -1,4 +1,6 @@
 //===- stand_in.c - The math library of an untouched ATen -----------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // Defines the names that ATen's kernels call as calls of the UDFs' forms: the
 // linker's way of doing what udf-replace does, and so its oracle.

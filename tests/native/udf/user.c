@@ -1,4 +1,6 @@
 //===- user.c - A program that calls expf in every way --------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
 //
 // Element-wise loops, single calls, function pointers, vector operands, and a
 // function of its own that the map names too.

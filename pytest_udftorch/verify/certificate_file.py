@@ -1,0 +1,191 @@
+"""Certificates as JSON files that carry the digests of their own contents."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+from pytest_udftorch.verify.certificate import (
+    IDENTITY,
+    SUBJECT,
+    Certificate,
+    CertificateEditedError,
+    CertificateError,
+    CertificateTruncatedError,
+    Run,
+    Tally,
+    bin_edges,
+)
+from pytest_udftorch.verify.reference.checker import BINS, FINE_BINS
+
+FORMAT: Final = "udftorch-certificate/1"
+DIGEST_METHOD: Final = (
+    "SHA-256 over the concatenated raw SHA-256 digests of the chunks, in order; a chunk is "
+    "2**chunk_bits outputs in order of the inputs, little-endian encodings, NaNs canonical"
+)
+
+
+def canonical_json(data: Any) -> bytes:
+    """Return the canonical text of plain data, over which digests are taken."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _run_json(run: Run, runs: Sequence[Run], bits: int) -> dict[str, Any]:
+    digests = {i: c[0] for i, c in run.chunks.items()}
+    normals = {i: c[1] for i, c in run.chunks.items()}
+    tally = run.tally.as_json(bits)
+    histogram = tally.pop("histogram")
+    tally["incomparable"] = histogram.pop(str(BINS - 1), 0)
+    tally["histogram_ulp"] = [
+        [*cast(tuple[float, float], bin_edges(int(b))), n] for b, n in histogram.items()
+    ]
+    hard = run.tally.hard
+    return {
+        **run.identity,
+        "complete": run.complete,
+        "total_chunks": run.total_chunks,
+        "digest": run.digest(),
+        "normal_digest": run.normal_digest(),
+        "chunk_digests": _shared(digests, 0, run, runs),
+        "normal_chunk_digests": _shared(normals, 1, run, runs),
+        **tally,
+        "hard_share": hard / run.tally.inputs if hard is not None and run.tally.inputs else None,
+        "largest_error": run.largest,
+        "date": run.date,
+        "seconds": run.seconds,
+        "machine": run.machine,
+    }
+
+
+def _shared(digests: Mapping[int, str], which: int, run: Run, runs: Sequence[Run]) -> Any:
+    """Return the digests, or the number of an earlier run that has the same ones."""
+    for number, earlier in enumerate(runs):
+        if earlier is run:
+            break
+        if {i: c[which] for i, c in earlier.chunks.items()} == digests:
+            return {"same_as_run": number}
+    return {str(i): digests[i] for i in sorted(digests)}
+
+
+def as_json(certificate: Certificate) -> dict[str, Any]:
+    """Return a certificate as plain data, with its digest."""
+    bits = 32 if certificate.subject["dtype"] == "float32" else 16
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "digest_method": DIGEST_METHOD,
+        **certificate.subject,
+        "domain": dict(certificate.domain),
+        "runs": [_run_json(r, certificate.runs, bits) for r in certificate.runs],
+    }
+    data["sha256"] = hashlib.sha256(canonical_json(data)).hexdigest()
+    return data
+
+
+def save(certificate: Certificate, path: Path) -> None:
+    """Write a certificate; the file appears whole or not at all.
+
+    Raises:
+        CertificateError: the folder cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with scratch.open("w", encoding="utf-8") as file:
+            file.write(json.dumps(as_json(certificate), indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise CertificateError(
+            f"Cannot write the certificate {path}: {error}. Choose another folder with --out."
+        ) from error
+
+
+def load(path: Path) -> Certificate:
+    """Read a certificate and check every digest in it.
+
+    Raises:
+        CertificateError: no such file, or another format.
+        CertificateTruncatedError: the file is not a whole JSON document.
+        CertificateEditedError: its text or its digests contradict each other.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CertificateError(f"Cannot read the certificate {path}: {error}.") from error
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CertificateTruncatedError(
+            f"{path} is not a whole certificate: {error}. It was truncated or is another file. "
+            "Run udftorch verify again."
+        ) from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CertificateError(
+            f"{path} is not a certificate of the format {FORMAT}. Run udftorch verify to make one."
+        )
+    stated = data.pop("sha256", None)
+    if hashlib.sha256(canonical_json(data)).hexdigest() != stated:
+        raise _edited(path, "its text does not have the SHA-256 that it states")
+    try:
+        certificate = _from_json(data)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise _edited(path, f"it lacks or garbles {error}") from error
+    for number, (run, raw) in enumerate(zip(certificate.runs, data["runs"], strict=True)):
+        if (run.digest(), run.normal_digest()) != (raw["digest"], raw["normal_digest"]):
+            raise _edited(path, f"the chunks of run {number} do not give its digest")
+        judged = sum(run.tally.histogram.values()) + run.tally.flushed
+        if judged != run.tally.inputs:
+            raise _edited(path, f"the histogram of run {number} does not count all inputs")
+    return certificate
+
+
+def _edited(path: Path, why: str) -> CertificateEditedError:
+    return CertificateEditedError(
+        f"{path} was changed after it was written: {why}. Run udftorch verify again."
+    )
+
+
+def _from_json(data: Mapping[str, Any]) -> Certificate:
+    runs: list[Run] = []
+    for raw in data["runs"]:
+        digests = _unshared(raw["chunk_digests"], 0, runs)
+        normals = _unshared(raw["normal_chunk_digests"], 1, runs)
+        histogram = {_bin_from(low): n for low, _, n in raw["histogram_ulp"]}
+        if raw["incomparable"]:
+            histogram[BINS - 1] = raw["incomparable"]
+        tally = Tally.from_json(
+            {k: raw[k] for k in Tally.__dataclass_fields__ if k != "histogram"}
+            | {"histogram": histogram}
+        )
+        runs.append(
+            Run(
+                identity={k: raw[k] for k in IDENTITY},
+                chunks={i: (digests[i], normals[i]) for i in digests},
+                total_chunks=raw["total_chunks"],
+                tally=tally,
+                largest=raw["largest_error"],
+                date=raw["date"],
+                seconds=raw["seconds"],
+                machine=raw["machine"],
+            )
+        )
+    return Certificate({k: data[k] for k in SUBJECT}, data["domain"], tuple(runs))
+
+
+def _bin_from(low: float) -> int:
+    return int(low * FINE_BINS) if low < 1 else FINE_BINS + int(math.log2(low))
+
+
+def _unshared(stored: Mapping[str, Any], which: int, runs: Sequence[Run]) -> dict[int, str]:
+    if "same_as_run" in stored:
+        return {i: c[which] for i, c in runs[stored["same_as_run"]].chunks.items()}
+    return {int(i): str(d) for i, d in stored.items()}

@@ -1,0 +1,131 @@
+"""Certificates together: merged into one, and compared in a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_udftorch.verify.certificate import (
+    IDENTITY,
+    SUBJECT,
+    Certificate,
+    CertificateMismatchError,
+    Run,
+    Tally,
+    ulp_text,
+)
+from pytest_udftorch.verify.reference.checker import BINS
+
+
+def merge(certificates: Iterable[Certificate]) -> Certificate:
+    """Merge certificates of other forms, or of other parts of the inputs, into one.
+
+    Raises:
+        CertificateMismatchError: another function, library, version, claim, sources or
+            domain; the same form from another build or judged by another reference; or a
+            chunk that two of them have with different outputs.
+    """
+    given = list(certificates)
+    if not given:
+        raise CertificateMismatchError("There is no certificate to merge. Name at least one.")
+    first = given[0]
+    runs: list[Run] = list(first.runs)
+    for other in given[1:]:
+        for key in SUBJECT:
+            if first.subject[key] != other.subject[key]:
+                raise CertificateMismatchError(
+                    f"Certificates of different {'builds' if key == 'source_sha256' else key}s "
+                    f"cannot be merged: {key} is {first.subject[key]!r} in the first and "
+                    f"{other.subject[key]!r} in another. Verify one of them again."
+                )
+        if first.domain != other.domain:
+            raise CertificateMismatchError(
+                f"The certificates of {first.name} are over different inputs: {first.domain} "
+                f"and {other.domain}."
+            )
+        for run in other.runs:
+            for number, mine in enumerate(runs):
+                if mine.key == run.key:
+                    runs[number] = _merge_runs(mine, run, first.name)
+                    break
+            else:
+                runs.append(run)
+    return replace(first, runs=in_order(runs))
+
+
+def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return the runs in the order of a certificate: those that flush denormals come last."""
+    return tuple(sorted(runs, key=lambda run: bool(run.identity["flush"])))
+
+
+def _merge_runs(a: Run, b: Run, name: str) -> Run:
+    for key in IDENTITY:
+        if a.identity[key] != b.identity[key]:
+            raise CertificateMismatchError(
+                f"Certificates of different builds cannot be merged: for the {a.identity['form']} "
+                f"form of {name}, {key} is {a.identity[key]!r} in one and {b.identity[key]!r} in "
+                "the other. Verify the missing chunks with one build."
+            )
+    both = sorted(a.chunks.keys() & b.chunks.keys())
+    if both:
+        differ = [i for i in both if a.chunks[i] != b.chunks[i]]
+        if differ:
+            raise CertificateMismatchError(
+                f"Chunk {differ[0]} of {name} has different outputs in two certificates of the "
+                "same build: the function does not give the same bits everywhere."
+            )
+        if len(both) == len(a.chunks) == len(b.chunks):
+            return b if b.date >= a.date else a
+        raise CertificateMismatchError(
+            f"Chunks {both[0]} to {both[-1]} of {name} are in both certificates, so their counts "
+            "would be added twice. Merge certificates of separate chunks."
+        )
+    worst = a.largest
+    if a.largest is None or (b.largest is not None and b.largest["ulp"] > a.largest["ulp"]):
+        worst = b.largest
+    parts = (a, b) if min(a.chunks) < min(b.chunks) else (b, a)
+    return replace(
+        a,
+        chunks={**a.chunks, **b.chunks},
+        tally=parts[0].tally + parts[1].tally,
+        largest=worst,
+        date=max(a.date, b.date),
+        seconds=a.seconds + b.seconds,
+    )
+
+
+def comparison_table(certificates: Iterable[Certificate]) -> str:
+    """Return a Markdown table: function x library, number wrong, largest error, where.
+
+    One line per run; the lines of a function stand together.
+    """
+    rows = []
+    for certificate in certificates:
+        subject = certificate.subject
+        for run in certificate.runs:
+            tally, largest = run.tally, run.largest
+            mode = ", denormals flushed" if run.identity["flush"] else ""
+            rows.append(
+                (
+                    subject["function"],
+                    subject["dtype"],
+                    f"{subject['library']} {subject['version']}",
+                    f"{run.identity['form']}, {run.identity['cpu_level']}{mode}",
+                    f"{tally.wrong:,}" + ("" if run.complete else " (incomplete)"),
+                    f"{tally.inputs:,}",
+                    _error_cell(tally, largest),
+                    ", ".join(largest["inputs"]) if largest else "",
+                )
+            )
+    header = (
+        "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
+    )  # fmt: skip
+    lines = [header, ("---",) * len(header), *sorted(rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _error_cell(tally: Tally, largest: Mapping[str, Any] | None) -> str:
+    incomparable = tally.histogram.get(BINS - 1, 0)
+    error = ulp_text(largest["ulp"]) if largest else "0"
+    return f"{error}; {incomparable:,} NaN or infinite" if incomparable else error

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to verify: one form of one function, its inputs, and what judges the results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from pytest_udftorch.errors import UdfError
+from pytest_udftorch.verify.candidate import (
+    OPERATOR,
+    SIXTEEN_BITS,
+    Candidate,
+    file_sha256,
+    find_candidate,
+)
+from pytest_udftorch.verify.certificate import RUN_KEY
+from pytest_udftorch.verify.reference.checker import (
+    ReferenceMissingError,
+    checker_file,
+    llvmlibc,
+    load_checker,
+)
+
+Reference = Literal["auto", "llvmlibc", "libm", "mpfr"]
+
+#: A chunk has 2**CHUNK_BITS inputs and takes some tenths of a second.
+CHUNK_BITS: Final = 24
+#: Pairs for a function of two arguments.
+PAIRS: Final = 2**30
+#: The C library's double results are trusted to this many bits. Their largest known errors
+#: are a few units of 2**-53 (Gladman, Innocente, Mather, Zimmermann, "Accuracy of
+#: Mathematical Functions", 2024: below 8 for these functions), so this leaves room.
+MARGIN_BITS: Final = 48
+#: MPFR judges one input in so many, whether or not anything disagrees.
+SAMPLE: Final = 4096
+
+
+class ScheduleError(UdfError):
+    """The request cannot be verified."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a function is to be verified.
+
+    Attributes:
+        dtype: ``float32``, ``bfloat16`` or ``float16``.
+        form: see ``find_candidate``; by default the library's usual one.
+        cpu_level: see ``find_candidate``; by default the best of this CPU.
+        reference: ``auto`` takes LLVM-libc if it has the function, else the C library.
+        flush: flush denormals while the candidate runs.
+        garbage: fill all lanes of a vector but one with random numbers.
+        chunk_bits: a chunk has 2**chunk_bits inputs.
+        pairs: inputs of a function of two arguments.
+        seed: of the pairs.
+        sample: MPFR judges one input in so many.
+        count_hard: count the inputs that a UDF's fast path leaves to the accurate one.
+    """
+
+    dtype: str = "float32"
+    form: str | None = None
+    cpu_level: str | None = None
+    reference: Reference = "auto"
+    flush: bool = False
+    garbage: bool = False
+    chunk_bits: int = CHUNK_BITS
+    pairs: int = PAIRS
+    seed: int = 0
+    sample: int = SAMPLE
+    count_hard: bool = True
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Everything that a worker needs to run any chunk.
+
+    Attributes:
+        candidate: the function to verify.
+        count: inputs of the domain.
+        chunk_bits: a chunk has 2**chunk_bits inputs.
+        seed: of the pairs.
+        reference: ``llvmlibc``, ``libm`` or ``mpfr``.
+        reference_text: names and versions of everything that judges.
+        flush: denormals are flushed while the candidate runs.
+        garbage: vector forms get one true lane among random ones.
+        sample: MPFR judges one input in so many.
+        judge: compare the results; otherwise only take their digests.
+        files: role -> (path on the machine that made the schedule, SHA-256).
+    """
+
+    candidate: Candidate
+    count: int
+    chunk_bits: int
+    seed: int
+    reference: str
+    reference_text: str
+    flush: bool
+    garbage: bool
+    sample: int
+    judge: bool = True
+    files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def total_chunks(self) -> int:
+        """Number of chunks."""
+        return -(-self.count // self.chunk_size)
+
+    @property
+    def chunk_size(self) -> int:
+        """Inputs of a chunk; the last one may have fewer."""
+        return 1 << self.chunk_bits
+
+    def identity(self) -> dict[str, Any]:
+        """Return what two runs must share to be merged."""
+        c = self.candidate
+        return {
+            "cpu_level": c.cpu_level,
+            "form": c.form,
+            "symbol": c.symbol,
+            "flush": self.flush,
+            "garbage": self.garbage,
+            "build_id": c.build_id,
+            "library_sha256": c.library_sha256,
+            "compiler": c.compiler,
+            "reference": self.reference_text,
+        }
+
+    def key(self) -> tuple[Any, ...]:
+        """Return what tells this run apart from the others of a certificate."""
+        return tuple(self.identity()[k] for k in RUN_KEY)
+
+    def subject(self) -> dict[str, Any]:
+        """Return what the certificate is about."""
+        c = self.candidate
+        return {
+            "function": c.function,
+            "dtype": c.dtype,
+            "library": c.library,
+            "version": c.version,
+            "claim": c.claim,
+            "max_ulp": c.max_ulp,
+            "source_sha256": c.source_sha256,
+        }
+
+    def domain(self) -> dict[str, Any]:
+        """Return which inputs there are, and how they are cut into chunks."""
+        kind = "every encoding" if self.candidate.arity == 1 else "pairs of reference/pairs.c"
+        return {
+            "inputs": kind,
+            "count": self.count,
+            "chunk_bits": self.chunk_bits,
+            "seed": self.seed if self.candidate.arity == 2 else None,
+        }
+
+
+def make_schedule(library: str, function: str, request: Request = Request()) -> Schedule:
+    """Decide what to run, and build what it needs.
+
+    Raises:
+        ScheduleError: garbage lanes without vectors, or a 16-bit function of two arguments.
+        ReferenceMissingError: the reference, or a package that it needs, is not installed, or
+            it does not have the function.
+        The errors of ``find_candidate``.
+    """
+    candidate = find_candidate(
+        library,
+        function,
+        dtype=request.dtype,
+        form=request.form,
+        cpu_level=request.cpu_level,
+        count_hard=request.count_hard,
+    )
+    if request.garbage and candidate.form not in ("v8", "v16"):
+        raise ScheduleError(
+            f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "
+            "Choose --form v8 or v16."
+        )
+    if request.dtype in SIXTEEN_BITS:
+        return _sixteen_bits(candidate, request)
+    files = {"checker": checker_file()}
+    mpfr = load_checker(files["checker"]).mpfr_version
+    chosen, text = _choose_reference(request.reference, function)
+    if chosen == "llvmlibc":
+        files["reference"] = llvmlibc().path
+    if candidate.form != OPERATOR:
+        files["candidate"] = candidate.path
+    if candidate.hard_counter is not None:
+        files["hard"] = candidate.hard_counter
+    return Schedule(
+        candidate=candidate,
+        count=request.pairs if candidate.arity == 2 else 1 << 32,
+        chunk_bits=request.chunk_bits,
+        seed=request.seed,
+        reference=chosen,
+        reference_text=f"{text}double-precision C library trusted to 2**-{MARGIN_BITS}; "
+        f"MPFR {mpfr}",
+        flush=request.flush,
+        garbage=request.garbage,
+        sample=1 if chosen == "mpfr" else request.sample,
+        files={role: (str(path), file_sha256(path)) for role, path in files.items()},
+    )
+
+
+def _sixteen_bits(candidate: Candidate, request: Request) -> Schedule:
+    if candidate.arity == 2:
+        raise ScheduleError(
+            f"{candidate.function} has 2**32 pairs of {candidate.dtype}; only functions of one "
+            "argument are verified in 16 bits."
+        )
+    return Schedule(
+        candidate=candidate,
+        count=1 << 16,
+        chunk_bits=16,
+        seed=0,
+        reference="mpfr",
+        reference_text="MPFR through gmpy2, every result",
+        flush=request.flush,
+        garbage=False,
+        sample=1,
+    )
+
+
+def _choose_reference(reference: Reference, function: str) -> tuple[str, str]:
+    if reference in ("auto", "llvmlibc"):
+        libc = llvmlibc()
+        if function in libc.functions:
+            return "llvmlibc", f"LLVM-libc {libc.version}; "
+        if reference == "llvmlibc":
+            raise ReferenceMissingError(
+                f"LLVM-libc {libc.version} has no correctly rounded {function}. Choose "
+                "--reference libm (the double-precision C library with a rounding test, MPFR "
+                "where that is in doubt) or mpfr (slow)."
+            )
+        return "libm", ""
+    return reference, "MPFR decides every result; " if reference == "mpfr" else ""
