@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiling: a job, its key, and the files that the compiler read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From UDF sources to one shared library per (UDF library, CPU level), cached by content.
 
 Each C source is one clang command with the pass plugin loaded (``udf-widen`` makes the
