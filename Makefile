@@ -6,12 +6,13 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow lint format bench results docs verify clean
+.PHONY: help setup demo test test-slow test-torch test-oldest oldest lint format bench results docs verify clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
 	@echo 'make test       lint, types, and the whole suite (tests marked slow left out)'
 	@echo 'make test-slow  the tests marked slow'
+	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
@@ -30,6 +31,24 @@ test: lint
 
 test-slow: setup
 	$(PY) -m pytest -m slow
+
+TESTS = tests
+
+test-torch:
+	@test -n '$(TORCH)' || { echo 'Name a version: make test-torch TORCH=2.11.0' >&2; exit 2; }
+	@TORCH=$(TORCH) .ci/setup
+	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
+
+# The oldest torch that pyproject.toml allows, and what shows most cheaply that it is supported.
+OLDEST = 2.11.0
+OLDEST_TESTS = tests/libtorch/test_compat.py tests/libtorch/test_cuda_registration.py \
+  tests/libtorch/test_inductor_triton.py tests/plugin/test_options.py
+
+oldest:
+	@echo $(OLDEST)
+
+test-oldest:
+	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST) TESTS='$(OLDEST_TESTS)'
 
 lint: setup
 	$(PY) -m ruff check .
@@ -57,4 +76,4 @@ docs: setup
 	$(PY) -m benches.render.docs
 
 clean:
-	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache

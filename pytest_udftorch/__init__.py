@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Swap the transcendental functions inside an unmodified PyTorch.
 
 ``patched`` binds a UDF library into the loaded libtorch and restores it; ``trace`` counts
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from pytest_udftorch.build.shared import Build, build_library
     from pytest_udftorch.errors import UdfError
     from pytest_udftorch.library.description import UdfLibrary, available_libraries, find_library
-    from pytest_udftorch.overrides.dispatcher import stock
     from pytest_udftorch.overrides.operator_udfs import operator_udf
+    from pytest_udftorch.overrides.python_override import stock
     from pytest_udftorch.session.session import Session, patched, trace
 
 __all__ = [
@@ -45,7 +46,7 @@ _HOMES = {
     "find_library": "library.description",
     "operator_udf": "overrides.operator_udfs",
     "patched": "session.session",
-    "stock": "overrides.dispatcher",
+    "stock": "overrides.python_override",
     "trace": "session.session",
     "udf": "build.python_udf",
 }

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private names of torch and Triton, and the versions in which each was seen.
 
 No other module of the package uses a private name of torch, Triton or pytest. A name that an
@@ -183,6 +184,15 @@ _VERSION: Final = PrivateName(
 )
 
 
+_PYTREE: Final = PrivateName("torch.utils", "_pytree", "to find the tensors in a model's result")
+
+
+def layer_kinds() -> tuple[Any, Any, Any]:
+    """Return the base classes of torch's batch norms, convolutions and max-poolings."""
+    norm, convolution, pooling = (kind.get() for kind in _KINDS)
+    return norm, convolution, pooling
+
+
 def has_forward_hooks(module: Any) -> bool:
     """Tell whether a module has hooks that run at its forward call."""
     return any(hooks.of(module) for hooks in _HOOKS)
@@ -196,6 +206,18 @@ def convert(module: Any, function: Any) -> Any:
 def write_count(tensor: Any) -> int:
     """Return how many times a tensor was written to."""
     return int(_VERSION.of(tensor))
+
+
+_KINDS: Final = (
+    PrivateName("torch.nn.modules.batchnorm", "_BatchNorm", "to tell layers apart"),
+    PrivateName("torch.nn.modules.conv", "_ConvNd", "to tell layers apart"),
+    PrivateName("torch.nn.modules.pooling", "_MaxPoolNd", "to tell layers apart"),
+)
+
+
+def pytree() -> Any:
+    """Return torch's module for nested containers of tensors (``tree_map`` and its kin)."""
+    return _PYTREE.get()
 
 
 # CUDA --------------------------------------------------------------------------------
@@ -274,6 +296,12 @@ _OWNED: Final = PrivateName(
     f"{DYNAMO_FRAMES}.compile_lock", "_is_owned", "to know whether torch.compile is compiling"
 )
 _COUNTERS: Final = PrivateName("torch._dynamo.utils", "counters", "to count graph breaks")
+_AOT: Final = PrivateName(
+    "torch._inductor", "aoti_compile_and_package", "to compile with AOTInductor"
+)
+_AOT_LOAD: Final = PrivateName("torch._inductor", "aoti_load_package", "to load what it compiled")
+_LAZY_INIT: Final = PrivateName("torch._lazy.ts_backend", "init", "to compile with lazy tensors")
+_LAZY_STEP: Final = PrivateName("torch._lazy", "mark_step", "to compile with lazy tensors")
 _DYNAMO_CONFIG: Final = PrivateName(
     "torch._dynamo", "config.patch", "to compile a model without the limits on recompiling"
 )
@@ -317,11 +345,31 @@ def is_compiling(frames: Any) -> bool:
     return bool(_OWNED.of(frames.compile_lock)())
 
 
-def dynamo_counters() -> Any:
-    """Return Dynamo's counters by name and reason."""
-    return _COUNTERS.get()
+def graph_breaks() -> int:
+    """Return how many graph breaks Dynamo has counted in this process."""
+    return sum(_COUNTERS.get()["graph_break"].values())
 
 
 def dynamo_config(**settings: Any) -> Any:
     """Return a context or decorator with other settings of Dynamo."""
     return _DYNAMO_CONFIG.get()(**settings)
+
+
+def aot_package(program: Any, path: str) -> str:
+    """Compile an exported program with AOTInductor into a package; return the package's path."""
+    return str(_AOT.get()(program, package_path=path))
+
+
+def aot_load(path: str) -> Any:
+    """Return the model in a package of AOTInductor."""
+    return _AOT_LOAD.get()(path)
+
+
+def start_lazy_tensors() -> None:
+    """Begin to compute tensors of the device ``lazy`` by TorchScript."""
+    _LAZY_INIT.get()()
+
+
+def mark_lazy_step() -> None:
+    """Compute the lazy tensors that wait."""
+    _LAZY_STEP.get()()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TorchInductor under a session: compiled with the UDFs inside, cached apart.
 
 While sessions are open, Inductor's C++ compiler is the one of ``bitcode.compiler_for``: clang
@@ -32,7 +33,7 @@ from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.cuda.table import COMPILED, Applied, evaluate, plain
 from pytest_udftorch.errors import CompiledElsewhereError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
-from pytest_udftorch.overrides.dispatcher import overload
+from pytest_udftorch.overrides.schemas import overload
 
 #: Key of a package's metadata; its value is the id of the active functions.
 METADATA: Final = "UDFTORCH_FUNCTIONS"

@@ -1,9 +1,9 @@
-"""UDFs at operator level: compiled or imported, checked against torch's schema, proved reached.
+"""UDFs at operator level: compiled or imported, and checked against torch's schema.
 
 A source in C++ is compiled with ``llvm/operator/udf_operator.h`` against the headers of the
 installed torch, one shared library per source, cached by content. Its functions are called by
 torch's dispatcher directly. A function in Python is called through
-:class:`pytest_udftorch.overrides.dispatcher.PythonOverride`.
+:class:`pytest_udftorch.overrides.python_override.PythonOverride`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,10 @@ from pytest_udftorch.errors import (
     DispatchKeyError,
     LibraryFormatError,
     NativeLibraryError,
-    OperatorRecursionError,
-    OperatorResultError,
     ProfileDepthError,
     PythonUdfError,
     SignatureError,
     SourceCompileError,
-    SwapReachedNothingError,
     UdfError,
     UnknownOperatorError,
 )
@@ -49,9 +46,9 @@ from pytest_udftorch.library.description import UdfLibrary, UdfOperator, describ
 from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
 from pytest_udftorch.native.manifest import link_inputs, native_source
 from pytest_udftorch.native.runtime import runtime
-from pytest_udftorch.overrides import dispatcher
-from pytest_udftorch.overrides.canary import plain_torch
-from pytest_udftorch.overrides.dispatcher import Mode, Override, PythonOverride, Role, Spec
+from pytest_udftorch.overrides import dispatcher, schemas
+from pytest_udftorch.overrides.dispatcher import Override, Role, Spec
+from pytest_udftorch.overrides.python_override import PythonOverride
 
 _FLAGS: Final = (
     "--driver-mode=g++",
@@ -65,9 +62,6 @@ _FLAGS: Final = (
 _HEADERS: Final = ("udf_operator.h", "udfprof.h")
 _SOURCES: Final = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc")
 _SHIM: Final = "udf_shim.cpp"
-
-# Elements of a canary tensor: more than four vectors of 16, and an odd tail.
-_CANARY_ELEMENTS: Final = 67
 
 
 def operator_udf(
@@ -337,7 +331,7 @@ class _Python:
         """Say why the function, in a role, does not fit an overload; or nothing."""
         if role in (Role.FUNCTIONAL, Role.IN_PLACE):
             return ""  # made of out=, which is asked for as well
-        arguments = dispatcher.schema(operator).arguments
+        arguments = schemas.schema(operator).arguments
         try:
             inspect.signature(self.function).bind(
                 *(a.name for a in arguments if not a.kwarg_only),
@@ -441,7 +435,7 @@ def prepare(
     for udf in udfs:  # before minutes of compiling
         _check_name(udf.name)
         for key in udf.dispatch_keys:
-            dispatcher.check_key(udf.name, key)
+            schemas.check_key(udf.name, key)
     level = resolve_cpu_level(cpu_level)
     by_source: dict[Path, list[str]] = {}
     for udf in (u for us in library.operators.values() for u in us):
@@ -489,16 +483,16 @@ def prepare(
 
 
 def _check_name(name: str) -> None:
-    if "." in name or dispatcher.has_overload(name):
-        dispatcher.schema(name)
+    if "." in name or schemas.has_overload(name):
+        schemas.schema(name)
         return
-    known = dispatcher.overloads(name)
+    known = schemas.overloads(name)
     if known:
         raise UnknownOperatorError(
             f"The operator {name} has several overloads and none without a name. Name one: "
             f"{', '.join(known)}."
         )
-    dispatcher.schema(name)
+    schemas.schema(name)
 
 
 def _overrides(udf: UdfOperator, function: _Cpp | _Python) -> list[Override]:
@@ -510,7 +504,7 @@ def _overrides(udf: UdfOperator, function: _Cpp | _Python) -> list[Override]:
         )
         for key in udf.dispatch_keys
         for role, operator in roles
-        if dispatcher.check_key(operator, key)
+        if schemas.check_key(operator, key)
     ]  # fmt: skip
     return [function.override(spec) for spec in specs]
 
@@ -520,7 +514,7 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
     why = function.misfit(Role.AS_IS, name)
     if not why:
         return name, [(Role.AS_IS, name)]
-    written = dispatcher.schema(name)
+    written = schemas.schema(name)
     if "." not in name:
         for out in _out_overloads(name):
             also = function.misfit(Role.OUT, out)
@@ -529,7 +523,7 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
                 continue
             roles = [(Role.FUNCTIONAL, name)]
             in_place = f"{name}_"
-            if dispatcher.has_overload(in_place) and _same(name, in_place):
+            if schemas.has_overload(in_place) and _same(name, in_place):
                 roles.append((Role.IN_PLACE, in_place))
             roles.append((Role.OUT, out))
             bad = [m for r, o in roles if (m := function.misfit(r, o))]
@@ -545,13 +539,13 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
 
 def _out_overloads(name: str) -> list[str]:
     """Return the ``out=`` overload of a functional one, if there is exactly one."""
-    first = [str(a.type) for a in dispatcher.schema(name).arguments][:1]
+    first = [str(a.type) for a in schemas.schema(name).arguments][:1]
     if first != ["Tensor"]:  # nothing would tell the device
         return []
     found = [
         o
-        for o in dispatcher.overloads(name)
-        if dispatcher.written_keyword(o) and _same(name, o, dispatcher.written_keyword(o))
+        for o in schemas.overloads(name)
+        if schemas.written_keyword(o) and _same(name, o, schemas.written_keyword(o))
     ]
     return found if len(found) == 1 else []
 
@@ -560,163 +554,6 @@ def _same(one: str, other: str, without: str = "") -> bool:
     """Tell whether two overloads have the same arguments, but for what they write to."""
 
     def arguments(name: str, leave: str) -> list[tuple[str, str]]:
-        return [(a.name, str(a.type)) for a in dispatcher.schema(name).arguments if a.name != leave]
+        return [(a.name, str(a.type)) for a in schemas.schema(name).arguments if a.name != leave]
 
     return arguments(one, "") == arguments(other, without)
-
-
-# Canaries ----------------------------------------------------------------------------
-
-
-def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
-    """Prove that each override is reached, and that it does what the operator does.
-
-    The operator is called until the override is reached, where a probe ends the call; then, if
-    torch marks it as pointwise, once to its end: the result must have the stock kernel's shape,
-    dtype and device.
-
-    Returns:
-        declared name -> ``operator key`` -> calls that reached the override.
-
-    Raises:
-        SwapReachedNothingError: torch did not call an override.
-        OperatorRecursionError: a UDF called the operator that it stands in for.
-        OperatorResultError: a UDF failed, or gave another kind of result.
-    """
-    reached: dict[str, dict[str, int]] = {}
-    for override in overrides:
-        spec = override.spec
-        with plain_torch():
-            calls = _probe(override)
-            _try(override)
-        reached.setdefault(spec.declared, {})[f"{spec.operator} {spec.key}"] = calls
-    return reached
-
-
-def _probe(override: Override) -> int:
-    spec = override.spec
-    before, said = override.hits(), ""
-    arguments = _Arguments(spec)
-    with dispatcher.mode(Mode.PROBE):
-        try:
-            dispatcher.overload(spec.operator)(*arguments.positional, **arguments.keywords)
-        except (Exception, dispatcher._Reached) as error:
-            said = f" It said: {error}."
-    calls = override.hits() - before
-    if not calls:
-        raise SwapReachedNothingError(
-            f"A call of {spec.operator} on {BACKEND_TEXT.format(spec.key)} did not reach the UDF, "
-            f"so it would not be used. Everything was restored.{said} Another tool may have put a "
-            "kernel before it."
-        )
-    return calls
-
-
-BACKEND_TEXT: Final = "tensors of the dispatch key {}"
-
-
-def _try(override: Override) -> None:
-    """Compare one whole call with the stock kernel's.
-
-    Raises:
-        OperatorRecursionError, OperatorResultError: as from :func:`verify`.
-    """
-    import torch
-
-    spec = override.spec
-    call = dispatcher.overload(spec.operator)
-    # Others, on arguments that mean nothing to them, may end the process (a division by zero)
-    # or advance a random generator.
-    if torch.Tag.pointwise not in call.tags or torch.Tag.nondeterministic_seeded in call.tags:
-        return
-    stock = _Arguments(spec)
-    try:
-        with dispatcher.bypass():
-            expected = call(*stock.positional, **stock.keywords)
-    except Exception:
-        return  # the arguments are not such as the operator takes
-    ours = _Arguments(spec, expected)
-    before = override.recursions()
-    try:
-        got = call(*ours.positional, **ours.keywords)
-    except Exception as error:
-        if override.recursions() > before:
-            raise OperatorRecursionError(str(error).splitlines()[0]) from error
-        raise OperatorResultError(
-            f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
-            f"takes: {type(error).__name__}: {error}\nLimit it by dtypes, or call the stock kernel "
-            "for what it does not do (docs/operators.md)."
-        ) from error
-    if _kinds(got) != _kinds(expected):
-        raise OperatorResultError(
-            f"The UDF of {spec.operator} at {spec.key} gave {_kinds(got)} for {ours}, where the "
-            f"stock kernel gives {_kinds(expected)}."
-        )
-
-
-def _kinds(result: Any) -> str:
-    """Return what a result is but for its values."""
-    import torch
-
-    if isinstance(result, torch.Tensor):
-        return f"{result.dtype}{list(result.shape)} on {result.device.type}"
-    if isinstance(result, list | tuple):
-        return f"({', '.join(map(_kinds, result))})"
-    return type(result).__name__
-
-
-class _Arguments:
-    """Made-up arguments of an overload.
-
-    Tensors hold numbers from 0.1 to 0.9. What is written to is empty, or has the shape of a
-    known result.
-    """
-
-    def __init__(self, spec: Spec, result: Any = None) -> None:
-        import torch
-
-        self.dtype = getattr(torch, spec.dtypes[0] if spec.dtypes else "float32")
-        self.device = dispatcher.BACKENDS[spec.key]
-        self.positional: list[Any] = []
-        self.keywords: dict[str, Any] = {}
-        outputs = list(result) if isinstance(result, tuple) else [result]
-        for argument in dispatcher.schema(spec.operator).arguments:
-            if not argument.kwarg_only:
-                self.positional.append(self._value(argument))
-            elif argument.alias_info and argument.alias_info.is_write:
-                like = outputs.pop(0) if outputs else None
-                self.keywords[argument.name] = (
-                    torch.empty(0, dtype=self.dtype, device=self.device)
-                    if like is None
-                    else torch.empty_like(like)
-                )
-            else:
-                self.keywords[argument.name] = self._value(argument)
-
-    def __str__(self) -> str:
-        return f"{self.dtype} tensors of {_CANARY_ELEMENTS} elements"
-
-    def _tensor(self) -> Any:
-        import torch
-
-        steps = torch.linspace(0.1, 0.9, _CANARY_ELEMENTS, dtype=torch.float64)
-        return steps.to(self.device, self.dtype)
-
-    def _value(self, argument: Any) -> Any:
-        if argument.has_default_value():
-            return argument.default_value
-        kind = str(argument.real_type)
-        simple: dict[str, Callable[[], Any]] = {
-            "Tensor": self._tensor,
-            "List[Tensor]": lambda: [self._tensor(), self._tensor()],
-            "number": lambda: 1,
-            "Scalar": lambda: 1,
-            "float": lambda: 0.5,
-            "int": lambda: 1,
-            "SymInt": lambda: 1,
-            "bool": lambda: False,
-            "List[int]": lambda: [1],
-            "List[SymInt]": lambda: [1],
-            "List[float]": lambda: [0.5],
-        }
-        return simple[kind]() if kind in simple else None

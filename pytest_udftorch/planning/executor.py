@@ -12,9 +12,11 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
+
+pytree: Any = compat.pytree()
 
 __all__ = [
     "CapturedShapeError",

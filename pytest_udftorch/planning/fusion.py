@@ -23,6 +23,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx, nn
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.cuda_graph import capture
 from pytest_udftorch.timing.timers import cuda_event, untyped
@@ -151,7 +152,7 @@ def trace(model: nn.Module) -> fx.GraphModule:
     hooked = [
         name or "the model itself"
         for name, module in model.named_modules()
-        if module._forward_hooks or module._forward_pre_hooks
+        if compat.has_forward_hooks(module)
     ]
     if hooked:
         raise UntraceableModelError(
@@ -356,7 +357,7 @@ class _Streamed(nn.Module):
         self.schedule = schedule(traced)
         self._side: list[torch.cuda.Stream] = []
 
-    @torch._dynamo.disable  # type: ignore[untyped-decorator]
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, *inputs: Any) -> Any:
         return _StreamInterpreter(self).run(*inputs)
 

@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.native.machine import cpu_model
 from pytest_udftorch.planning.executor import tensors_in
 from pytest_udftorch.planning.fusion import UntraceableModelError
 from pytest_udftorch.planning.segments import Units
+
+pytree: Any = compat.pytree()
 
 __all__ = ["describe_input", "device_name", "fingerprint", "graph_digest", "home"]
 

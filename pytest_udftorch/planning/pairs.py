@@ -20,9 +20,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
 from pytest_udftorch.planning.executor import Executor, ExecutorUnavailableError, convert
@@ -36,6 +35,8 @@ from pytest_udftorch.timing.timers import (
     sync_timer,
     untyped,
 )
+
+pytree: Any = compat.pytree()
 
 __all__ = [
     "Accuracy",
@@ -167,7 +168,7 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
     try:
         with torch.no_grad():
             # double() leaves complex parameters as they are.
-            exact = untyped(copy.deepcopy(model).double()._apply)(_double)
+            exact = compat.convert(copy.deepcopy(model).double(), _double)
             given = copies(_double(inputs))
             return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
     except Exception as error:
@@ -428,7 +429,7 @@ class ModelPair(Interruptible):
 
 def recompile_limits() -> Any:
     """Return a context in which code of many members stays compiled."""
-    return untyped(torch._dynamo.config.patch)(
+    return compat.dynamo_config(
         recompile_limit=RECOMPILE_LIMIT, accumulated_recompile_limit=RECOMPILE_LIMIT
     )
 
@@ -453,10 +454,10 @@ def writes_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> bool:
     """Whether a call of the model changes what it is given."""
     given = copies(inputs)
     tensors = [t for t in pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
-    before = [t._version for t in tensors]
+    before = [compat.write_count(t) for t in tensors]
     with torch.no_grad():
         copied(model)(*given)
-    return [t._version for t in tensors] != before
+    return [compat.write_count(t) for t in tensors] != before
 
 
 def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
@@ -494,7 +495,7 @@ def _make(
     """Return the member and what its first two calls gave."""
     member = Member(executor.name, stage="making")
     wait = untyped(torch.cuda.synchronize) if torch.cuda.is_available() else lambda: None
-    breaks = sum(counters["graph_break"].values())
+    breaks = compat.graph_breaks()
     outputs: list[Any] = []
     try:
         executor.check(inputs)
@@ -516,7 +517,7 @@ def _make(
         member.call, member.stage = call, None
     except Exception as error:
         member.error = str(error) if isinstance(error, ExecutorUnavailableError) else _reason(error)
-    member.graph_breaks = sum(counters["graph_break"].values()) - breaks
+    member.graph_breaks = compat.graph_breaks() - breaks
     return member, tuple(outputs)
 
 

@@ -22,11 +22,12 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from pytest_udftorch import compat
 from pytest_udftorch.timing.timers import SyncTimer, require_device, untyped
+
+pytree: Any = compat.pytree()
 
 __all__ = ["Ceilings", "Work", "bound_ns", "ceilings", "work"]
 
@@ -72,7 +73,7 @@ class Ceilings:
         return {k: round(v) if math.isfinite(v) else None for k, v in found.items()}
 
 
-class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Counter(compat.dispatch_mode()):  # type: ignore[misc]
     """Counts multiplications, and notes which storages are read as a whole."""
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        packet = func._overloadpacket
+        packet = compat.packet(func)
         if packet in flop_registry:
             flops = int(flop_registry[packet](*args, **kwargs, out_val=result))
             if "convolution" in str(packet):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.fusion import UntraceableModelError, trace
 
@@ -120,10 +121,10 @@ class Units:
         if mine is None:
             # Sums, activations and reshapes called as functions; a concatenation may begin.
             return after.target is not torch.cat
-        if isinstance(mine, nn.modules.batchnorm._BatchNorm):
-            return isinstance(module(before), nn.modules.conv._ConvNd)
-        heavy = (nn.modules.conv._ConvNd, nn.Linear, nn.modules.pooling._MaxPoolNd)
-        return not isinstance(mine, heavy)
+        norm, convolution, pooling = compat.layer_kinds()
+        if isinstance(mine, norm):
+            return isinstance(module(before), convolution)
+        return not isinstance(mine, (convolution, nn.Linear, pooling))
 
     def _cuts(self) -> list[int]:
         """Return k such that one value is alive between body[k - 1] and body[k]."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions: bind a UDF library into the loaded libtorch, prove that it is reached, restore.
 
 ``libtorch_cpu.so`` calls its math functions through relocation slots. A session stores the
@@ -39,7 +40,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
-from pytest_udftorch.overrides import canary, dispatcher, operator_udfs
+from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ class Session:
                 bound.push(self, layer)
                 self._verify(bound)
                 dispatcher.overrides.push(self, operators)
-                self.reached |= operator_udfs.verify(self._prepared.overrides)
+                self.reached |= operator_canary.verify(self._prepared.overrides)
                 if self._profiling is not None:
                     self._collect(bound, self._profiling)
                 self._state = "open"
@@ -270,7 +271,7 @@ class Session:
         if self.library.stock:
             names = None if self._every_operator else frozenset(self.operators)
             for name in self.operators:
-                dispatcher.schema(name)
+                schemas.schema(name)
             return dispatcher.StockOperators(names)
         self._prepared = operator_udfs.prepare(
             self.library,

@@ -25,8 +25,8 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.timing.statistics import Interval, bootstrap, median, ratio
 from pytest_udftorch.timing.timers import (
@@ -37,6 +37,8 @@ from pytest_udftorch.timing.timers import (
     check_counts,
     cuda_event,
 )
+
+pytree: Any = compat.pytree()
 
 __all__ = [
     "INSTRUMENTS",
@@ -408,8 +410,7 @@ def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Mo
     own = [
         name
         for name, module in model.named_modules()
-        if not isinstance(module, _UNWATCHED)
-        and (module._forward_hooks or module._forward_pre_hooks)
+        if not isinstance(module, _UNWATCHED) and compat.has_forward_hooks(module)
     ]
     if own:
         notes.append(

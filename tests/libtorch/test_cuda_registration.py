@@ -14,7 +14,8 @@ from pytest_udftorch.cuda.operators import CudaOperators, Registration, kernels
 from pytest_udftorch.cuda.table import OPERATORS, overloads
 from pytest_udftorch.overrides import dispatcher
 from pytest_udftorch.overrides.active import Active
-from pytest_udftorch.overrides.dispatcher import PythonOverride, Role, Spec
+from pytest_udftorch.overrides.dispatcher import Role, Spec
+from pytest_udftorch.overrides.python_override import PythonOverride
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from pytest_udftorch import compat
 from pytest_udftorch.planning.executor import (
     CapturedShapeError,
     Executor,
@@ -39,7 +40,7 @@ def _check_package(path: str) -> None:
         libraries = [package.read(n) for n in package.namelist() if n.endswith(".so")]
     if all(b"libstdc++.so" in library for library in libraries):
         return
-    load = "import sys, torch._inductor as i; i.aoti_load_package(sys.argv[1])"
+    load = "import sys; from pytest_udftorch import compat; compat.aot_load(sys.argv[1])"
     trial = subprocess.run([sys.executable, "-c", load, path], capture_output=True)
     if trial.returncode < 0:
         raise ExecutorUnavailableError(
@@ -57,16 +58,15 @@ def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-    import torch._inductor
 
     with quiet(), torch.no_grad():
         program = torch.export.export(model, inputs)
         # The loader unpacks the package, so the folder may go once it is loaded.
         with tempfile.TemporaryDirectory(prefix="udftorch-aoti-") as folder:
             package = str(Path(folder) / "model.pt2")
-            path = torch._inductor.aoti_compile_and_package(program, package_path=package)
+            path = compat.aot_package(program, package)
             _check_package(path)
-            loaded: Run = torch._inductor.aoti_load_package(path)
+            loaded: Run = compat.aot_load(path)
     # The package checks none of these, and would compute something wrong.
     made_for = [(t.shape, t.dtype, t.stride()) for t in tensors_in(inputs)]
 

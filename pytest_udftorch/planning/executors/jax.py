@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
+from pytest_udftorch import compat
 from pytest_udftorch.planning.executor import (
     Executor,
     ExecutorUnavailableError,
@@ -23,6 +23,8 @@ from pytest_udftorch.planning.executor import (
     without_effect,
 )
 from pytest_udftorch.timing.timers import untyped
+
+pytree: Any = compat.pytree()
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from torch import nn
 
+from pytest_udftorch import compat
+from pytest_udftorch.errors import PrivateNameError
 from pytest_udftorch.planning.executor import (
     Executor,
     ExecutorUnavailableError,
@@ -20,17 +22,13 @@ from pytest_udftorch.planning.executor import (
 @functools.cache
 def _start() -> None:
     """Start the backend of lazy tensors; torch raises an error at a second start."""
-    import torch._lazy.ts_backend
-
-    torch._lazy.ts_backend.init()
+    compat.start_lazy_tensors()
 
 
 def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     try:
-        import torch._lazy
-
         _start()
-    except (ImportError, AttributeError, RuntimeError) as error:
+    except (PrivateNameError, ImportError, RuntimeError) as error:
         raise ExecutorUnavailableError(
             f"This torch build has no lazy tensors ({type(error).__name__}: {error})."
         ) from error
@@ -39,7 +37,7 @@ def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
 
     def run(*arguments: Any) -> Any:
         output = lazy_model(*convert(arguments, lambda t: t.to("lazy")))
-        torch._lazy.mark_step()
+        compat.mark_lazy_step()
         return convert(output, lambda t: t.to(home))
 
     return run

@@ -1,0 +1,172 @@
+"""Canary calls of overridden operators: proof that a UDF of a whole operator is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from pytest_udftorch.errors import (
+    OperatorRecursionError,
+    OperatorResultError,
+    SwapReachedNothingError,
+)
+from pytest_udftorch.overrides import dispatcher, schemas
+from pytest_udftorch.overrides.canary import plain_torch
+from pytest_udftorch.overrides.dispatcher import Mode, Override, Spec
+
+# Elements of a canary tensor: more than four vectors of 16, and an odd tail.
+_CANARY_ELEMENTS: Final = 67
+
+
+def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
+    """Prove that each override is reached, and that it does what the operator does.
+
+    The operator is called until the override is reached, where a probe ends the call; then, if
+    torch marks it as pointwise, once to its end: the result must have the stock kernel's shape,
+    dtype and device.
+
+    Returns:
+        declared name -> ``operator key`` -> calls that reached the override.
+
+    Raises:
+        SwapReachedNothingError: torch did not call an override.
+        OperatorRecursionError: a UDF called the operator that it stands in for.
+        OperatorResultError: a UDF failed, or gave another kind of result.
+    """
+    reached: dict[str, dict[str, int]] = {}
+    for override in overrides:
+        spec = override.spec
+        with plain_torch():
+            calls = _probe(override)
+            _try(override)
+        reached.setdefault(spec.declared, {})[f"{spec.operator} {spec.key}"] = calls
+    return reached
+
+
+def _probe(override: Override) -> int:
+    spec = override.spec
+    before, said = override.hits(), ""
+    arguments = _Arguments(spec)
+    with dispatcher.mode(Mode.PROBE):
+        try:
+            schemas.overload(spec.operator)(*arguments.positional, **arguments.keywords)
+        except (Exception, dispatcher.Reached) as error:
+            said = f" It said: {error}."
+    calls = override.hits() - before
+    if not calls:
+        raise SwapReachedNothingError(
+            f"A call of {spec.operator} on {BACKEND_TEXT.format(spec.key)} did not reach the UDF, "
+            f"so it would not be used. Everything was restored.{said} Another tool may have put a "
+            "kernel before it."
+        )
+    return calls
+
+
+BACKEND_TEXT: Final = "tensors of the dispatch key {}"
+
+
+def _try(override: Override) -> None:
+    """Compare one whole call with the stock kernel's.
+
+    Raises:
+        OperatorRecursionError, OperatorResultError: as from :func:`verify`.
+    """
+    import torch
+
+    spec = override.spec
+    call = schemas.overload(spec.operator)
+    # Others, on arguments that mean nothing to them, may end the process (a division by zero)
+    # or advance a random generator.
+    if torch.Tag.pointwise not in call.tags or torch.Tag.nondeterministic_seeded in call.tags:
+        return
+    stock = _Arguments(spec)
+    try:
+        with dispatcher.bypass():
+            expected = call(*stock.positional, **stock.keywords)
+    except Exception:
+        return  # the arguments are not such as the operator takes
+    ours = _Arguments(spec, expected)
+    before = override.recursions()
+    try:
+        got = call(*ours.positional, **ours.keywords)
+    except Exception as error:
+        if override.recursions() > before:
+            raise OperatorRecursionError(str(error).splitlines()[0]) from error
+        raise OperatorResultError(
+            f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
+            f"takes: {type(error).__name__}: {error}\nLimit it by dtypes, or call the stock kernel "
+            "for what it does not do (docs/operators.md)."
+        ) from error
+    if _kinds(got) != _kinds(expected):
+        raise OperatorResultError(
+            f"The UDF of {spec.operator} at {spec.key} gave {_kinds(got)} for {ours}, where the "
+            f"stock kernel gives {_kinds(expected)}."
+        )
+
+
+def _kinds(result: Any) -> str:
+    """Return what a result is but for its values."""
+    import torch
+
+    if isinstance(result, torch.Tensor):
+        return f"{result.dtype}{list(result.shape)} on {result.device.type}"
+    if isinstance(result, list | tuple):
+        return f"({', '.join(map(_kinds, result))})"
+    return type(result).__name__
+
+
+class _Arguments:
+    """Made-up arguments of an overload.
+
+    Tensors hold numbers from 0.1 to 0.9. What is written to is empty, or has the shape of a
+    known result.
+    """
+
+    def __init__(self, spec: Spec, result: Any = None) -> None:
+        import torch
+
+        self.dtype = getattr(torch, spec.dtypes[0] if spec.dtypes else "float32")
+        self.device = schemas.BACKENDS[spec.key]
+        self.positional: list[Any] = []
+        self.keywords: dict[str, Any] = {}
+        outputs = list(result) if isinstance(result, tuple) else [result]
+        for argument in schemas.schema(spec.operator).arguments:
+            if not argument.kwarg_only:
+                self.positional.append(self._value(argument))
+            elif argument.alias_info and argument.alias_info.is_write:
+                like = outputs.pop(0) if outputs else None
+                self.keywords[argument.name] = (
+                    torch.empty(0, dtype=self.dtype, device=self.device)
+                    if like is None
+                    else torch.empty_like(like)
+                )
+            else:
+                self.keywords[argument.name] = self._value(argument)
+
+    def __str__(self) -> str:
+        return f"{self.dtype} tensors of {_CANARY_ELEMENTS} elements"
+
+    def _tensor(self) -> Any:
+        import torch
+
+        steps = torch.linspace(0.1, 0.9, _CANARY_ELEMENTS, dtype=torch.float64)
+        return steps.to(self.device, self.dtype)
+
+    def _value(self, argument: Any) -> Any:
+        if argument.has_default_value():
+            return argument.default_value
+        kind = str(argument.real_type)
+        simple: dict[str, Callable[[], Any]] = {
+            "Tensor": self._tensor,
+            "List[Tensor]": lambda: [self._tensor(), self._tensor()],
+            "number": lambda: 1,
+            "Scalar": lambda: 1,
+            "float": lambda: 0.5,
+            "int": lambda: 1,
+            "SymInt": lambda: 1,
+            "bool": lambda: False,
+            "List[int]": lambda: [1],
+            "List[SymInt]": lambda: [1],
+            "List[float]": lambda: [0.5],
+        }
+        return simple[kind]() if kind in simple else None

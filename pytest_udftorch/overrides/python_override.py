@@ -1,0 +1,233 @@
+"""UDFs of whole operators in Python, as the dispatcher calls them."""
+
+from __future__ import annotations
+
+import collections
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from pytest_udftorch import compat
+from pytest_udftorch.errors import OperatorRecursionError, OperatorStateError
+from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.overrides.dispatcher import Frame, Mode, Reached, Role, Spec, implement, thread
+from pytest_udftorch.overrides.schemas import schema, written_keyword
+
+# A thread may be inside a kernel that is taken out: the last ones stay alive.
+_alive: Final[collections.deque[Any]] = collections.deque(maxlen=256)
+
+
+def stock(*args: Any, **kwargs: Any) -> Any:
+    """Call the stock kernel of the operator whose UDF is running.
+
+    Takes the arguments that the UDF takes. In C++ it is ``udf::stock<function>``.
+
+    Raises:
+        OperatorStateError: no UDF at operator level, written in Python, runs on this thread.
+    """
+    if not thread.frames:
+        raise OperatorStateError(
+            "pytest_udftorch.stock was called while no UDF at operator level runs on this "
+            "thread. It stands for the stock kernel of the operator that torch called the UDF "
+            "for, within that call."
+        )
+    frame = thread.frames[-1]
+    before, frame.stock = frame.stock, True
+    try:
+        return frame.override.author_stock(*args, **kwargs)
+    finally:
+        frame.stock = before
+
+
+class PythonOverride:
+    """An override by a Python function, which is called with the schema's arguments.
+
+    Args:
+        spec: what it stands for.
+        function: takes the arguments of the overload ``spec.author``.
+    """
+
+    def __init__(self, spec: Spec, function: Callable[..., Any]) -> None:
+        import torch
+
+        self.spec = spec
+        self.counter = -1
+        self.function = function
+        self._library: Any = None
+        self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
+        arguments = schema(spec.operator).arguments
+        self._positional = [a for a in arguments if not a.kwarg_only]
+        self._keywords = [a for a in arguments if a.kwarg_only]
+        self._written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
+        self._out = written_keyword(spec.author)
+        self.author_stock: Callable[..., Any] = self._not_registered
+
+    def _not_registered(self, *args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+    def register(self) -> None:
+        """Note the stock kernel, and put the override before it."""
+        import torch
+
+        spec = self.spec
+        self._stock = _kernel(spec.operator, spec.key)
+        self.author_stock = _kernel(spec.author, spec.key)
+        if spec.meta:
+            self._meta = _kernel(spec.meta, "Meta")
+        space, _, name = spec.operator.partition("::")
+        self._library = implement(space, spec.key, {name: self._call})
+        _alive.append(torch.library.get_kernel(spec.operator, spec.key))
+
+    def unregister(self) -> None:
+        """Take it out."""
+        compat.destroy(self._library)
+
+    def hits(self) -> int:
+        """Return how many calls of this thread a probe ended."""
+        return thread.hits
+
+    def recursions(self) -> int:
+        """Return how many calls of this thread were refused."""
+        return thread.recursions
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        # torch leaves out arguments that have their default value.
+        args = (*args, *(a.default_value for a in self._positional[len(args) :]))
+        kwargs = {a.name: a.default_value for a in self._keywords} | kwargs
+        if self._stays(args, kwargs):
+            return self._stock(*args, **kwargs)
+        match self.spec.role:
+            case Role.FUNCTIONAL:
+                like = self._like(args)
+                result = _empty(like, _tensors(args)[0].device)
+                self._run(*args, **{self._out: result})
+            case Role.IN_PLACE:
+                result = args[0]
+                self._into(result, self._like(args), args, resize=False)
+            case Role.OUT:
+                result = kwargs.pop(self._out)
+                self._into(result, self._like(args), args, resize=True)
+            case Role.AS_IS:
+                result = self._run(*args, **kwargs)
+                if len(self._written) == 1:  # such an overload returns it
+                    named = dict(zip((a.name for a in self._positional), args, strict=True))
+                    result = (named | kwargs)[self._written[0]]
+        return result
+
+    def _stays(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Tell whether a call goes to the stock kernel.
+
+        Raises:
+            OperatorRecursionError: the function called what it stands in for.
+        """
+        if thread.mode is Mode.BYPASS:
+            return True
+        if self._dtypes:
+            tensors = _tensors((*args, *kwargs.values()))
+            if any(t.dtype not in self._dtypes for t in tensors):
+                return True
+        if thread.mode is Mode.PROBE:
+            thread.hits += 1
+            raise Reached
+        for frame in thread.frames:
+            if frame.override.function is self.function:
+                if frame.stock:
+                    return True
+                thread.recursions += 1
+                raise OperatorRecursionError(
+                    f"The UDF of {frame.override.spec.operator} called {self.spec.operator}, "
+                    "which it stands in for itself, and would recurse without end. Call the "
+                    "stock kernel by pytest_udftorch.stock(...), or write the UDF without this "
+                    "operator."
+                )
+        return False
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        cells = runtime().cells if self.counter >= 0 else None
+        start = cells.ticks() if cells is not None else 0
+        thread.frames.append(Frame(self))
+        try:
+            # As from a kernel in C++, a user's TorchFunctionMode does not see these calls.
+            with compat.no_torch_function():
+                result = self.function(*args, **kwargs)
+        finally:
+            thread.frames.pop()
+        if cells is not None:
+            tensors = _tensors((*args, *kwargs.values()))
+            cells.operator_udf(self.counter, tensors[0].numel() if tensors else 0, start)
+        return result
+
+    def _like(self, args: tuple[Any, ...]) -> Any:
+        """Return the result on the device ``meta``: all but its data."""
+        return self._meta(*(_to_meta(a) for a in args))
+
+    def _into(self, to: Any, like: Any, args: tuple[Any, ...], *, resize: bool) -> None:
+        """Call the function on a tensor that may have another dtype or size than the result."""
+        import torch
+
+        if not resize and like.shape != to.shape:
+            raise RuntimeError(
+                f"output with shape {list(to.shape)} doesn't match the broadcast shape "
+                f"{list(like.shape)}"
+            )
+        if like.dtype == to.dtype:
+            if resize:
+                _resize(to, like)
+            self._run(*args, **{self._out: to})
+            return
+        if not torch.can_cast(like.dtype, to.dtype):
+            raise RuntimeError(
+                f"result type {like.dtype} can't be cast to the desired output type {to.dtype}"
+            )
+        wide = _empty(like, to.device)
+        self._run(*args, **{self._out: wide})
+        if resize:
+            _resize(to, like)
+        to.copy_(wide)
+
+
+def _kernel(operator: str, key: str) -> Callable[..., Any]:
+    kernel: Callable[..., Any] = compat.stock_kernel(operator, key)
+    return kernel
+
+
+def _tensors(values: Sequence[Any]) -> list[Any]:
+    import torch
+
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            found += [v for v in value if isinstance(v, torch.Tensor)]
+    return found
+
+
+def _to_meta(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, list | tuple):
+        return [_to_meta(v) for v in value]
+    return value
+
+
+def _empty(like: Any, device: Any) -> Any:
+    import torch
+
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+
+
+def _resize(to: Any, like: Any) -> None:
+    """As torch's own kernels do: strides are the result's where the size changed."""
+    if to.shape != like.shape:
+        if to.numel():
+            warnings.warn(
+                f"An output with one or more elements was resized: it had shape "
+                f"{list(to.shape)}, which does not match the required output shape "
+                f"{list(like.shape)}.",
+                stacklevel=2,
+            )
+        to.resize_(like.shape)
+        to.as_strided_(like.shape, like.stride())
