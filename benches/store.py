@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results as stored under ``benches/results``: JSON with machine, versions, flags and date."""
 
 from __future__ import annotations

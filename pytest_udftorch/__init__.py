@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Swap the transcendental functions inside an unmodified PyTorch.
 
 ``patched`` binds a UDF library into the loaded libtorch and restores it; ``trace`` counts

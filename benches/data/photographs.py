@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CIFAR-10 from the user's folder, or a stand-in: crops of ten photographs in the same shape.
 
 Nothing is downloaded. The photographs are those that scikit-image and scikit-learn ship.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples that a model is trained and tested on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The speeds asked of corem, and the speeds measured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Interleaved blocks of training steps, to measure the profiler's cost.
 
 A block runs every contender once, in a random order, for the same number of steps of the

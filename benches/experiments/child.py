@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fresh process that has imported torch and waits for orders, to time what happens once.
 
 Run as ``python -m benches.experiments.child``; it reads a JSON order from each line, and answers

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options that the profiler's benches share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lower bounds of the six models: the work that they must do over the rates of the device.
 
 ``python -m benches.experiments.compile_bounds OUT.json``; see ``pytest_udftorch.roofline``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What fusing across layers gives: 1 to N blocks of convolution, batch norm and ReLU in series.
 
     python -m benches.experiments.compile_chains OUT.json [--scale full] [--device cuda]

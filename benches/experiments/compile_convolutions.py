@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Single convolutions, interpreted and compiled: kernel 1, 3, 5; stride 1, 2; padding 1, 2, 3.
 
     python -m benches.experiments.compile_convolutions OUT.json [--scale full] [--device cuda]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every layer of the six models on its own, over devices and modes.
 
     python -m benches.experiments.compile_layers OUT.json [--scale full] [--device cuda]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Square matrix products: interpreted, in C++, in CUDA and in Triton, and compiled in four modes.
 
     python -m benches.experiments.compile_matmul OUT.json [--scale full] [--device cuda]

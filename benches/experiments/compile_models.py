@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The six torchvision models end to end over the executors, and what the instruments cost.
 
 ``python -m benches.experiments.compile_models OUT.json --models resnet50`` measures on the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans for the six torchvision models: every oracle, the bounds, and the fresh verdicts.
 
 ``python -m benches.experiments.compile_oracle OUT.json --models resnet50 --batches 1 32``.

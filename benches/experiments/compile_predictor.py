@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Can the speed-up of compiling a convolution be predicted without compiling it?
 
     python -m benches.experiments.compile_predictor OUT.json [--scale full] [--device cuda]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All convolutions of ResNet-50: timed alone, and by the profiler in the model.
 
     python -m benches.experiments.compile_resnet_convolutions OUT.json [--scale full]

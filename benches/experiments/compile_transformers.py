@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Beyond the six: a vision transformer and a small GPT, end to end over the executors.
 
     python -m benches.experiments.compile_transformers OUT.json [--scale full] [--device cuda]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triton against PyTorch: element-wise addition and fused row softmax.
 
 Achieved bandwidth counts the fewest bytes an operation must move (each input read once, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the UDFs cost inside code that TorchInductor compiles for the CPU.
 
     python -m benches.experiments.compiled_cpu [--rounds N] [--store]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All 2^32 inputs of every function of one argument on a GPU, against the CPU's certificates.
 
     python -m benches.experiments.cuda_digests [--functions exp,log] [--store FILE]

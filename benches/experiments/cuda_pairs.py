@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pairs of the CPU's certificates of pow, atan2 and hypot, on a GPU.
 
     python -m benches.experiments.cuda_pairs [--functions pow,hypot] [--seconds 90] [--store FILE]

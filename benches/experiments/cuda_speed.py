@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eager CUDA operators of a session against the stock kernels, in one interleaved run.
 
     python -m benches.experiments.cuda_speed [--store FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LeNet and a small transformer trained on a GPU under std and corem, side by side.
 
     python -m benches.experiments.cuda_training [--mnist DIR] [--store FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The main job: LeNet on MNIST under the stock functions and under corem, side by side.
 
     python -m benches.experiments.demo_lenet [--mnist DIR] [--epochs N] [--store FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Experiments on torch.compile: cases, timing within a budget, and files that resume.
 
 An experiment is a list of cases, each a JSON object, and a function that makes the contenders

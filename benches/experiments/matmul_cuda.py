@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Square matrix products written by hand for CUDA: in CUDA C++ through NVRTC, and in Triton.
 
 Both compute in float32 (no TF32), as torch does by default. Imports triton.

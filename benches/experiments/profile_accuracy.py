@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accuracy under std and under corem over several seeds: does correct rounding change it?
 
     python -m benches.experiments.profile_accuracy [--mnist DIR] [--cifar DIR] [--seeds N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often LeNet takes a log and an exp on MNIST, and on which range.
 
     python -m benches.experiments.profile_counting [--mnist DIR] [--store FILE]

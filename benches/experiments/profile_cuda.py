@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a profile costs on a GPU, and whether its counts equal those on the CPU.
 
     python -m benches.experiments.profile_cuda [--mnist DIR] [--store FILE]

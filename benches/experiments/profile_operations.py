@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The operation ratio: fma, div, mult and add for each exp or log, by stage of a training step.
 
     python -m benches.experiments.profile_operations [--mnist DIR] [--cifar DIR] [--store FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the profiler costs a training step, by depth.
 
     python -m benches.experiments.profile_overhead [--mnist DIR] [--cifar DIR] [--store FILE]

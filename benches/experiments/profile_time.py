@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The share of a training step's time that transcendental functions take.
 
     python -m benches.experiments.profile_time [--mnist DIR] [--cifar DIR] [--store FILE]

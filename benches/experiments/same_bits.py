@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Do eager CPU, compiled CPU, Triton, eager CUDA and compiled CUDA give the same bits?
 
     python -m benches.experiments.same_bits run --context eager-cpu --library corem --out PART.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers taken out of a model: what they are, their inputs, and each kind on its own."""
 
 from __future__ import annotations

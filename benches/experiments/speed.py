@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast corem's forms are, against what PyTorch calls and against other libraries.
 
 Contenders of one function run interleaved in one process: each runs once a round, in a rotating

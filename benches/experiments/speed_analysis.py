@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the code of the forms spends its time on: executed instructions, by kind.
 
     python -m benches.experiments.speed_analysis [--store] [function ...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trainings that the profiler's benches watch: LeNet, ResNet-18, a transformer."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stored figures as tables, pages and pictures."""

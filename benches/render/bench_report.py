@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw the figures of the benches of torch.compile on one page, from their JSON.
 
     python -m benches.render.bench_report FILE.json ... [-o report.html] [--title TEXT]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts as SVG for the report: lines and dots, bars, densities. Pure functions.
 
 Colors are classes of page/report.css, so that a chart follows the reader's light or dark

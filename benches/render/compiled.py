@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of compiled models, as Markdown: plans, oracles, executors, timers, Triton."""
 
 from __future__ import annotations

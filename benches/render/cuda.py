@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of docs/cuda.md, from the stored results."""
 
 from __future__ import annotations

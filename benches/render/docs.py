@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Put the stored results into README and docs, so that no number there is typed by hand.
 
     python -m benches.render.docs [--check]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """docs/results/compile_results.md: what the experiments on torch.compile measured, as tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profiler's tables, our figures beside the published ones, as Markdown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The picture of the README: the report on LeNet, trained on MNIST under std and corem.
 
     python -m benches.render.report_picture [--out docs/results/report.png] [--page report.html]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a build costs: cold, from the cache, and when several processes want it at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models end to end over the executors, and the validation of the timers; small by default."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans against the uniform executors; one small model by default, full-sized at full scale."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triton against PyTorch on a GPU; see ``compile_triton``."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small form of ``compiled_cpu``: one case, few rounds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eager CUDA operators of a session beside the stock kernels; see ``cuda_speed``."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a session costs: the first entry of a process, later ones, and the exit.
 
 The first entry loads the package's session, the runtime and the library, reads libtorch's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profiler's cost in a small form; a verdict needs the many blocks of the stored one."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The research's tables, in their small form: few samples, few blocks, two seeds."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed of corem's forms against what PyTorch calls and against other libraries.
 
 Each bench times corem's array form as pytest-benchmark does; the interleaved comparison

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The swapped functions as LLVM bitcode, for compilers that can take them inside.
 
 A *selection* says which functions come from which build. Its folder in the cache holds the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of finished builds: one folder for each build, one lock and one check for all.
 
 A build is written aside and appears by one rename. Its ``build.json`` states the SHA-256 of every

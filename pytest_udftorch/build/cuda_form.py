@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which form of a function a GPU gets: in double precision, or in float-float.
 
 Most GPUs compute float64 at 1/32 or 1/64 of their float32 speed. A library may name another

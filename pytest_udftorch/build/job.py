@@ -1,7 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiling: a job, its key, and the files that the compiler read."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -65,7 +67,7 @@ class Job:
     failed: Callable[[Step, str], Exception]
     texts: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
-    inputs: Sequence[Path] = ()
+    inputs: Sequence[str | Path] = ()
     covers: Any = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Path], None] | None = None
@@ -73,9 +75,10 @@ class Job:
     def key(self) -> str:
         """Return the SHA-256 over all that is known before the compiler runs, in hex."""
         steps = [step for stage in self.stages for step in stage]
+        plain = functools.cache(self._plain)  # most arguments stand in every step
         facts = [
             self.compiler.identity,
-            [(s.tool.name, [self._plain(a) for a in s.arguments]) for s in steps],
+            [(s.tool.name, [plain(a) for a in s.arguments]) for s in steps],
             dict(self.texts),
             self.output,
             self.covers,
@@ -83,17 +86,20 @@ class Job:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for path in self.inputs:
             digest.update(f"\0{self._plain(f'-I{path}')}\0".encode())
-            digest.update(path.read_bytes())
+            with open(path, "rb") as file:
+                digest.update(file.read())
         return digest.hexdigest()
 
     def _plain(self, argument: str) -> str:
         """Return an argument without the folders that differ between installations."""
-        plugin = self.compiler.plugin
+        root, plugin = str(self.root), self.compiler.plugin
+        if argument.startswith(f"-I{root}/") and root != "/":
+            return f"-I{argument[len(root) + 3 :]}"
         if plugin is not None and str(plugin.parent) in argument:
             return argument.replace(str(plugin.parent), "")
         if argument.startswith("-I/"):
-            return f"-I{os.path.relpath(argument[2:], self.root)}"
-        return argument.replace(f"{self.root}/", "") if self.root != Path("/") else argument
+            return f"-I{os.path.relpath(argument[2:], root)}"
+        return argument.replace(f"{root}/", "") if root != "/" else argument
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[int, int, 
     not known, and the build is not taken again.
     """
     states = {}
-    covered = {p.resolve() for p in job.inputs}
+    covered = {Path(p).resolve() for p in job.inputs}
     for name in sorted(names):
         path = Path(name)
         if path.resolve() not in covered:

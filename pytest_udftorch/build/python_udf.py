@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs written in Python, compiled by Numba to LLVM's text, and then built like any other.
 
 The modules that Numba makes are linked, everything but the function becomes internal, and LLVM

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A selection: which functions come from which build, and what names it.
 
 Whoever keys a cache by a selection's name keeps different functions apart: the name is a hash

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From UDF sources to one shared library per (UDF library, CPU level), cached by content.
 
 Each C source is one clang command with the pass plugin loaded (``udf-widen`` makes the
@@ -217,7 +218,7 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
         failed=functools.partial(_failed, library, compiler),
         texts=texts,
         root=library.folder,
-        inputs=[*map(Path, library.source_files()), *(observe_source() if profiled else ())],
+        inputs=[*library.source_files(), *(observe_source() if profiled else ())],
         covers=library.name,
         facts={**facts, "version": library.version, "compiler": compiler.version},
         check=functools.partial(_check, library, level, profiled, output),

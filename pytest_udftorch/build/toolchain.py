@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finding compilers and the tools beside them, and running them; CPU levels."""
 
 from __future__ import annotations

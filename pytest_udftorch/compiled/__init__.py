@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compilers inside this process that follow the open sessions."""

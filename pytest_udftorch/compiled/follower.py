@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compilers that run inside the process follow the open sessions.
 
 torch.compile (``inductor``), Triton (``triton``) and eager CUDA (``cuda.operators``) are told

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TorchInductor under a session: compiled with the UDFs inside, cached apart.
 
 While sessions are open, Inductor's C++ compiler is the one of ``bitcode.compiler_for``: clang

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triton under a session: libdevice with the UDFs inside, kernels cached apart.
 
 ``libdevice.exp`` and its kin reach the functions through the library that Triton links

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The clock of a GPU, read by a kernel.
 
 Imports triton, so it is imported when the clock is needed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernels of eager CUDA operators count in a profiled session.
 
 A kernel that counts gets the address of a *row* in the GPU's memory: one slot of 64-bit words

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas of the CUDA operators, each written once.
 
 A formula maps the elements of one tensor, or of two, to those of the result. It is computed in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Triton kernels behind the operators that ``cuda_operators`` overrides.
 
 Every function is computed in float32 and rounded once to the dtype of the result, as ATen

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launching Triton kernels for the operators of CUDA, and what all of them ask of tensors."""
 
 from __future__ import annotations

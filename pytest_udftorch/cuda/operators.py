@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Eager CUDA under a session: operators overridden through the dispatcher.
 
 ATen's CUDA kernels are machine code. A session that swaps functions therefore registers kernels

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels for the dispatcher: operators that map elements."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels for the dispatcher: softmax and its kin, which work on rows."""
 
 from __future__ import annotations

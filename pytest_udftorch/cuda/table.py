@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CUDA operators that a session can override: overloads, functions, formulas, what counts.
 
 ``operators`` registers what stands here, ``counters`` counts the calls that the formulas make,

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Number formats, correct rounding, the assertions, and the inputs of tests."""

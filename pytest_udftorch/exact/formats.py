@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Binary floating-point formats, and arrays of their encodings.
 
 Arrays may be torch tensors (any device) or NumPy arrays; torch is never imported here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ULP distances, the correct-rounding oracle, and assertions built on both.
 
 Two oracles that share no code decide what the correctly rounded result is:

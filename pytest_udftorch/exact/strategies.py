@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs worth testing: samples for large checks, Hypothesis strategies for small ones.
 
 Uniform random reals miss almost everything of interest in a floating-point function. Here

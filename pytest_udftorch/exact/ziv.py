@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Correct rounding by Ziv's strategy on mpmath, independent of MPFR.
 
 The value is enclosed in an interval, both ends are rounded exactly with integers, and the

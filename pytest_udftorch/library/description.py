@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDF libraries: a folder with a ``udf.toml`` and C sources.
 
 A library is found by name (shipped with this package, or offered by an installed one

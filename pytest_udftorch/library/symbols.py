@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which symbols PyTorch calls for which function, and through which ABI.
 
 Read off the relocations of the ``libtorch_cpu.so`` in the registry's x86-64 wheels and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What open sessions ask of compilers and of eager CUDA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Canary operators: real torch operators on known inputs, which show that a swap reached them."""
 
 from __future__ import annotations

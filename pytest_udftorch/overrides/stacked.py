@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers that open sessions lay over something of the process, each on top of the earlier ones."""
 
 from __future__ import annotations

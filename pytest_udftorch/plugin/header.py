@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines that the plugin adds to the header of a run."""
 
 from __future__ import annotations

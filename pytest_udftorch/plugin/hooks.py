@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pytest plugin: options, ini values, the marker ``udf_lib``, fixtures.
 
 pytest loads this module in every run of every suite on the machine, so it imports nothing

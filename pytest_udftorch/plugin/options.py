@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plugin's options, frozen once into one dataclass."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests under several libraries: parametrised, or repeated where pytest cannot do that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The profile of a pytest run: cut into tests, put together again, shown at the end.
 
 Loaded by the plugin when profiling is on. The sessions are the switcher's; here their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sessions of a run: opened for the tests that need them, and closed behind them.
 
 Loaded by the plugin once a library is chosen. One library for the whole run is one session

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which libraries and functions the options and the markers choose."""
 
 from __future__ import annotations

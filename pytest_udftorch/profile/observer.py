@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two libraries of a profiled session besides the UDF library, built when first needed.
 
 The *observer* (llvm/observer/observer.cpp) tells the runtime which operator and module a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """``profiled.bin``, the file that keeps the records of a profile: writing, and checked reading.
 
 ``docs/profile.md`` has the bytes of the file.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a profile records: three structured NumPy dtypes, and the strings that they name by id.
 
 The dtypes mirror the C structs of ``llvm/runtime/udfprof.h``; a test compares their sizes and

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """The swap itself: the slots of the process, and sessions over them."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The slots through which libtorch calls its math functions, and who holds them.
 
 A binder is the one place where a slot is rebound and restored. Sessions push layers onto it; the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sessions: bind a UDF library into the loaded libtorch, prove that it is reached, restore.
 
 ``libtorch_cpu.so`` calls its math functions through relocation slots. A session stores the

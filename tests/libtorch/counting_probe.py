@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the counting code of ``kernels`` on the CPU, in Triton's interpreter.
 
     python counting_probe.py CASES OUT

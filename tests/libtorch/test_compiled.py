@@ -291,6 +291,30 @@ def test_a_library_changed_under_an_open_session_is_an_error_of_the_compiler(tmp
         make_bitcode(compiler.parent)
 
 
+@pytest.mark.parametrize("name", ["udf.bc", "map.json"])
+def test_damaged_bitcode_is_made_again_by_the_compiler(tmp_path, name):
+    from pytest_udftorch.build.bitcode import compiler_for
+    from pytest_udftorch.build.selection import Part
+
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "mine"\nversion = "1"\n'
+        '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
+    )
+    (tmp_path / "e.c").write_text("float my_expf(float x) { return 1 + x; }\n")
+    build = pytest_udftorch.build_library(tmp_path)
+    compiler = compiler_for((Part(build, (("exp", "float32"),)),))
+    (tmp_path / "x.cpp").write_text("#include <cmath>\nfloat f(float x) { return std::exp(x); }\n")
+    command = [compiler, "-O1", "-c", tmp_path / "x.cpp", "-o", tmp_path / "x.o"]
+    subprocess.run(command, check=True)
+    made = (tmp_path / "x.o").read_bytes()
+    damaged = compiler.parent / "bitcode" / name
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[: len(content) // 2])
+    subprocess.run(command, check=True)
+    assert damaged.read_bytes() == content
+    assert (tmp_path / "x.o").read_bytes() == made
+
+
 def test_a_library_of_the_same_content_elsewhere_has_a_compiler_of_its_own(tmp_path):
     from pytest_udftorch.build.bitcode import compiler_for
     from pytest_udftorch.build.selection import Part, selection_id

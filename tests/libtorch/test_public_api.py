@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -67,3 +68,33 @@ def test_importing_the_package_loads_nothing_else():
     assert set(ours.split()) == set(packages)
     assert heavy == ""
     assert set(pytest_udftorch.__all__) <= set(dir(pytest_udftorch))
+
+
+#: What benches take from within: the id of the active functions, and the runtime's memory.
+WITHIN = {
+    ("benches/experiments/cuda_digests.py", "pytest_udftorch.compiled.follower.follower"),
+    ("benches/experiments/cuda_pairs.py", "pytest_udftorch.compiled.follower.follower"),
+    ("benches/experiments/profile_overhead.py", "pytest_udftorch.native.runtime.runtime"),
+}
+
+
+def taken(path: Path) -> set[str]:
+    """What a source takes from the package, as full names."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pytest_udftorch"):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {a.name for a in node.names if a.name.startswith("pytest_udftorch")}
+    return found
+
+
+def test_benches_use_public_names_only():
+    modules = listed()
+    public = {*modules, *(f"{module}.{name}" for module in modules for name in modules[module])}
+    within = {
+        (str(path.relative_to(ROOT)), name)
+        for path in [*(ROOT / "benches").rglob("*.py"), ROOT / "conftest.py"]
+        for name in taken(path) - public
+    }
+    assert within == WITHIN

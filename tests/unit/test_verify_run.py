@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chunks, workers, resumption: runs over reduced ranges of inputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LeNet with ELU, as in the study whose tables the demo prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ResNet-18 in its 32×32 form with ELU in the place of ReLU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small decoder of characters: GELU, softmax attention, layer norm."""
 
 from __future__ import annotations

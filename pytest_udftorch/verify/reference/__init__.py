@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """References that share no code with a UDF, and the checker that compares with them.
 
 Their C sources lie in this folder and are compiled on demand into the build cache: the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Building and loading the references, and their C structures."""
 
 from __future__ import annotations
