@@ -68,22 +68,27 @@ class Follower:
             self._switch(active)
             return
         compat.check_changed(frames)
-        if not wait and compat.is_compiling(frames):
+        held = compat.is_compiling(frames)
+        if held and not wait:
             raise CompileRunningError(
                 "torch.compile is compiling in this thread (a backend, or a hook of one, opens the "
                 "session), and would end up with some functions of one library and some of "
                 "another. Open the session before the model is called."
             )
-        if not frames.compile_lock.acquire(blocking=wait):
-            raise CompileRunningError(
-                "torch.compile is compiling in another thread, and would end up with some "
-                "functions of one library and some of another. Open the session before that "
-                "thread calls the model, or when it has returned."
-            )
+        taken = False
         try:
+            taken = frames.compile_lock.acquire(blocking=wait)
+            if not taken:
+                raise CompileRunningError(
+                    "torch.compile is compiling in another thread, and would end up with some "
+                    "functions of one library and some of another. Open the session before that "
+                    "thread calls the model, or when it has returned."
+                )
             self._switch(active)
         finally:
-            frames.compile_lock.release()
+            # An interrupt can come after the lock is taken and before that is noted.
+            if taken or (not held and compat.is_compiling(frames)):
+                frames.compile_lock.release()
 
     def reset(self) -> None:
         """Put everything back and take the import hook out, whatever sessions are open."""

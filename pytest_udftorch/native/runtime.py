@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,12 +56,15 @@ _KINDS = {7: "JUMP_SLOT", 6: "GLOB_DAT", 1: "64"}
 _TYPES = {kind: number for number, kind in _KINDS.items()}
 
 
-def native_files(pattern: str) -> Iterator[Path]:
-    """Yield the installed native files that match ``pattern``."""
+def native_files(pattern: str) -> list[Path]:
+    """Return the installed native files that match ``pattern``."""
     import pytest_udftorch
 
-    for entry in pytest_udftorch.__path__:
-        yield from sorted((Path(entry) / "_native").glob(pattern))
+    return [
+        path
+        for entry in pytest_udftorch.__path__
+        for path in sorted((Path(entry) / "_native").glob(pattern))
+    ]
 
 
 def pass_plugin() -> tuple[Path, int]:
