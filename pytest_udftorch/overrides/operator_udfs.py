@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level: compiled or imported, and checked against torch's schema.
 
 A source in C++ is compiled with ``llvm/operator/udf_operator.h`` against the headers of the
@@ -17,6 +18,7 @@ import os
 import re
 import sys
 import sysconfig
+import tokenize
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -371,7 +373,8 @@ def _python(udf: UdfOperator) -> _Python:
     if udf.call is not None:
         try:
             text = inspect.getsource(udf.call)
-        except (OSError, TypeError):
+        except (OSError, TypeError, SyntaxError, tokenize.TokenError):
+            # No file, or one that has changed since it was read.
             text = repr(udf.call)
         return _Python(udf.call, f"the function {udf.function!r}", text)
     path = udf.python

@@ -219,6 +219,16 @@ def test_in_place_and_out_by_name_return_what_torch_does():
         assert (y == 8).all()
 
 
+def test_a_source_file_that_changed_since_it_was_read_does_no_harm(tmp_path):
+    path = tmp_path / "changed.py"
+    scope = {"torch": torch, "operator_udf": operator_udf}
+    code = '@operator_udf("aten::log")\ndef zeros(x):\n    return torch.zeros_like(x)\n'
+    exec(compile(code, str(path), "exec"), scope)
+    path.write_text('\n"""\n')
+    with patched(scope["zeros"]):
+        assert torch.equal(torch.log(torch.ones(3)), torch.zeros(3))
+
+
 def test_dtypes_that_are_not_named_go_to_the_stock_kernel(tmp_path):
     library = write_library(
         tmp_path / "narrow",
