@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command ``udftorch``.
 
 A subcommand is a function that adds its parser to an ``argparse`` collection of subparsers and

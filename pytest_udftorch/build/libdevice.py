@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies of CUDA's ``libdevice`` whose functions are the swapped ones.
 
 The scalar forms are compiled once more, for NVPTX, and put into a copy of the bitcode library

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Overrides of operators in torch's dispatcher: put in, layered by session, taken out.
 
 An :class:`Override` stands for one overload at one dispatch key. The kernel that is there when it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Canary calls of overridden operators: proof that a UDF of a whole operator is reached."""
 
 from __future__ import annotations

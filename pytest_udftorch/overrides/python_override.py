@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """UDFs of whole operators in Python, as the dispatcher calls them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch's operators: their overloads, schemas and dispatch keys."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collects what instrumented functions count, from the start of a session to its end.
 
 The runtime (llvm/runtime/udfprof.h) keeps a cell per function, form and context of each

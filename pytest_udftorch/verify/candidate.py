@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The functions that can be verified: the forms of UDF libraries, and those in PyTorch's wheel.
 
 ``vml``, ``sleef``, ``sleef-u35`` and ``libm`` stand for the functions libtorch calls by

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates: the results of one function on all its inputs, in a file that can be checked.
 
 A certificate is JSON. It holds one run per form, CPU level and denormal mode of the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates as JSON files that carry the digests of their own contents."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An append-only record of finished chunks, which survives the end of the process.
 
 Each line holds the start of a SHA-256 over its payload, a space, and the payload as JSON. It is

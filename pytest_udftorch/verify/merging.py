@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Certificates together: merged into one, and compared in a table."""
 
 from __future__ import annotations

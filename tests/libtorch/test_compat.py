@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A private name that is missing is an error which names the version."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Private names of torch, Triton and pytest are used in ``compat`` alone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 //===- null.c - Functions that compute nothing ----------------------------===//
 //
 // Bound in the place of the real ones, they leave of a training step all but

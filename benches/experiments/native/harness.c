@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 //===- harness.c - Time one form of a math function over an array ---------===//
 //
 // Each function here calls a contender over n elements, repeats times, and

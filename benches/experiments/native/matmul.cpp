@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Square matrix product in plain C++, for benches.compile_matmul: what a loop
 // reaches that the compiler vectorises, on all threads.
 //

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 //===- steps.c - The instructions that a call executes --------------------===//
 //
 // Each function here calls a form of a math function in a child process, one
