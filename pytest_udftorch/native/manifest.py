@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass ``udf-instrument`` shall watch, and the sources that its output needs.
+"""What the pass ``udf-instrument`` watches, and the sources that its output needs.
 
 Manifests for UDF libraries, whose forms ``udf-widen`` makes, and for the watch library,
 whose functions call the stock ones; see docs/passes.md for the format.
@@ -19,21 +19,21 @@ from pytest_udftorch.native.runtime import native_files
 #: Forms in the order of their numbers, as in udfprof.h; ``CELL_FORMS`` of the records has one more.
 FORMS: Final = ("scalar", "v4", "v8", "v16", "array")
 
-#: Functions by their numbers; 0 is none. As the first strings of ``record.StringTable``.
+#: Functions by number; 0 means none. ``StringTable`` begins with the same strings.
 WATCHED: Final = ("", *FUNCTIONS, "sincos")
 
 #: Elements of an array that are watched and computed at a time: input and output together
 #: take 8 KiB (float32) or 16 KiB (float64) of the first-level cache.
 CHUNK: Final = 1024
 
-#: Function -> the arguments between which its results are ordinary numbers and grow or fall
-#: with the argument, for float32 and float64: what generated code lets pass without a look at
-#: the result. Arguments that are zero or subnormal are looked at in any case. exp(x) is normal
+#: Function -> the range of arguments, for float32 and float64, in which its results are normal
+#: numbers and monotonic. For these, generated code does not inspect the result. It inspects
+#: arguments that are zero or subnormal in any case. exp(x) is normal
 #: from ln of the smallest normal number on (-87.34, -708.4) to ln of the largest (88.72,
 #: 709.78), exp2(x) from -126 and -1022 to 128 and 1024, expm1 and sinh end as exp does, erfc(x)
-#: is normal below 9.19 and 26.54. Near zero all others are x times 1, erf times 1.13, so that
-#: a normal argument has a normal result. Logarithms (0 at 1) and functions that turn around have
-#: no such range.
+#: is normal below 9.19 and 26.54. Near zero all others are close to x, and erf
+#: to 1.13 x, so a normal argument has a normal result. Logarithms (0 at 1) and functions that are
+#: not monotonic have no such range.
 ORDINARY: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
     "exp": ((-87.0, 88.0), (-708.0, 709.0)),
     "exp2": ((-126.0, 127.0), (-1022.0, 1023.0)),
@@ -49,7 +49,7 @@ ORDINARY: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
     "atanh": ((-0.99, 0.99), (-0.99, 0.99)),
 }
 
-#: Of these, the ones with f(0) = 1 and f(-inf) = 0, which softmax makes in every row.
+#: Those of them with f(0) = 1 and f(-inf) = 0, which softmax computes in every row.
 EXPONENTIAL: Final = ("exp", "exp2")
 
 _C_TYPES: Final = {"float32": "float", "float64": "double"}
@@ -66,7 +66,7 @@ def entry(
 ) -> dict[str, Any]:
     """Return the manifest's entry for one function of the module.
 
-    ``ordinary`` says whether it may be taken to behave as ``ORDINARY`` tells.
+    ``ordinary`` says whether the function may be assumed to behave as ``ORDINARY`` states.
     """
     joint = function == "sincos"
     more: dict[str, Any] = {}
@@ -92,7 +92,7 @@ def instrument_manifest(functions: Iterable[UdfFunction], level: str) -> dict[st
     """
     watched = []
     for f in functions:
-        # Correct rounding keeps the order of results. Of others nothing is known.
+        # Correct rounding keeps the order of results. Nothing is known of other functions.
         ordinary = f.max_ulp == 0.5
         for form in forms(f.dtype, level):
             symbol = FUNCTIONS[f.name].export(f.dtype, form)

@@ -169,7 +169,7 @@ class Runtime:
         """Store ``desired[i]`` in each slot that holds ``expected[i]``.
 
         Returns:
-            What each slot held; where it differs from ``expected`` nothing was stored.
+            What each slot held. Where that differs from ``expected``, nothing was stored.
 
         Raises:
             OSError: a write-protected page could not be opened for writing.
@@ -240,18 +240,18 @@ class Cells:
         self._lib.udfprof_start(depth, stride)
 
     def stop(self) -> None:
-        """Count no more; what was counted stays to be read."""
+        """Stop counting; what was counted can still be read."""
         self._lib.udfprof_stop()
 
     def count(self, what: str) -> int:
-        """Return the number of records there are of ``cells`` or ``operators``."""
+        """Return the number of records of ``cells`` or ``operators``."""
         return int(getattr(self._lib, f"udfprof_{what}")(None, 0))
 
     def read(self, what: str, address: int, capacity: int) -> int:
         """Write up to ``capacity`` records of ``cells``, ``operators`` or ``events``.
 
         Returns:
-            How many there are; of events, which are taken out, how many were written.
+            How many records there are. For events, which are removed, how many were written.
         """
         return int(getattr(self._lib, f"udfprof_{what}")(address, capacity))
 
@@ -263,7 +263,7 @@ class Cells:
         """Give the ring room for ``capacity`` events.
 
         Raises:
-            MemoryError: there is none.
+            MemoryError: there is not enough memory.
         """
         if self._lib.udfprof_ring(capacity):
             raise MemoryError(f"no room for {capacity} events")
@@ -273,7 +273,7 @@ class Cells:
         return int(self._lib.udfprof_intern(text.encode(errors="backslashreplace")))
 
     def string(self, number: int) -> str:
-        """Return the string with an id."""
+        """Return the string with the id ``number``."""
         return bytes(self._lib.udfprof_string(number)).decode()
 
     def string_count(self) -> int:
@@ -289,7 +289,7 @@ class Cells:
         return int(self._lib.udfprof_ticks())
 
     def operator_udf(self, number: int, elements: int, start: int) -> None:
-        """Count a call, begun at ``start`` ticks, of the UDF at operator level of a number."""
+        """Count a call, begun at ``start`` ticks, of the UDF ``number`` at operator level."""
         self._lib.udfprof_operator_udf(number, elements, start)
 
     def clocks(self) -> tuple[int, int]:
@@ -300,11 +300,11 @@ class Cells:
 
     @property
     def parallel(self) -> int:
-        """The address of what stands in for GOMP_parallel."""
+        """The address of the function that stands in for GOMP_parallel."""
         return ctypes.cast(self._lib.udfprof_parallel, ctypes.c_void_p).value or 0
 
     def set_gomp_parallel(self, address: int) -> None:
-        """State what it calls."""
+        """Set the function that the stand-in for GOMP_parallel calls."""
         ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address
 
 

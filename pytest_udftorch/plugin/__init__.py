@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pytest plugin.
 
-An installed package registers :mod:`pytest_udftorch.plugin.hooks` as ``udftorch``. To name this
+The installed package registers :mod:`pytest_udftorch.plugin.hooks` as ``udftorch``. Naming this
 package, as ``-p pytest_udftorch.plugin`` does, registers the same hooks under the same name, and
 only once. PYTEST_DONT_REWRITE: nothing here asserts.
 """
@@ -15,7 +15,7 @@ from pytest_udftorch.plugin.hooks import PatchedLibtorch
 
 __all__ = ["PatchedLibtorch"]
 
-_NAME = "udftorch"  # of the entry point in pyproject.toml
+_NAME = "udftorch"  # the name of the entry point in pyproject.toml
 
 
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -115,8 +115,8 @@ def pytest_make_collect_report(
 def udf_session(request: pytest.FixtureRequest) -> Session:
     """The open :class:`pytest_udftorch.Session` of the running test.
 
-    Tells the library, its build and the swapped functions. A fixture of any scope that
-    depends on it is built anew for each library. Fails when no library is chosen.
+    Gives the library, its build and the swapped functions. A fixture of any scope that
+    depends on it is built anew for each library. Fails if no library is chosen.
     """
     switcher = request.config.stash.get(_SWITCHER, None)
     if hasattr(request, "param") and (switcher is None or not switcher.tests.owns(request.param)):
@@ -142,10 +142,10 @@ def udf_session(request: pytest.FixtureRequest) -> Session:
 
 @pytest.fixture
 def udf_profile(request: pytest.FixtureRequest) -> RunProfile:
-    """What was counted so far: ``udf_profile.test`` in this test, ``udf_profile.run`` in all.
+    """What was counted so far: ``udf_profile.test`` in this test, ``udf_profile.run`` in the run.
 
-    Both are a :class:`pytest_udftorch.profile.Profile` of the library of the running test.
-    Fails when profiling is off.
+    Each is a :class:`pytest_udftorch.profile.Profile` of the library of the running test.
+    Fails if profiling is off.
     """
     profile = request.config.stash.get(_PROFILE, None)
     if profile is None:
@@ -190,7 +190,7 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:
-    """Return a function of the package that skips the test where its device is missing."""
+    """Return a function of the package that skips the test if its device is missing."""
     from functools import wraps
     from importlib import import_module
 
@@ -220,7 +220,7 @@ def sync_timer() -> Callable[..., SyncTimer]:
     """Factory of synchronised timers, ``sync_timer(device="cpu", runs=20, rounds=10)``.
 
     See :func:`pytest_udftorch.timers.sync_timer`. ``.compare({name: call})`` times callables
-    interleaved. Asking for CUDA where there is none skips the test with the reason.
+    interleaved. Asking for CUDA on a machine without it skips the test and says why.
     """
     return _or_skip("timing.timers", "sync_timer")
 
@@ -229,17 +229,17 @@ def sync_timer() -> Callable[..., SyncTimer]:
 def model_pair() -> Callable[..., ModelPair]:
     """Factory of interpreted and compiled forms, ``model_pair(model, inputs, executors=...)``.
 
-    See :func:`pytest_udftorch.pairs.model_pair`. With ``device="cuda"`` where there is none the
-    test is skipped with the reason.
+    See :func:`pytest_udftorch.pairs.model_pair`. ``device="cuda"`` on a machine without CUDA
+    skips the test and says why.
     """
     return _or_skip("planning.pairs", "model_pair")
 
 
 @pytest.fixture(scope="session")
 def oracle() -> Callable[..., Plan]:
-    """Finder of the fastest way to run a model, ``oracle(model, inputs)`` to a ``Plan``.
+    """Finds the fastest way to run a model: ``oracle(model, inputs)`` returns a ``Plan``.
 
-    See :func:`pytest_udftorch.oracle.oracle`. With ``device="cuda"`` where there is none the
-    test is skipped with the reason.
+    See :func:`pytest_udftorch.oracle.oracle`. ``device="cuda"`` on a machine without CUDA
+    skips the test and says why.
     """
     return _or_skip("planning.oracle", "oracle")

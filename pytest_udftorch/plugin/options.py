@@ -76,7 +76,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="Write the profiles and report.html into this folder; those of an earlier run "
         "in it are replaced.",
     )
-    parser.addini("udf_lib", "UDF libraries, one a line; as --udf-lib", type="linelist")
+    parser.addini("udf_lib", "UDF libraries, one per line; as --udf-lib", type="linelist")
     parser.addini("udf_functions", "functions to swap; as --udf-functions", type="linelist")
     parser.addini("udf_cpu_level", "CPU level to build for; as --udf-cpu-level", default="")
     parser.addini("udf_cuda_form", "form of the functions on GPUs; as --udf-cuda-form", default="")
@@ -139,9 +139,9 @@ def _depth(config: pytest.Config) -> str | None:
 
     if depth not in DEPTHS:
         raise pytest.UsageError(
-            f"--udf-profile (or udf_profile in the ini file) is {depth!r}, which is no depth of "
+            f"--udf-profile (or udf_profile in the ini file) is {depth!r}, which is not a depth of "
             f"profiling. Write --udf-profile={DEPTHS[0]}, ={DEPTHS[1]} or ={DEPTHS[2]}, with the "
-            "sign =, so that what follows is not taken for the depth."
+            "sign =, so that the next argument is not taken for the depth."
         )
     return depth
 
@@ -175,7 +175,7 @@ def _out(config: pytest.Config, profile: str | None) -> Path | None:
 
 
 def as_path_or_name(text: str, folder: Path) -> str | Path:
-    """Return an absolute path if ``text`` is one, else the name, as ``library.find_library``.
+    """Return an absolute path if ``text`` is a path, else the name, for ``find_library``.
 
     Args:
         text: what the user wrote.
@@ -192,6 +192,6 @@ def _names(values: Iterable[str]) -> tuple[str, ...]:
     if not all(names):
         raise pytest.UsageError(
             f"--udf-functions (or udf_functions in the ini file) has an empty name in "
-            f"{', '.join(map(repr, values))}. Write torch's names with commas between: exp,log."
+            f"{', '.join(map(repr, values))}. Separate torch's names with commas: exp,log."
         )
     return names

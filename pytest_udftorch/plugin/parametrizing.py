@@ -22,7 +22,7 @@ TARGET = pytest.StashKey[Target]()
 
 
 class _Parameter(str):
-    """The id of a target as parameter of a test; a string, as others put it into reports."""
+    """The id of a target as a test's parameter; a string, since other plugins report it."""
 
 
 class Parametrizer:

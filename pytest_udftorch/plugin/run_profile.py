@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile of a pytest run: cut into tests, put together again, shown at the end.
+"""The profile of a pytest run: split by test, merged, and shown at the end.
 
-Loaded by the plugin when profiling is on. The sessions are the switcher's; here their
-counters are read and zeroed at the borders of tests, so that extremes belong to one test
-too. Under xdist the workers write files, which the controller reads.
+The plugin loads this module when profiling is on. The switcher owns the sessions. This module
+reads and zeroes their counters between tests, so that minima and maxima belong to one test too.
+Under xdist the workers write files, which the controller reads.
 """
 
 from __future__ import annotations
@@ -129,10 +129,10 @@ class RunProfile:
         where = f", written to {self._out}" if self._out is not None else ""
         return f"udftorch: profile: {self._depth}{where}"
 
-    # Innermost: the summary is printed, and xdist's worker says goodbye, outside of this.
+    # Innermost: pytest prints the summary, and an xdist worker signs off, outside of this.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self) -> Generator[None]:
-        """Put the run's profile together and write the page; never an error of the run."""
+        """Merge the run's profile and write the page; a failure here never fails the run."""
         if self._is_worker:
             # The controller reads the file as soon as this worker is done.
             self._switcher.close()
@@ -183,13 +183,13 @@ class RunProfile:
     # Before the test's fixtures.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
-        """Keep what was counted before the test, while the suite was collected, out of it."""
+        """Keep what was counted before the test, as in collection, out of the test."""
         self._take_rest("(before the tests)")
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
-        """Attach the figures of setup and call to the report, also of a test that fails."""
+        """Attach the figures of setup and call to the report, even if the test fails."""
         try:
             return (yield)
         finally:
@@ -199,7 +199,7 @@ class RunProfile:
                 item.user_properties.append((PROPERTY, summary))
                 _to_benchmark(item, summary)
 
-    # Inside of the switcher's, which may close the session.
+    # Inside the switcher's hook, which may close the session.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None]:
         """Keep what the teardown counts out of the next test."""
@@ -214,7 +214,7 @@ class RunProfile:
             session.collector.take(self._scope(scope))
 
     def _scope(self, name: str) -> str:
-        """Return a name that no part of the run has: a test may run several times."""
+        """Return a name that no part of the run has yet: a test may run several times."""
         self._scopes[name] += 1
         count = self._scopes[name]
         return name if count == 1 else f"{name}#{count}"

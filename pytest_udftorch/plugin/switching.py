@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of a run: opened for the tests that need them, and closed behind them.
+"""The sessions of a run: opened for the tests that need them, and closed after them.
 
-Loaded by the plugin once a library is chosen. One library for the whole run is one session
+The plugin loads this module once a library is chosen. One library for the whole run is one session
 around everything, collection included. With several, or with a marker, the session belongs
 to the tests: it is opened in the setup phase of the first one that needs it, stays open as
 long as the next test needs the same, and is closed in the teardown phase of the last one.
-So whatever goes wrong is an error of a phase of that test, and ``-x``, reports and exit
-codes need no care of their own.
+Any failure is then an error in a phase of that test, so ``-x``, reports and exit codes work
+without further care.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Switcher:
         """Find, build and check the chosen libraries, before the header is printed.
 
         Raises:
-            pytest.UsageError: what the package says is wrong with one of them.
+            pytest.UsageError: one of them cannot be used; the message says why.
         """
         try:
             self.targets.choose()
@@ -113,8 +113,8 @@ class Switcher:
     def _start(self) -> None:
         targets = list(self.targets.chosen.values())
         if hasattr(self.config, "workerinput"):
-            # The controller of xdist has built and reported already. What goes wrong only
-            # in a worker is told by its tests: a worker that fails to start is restarted.
+            # The controller of xdist has built and reported already. A failure in a
+            # worker alone is left to its tests, since xdist restarts a worker that cannot start.
             if len(targets) == 1:
                 with contextlib.suppress(UdfError):
                     self._open_base(targets[0])
@@ -124,8 +124,8 @@ class Switcher:
                 if len(targets) == 1:
                     self._open_base(target)
                 else:
-                    # Once for nothing, so that a library that cannot be used ends the run
-                    # here, with one message, and not in each of its tests.
+                    # Opened once without a test, so that a library that cannot be used ends
+                    # the run here, with one message, and does not fail each of its tests.
                     with target.open(self.options, self.options.profile) as session:
                         self._builds[target] = session.build
             elif not target.library.stock:
@@ -150,12 +150,12 @@ class Switcher:
         self._builds[target] = session.build
 
     def _entered(self, target: Target) -> Session:
-        """Return an open session; with its profile, if one is asked for."""
+        """Return an open session, profiled if a profile is asked for."""
         depth = self.options.profile
         try:
             session = target.open(self.options, depth, self.profile_out).__enter__()
         except ProfileFileError as error:
-            # The folder was good at the start: a test is not to fail because it is gone.
+            # The folder was usable at the start. A test must not fail because it is gone now.
             self.notes.append(str(error))
             session = target.open(self.options, depth).__enter__()
         if depth is not None:
@@ -176,7 +176,7 @@ class Switcher:
     # Switching
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Open the session of a test, after marks that skip it had their say."""
+        """Open the session of a test, after pytest has looked for marks that skip it."""
         if self.dry:
             return
         target = item.stash.get(TARGET, None)
@@ -192,7 +192,7 @@ class Switcher:
     def pytest_runtest_teardown(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None]:
-        """Close the session after the last test that needs it, behind its fixtures."""
+        """Close the session after the last test that needs it, once its fixtures are gone."""
         try:
             return (yield)
         finally:
@@ -206,10 +206,10 @@ class Switcher:
     ) -> Generator[None, Any, Any]:
         """Note the fixtures whose values must not outlive a switch.
 
-        With several libraries chosen for the run these are all: what a fixture computed
+        With several libraries chosen for the run, these are all fixtures: what one computed
         under one library must not be taken for the result of another. A marker concerns
-        single tests, and those who set it know it: there ``udf_session`` is enough, whose
-        dependents pytest tears down with it.
+        single tests, and whoever sets it knows of the switch. There ``udf_session`` is enough:
+        pytest tears down its dependents with it.
         """
         if fixturedef.argname == FIXTURE or (
             len(self.targets.chosen) > 1 and fixturedef.scope != "function"
@@ -219,7 +219,7 @@ class Switcher:
         return (yield)
 
     def _override(self, item: pytest.Item) -> Target | None:
-        """Return the target a test needs a session of its own for, or None."""
+        """Return the target if a test needs a session of its own, else None."""
         target = item.stash.get(TARGET, None)
         if len(self.targets.chosen) == 1 and target in self.targets.chosen.values():
             return None
@@ -230,13 +230,13 @@ class Switcher:
         try:
             with contextlib.ExitStack() as stack:
                 if self._base is not None and self.options.profile:
-                    # There is one set of counters: the run's session makes room.
+                    # There is only one set of counters, so the run's session closes first.
                     base, self._base = self._base, None
                     self._paused = next(iter(self.targets.chosen.values()))
                     base.close()
                 elif self._base is not None:
-                    # A marker replaces what is chosen for the run: functions that it
-                    # leaves out are the stock ones.
+                    # A marker replaces what is chosen for the run. Functions that it
+                    # leaves out become the stock ones.
                     stack.enter_context(patched("std"))
                 session = self._entered(target)
                 stack.callback(session.close)

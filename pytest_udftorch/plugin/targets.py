@@ -18,7 +18,7 @@ from pytest_udftorch.plugin.options import MARKER, Options, as_path_or_name
 from pytest_udftorch.session.session import Session, patched
 
 
-# Compared by identity: equal targets are made one.
+# Compared by identity: Targets makes only one of equal targets.
 @dataclass(frozen=True, eq=False)
 class Target:
     """A library and the functions of it that a test runs under.
@@ -85,7 +85,7 @@ class Targets:
         return self._known.setdefault((library.folder, functions), Target(library, functions, path))
 
     def of(self, item: pytest.Item) -> Mapping[str, Target]:
-        """Return id -> target for a test: what its closest marker says, or the options.
+        """Return id -> target for a test, from its closest marker or else from the options.
 
         Raises:
             UdfError: the marker is wrong; the message names the test.

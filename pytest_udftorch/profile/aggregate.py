@@ -41,23 +41,23 @@ Kind = Literal["nan", "inf", "subnormal"]
 #: What must be the same in profiles that are added up.
 IDENTITY: Final = ("library", "version", "build_id", "cpu_level", "torch", "depth", "stride")
 
-#: How a layer is shown that is none: code outside of every nn.Module.
+#: What is shown in place of a layer for code outside every nn.Module.
 NO_MODULE: Final = "(no module)"
 
-#: How kinds of special values are called.
+#: The names by which special values are shown.
 KINDS: Final = {"nan": "NaN", "inf": "inf", "subnormal": "subnormal", "zero": "zero"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Cells that were added up, and how often operators ran that used the function.
+    """The sum of some cells, and how often operators that used the function ran.
 
     Attributes:
-        key: which function, dtype, form, device, stage, operator and module; those that were added
-            up over are missing.
+        key: which function, dtype, form, device, stage, operator and module; the names that were
+            summed over are missing.
         cell: one CELL; its ids are meaningless where ``key`` has no such name.
-        operator_calls: of the operators in whose calls one of the functions was used.
-        operator_time_ns: of these calls, everything in them included; 0 unless timed.
+        operator_calls: calls of operators in which one of the functions was used.
+        operator_time_ns: time of these calls with everything in them; 0 unless timed.
     """
 
     key: Mapping[str, str]
@@ -101,7 +101,7 @@ class Row:
         return float(self.cell["time_ns"])
 
     def limits(self, side: Literal["in", "out"]) -> tuple[float, float] | None:
-        """Return the least and the largest value; None if there was none but NaNs."""
+        """Return the least and the largest value; None if there were only NaNs."""
         low, high = float(self.cell[f"{side}_min"]), float(self.cell[f"{side}_max"])
         return None if low > high else (low, high)
 
@@ -111,12 +111,12 @@ class Row:
         return sum(int(self.cell[f"{side}_{name}"]) for name in names)
 
     def made(self, kind: Kind) -> bool:
-        """Tell whether a block without one among its inputs had one among its outputs."""
+        """Tell whether a block had one among its outputs but none among its inputs."""
         return bool(self.cell[f"made_{kind}_ns"])
 
     @property
     def specials_text(self) -> str:
-        """What stands out of special values, as ``inf 0→3``."""
+        """The special values that stand out, as ``inf 0→3``."""
         parts = []
         for kind, text in KINDS.items():
             before, after = self.special("in", kind), self.special("out", kind)
@@ -125,7 +125,7 @@ class Row:
         return ", ".join(parts)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data: infinities are the strings ``inf`` and ``-inf``."""
+        """Return plain data, with infinities as the strings ``inf`` and ``-inf``."""
         found: dict[str, Any] = dict(self.key)
         found["operator_calls"] = self.operator_calls
         if self.operator_time_ns:
@@ -140,8 +140,8 @@ class First:
     Attributes:
         kind: ``nan``, ``inf`` or ``subnormal``.
         function, dtype, form, device, operator, module, stage: which one, and where.
-        time_ns: when: UTC, ns since 1970.
-        after_s: the same, since the profile began.
+        time_ns: when, in ns of UTC since 1970.
+        after_s: when, in seconds since the profile began.
     """
 
     kind: str
@@ -220,7 +220,7 @@ class Profile:
     """What was recorded, added up over threads, calls, tests and processes.
 
     Attributes:
-        processes: for each process what its header says: library, build, clocks, rank, ...
+        processes: what the header of each process says: library, build, clocks, rank, ...
         strings: id -> string, for the ids in the arrays.
         cells: dtype CELL, one for each function, dtype, form, device, stage, operator and module.
         operators: dtype OPERATOR, one for each operator, module, stage and device.
@@ -251,8 +251,8 @@ class Profile:
         """Make a profile of the records of one process.
 
         Args:
-            strings: that the ids in the records belong to.
-            meta: as in the header of a file; without ``clocks`` they are read now.
+            strings: the table that the ids in the records belong to.
+            meta: as in the header of a file; ``clocks`` are read now unless given.
             cells: dtype CELL; times are CLOCK_MONOTONIC.
             operators: dtype OPERATOR.
             events: dtype EVENT; times are CLOCK_MONOTONIC.
@@ -277,8 +277,8 @@ class Profile:
         """Read a file, or all profiles of a folder as one.
 
         Args:
-            path: of a file, or of a folder with files ``profiled*.bin``.
-            scope: take only this part of the run, such as a test; no events then.
+            path: a file, or a folder with files ``profiled*.bin``.
+            scope: take only this part of the run, such as a test, without events.
 
         Raises:
             NoProfileError: a folder without a profile, or no such scope.
@@ -306,7 +306,7 @@ class Profile:
 
     @property
     def wall_ns(self) -> int:
-        """For how long was profiled: the longest of all processes; 0 if nobody said."""
+        """How long profiling lasted, as the maximum over processes; 0 if unknown."""
         walls: dict[Any, int] = {}
         for p in self.processes:  # sessions of one process follow each other
             who = (p.get("host"), p.get("pid"))
@@ -365,7 +365,7 @@ class Profile:
 
         Args:
             by: ``function``, ``operator``, ``layer`` or ``stage``.
-            top: only so many rows, those with the most time, or elements if not timed.
+            top: at most this many rows: those with the most time, or elements if not timed.
 
         Raises:
             ValueError: for another ``by``.
@@ -373,17 +373,17 @@ class Profile:
         return table_text(self, by, top)
 
     def first(self, kind: Kind) -> First | None:
-        """Return where the first NaN, infinity or subnormal number was made by a function.
+        """Return where a function first made a NaN, an infinity or a subnormal number.
 
-        That is an output of a block of elements among whose inputs there was none. None if
-        no function made one: it may still have come in from elsewhere.
+        A function makes one if a block of its outputs holds one and the inputs hold none. None
+        if no function made one; it may still have come in from elsewhere.
 
         Raises:
             ValueError: for another kind.
         """
         name = f"made_{kind}_ns"
         if name not in layout.FIRSTS:
-            raise ValueError(f"{kind!r} is none of nan, inf, subnormal.")
+            raise ValueError(f"{kind!r} is not one of nan, inf, subnormal.")
         cells = self.cells[self.cells[name] > 0]
         if not len(cells):
             return None
@@ -487,13 +487,13 @@ class Profile:
         within that of its operator.
 
         Args:
-            path: of the new file.
+            path: the file to write.
             torch_trace: a file that torch.profiler wrote during the same run; its spans are
-                taken along, so that both are in one picture.
+                included, so that one picture shows both.
 
         Raises:
             NoProfileError: the profile has no events.
-            ProfileFormatError: ``torch_trace`` is no such trace.
+            ProfileFormatError: ``torch_trace`` is not such a trace.
             ProfileFileError: a file cannot be read or written.
         """
         export.trace(self, path, torch_trace)
@@ -548,7 +548,7 @@ def merge(profiles: Iterable[Profile]) -> Profile:
 
 
 def _index(processes: list[Mapping[str, Any]], process: Mapping[str, Any]) -> int:
-    """Return the place of a process in the list, which parts of one process share."""
+    """Return the index of a process in the list; parts of one process share an index."""
     for number, known in enumerate(processes):
         if {**process, "wall_ns": 0} == {**known, "wall_ns": 0}:
             if process.get("wall_ns", 0) > known.get("wall_ns", 0):
@@ -559,7 +559,7 @@ def _index(processes: list[Mapping[str, Any]], process: Mapping[str, Any]) -> in
 
 
 def by_library(profiles: Iterable[Profile]) -> list[Profile]:
-    """Return one profile for each library, ``std`` first: others are held against it.
+    """Return one profile for each library, ``std`` first: others are compared with it.
 
     Raises:
         ProfileMismatchError: two of one library are of different builds or depths.

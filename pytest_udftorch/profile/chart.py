@@ -66,7 +66,7 @@ def ranges_chart(profiles: Sequence[Profile], names: Sequence[str]) -> str:
     for number, profile in enumerate(profiles):
         for row in profile.layers():
             if row.key["dtype"] == "any":
-                continue  # of a whole operator only calls and time are known
+                continue  # only calls and time are known of a whole operator
             same = groups.setdefault(tuple(row.key.values()), [None] * len(profiles))
             same[number] = row
     if not groups:
@@ -84,8 +84,8 @@ def ranges_chart(profiles: Sequence[Profile], names: Sequence[str]) -> str:
         [
             "<h2>Ranges by layer</h2>",
             '<p class="hint">Every value that went into and came out of a function, by its binary '
-            "exponent; the middle of the axis is drawn wider. The nearer to the right edge, the "
-            "nearer to overflow. A darker shade is a larger share of the values (logarithmic); "
+            "exponent; the middle of the axis is drawn wider. The closer to the right edge, the "
+            "closer to overflow. A darker shade is a larger share of the values (logarithmic); "
             "+ and − are the signs; 0, ∞ and NaN have places of their own.</p>",
             '<div class="controls">'
             f'<label>Order <select id="order">{options}</select></label>'

@@ -2,8 +2,8 @@
 """Collects what instrumented functions count, from the start of a session to its end.
 
 The runtime (llvm/runtime/udfprof.h) keeps a cell per function, form and context of each
-thread. This module tells it the contexts that only Python knows, the modules, hands the
-callers' contexts to the workers of parallel regions, and turns its cells into records.
+thread. This module tells it the modules, which only Python knows. It also hands the callers'
+contexts to the workers of parallel regions, and turns the cells into records.
 
 One collector is active in a process. A forked child goes on counting from zero; what it
 counted is written to a file when it ends, which the parent reads.
@@ -40,7 +40,7 @@ from pytest_udftorch.records import file as record
 from pytest_udftorch.records.file import ProfileWriter
 from pytest_udftorch.records.layout import DEPTHS, Records
 
-#: Every how many blocks enter the histograms unless stated otherwise.
+#: The histograms sample one block in this many unless stated otherwise.
 STRIDE: Final = 512
 
 #: Events that fit into the ring between two readings; 10 MB.
@@ -67,14 +67,14 @@ def depth_of(profile: bool | str) -> str:
 
 
 def check_stride(stride: int) -> int:
-    """Return the stride if it is one.
+    """Return the stride if it is valid.
 
     Raises:
-        ProfileDepthError: it is no power of two from 1 to 65536.
+        ProfileDepthError: it is not a power of two from 1 to 65536.
     """
     if not isinstance(stride, int) or not 1 <= stride <= 1 << 16 or stride & (stride - 1):
         raise ProfileDepthError(
-            f"The stride {stride!r} of the histograms is no power of two from 1 to 65536. 1 "
+            f"The stride {stride!r} of the histograms is not a power of two from 1 to 65536. 1 "
             "takes every value, and costs most."
         )
     return stride
@@ -85,10 +85,10 @@ class Collector:
 
     Attributes:
         depth: ``counters``, ``timed`` or ``events``.
-        stride: every how many blocks enter the histograms.
+        stride: the histograms sample one block in this many.
         meta: for the header of the profile.
         strings: the table that the ids of the records belong to.
-        writer: of the profile's file, or None.
+        writer: the writer of the profile's file, or None.
 
     Args:
         operators: names of the UDFs at operator level, by the numbers they count under.
@@ -134,7 +134,7 @@ class Collector:
         """Begin to count.
 
         Args:
-            slots: through which libtorch calls GOMP_parallel.
+            slots: those through which libtorch calls GOMP_parallel.
 
         Raises:
             ProfileBusyError: another collector of this process is active.
@@ -181,10 +181,10 @@ class Collector:
         undo.callback(self._counting.end)
 
     def stop(self) -> None:
-        """Put everything back, and close the file, if there is one; can be repeated.
+        """Restore everything, and close the file if there is one; can be repeated.
 
         Raises:
-            RestoreError: something else had been put in a place that is ours.
+            RestoreError: something else replaced what the collector had put in place.
         """
         if self._pid != os.getpid():  # a child that leaves the parent's with block
             self._write_child()
@@ -218,11 +218,11 @@ class Collector:
         return self._counting.part()[1]
 
     def drain_events(self) -> Records:
-        """Take the events out of the ring: dtype EVENT. They are in no later answer."""
+        """Take the events out of the ring: dtype EVENT. No later call returns them."""
         return self._counting.events()
 
     def flush(self) -> None:
-        """Take the events out of the ring now, as otherwise happens ten times a second."""
+        """Take the events out of the ring now; a thread does so ten times a second."""
         self._keep_events()
 
     def take(self, scope: str) -> Profile:
@@ -298,23 +298,23 @@ class Collector:
     # Forked children
 
     def before_fork(self) -> None:
-        """In the parent, before a fork: the folder that children write to."""
+        """Make the folder that children write to; called in the parent, before a fork."""
         self._spool.make()
 
     def in_child(self) -> None:
-        """In the child, after a fork: nothing of the parent's counts here."""
+        """Forget what the parent counted; called in the child, after a fork."""
         self._counting.lock = threading.RLock()
         self._parts, self._events = [], []
         self._lost = self._lost_before = 0
         self._drain = None
         self.writer = None
         self._undo = contextlib.ExitStack()  # the parent undoes; a child ends as it is
-        # Ends by sys.exit run the first, those of multiprocessing the second, which clears
-        # what was registered before the child's own code begins.
+        # For a child that ends by sys.exit. A child of multiprocessing needs arm_child, since
+        # multiprocessing clears what was registered before the child's own code begins.
         atexit.register(self._write_child)
 
     def arm_child(self) -> None:
-        """In a child of multiprocessing: write when it ends."""
+        """Make a child of multiprocessing write when it ends."""
         if self._pid != os.getpid():
             multiprocessing.util.Finalize(None, self._write_child, exitpriority=0)
 
@@ -359,6 +359,6 @@ def _parallel_regions(cells: Cells, slots: Sequence[Slot]) -> Any:
         found = native.exchange(slots, ours, before)
         if found != ours:
             raise RestoreError(
-                "Something else rebound GOMP_parallel while a profiled session was open; it was "
-                "left as it is. Close the other tool's hook before the session."
+                "Something else rebound GOMP_parallel while a profiled session was open; it "
+                "keeps its value. Remove the other tool's hook before you open the session."
             )

@@ -21,11 +21,11 @@ class Counting:
     Attributes:
         cells: the runtime's counters.
         strings: the table that the ids of the records belong to.
-        lock: held while counters are read or begin anew.
+        lock: held while counters are read or reset.
 
     Args:
         depth: ``counters``, ``timed`` or ``events``.
-        stride: every how many blocks enter the histograms.
+        stride: the histograms sample one block in this many.
         operators: names of the UDFs at operator level, by the numbers they count under.
     """
 
@@ -35,7 +35,7 @@ class Counting:
         self.lock = threading.RLock()
         self._depth = DEPTHS.index(depth)
         self._stride = stride
-        # At once, while an id fits into the 16 bits of a function.
+        # Taken now, while an id still fits into the 16 bits of a function's id.
         self._operator_ids = np.array([self.strings.id(n) for n in operators], np.uint16)
         self._ids = np.zeros(0, np.uint32)  # the runtime's ids of strings -> ours
         self._clock = (0, 0)
@@ -55,7 +55,7 @@ class Counting:
         counters.start(self._stride)
 
     def end(self) -> None:
-        """Count nothing more; what was counted can still be read."""
+        """Stop counting; what was counted can still be read."""
         self.cells.stop()
         counters.stop()
 
@@ -87,7 +87,7 @@ class Counting:
             events = np.concatenate(found)
             ticks, now, rate = self._clock_rate()
             for name in ("start_ns", "end_ns"):
-                # By the distance from now: ticks as such have more bits than a double.
+                # Relative to now: absolute ticks have more bits than a double.
                 ago = (ticks - events[name].astype(np.int64)) * rate
                 events[name] = (now - np.rint(ago).astype(np.int64)).astype(np.uint64)
             return self._named(events)

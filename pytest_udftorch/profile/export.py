@@ -68,7 +68,7 @@ def _torch_trace(path: Path) -> dict[str, Any]:
         or not isinstance(trace.get("baseTimeNanoseconds"), int)
     ):
         raise ProfileFormatError(
-            f"{path} is no trace of torch.profiler: it lacks traceEvents or "
+            f"{path} is not a trace of torch.profiler: it lacks traceEvents or "
             "baseTimeNanoseconds. Write one with profiler.export_chrome_trace(...)."
         )
     return trace
@@ -90,7 +90,7 @@ def package(name: str, what: str) -> Any:
 
 
 def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:
-    """Write a file through ``write``; its folder is made if there is none.
+    """Write a file through ``write``; its folder is made if needed.
 
     Raises:
         ProfileFileError: the system refuses.
@@ -200,14 +200,14 @@ def trace(profile: Profile, path: str | Path, torch_trace: str | Path | None = N
     within that of its operator.
 
     Args:
-        profile: of the depth ``events``.
-        path: of the new file.
+        profile: one of the depth ``events``.
+        path: the file to write.
         torch_trace: a file that torch.profiler wrote during the same run; its spans are
-            taken along, so that both are in one picture.
+            included, so that one picture shows both.
 
     Raises:
         NoProfileError: the profile has no events.
-        ProfileFormatError: ``torch_trace`` is no such trace.
+        ProfileFormatError: ``torch_trace`` is not such a trace.
         ProfileFileError: a file cannot be read or written.
     """
     if not len(profile.events):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collector that counts in this process, and what a fork makes of it.
+"""The collector that counts in this process, and what happens to it in a fork.
 
 A forked child goes on counting from zero. It writes what it counted to a file when it ends, and
 the parent reads the file.
@@ -25,10 +25,10 @@ class Forked(Protocol):
     """A collector, as a fork sees it."""
 
     def stop(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
 
     def before_fork(self) -> None:
-        """Make ready in the parent."""
+        """Prepare, in the parent, for a fork."""
 
     def in_child(self) -> None:
         """Forget, in the child, what belongs to the parent."""
@@ -38,7 +38,7 @@ class Forked(Protocol):
 
 
 class Active:
-    """Owns the one place for a collector in this process."""
+    """Holds the one collector that is active in this process."""
 
     def __init__(self) -> None:
         self.collector: Forked | None = None
@@ -49,7 +49,7 @@ class Active:
         """Raise if a collector is active.
 
         Raises:
-            ProfileBusyError: it is.
+            ProfileBusyError: one is active.
         """
         if self.collector is not None:
             raise ProfileBusyError(
@@ -59,7 +59,7 @@ class Active:
             )
 
     def claim(self, collector: Forked) -> None:
-        """Make a collector the active one, and let forks tell it.
+        """Make a collector the active one, and have forks notify it.
 
         Raises:
             ProfileBusyError: another one is active.
@@ -73,7 +73,7 @@ class Active:
             multiprocessing.util.register_after_fork(self, Active._arm)
 
     def release(self) -> None:
-        """Make the place free; it may be free already."""
+        """Let go of the active collector, if there is one."""
         self.collector = None
 
     def reset(self) -> None:
@@ -97,7 +97,7 @@ class Active:
             self.collector.arm_child()
 
 
-#: The place of this process.
+#: That of this process.
 active: Final = Active()
 
 

@@ -13,7 +13,7 @@ from pytest_udftorch.profile.observer import Observer
 
 
 class ModuleNames:
-    """Names modules, while it is entered, for the observer, which sees them being called."""
+    """While entered, names modules for the observer, which sees their calls."""
 
     def __init__(self, cells: Cells, observer: Observer) -> None:
         self._cells = cells
@@ -40,13 +40,13 @@ class ModuleNames:
         self._observer.leave_modules()
 
     def _find(self, module: Any, caller: int) -> int:
-        """Name a module that was not called before, and those below it."""
+        """Name a module at its first call, and the modules below it."""
         with self._lock:
             if id(module) not in self._ids and not caller:
                 self._walk(module)
             if id(module) not in self._ids:
                 if caller and isinstance(module, self._graph):
-                    # Compiled from the module that is being called, and no part of it.
+                    # Compiled from the module that is being called, but not part of it.
                     self._remember(module, caller, module)
                 else:
                     self._name(module, type(module).__name__, module)

@@ -41,7 +41,7 @@ def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    runtime()  # asked for by its name, which the loader then knows
+    runtime()  # loaded first, because the library needs it by name
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -86,7 +86,7 @@ class Observer:
         self._lib.udfobserver_stop()
 
     def watch_modules(self, function: Callable[..., Any], find: Callable[[Any, int], int]) -> bool:
-        """Say from now on which module is being called; return False if it cannot be done.
+        """Report from now on which module is being called; return False if impossible.
 
         Args:
             function: ``torch.nn.Module.__call__``, a function written in Python.
@@ -108,10 +108,10 @@ _observer: Observer | None = None
 
 
 def load_observer() -> Observer:
-    """Return the observer of the installed torch, compiled at the first use.
+    """Return the observer of the installed torch, compiled on first use.
 
     Raises:
-        ObserverBuildError: it does not compile; the message is the compiler's.
+        ObserverBuildError: it does not compile; the message quotes the compiler.
         CompilerNotFoundError, CompilerTooOldError: no usable clang.
         CacheError: the cache folder cannot be written.
     """
@@ -157,7 +157,7 @@ class Stock:
     """A stock function that libtorch calls.
 
     Attributes:
-        symbol: its name, and the version asked for behind an ``@`` if there is one.
+        symbol: its name, followed by ``@`` and the version asked for, if any.
         function: torch's name, or ``sincos``.
         dtype: ``float32`` or ``float64``.
         form: ``scalar``, ``v<lanes>`` or ``array``.
@@ -173,7 +173,7 @@ class Stock:
 
 @dataclass(frozen=True)
 class Watch:
-    """The watch library: symbol -> address of what watches it."""
+    """The watch library: symbol -> address of the function that watches it."""
 
     build_id: str
     addresses: dict[str, int]
@@ -195,8 +195,8 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
     ]
     compiler = find_compiler()
     manifest = {
-        # The stock functions may give other bits for another position in an array, so they
-        # get whole arrays, as without us.
+        # A stock function may give different bits at another position in an array, so it gets
+        # whole arrays, as it does when nothing watches it.
         "watch": [
             entry(_name(i), s.function, s.dtype, s.form, 0, ordinary=True)
             for i, s in enumerate(chosen)

@@ -23,7 +23,7 @@ FORMATS: Final = {
     "half": (-24, -14, 16),
 }
 
-# Of a UDF at operator level no values are known, and no dtype.
+# A UDF at operator level has no known values and no known dtype.
 _OVERFLOW: Final = {"float32": 128.0, "float64": 1024.0, "any": math.inf}
 
 
@@ -41,7 +41,7 @@ def largest(row: Row) -> float:
         if finite:
             found = max(found, math.log2(max(finite)))
         if not all(map(math.isfinite, limits)):
-            # The largest finite one is behind the infinity: its bin was perhaps sampled.
+            # An infinity hides the largest finite value, but its bin may have been sampled.
             bins = np.flatnonzero(histogram_of(row, side).any(0))
             if len(bins):
                 found = max(found, float(bins[-1] - layout.HIST_OFFSET))
@@ -49,7 +49,7 @@ def largest(row: Row) -> float:
 
 
 def headroom(row: Row) -> float:
-    """Return how many binades lie between the largest magnitude and overflow; 0 if it is over."""
+    """Return how many binades the largest magnitude is below overflow; 0 after an overflow."""
     if any(row.special(side, "inf") for side in SIDES):
         return 0.0
     return max(0.0, _OVERFLOW[row.key["dtype"]] - largest(row))

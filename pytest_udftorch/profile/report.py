@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles as text for a terminal and as one HTML page. Pure functions of their arguments.
 
-The page needs nothing beyond itself: style and script are in it, and its policy forbids it
-to load anything. All text that comes from a profile (names of modules, paths) is escaped.
+The page is self-contained: it holds its style and script, and its content security policy
+forbids loading anything. All text from a profile (names of modules, paths) is escaped.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def html(profiles: Sequence[Profile], *, title: str = TITLE) -> str:
     """Return the page of profiles.
 
     Args:
-        profiles: one for each library; with several they stand beside each other.
-        title: of the page.
+        profiles: one for each library; several are shown side by side.
+        title: the title of the page.
 
     Raises:
         NoProfileError: there is none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the page of a profile. They sort, and name the library where there are several."""
+"""The tables of a profile's page: sortable, with the library's name if there are several."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _sort_key(value: float | str) -> str:
 
 
 def table(name: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Return a table that sorts; columns whose first cell is text are flush left."""
+    """Return a sortable table; columns whose first cell is text are flush left."""
     texts = [isinstance(cell[1], tuple) for cell in rows[0]] if rows else [False] * len(header)
     head = "".join(
         f'<th{" class=text" if text else ""} scope="col">'
@@ -65,7 +65,7 @@ def table(name: str, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> s
 
 
 def _library(profiles: Sequence[Profile], name: str) -> list[Cell]:
-    """Return the cell with the library's name where there are several."""
+    """Return the cell with the library's name if there are several."""
     return [(name, (name, "text"))] if len(profiles) > 1 else []
 
 
@@ -290,9 +290,9 @@ def cells_table(profiles: Sequence[Profile], names: Sequence[str]) -> str:
         [
             "<h2>Everything</h2>",
             '<p class="hint">One line for each function, form, stage, operator and layer. Forms: '
-            "scalar; v4, v8 and v16 take so many elements at once; array takes any number; "
-            "operator is a UDF at operator level. What ran on a GPU says cuda; a call is a launch "
-            "there.</p>",
+            "scalar; v4, v8 and v16 take that many elements at once; array takes any number; "
+            "operator is a UDF at operator level. Rows that say cuda ran on a GPU, where a "
+            "call is one launch.</p>",
             table("cells", header, rows),
         ]
     )

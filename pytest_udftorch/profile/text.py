@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pytest_udftorch.profile.aggregate import Profile
 
-#: What a table can have one row for.
+#: What the rows of a table can stand for, and the key of each.
 GROUPS: Final = {
     "function": ("function", "dtype", "device"),
     "operator": ("operator", "device"),
@@ -91,15 +91,15 @@ def table_text(profile: Profile, by: str = "function", top: int | None = None) -
     """Return a table for a terminal.
 
     Args:
-        profile: what the rows are of.
+        profile: the profile to show.
         by: ``function``, ``operator``, ``layer`` or ``stage``.
-        top: only so many rows, those with the most time, or elements if not timed.
+        top: at most this many rows: those with the most time, or elements if not timed.
 
     Raises:
         ValueError: for another ``by``.
     """
     if by not in GROUPS:
-        raise ValueError(f"by={by!r} is none of {', '.join(GROUPS)}.")
+        raise ValueError(f"by={by!r} is not one of {', '.join(GROUPS)}.")
     rows = profile.rows(*GROUPS[by])
     timed = profile.time_ns > 0
     rows.sort(key=lambda r: (-r.time_ns, -r.elements))

@@ -96,7 +96,7 @@ def _elementary() -> list[Operator]:
 def _without_onednn(call: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(x: Any) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # flags() speaks about Intel GPUs
+            warnings.simplefilter("ignore")  # flags() warns about Intel GPUs
             with torch.backends.mkldnn.flags(enabled=False):
                 return call(x)
 
@@ -144,7 +144,7 @@ _ACTIVATIONS: Final = (
         inplace=torch.sigmoid_,
         out=lambda x, buffer: torch.sigmoid(x, out=buffer),
     ),
-    # On this side of 0 the derivative grows with sigmoid, so a probe cannot meet it again.
+    # Below 0 the derivative grows with sigmoid, so a changed sigmoid always changes it.
     Operator(
         "F.silu",
         F.silu,

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reach table: which symbols an operator calls, and whether a swap reaches all of it.
 
-Made by running. Every operator is run in every dtype and layout,
+The table is made by running every operator in every dtype and layout:
 
-- counted: the symbols it called (``session.trace``);
+- with a count of the symbols that it calls (``session.trace``);
 - with one function at a time swapped for a probe that differs from the stock function at
   every argument (of float64 for a float64 tensor, of float32 for all others). An element
-  of the result that keeps its bits did not get there through the swapped symbols: a vector
-  body that is reached with a tail that is not (or the other way round) shows, which a
-  count of calls cannot tell;
-- an operator that mixes rows (softmax) shows a changed result wherever one of its inputs
-  was reached. There the probe differs only below a mark that no input but one passes, and
-  that one input is moved through all positions;
+  of the result that keeps its bits was not computed through the swapped symbols. This shows
+  when only the vector body or only the tail is reached, which a count of calls cannot tell;
+- for an operator that mixes rows (softmax), with a probe that differs only below a mark. One
+  input alone lies below it, and is moved through all positions. Otherwise the result would
+  change wherever any input was reached;
 - with the library ``canary``, whose results differ from the correct ones in the last bit.
 
 ``reached`` then means that each function which the operator's definition needs changed
@@ -58,13 +57,13 @@ class ReachRow:
         direction: ``forward`` or ``backward`` (of a forward pass under stock functions).
         dtype: the tensor's.
         layout: the tensor's.
-        outcome: see the module's text.
+        outcome: see the module's docstring.
         symbols: symbol -> calls, under the stock functions.
         changed: function -> [elements changed, elements] under the probe of that function;
             for a function that mixes rows, elements that were marked in turn.
         canary: [elements changed, elements] under the library ``canary``, or None where
             the operator calls none of its functions.
-        reason: why it is not, or only partly, reached; empty otherwise.
+        reason: why it is not reached, or only in part; empty otherwise.
     """
 
     operator: str
@@ -89,7 +88,7 @@ def write_probe(folder: Path, dtype: str, *, marked: bool = False) -> Path:
     """Write a UDF library whose functions differ from the stock ones; return its folder.
 
     Args:
-        folder: to be made.
+        folder: where to write it; must not exist.
         dtype: ``float32`` or ``float64``, that of its functions.
         marked: False: every function f of libtorch becomes f + |f|/2 + 1/4, which no
             rounding to bfloat16 hides and which is never f. True: only exp, and only below
@@ -213,7 +212,7 @@ def _marked_input(operator: Operator, dtype: str, layout: str, position: int) ->
 
 
 def _functions_of(symbols: dict[str, int]) -> list[tuple[str, ...]]:
-    """Return the functions behind called symbols, those to be swapped together in one tuple."""
+    """Return the functions behind called symbols; a tuple holds those to swap together."""
     known = binder().symbols
     names = {known[s].function for s in symbols}
     if "sincos" in names:  # libm's joint call is bound only when both are swapped
@@ -393,11 +392,11 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
     """Yield every combination that the table shows.
 
     Args:
-        only: names of operators (``F.softmax(last)``), or of all that are of one torch function
-            (``torch.softmax``); by default all.
+        only: names of operators (``F.softmax(last)``), or names of torch functions
+            (``torch.softmax``) for all of their operators; by default all.
 
     Raises:
-        ReachError: an unknown name.
+        ReachError: a name is unknown.
     """
     from pytest_udftorch.errors import nearest
     from pytest_udftorch.reach.operators import OPERATORS
@@ -426,13 +425,13 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
 
 
 def table(only: Sequence[str] | None = None) -> list[ReachRow]:
-    """Run the reach table; about a minute for all operators.
+    """Run the reach table, which takes about a minute for all operators.
 
     Args:
         only: names of operators; by default all.
 
     Raises:
-        ReachError: an unknown operator, or one that is not repeatable.
+        ReachError: an operator is unknown or not repeatable.
         UdfError: as from building and opening a session.
     """
     chosen = list(cases(only))
@@ -445,7 +444,7 @@ def table(only: Sequence[str] | None = None) -> list[ReachRow]:
 
 
 def save(rows: Sequence[ReachRow], path: Path) -> None:
-    """Write rows and environment as JSON, a row a line.
+    """Write rows and environment as JSON, one row per line.
 
     Raises:
         ReachError: the file cannot be written.
@@ -474,7 +473,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
     """Read what :func:`save` wrote: the environment it was made in, and the rows.
 
     Raises:
-        ReachError: no such file, no JSON, or another format.
+        ReachError: the file is missing, is not JSON, or has another format.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -490,7 +489,7 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
 
 
 def _merged(rows: Sequence[ReachRow]) -> list[tuple[str, str, str, str, str]]:
-    """Join rows that differ in dtype and layout only.
+    """Join rows that differ only in dtype and layout.
 
     Returns:
         Operator, direction, where, symbols, outcome.
@@ -595,7 +594,7 @@ def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
 
 
 def terminal(rows: Sequence[ReachRow]) -> str:
-    """Return the table as text, rows that differ in dtype and layout only joined."""
+    """Return the table as text, with rows joined that differ only in dtype and layout."""
     lines = []
     for operator, direction, where, symbols, outcome in _merged(rows):
         lines.append(f"{operator} {direction} [{where}]: {outcome}")

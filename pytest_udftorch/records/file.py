@@ -48,13 +48,13 @@ from pytest_udftorch.records.layout import (
     StringTable,
 )
 
-# The first byte is no text, the last one shows a conversion of line ends.
+# The first byte is not text. The last one reveals a conversion of line ends.
 MAGIC: Final = b"\x89UDFPRF\n"
 VERSION: Final = 1
 _BYTE_ORDER: Final = 0x01020304
-# Magic, byte order, version, 0, size of the whole header, CRC-32 of all of it but this field.
+# Magic, byte order, version, 0, size of the whole header, CRC-32 of the header without this field.
 _HEADER: Final = struct.Struct("<8sIHHII")
-# Type, flags, bytes of the payload, CRC-32 of the payload, CRC-32 of the 12 bytes before.
+# Type, flags, bytes of the payload, CRC-32 of the payload, CRC-32 of the preceding 12 bytes.
 _FRAME: Final = struct.Struct("<HHIII")
 _SCOPED: Final = struct.Struct("<II")
 _STRING: Final = struct.Struct("<II")
@@ -87,8 +87,8 @@ def _frame(kind: int, payload: bytes, flags: int = 0) -> bytes:
 def clocks() -> dict[str, int]:
     """Return one reading of CLOCK_MONOTONIC and CLOCK_REALTIME, in ns.
 
-    The realtime clock is read between two readings of the other, of which the middle counts;
-    of ten tries the one with the shortest distance.
+    The realtime clock is read between two readings of the monotonic clock, whose midpoint
+    counts. Of ten tries, the one with the shortest interval is returned.
     """
     tries = []
     for _ in range(10):
@@ -101,7 +101,7 @@ def clocks() -> dict[str, int]:
 
 
 def new_path(folder: Path) -> Path:
-    """Return a path for this process's profile that no file in ``folder`` has."""
+    """Return a path for this process's profile that is not yet taken in ``folder``."""
     stem = f"profiled-{socket.gethostname()}-{os.getpid()}"
     for number in itertools.count():
         path = folder / f"{stem}{f'-{number}' if number else ''}.bin"
@@ -111,7 +111,7 @@ def new_path(folder: Path) -> Path:
 
 
 def remove_earlier(folder: Path) -> None:
-    """Make a folder if there is none, and remove the profiles of an earlier run from it.
+    """Make a folder if needed, and remove the profiles of an earlier run from it.
 
     Raises:
         ProfileFileBusyError: one of them is being written.
@@ -142,9 +142,9 @@ class Loss:
     """What could not be written.
 
     Attributes:
-        records: that are missing in the file.
-        events: that are missing, those included which the sender dropped before.
-        reason: the system's first complaint.
+        records: how many the file lacks.
+        events: how many the file lacks, including those that the sender dropped.
+        reason: the first error that the system reported.
     """
 
     records: int = 0
@@ -158,23 +158,23 @@ class Loss:
 class ProfileWriter:
     """Appends records to one file.
 
-    A record goes to the system in one piece, so it survives the end of the process however
-    it comes; only :meth:`close` waits for the disk (fsync), so that a power failure may take
-    the end of a file whose run was not over. What the disk refuses is counted and told when
-    the file is closed: nothing here stops the user's run once the file is open.
+    A record goes to the system in one piece, so it survives any end of the process. Only
+    :meth:`close` waits for the disk (fsync), so a power failure during a run may cost the end
+    of its file. What the disk refuses is counted, and :meth:`close` reports it: once the file
+    is open, nothing here stops the user's run.
 
-    After a fork the child's first record opens a file of its own beside the parent's.
+    After a fork, the child's first record opens a file of its own beside the parent's.
 
     Args:
-        path: of the file; its folder is made if there is none.
+        path: the file to write; its folder is made if needed.
         strings: the table that the records' ids belong to.
         meta: plain data for the header: library, build_id, cpu_level, torch, depth, stride,
-            rank, ...; ``pid``, ``host`` and ``clocks`` are added where it has none.
+            rank, ...; ``pid``, ``host`` and ``clocks`` are added unless given.
 
     Raises:
         ProfileFileBusyError: another writer has the file open.
         ProfileFileExistsError: the file holds an earlier profile.
-        ProfileFileError: the folder cannot be made, or the file not be opened.
+        ProfileFileError: the folder cannot be made, or the file cannot be opened.
     """
 
     def __init__(self, path: Path, strings: StringTable, meta: Mapping[str, Any]) -> None:
@@ -222,7 +222,7 @@ class ProfileWriter:
             "clocks": clocks(),
             **self._given,
         }
-        # On a full disk the run goes on as it does when the disk fills up later.
+        # On a full disk the run goes on, as it does if the disk fills up later.
         self._write(b"")
 
     @property
@@ -231,7 +231,7 @@ class ProfileWriter:
         return self._fd >= 0
 
     def cells(self, cells: Records, scope: str = "") -> None:
-        """Append a snapshot of cells (dtype CELL), in place of an earlier one of ``scope``.
+        """Append a snapshot of cells (dtype CELL), which replaces an earlier one of ``scope``.
 
         Scopes are disjoint parts of a run, such as its tests; the whole is their sum.
         """
@@ -242,7 +242,7 @@ class ProfileWriter:
         self._scoped(OPERATORS, operators, OPERATOR, scope)
 
     def events(self, events: Records) -> None:
-        """Append events (dtype EVENT); they add to those that are there."""
+        """Append events (dtype EVENT) to those already in the file."""
         if len(events):
             payload = np.ascontiguousarray(events, EVENT).tobytes()
             self._append(EVENTS, payload, events=len(events))
@@ -273,7 +273,7 @@ class ProfileWriter:
                 self.loss.events += events
 
     def _reopen(self) -> None:
-        """Open a file of the child's own; the parent's keeps its lock and its content."""
+        """Open a file for the child; the parent's file keeps its lock and content."""
         if self._fd >= 0:
             os.close(self._fd)
         self._given["parent_pid"] = self._pid
@@ -297,7 +297,7 @@ class ProfileWriter:
                 done += os.write(self._fd, memoryview(data)[done:])
         except OSError as error:
             self.loss.reason = self.loss.reason or error.strerror or str(error)
-            # Whatever part of it got there goes again: a later record must follow a whole one.
+            # Remove the part that was written: a later record must follow a whole one.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._end)
             return False
@@ -350,13 +350,13 @@ class ProfileFile:
     """What a file holds.
 
     Attributes:
-        path: of the file.
+        path: where it was read from.
         meta: the header's data.
         strings: id -> string.
         cells: scope -> the last snapshot, dtype CELL; the whole is the sum of the scopes.
         operators: scope -> the last snapshot, dtype OPERATOR.
         events: all of them, dtype EVENT.
-        marks: in their order.
+        marks: in the order written.
         ended: whether the writer closed the file.
         truncated: whether the file stops within a record.
     """
@@ -390,12 +390,12 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
     """Read a file, up to its last whole record if it was cut off.
 
     Args:
-        path: of the file.
+        path: the file to read.
         until_damage: stop at a damaged record instead of raising, as if it were cut there.
 
     Raises:
         ProfileFileError: the file cannot be read.
-        ProfileFormatError: it is no profile, or ends within its header.
+        ProfileFormatError: it is not a profile, or ends within its header.
         ProfileVersionError: a newer version of this package wrote it.
         ProfileDamagedError: its header or a record is not as it was written.
     """
@@ -441,12 +441,12 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
 def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
     if not data.startswith(MAGIC[: len(data)]):
         raise ProfileFormatError(
-            f"{path} is no profile: it does not start as one. Profiles are the files "
+            f"{path} is not a profile: it does not start like one. Profiles are the files "
             "profiled-*.bin that --udf-profile-out and patched(..., profile=) write."
         )
     short = ProfileFormatError(
         f"The profile {path} ends within its header ({len(data)} bytes): the process died as it "
-        "began to write, or the disk was full. There is nothing in it; delete it."
+        "began to write, or the disk was full. It holds no data; delete it."
     )
     if len(data) < _HEADER.size:
         raise short
@@ -535,9 +535,9 @@ def _take(content: _Content, kind: int, payload: bytes) -> None:
         try:
             mark = json.loads(payload)
         except ValueError:
-            raise _Unreadable("a mark is no JSON") from None
+            raise _Unreadable("a mark is not JSON") from None
         if not isinstance(mark, dict):
-            raise _Unreadable("a mark is no JSON object")
+            raise _Unreadable("a mark is not a JSON object")
         content.marks.append(mark)
     elif kind == END:
         content.ended = True
@@ -558,7 +558,7 @@ def _strings(payload: bytes) -> Iterator[tuple[int, str]]:
         try:
             yield number, raw.decode()
         except UnicodeDecodeError:
-            raise _Unreadable(f"string {number} is no UTF-8") from None
+            raise _Unreadable(f"string {number} is not UTF-8") from None
         offset += length
 
 
@@ -571,7 +571,7 @@ def _text(content: _Content, numbers: Iterable[int]) -> list[str]:
 
 def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
     if len(raw) % dtype.itemsize:
-        raise _Unreadable(f"{len(raw)} bytes are no whole number of {dtype.itemsize}")
+        raise _Unreadable(f"{len(raw)} bytes are not a multiple of {dtype.itemsize}")
     rows = np.frombuffer(raw, dtype)
     names = dtype.names or ()
     for name in ("function", "operator", "module"):

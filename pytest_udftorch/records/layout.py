@@ -19,13 +19,13 @@ from pytest_udftorch.library.symbols import FUNCTIONS
 
 Records = NDArray[np.void]
 
-#: The last of each is that of UDFs at operator level.
+#: The last entry of each tuple is for UDFs at operator level.
 CELL_DTYPES: Final = ("float32", "float64", "any")
 CELL_FORMS: Final = ("scalar", "v4", "v8", "v16", "array", "operator")
 
-#: What the runtime calls them is this plus a number (udfprof.h).
+#: The runtime numbers UDFs at operator level from here on (udfprof.h).
 FIRST_OPERATOR_UDF: Final = 1000
-#: Where a function ran. One that was called on a GPU is a launch of a kernel, form ``array``.
+#: Where a function ran. A call on a GPU is one launch of a kernel, with the form ``array``.
 DEVICES: Final = ("cpu", "cuda")
 STAGES: Final = ("other", "forward", "backward", "optimizer")
 DEPTHS: Final = ("counters", "timed", "events")
@@ -77,8 +77,8 @@ OPERATOR_KEY: Final = ("operator", "module", "stage", "device")
 #: One function in one form, dtype and context: 10,432 bytes. ``function``, ``operator`` and
 #: ``module`` are ids of strings, ``dtype``, ``form``, ``stage`` and ``device`` indices of the
 #: tuples above.
-#: Minima and maxima are over values that are no NaN, infinities included; where there was
-#: none, they are +inf and -inf. ``in`` covers all arguments of a function together.
+#: Minima and maxima cover all values but NaNs, infinities included; if there was none, they
+#: are +inf and -inf. ``in`` covers all arguments of a function together.
 CELL: Final = _struct(
     [
         ("function", "<u2", ()),
@@ -140,7 +140,7 @@ EVENT: Final = _struct(
         ("out_min", "<f8", ()),
         ("out_max", "<f8", ()),
         ("flags", "<u4", ()),
-        # Where a saved profile holds several processes, the index of the event's; else 0.
+        # The index of the event's process if a saved profile holds several; else 0.
         ("process", "<u4", ()),
     ]
 )
@@ -157,7 +157,7 @@ def empty_cells(count: int) -> Records:
 
 
 class StringTable:
-    """Strings that records name by number; ids once given stay.
+    """Strings that records name by number; an id never changes.
 
     Id 0 is the empty string. The names of torch's functions and ``sincos`` follow, so that
     they fit into the 16 bits of a function's id. Threads may ask for ids at the same time.
@@ -185,7 +185,7 @@ class StringTable:
 
 
 class Renamer:
-    """Puts records that name strings of several tables over to one table."""
+    """Translates records that use the ids of several tables to one table."""
 
     def __init__(self) -> None:
         self.table = StringTable()

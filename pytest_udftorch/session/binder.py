@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The slots through which libtorch calls its math functions, and who holds them.
 
-A binder is the one place where a slot is rebound and restored. Sessions push layers onto it; the
-latest layer that names a symbol decides it.
+Only a binder rebinds and restores slots. Sessions push layers onto it. The latest layer that names
+a symbol decides what its slots hold.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def _all_symbols() -> dict[str, Symbol]:
 class Binder(Stacked[Mapping[str, int]]):
     """The slots of one process and the layers of open sessions over them.
 
-    A layer maps symbols, or ``symbol@version``, to addresses; the latter is taken first. A
-    value of 0 stands for the stock function.
+    A layer maps ``symbol`` or ``symbol@version`` to an address; ``symbol@version`` takes
+    precedence. The address 0 stands for the stock function.
     """
 
     def __init__(self, native: Runtime, objects: Sequence[str] = TORCH_OBJECTS) -> None:
@@ -76,7 +76,7 @@ class Binder(Stacked[Mapping[str, int]]):
         self._counted: dict[object, frozenset[str]] = {}
         self._stock: dict[Slot, int] = {}  # what a slot held before the first session
         self._ours: dict[Slot, int] = {}  # what we stored in it
-        # What we ever stored, and whether an interrupt left the two above in doubt.
+        # Every value we stored, and whether an interrupt left the two tables above in doubt.
         self._stored: set[int] = set()
         self._in_doubt = False
 
@@ -106,7 +106,7 @@ class Binder(Stacked[Mapping[str, int]]):
     def counting(self, names: Iterator[str] | Sequence[str]) -> Iterator[dict[str, int]]:
         """Send the calls of ``names`` through counting trampolines.
 
-        Yields a dictionary, filled on exit: symbol -> calls, those never called left out.
+        Yields a dictionary, filled on exit: symbol -> calls, without the symbols never called.
         """
         chosen = frozenset(names)
         calls: dict[str, int] = {}
@@ -135,7 +135,7 @@ class Binder(Stacked[Mapping[str, int]]):
                     calls[name] = count
 
     def reset(self) -> None:
-        """Make every slot stock again, whoever holds it."""
+        """Restore the stock value of every slot, whoever holds it."""
         self._counted.clear()
         super().reset()
 
@@ -165,10 +165,10 @@ class Binder(Stacked[Mapping[str, int]]):
         """Return what the loader would put into a slot.
 
         Raises:
-            SymbolsMissingError: it finds no such symbol.
+            SymbolsMissingError: the loader finds no such symbol.
         """
-        # A slot not called yet may hold the loader's lazy stub, which would overwrite the
-        # slot behind our back: go to the function itself.
+        # A slot that was never called may hold the loader's lazy stub, which would overwrite
+        # the slot later. Use the address of the function itself.
         address = self.native.resolve(slot)
         if not address:
             raise SymbolsMissingError(
@@ -207,13 +207,13 @@ class Binder(Stacked[Mapping[str, int]]):
         if foreign:
             names = ", ".join(sorted({s.symbol for s in foreign}))
             raise RestoreError(
-                f"Something else rebound {names} while a session was open; those slots were "
-                "left as they are and everything else was put in order. Close the other tool's "
-                "hook before the session, or open the session around it."
+                f"Something else rebound {names} while a session was open; those slots keep "
+                "their value, and everything else was restored. Remove the other tool's hook "
+                "before you open the session, or open the session around it."
             )
 
     def _look(self) -> None:
-        """Read from the slots themselves what an interrupted change has done."""
+        """Find out from the slots what an interrupted change did."""
         for slot, value in zip(self.slots, self.native.read(self.slots), strict=True):
             if value in self._stored:
                 self._ours[slot] = value
@@ -225,8 +225,8 @@ class Binder(Stacked[Mapping[str, int]]):
     def _rebind_changed(self, slot: Slot, value: int, wanted: int | None) -> bool:
         """Handle a slot that no longer holds what we left there; True if it is foreign.
 
-        The one honest reason is the loader's lazy binding, caught in the middle by the
-        session's entry: it stores the stock function.
+        The only legitimate cause is the loader's lazy binding, which stores the stock function
+        and may be under way when a session is entered.
         """
         if value != self.native.resolve(slot):
             return True
@@ -237,7 +237,7 @@ class Binder(Stacked[Mapping[str, int]]):
 
 
 def slot_name(slot: Slot) -> str:
-    """Return ``symbol@version``, or the symbol where no version is asked for."""
+    """Return ``symbol@version``, or the symbol alone if no version is asked for."""
     return f"{slot.symbol}@{slot.version}" if slot.version else slot.symbol
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions: bind a UDF library into the loaded libtorch, prove that it is reached, restore.
+"""Sessions: bind a UDF library into the loaded libtorch, prove that torch calls it, restore.
 
 ``libtorch_cpu.so`` calls its math functions through relocation slots. A session stores the
 addresses of a library's forms in those slots, runs real torch operators through counting
 trampolines to see that the functions are reached and give the UDF's own bits, and puts the
 slots back on exit. The swap is process-wide: every thread that calls into libtorch sees it.
 
-Sessions form layers. The latest session that names a function decides it; when a session
-closes, in whatever order, the slots are set to what the remaining ones ask for.
+Sessions form layers. The latest session that names a function decides it. Sessions may close
+in any order; the slots are then set to what the remaining sessions ask for.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.C
 class Session:
     """One UDF library bound into libtorch, from ``__enter__`` to ``__exit__``.
 
-    Made by :func:`patched`. While it is open, ``reached`` tells how the canary operators
-    got to the library.
+    :func:`patched` makes one. While it is open, ``reached`` says how the canary operators
+    reached the library.
 
     Attributes:
         library: the UDF library.
         functions: torch's names of the swapped functions.
         operators: names of the overridden operators, as the library declares them. The stock
-            baseline names those that it was asked for; with no selection it holds for all.
-        build: the compiled library, or None where no function is swapped; set on entry.
+            baseline lists those that were asked for; without a selection it covers all.
+        build: the compiled library, or None if no function is swapped; set on entry.
         reached: function -> symbol -> calls, as counted by the canary operators on entry; and
             operator -> overload and dispatch key -> calls.
         cuda_form: the form asked for on GPUs: ``double``, ``float-float`` or ``auto``.
@@ -103,7 +103,7 @@ class Session:
         return self._state == "open"
 
     def __enter__(self) -> Session:
-        """Bind and verify; on any failure everything is restored before the error is raised.
+        """Bind and verify; on any failure, restore everything before raising the error.
 
         Raises:
             SessionStateError: the session was entered before.
@@ -156,7 +156,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Restore; does nothing when the session is not open."""
+        """Restore the slots. Does nothing if the session is not open."""
         if self._state == "open":
             try:
                 insist(self._restore)
@@ -164,7 +164,7 @@ class Session:
                 self._state = "closed"
 
     def _restore(self) -> None:
-        """Take what this session has put into the process out of it; can be repeated."""
+        """Remove what this session put into the process; can be repeated."""
         bound = binder()
         with contextlib.ExitStack() as stack:
             stack.enter_context(bound.lock)
@@ -176,7 +176,7 @@ class Session:
 
     @property
     def profile(self) -> Profile:
-        """What was counted since the entry: a snapshot, and after the exit the whole.
+        """What was counted since entry: a snapshot while the session is open, all of it after exit.
 
         Raises:
             SessionStateError: the session was opened without ``profile=``, or is not open yet.
@@ -185,7 +185,7 @@ class Session:
 
     @property
     def collector(self) -> Collector:
-        """The records as they are; see :mod:`pytest_udftorch.profile.collect`.
+        """The collector of the raw records; see :mod:`pytest_udftorch.profile.collect`.
 
         Raises:
             SessionStateError: as from :attr:`profile`.
@@ -217,8 +217,8 @@ class Session:
     def cuda_forms(self) -> dict[str, str]:
         """Return float32 function -> ``double`` or ``float-float``, as compiled for a GPU.
 
-        Empty for the stock library. ``auto`` is decided here if it was not before; that may
-        ask the driver which GPUs there are.
+        The result is empty for the stock library. ``auto`` is resolved here unless it already
+        was; that may ask the driver which GPUs there are.
 
         Raises:
             SessionStateError: the session was not entered.
@@ -260,8 +260,8 @@ class Session:
                     )
                 addresses = {} if self.build is None else self.build.forms(function, dtype)
                 for form, names in FUNCTIONS[function].symbols(dtype).items():
-                    # A form that the build lacks is one torch does not call on this
-                    # machine (see _check_width): it stays stock.
+                    # torch does not call the forms that the build lacks on this
+                    # machine (see _check_width), so they stay stock.
                     layer.update(dict.fromkeys(names, addresses.get(form, 0)))
         if {"sin", "cos"} <= set(self.functions):
             for dtype, name in SINCOS.items():
@@ -287,7 +287,7 @@ class Session:
         return self._prepared.overrides
 
     def _watched(self, bound: Binder) -> dict[str, int]:
-        """Return symbol@version -> address of what watches the stock function."""
+        """Return symbol@version -> address of the function that watches the stock one."""
         from pytest_udftorch.profile.observer import Stock, watch
 
         chosen = set(self.functions)
@@ -376,7 +376,7 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
 
 @dataclass(frozen=True)
 class Profiling:
-    """How deep to profile, every how many blocks for the histograms, and into which folder."""
+    """The depth of a profile, the stride of its histograms in blocks, and its folder."""
 
     depth: str
     stride: int
@@ -401,20 +401,21 @@ def patched(
     Args:
         library: name (``corem``), path of a folder with ``udf.toml``, or a ``UdfLibrary``.
         functions: torch's names of the functions to swap, and names of the operators to
-            override as the library gives them (``aten::log.out``); by default all of its.
+            override as the library gives them (``aten::log.out``); by default all
+            that the library has.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
-        profile: count what the functions do: True or ``"counters"``; ``"timed"``, with
-            times; ``"events"``, with a record of each operator call. See ``Session.profile``.
-            One profiled session at a time can be open in a process; sessions without a
-            profile may be opened within it, and what their functions do is not counted.
+        profile: count what the functions do: True or ``"counters"`` only counts, ``"timed"``
+            adds times, ``"events"`` adds a record of each operator call. See ``Session.profile``.
+            A process can have one profiled session open at a time. Sessions without a
+            profile may be opened within it; what their functions do is not counted.
         profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
             each forked child; by default nothing is written.
-        profile_stride: one block in how many enters the histograms, a power of two; 512 by
-            default, and 1 for all.
+        profile_stride: the histograms sample one block in this many, a power of two; 512 by
+            default, 1 for every block.
         cuda_form: how GPUs compute the functions: ``"double"``; ``"float-float"``, faster
             where double precision is weak and with the same bits, for the functions that the
-            library has so; or ``"auto"``, by the GPUs of the machine (``cuda_form.choose``).
-            By default what ``UDFTORCH_CUDA_FORM`` says, or ``"auto"``.
+            library has in that form; or ``"auto"``, which decides by the GPUs of the machine
+            (``cuda_form.choose``). By default what ``UDFTORCH_CUDA_FORM`` says, or ``"auto"``.
 
     Returns:
         A :class:`Session`, to be entered once. The library is compiled on entry unless a
@@ -422,7 +423,7 @@ def patched(
 
     Raises:
         UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
-            CudaFormError: at once; the errors of building and binding follow on entry.
+            CudaFormError: raised at once. Errors of building and binding are raised on entry.
     """
     found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
@@ -470,8 +471,8 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
 def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
     """Count the calls that libtorch makes to each math symbol, whatever is bound.
 
-    Works inside and outside sessions; stock functions are counted as well as UDFs. The
-    count costs one atomic addition a call.
+    Works inside and outside sessions, and counts stock functions as well as UDFs. Counting
+    costs one atomic addition per call.
 
     Args:
         functions: torch's names; by default every function of ``symbols.FUNCTIONS``.
@@ -480,7 +481,7 @@ def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
         A dictionary that is filled on exit: symbol (``Sleef_expf16_u10``) -> calls.
 
     Raises:
-        UnknownFunctionError: no names, or a name of no function that libtorch calls.
+        UnknownFunctionError: ``functions`` is empty, or names one that libtorch does not call.
     """
     chosen = set(FUNCTIONS)
     if functions is not None:

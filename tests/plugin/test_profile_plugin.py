@@ -276,9 +276,9 @@ def test_the_ini_value(profiled):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--udf-profile", "test_it.py"], r"'test_it\.py', which is no depth.*with the sign ="),
-        (["--udf-profile=deep"], r"'deep', which is no depth of profiling"),
-        (["-o", "udf_profile=deep"], r"'deep', which is no depth of profiling"),
+        (["--udf-profile", "test_it.py"], r"'test_it\.py', which is not a depth.*with the sign ="),
+        (["--udf-profile=deep"], r"'deep', which is not a depth of profiling"),
+        (["-o", "udf_profile=deep"], r"'deep', which is not a depth of profiling"),
         (["--udf-profile-out=out"], r"none is made\. Add --udf-profile"),
         (["--udf-profile", "--udf-profile-out="], r"--udf-profile-out is empty"),
         (["--udf-profile", "--udf-profile-out=file"], r"Cannot write profiles into .*file: "),

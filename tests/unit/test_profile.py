@@ -151,7 +151,7 @@ def test_first_names_the_place(one, recorder):
     assert 0 < first.after_s < 60
     assert str(first).startswith("exp (float32) in aten::sigmoid, layer gate, forward, after ")
     assert one.first("nan") is None
-    with pytest.raises(ValueError, match="none of nan, inf, subnormal"):
+    with pytest.raises(ValueError, match="not one of nan, inf, subnormal"):
         one.first("zero")
 
 
@@ -196,7 +196,7 @@ def test_tables(one):
     assert "share" in one.table()
     assert one.table(top=1).endswith("... and 3 more")
     assert "more" not in one.table(top=4)
-    with pytest.raises(ValueError, match="none of function, operator, layer, stage"):
+    with pytest.raises(ValueError, match="not one of function, operator, layer, stage"):
         one.table("module")
 
 
@@ -398,7 +398,7 @@ def test_a_trace_needs_events(recorder, tmp_path):
 @pytest.mark.parametrize("content", ["[]", "{", '{"traceEvents": []}'])
 def test_something_else_as_torchs_trace(one, tmp_path, content):
     (tmp_path / "torch.json").write_text(content)
-    with pytest.raises(ProfileFormatError, match="is no trace of torch"):
+    with pytest.raises(ProfileFormatError, match="is not a trace of torch"):
         one.to_trace(tmp_path / "t.json", tmp_path / "torch.json")
     with pytest.raises(ProfileFileError, match="Cannot read"):
         one.to_trace(tmp_path / "t.json", tmp_path / "none.json")

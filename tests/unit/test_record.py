@@ -198,7 +198,7 @@ def test_a_newer_version(path):
 )
 def test_something_else(tmp_path, content):
     (tmp_path / "x.bin").write_bytes(content)
-    with pytest.raises(ProfileFormatError, match="is no profile"):
+    with pytest.raises(ProfileFormatError, match="is not a profile"):
         read(tmp_path / "x.bin")
 
 
@@ -224,18 +224,18 @@ BAD_STAGE["stage"] = 4
     ("kind", "payload", "flags", "message"),
     [
         (99, b"", 0, "unknown type 99"),
-        (record.EVENTS, b"x" * 81, 0, "no whole number of 80"),
+        (record.EVENTS, b"x" * 81, 0, "not a multiple of 80"),
         (record.EVENTS, BAD_EVENT.tobytes(), 0, "names string 54321"),
         (record.EVENTS, BAD_STAGE.tobytes(), 0, "stage 4 is unknown"),
         (record.EVENTS, b"", 2, "unknown flags 0x2"),
         (record.EVENTS, b"no zlib", 1, "cannot be decompressed"),
         (record.CELLS, b"1234567", 0, "without its scope"),
         (record.CELLS, struct.pack("<II", 54321, 0), 0, "names string 54321"),
-        (record.MARK, b"[1", 0, "no JSON"),
-        (record.MARK, b"[1]", 0, "no JSON object"),
+        (record.MARK, b"[1", 0, "not JSON"),
+        (record.MARK, b"[1]", 0, "not a JSON object"),
         (record.STRINGS, b"1234567", 0, "string is not whole"),
         (record.STRINGS, struct.pack("<II", 900, 5) + b"abc", 0, "string is not whole"),
-        (record.STRINGS, struct.pack("<II", 900, 1) + b"\xff", 0, "no UTF-8"),
+        (record.STRINGS, struct.pack("<II", 900, 1) + b"\xff", 0, "not UTF-8"),
         (record.STRINGS, struct.pack("<II", 0, 1) + b"a", 0, "two strings have the id 0"),
     ],
 )

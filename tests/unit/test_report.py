@@ -343,7 +343,7 @@ def test_command_errors(folder, tmp_path, capsys):
     assert "holds no profile" in error(tmp_path / "empty")
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "profiled-1.bin").write_bytes(b"something else")
-    assert "is no profile" in error(tmp_path / "odd")
+    assert "is not a profile" in error(tmp_path / "odd")
     recorder = Recorder()
     recorder.call("exp", np.ones(4, np.float32))
     recorder.write(tmp_path / "other" / "profiled-1.bin", META | {"build_id": "other"})
