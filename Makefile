@@ -2,6 +2,8 @@
 # Two commands do everything: `make demo` and `make test`. Both set up first.
 
 PY := .venv/bin/python
+# Hundreds of processes import the package in a run of the suite: what is compiled is kept.
+unexport PYTHONDONTWRITEBYTECODE
 CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')

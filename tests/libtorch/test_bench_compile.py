@@ -15,7 +15,7 @@ from benches.experiments import compile_bounds, compile_models, compile_oracle, 
 from benches.experiments.experiment import save
 from benches.render import compiled as render_compile
 from benches.render.docs import Results
-from pytest_udftorch.timing import layers
+from pytest_udftorch import layers
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="small inputs are made on the CPU")
 QUICK = ["--batches", "1", "--models", "squeezenet1_1", "--runs", "6", "--rounds", "1"]

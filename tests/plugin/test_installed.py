@@ -81,12 +81,13 @@ def run(*command):
 def their_python(tmp_path_factory):
     """The interpreter of a virtual environment with our wheel and their package."""
     scratch = tmp_path_factory.mktemp("installed")
-    # Isolation would fetch the build backend again where it is installed already.
+    # Isolation would fetch the build backend again where it is installed already. The build folder
+    # is that of `make setup`: what is compiled there is not compiled again.
     have_backend = importlib.util.find_spec("scikit_build_core") is not None
     run(
         sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", scratch,
         *(["--no-build-isolation"] if have_backend else []),
-        f"--config-settings=build-dir={scratch / 'build'}", ROOT,
+        ROOT,
     )  # fmt: skip
     (ours,) = scratch.glob("pytest_udftorch-*.whl")
     theirs = scratch / "shop_udfs-3-py3-none-any.whl"
