@@ -72,6 +72,8 @@ class Binder(Stacked[Mapping[str, int]]):
         self._groups: dict[tuple[str, str], list[Symbol]] = {}
         for symbol in self.symbols.values():
             self._groups.setdefault((symbol.function, symbol.dtype), []).append(symbol)
+        # Slots with their names, which every change of the layers looks up.
+        self._named = [(slot, slot_name(slot)) for slot in self.slots]
         self._called = {slot.symbol for slot in self.slots}
         self._counted: dict[object, frozenset[str]] = {}
         self._stock: dict[Slot, int] = {}  # what a slot held before the first session
@@ -143,8 +145,10 @@ class Binder(Stacked[Mapping[str, int]]):
         """Return slot -> the value it should hold; slots not listed keep their stock value."""
         chosen: dict[Slot, int] = {}
         for _, layer in self._layers:
-            for slot in self.slots:
-                found = layer.get(slot_name(slot), layer.get(slot.symbol))
+            for slot, name in self._named:
+                found = layer.get(name)
+                if found is None:
+                    found = layer.get(slot.symbol)
                 if found is not None:
                     chosen[slot] = found
         counted = frozenset().union(*self._counted.values())
