@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Keeps the contexts of udfprof.h. Compiled by pytest_udftorch/observer.py
-// against the headers of the installed torch, as their layout is no stable ABI.
+// Keeps the contexts of udfprof.h. pytest_udftorch/profile/observer.py compiles
+// this file against the headers of the installed torch, as their layout is not
+// a stable ABI.
 //
-// Most operators use no function, and shall pay nothing. So the kernels of
-// those that do are wrapped, through the pointers of their DispatchStub; what
-// is asked about autograd is asked when one of them calls its first function.
-// An operator that is not in the list is recognised by the stack when it calls
-// a function, and after some calls all operators are followed by
-// at::RecordFunction, which costs every operator some 75 ns.
+// Most operators use no function and should pay nothing. So only the kernels of
+// those that do are wrapped, through the pointers of their DispatchStub.
+// Autograd is asked only when one of them calls its first function. The stack
+// tells which operator it is when one outside the list calls a function. After
+// some such calls, at::RecordFunction follows all operators, which costs every
+// operator some 75 ns.
 //
 //===----------------------------------------------------------------------===//
 
@@ -62,7 +63,7 @@ udfprof_thread *self() {
 // Kernels
 //===----------------------------------------------------------------------===//
 
-/// While it lives, the thread is in a kernel of the operator.
+/// While one lives, the thread is in a kernel of the operator.
 struct InKernel {
   explicit InKernel(const char *Name)
       : Self(self()), Outer(Self->name), Row(udfprof_row) {
@@ -83,7 +84,7 @@ struct InKernel {
   uint64_t Start = 0;
 };
 
-/// While it lives, the thread knows how long the rows of a kernel are.
+/// While one lives, the thread knows how long the rows of a kernel are.
 struct InRows {
   InRows(udfprof_thread *T, const Tensor &Last) : Self(T) {
     // The kernels of narrower types convert to float and leave the rest of a
@@ -101,7 +102,7 @@ struct Binding {
   void *Before, *Ours;
 };
 
-/// Stands in for a kernel. \p Rows: it works along the last dimension.
+/// Stands in for a kernel. \p Rows says that it works along the last dimension.
 template <auto *Stub, bool Rows, typename Function> struct Kernel;
 template <auto *Stub, bool Rows, typename Result, typename... Args>
 struct Kernel<Stub, Rows, Result (*)(Args...)> {
@@ -132,12 +133,12 @@ struct Kernel<Stub, Rows, Result (*)(Args...)> {
       return;
     std::atomic<void *> *Pointer = &Impl->cpu_dispatch_ptr;
     void *Before = Pointer->load();
-    // torch 2.11 forgets its choice: it leaves a null pointer, chooses at each
-    // call, and takes a pointer that is there.
+    // torch 2.11 forgets its choice: it leaves a null pointer and chooses at
+    // each call, but it uses a pointer that is there.
     void *Now = Before ? Before : std::get<void *>(Chosen);
     void *Ours = reinterpret_cast<void *>(run);
     for (void *K : Kernels)
-      if (K && Now == K) { // or else something stands in for it already
+      if (K && Now == K) { // otherwise something stands in for it already
         Stock = reinterpret_cast<Result (*)(Args...)>(K);
         Name = Operator;
         void *Expected = Before;
@@ -155,8 +156,8 @@ template <auto *Stub, bool Rows = false> void follow(const char *Operator) {
   Kernel<Stub, Rows, typename Type::FnPtr>::bind(Operator, Bound);
 }
 
-// Of kernels that serve an operator in several forms (in place, with out=),
-// the operator is named by its first.
+// Where a kernel serves an operator in several forms (in place, with out=), the
+// first form names the operator.
 void followKernels() {
 #define UNARY(Name) follow<&native::Name##_stub>("aten::" #Name)
 #define SPECIAL(Name)                                                          \
@@ -249,8 +250,8 @@ std::unique_ptr<at::ObserverContext> startOperator(const RecordFunction &Fn) {
 
 void endOperator(const RecordFunction &Fn, at::ObserverContext *) {
   udfprof_thread *T = udfprof_self;
-  // An asynchronous range ends on another thread than it began on, and there
-  // is nothing to be done for it; those left behind go with the next one out.
+  // An asynchronous range ends on another thread than it began on. Nothing can
+  // be done about that; ranges left behind go with the next one out.
   if (!T || !T->depth)
     return;
   if (T->depth > UDFPROF_FRAMES) {
@@ -325,8 +326,8 @@ void nameOfNode(char *Text, size_t Size) {
     snprintf(Text, Size, "%s", Node->name().c_str());
 }
 
-/// The operator whose generated class at::_ops has a name, such as
-/// pow_Tensor_Scalar: which part is the overload's, only the schemas tell.
+/// The operator whose generated class at::_ops has a name such as
+/// pow_Tensor_Scalar. Only the schemas tell which part is the overload's.
 std::string operatorOf(const std::string &Class) {
   for (size_t End = Class.size(); End && End != std::string::npos;
        End = Class.rfind('_', End - 1)) {
@@ -368,10 +369,10 @@ const udfprof_torch Torch = {currentNode, nameOfNode, nameOfCaller, followAll,
 // Modules
 //===----------------------------------------------------------------------===//
 
-// The function torch.nn.Module.__call__ stays the object that it is, which
-// torch.compile knows and follows; while modules are watched, calls of it come
-// here first. A function written in Python around it would cost each module
-// half a microsecond. All of this is guarded by the interpreter's lock.
+// torch.nn.Module.__call__ stays the same function object, which torch.compile
+// knows and follows. While modules are watched, calls of it come here first. A
+// wrapper written in Python would cost each module half a microsecond. The
+// interpreter's lock guards all of this.
 
 PyFunctionObject *Watched;
 vectorcallfunc Stock;
@@ -422,7 +423,7 @@ void setCall(PyFunctionObject *Function, vectorcallfunc Call) {
 
 } // namespace
 
-/// Begins to observe; 0, or -1 when torch refuses.
+/// Begins to observe. Returns 0, or -1 if torch refuses.
 extern "C" UDFPROF_EXPORT int udfobserver_start(int All) try {
   udfprof_set_torch(&Torch);
   std::lock_guard<std::mutex> Guard(Lock);
@@ -448,8 +449,8 @@ extern "C" UDFPROF_EXPORT void udfobserver_stop() {
   leaveKernels();
 }
 
-/// Begins to watch calls of torch.nn.Module.__call__; -1 when it is no function
-/// of Python, 0 otherwise.
+/// Begins to watch calls of torch.nn.Module.__call__. Returns 0, or -1 if it is
+/// not a Python function.
 extern "C" UDFPROF_EXPORT int udfobserver_watch_modules(PyObject *Function,
                                                         PyObject *Namer) {
   if (!PyFunction_Check(Function))
@@ -469,7 +470,7 @@ extern "C" UDFPROF_EXPORT void udfobserver_leave_modules() {
   Modules.clear();
 }
 
-/// The module at this address is another one from now on, or has another name.
+/// From now on, the module at this address is another one or has another name.
 extern "C" UDFPROF_EXPORT void udfobserver_forget(uint64_t Module) {
   Modules.erase(reinterpret_cast<PyObject *>(Module));
 }

@@ -2,11 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// A source of such UDFs includes this header if it wants udf::stock, and ATen's
-// for what it computes with. pytest_udftorch/operator_udf.py adds the rest: it
-// compiles the source behind this header against the installed torch and lists
-// its functions with UDF_OPERATORS. Sessions then put the functions into
-// torch's dispatcher through the udfoperator_* entry points, and take them out.
+// A source of such UDFs includes this header if it uses udf::stock, and ATen's
+// headers for what it computes with. pytest_udftorch/overrides/operator_udfs.py
+// adds the rest: it compiles the source behind this header against the
+// installed torch and lists its functions with UDF_OPERATORS. Sessions then use
+// the udfoperator_* entry points to put the functions into torch's dispatcher
+// and to take them out.
 //
 // A function whose type is that of an out= overload can stand for all three:
 // the functional overload, the in-place one and out=.
@@ -43,8 +44,8 @@ using c10::OperatorHandle;
 /// What a registered kernel makes of the author's function.
 enum Role { AsIs, Functional, InPlace, Out };
 
-/// One overload at one dispatch key. They live as long as the process: a thread
-/// may be inside one while a session closes.
+/// One overload at one dispatch key. It lives as long as the process, since a
+/// thread may be inside it while a session closes.
 struct Override {
   Override(const void *Function, OperatorHandle Op, c10::DispatchKey Key)
       : Function(Function), Op(std::move(Op)), Key(Key), Keys(Key) {}
@@ -54,10 +55,11 @@ struct Override {
   c10::DispatchKey Key;
   c10::DispatchKeySet Keys;
   KernelFunction Stock; ///< of Op at Key
-  // Of the overload that the author's function has the type of.
+  // Of the overload that has the type of the author's function.
   std::optional<OperatorHandle> AuthorOp;
   KernelFunction AuthorStock;
-  // Of the functional overload at Meta: the result without its data.
+  // Of the functional overload at Meta, which gives the result without its
+  // data.
   std::optional<OperatorHandle> MetaOp;
   KernelFunction Meta;
   std::vector<at::ScalarType> Dtypes; ///< empty for all
@@ -161,7 +163,7 @@ private:
   uint64_t Start = 0;
 };
 
-/// Whether this call goes to the stock kernel. Throws for a probe, and when the
+/// Whether this call goes to the stock kernel. Throws for a probe, and if the
 /// function has called the operator that it stands in for.
 template <class... A> bool stays(const Override &O, const A &...Arguments) {
   if (CurrentMode == Bypass)
@@ -180,8 +182,8 @@ template <class... A> bool stays(const Override &O, const A &...Arguments) {
     ++Recursions;
     TORCH_CHECK(false, "The UDF of ", nameOf(F->Running->Op), " called ",
                 nameOf(O.Op),
-                ", which it stands in for itself, and would recurse without "
-                "end. Call the stock kernel by udf::stock<function>(...), or "
+                ", which it replaces itself, and would recurse without "
+                "end. Call the stock kernel with udf::stock<function>(...), or "
                 "write the UDF without this operator.");
   }
   return false;
@@ -221,7 +223,7 @@ template <class T> decltype(auto) toMeta(const T &Argument) {
       return Tensor();
     Tensor Meta = at::empty_strided(Argument.sizes(), Argument.strides(),
                                     Argument.options().device(at::kMeta));
-    // A number that torch made a tensor of has less say about the result's
+    // A number that torch turned into a tensor has less say in the result's
     // dtype.
     if (Argument.unsafeGetTensorImpl()->is_wrapped_number())
       Meta.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -244,7 +246,8 @@ inline Tensor allocate(const Tensor &Like, at::Device Device) {
                            Like.options().device(Device));
 }
 
-/// As torch's own kernels do: strides are the result's where the size changed.
+/// As torch's own kernels do: where the size changed, the strides are the
+/// result's.
 inline void resize(Tensor &To, const Tensor &Like) {
   if (at::native::resize_output(To, Like.sizes()))
     To.as_strided_(Like.sizes(), Like.strides());
@@ -334,7 +337,7 @@ template <class... A, auto Function> struct Three<Function, std::tuple<A...>> {
   };
 };
 
-/// The types of a function's parameters but the last.
+/// The types of a function's parameters except the last.
 template <class Parameters, class Indices> struct ButLast;
 template <class Parameters, size_t... I>
 struct ButLast<Parameters, std::index_sequence<I...>> {
@@ -366,7 +369,7 @@ template <class... A, Tensor &(*Function)(A...)> struct OutVariant<Function> {
 
 struct Entry {
   const void *Function;
-  /// Throws with torch's words if the function, in a role, does not fit.
+  /// Throws with torch's words if the function does not fit in a role.
   void (*Fits)(Role, const OperatorHandle &);
   void (*Make)(Role, Override &);
 };
@@ -393,9 +396,9 @@ template <auto Function> void fitsAs(Role How, const OperatorHandle &Op) {
       return fits<typename T::InPlaceType>(Op);
   }
   TORCH_CHECK(How == AsIs || (How == Out && OutVariant<Function>::Is),
-              "its type is not that of an out= overload: a reference to a "
-              "Tensor is returned, the first parameter is const Tensor&, the "
-              "last one Tensor&, none a list of tensors");
+              "its type is not that of an out= overload, which returns a "
+              "reference to a Tensor, takes const Tensor& first and Tensor& "
+              "last, and takes no list of tensors");
   fits<typename AsIsKernel<Function>::Type>(Op);
 }
 
@@ -426,7 +429,7 @@ inline OperatorHandle find(const char *Name) {
       Dot == std::string::npos ? "" : Text.substr(Dot + 1).c_str());
 }
 
-/// Calls a kernel by the only way that torch 2.11 has to it, boxed.
+/// Calls a kernel boxed, the only way to it that torch 2.11 offers.
 template <class Safe> struct BoxedKernel : c10::OperatorKernel {
   explicit BoxedKernel(Safe Inner) : Inner(std::move(Inner)) {}
   void operator()(const OperatorHandle &Op, c10::DispatchKeySet Keys,
@@ -448,7 +451,7 @@ inline KernelFunction kernelOf(const OperatorHandle &Op, c10::DispatchKey Key) {
   return kernelIn(Op.getComputedKernelForDispatchKey(Key));
 }
 
-/// Runs \p Body; 0, or -1 with what it threw in \p Message.
+/// Runs \p Body. Returns 0, or -1 with what it threw in \p Message.
 template <class Body>
 int guarded(char *Message, size_t Size, const Body &Do) noexcept {
   const char *Text = "unknown error";
@@ -476,9 +479,10 @@ template <class R, class... A, R (*Function)(A...)> struct StockOf<Function> {
             *F->Running->AuthorOp, F->Running->Keys,
             std::forward<A>(Arguments)...);
       }
-    TORCH_CHECK(false, "udf::stock was called outside of its UDF: the stock "
-                       "kernel is known on the thread that torch called the "
-                       "UDF on, while it runs.");
+    TORCH_CHECK(false,
+                "udf::stock was called outside its UDF: the stock kernel "
+                "is known only on the thread that torch called the UDF "
+                "on, and only while the UDF runs.");
   }
   struct Marked {
     explicit Marked(Frame *F) : F(F), Before(std::exchange(F->Stock, true)) {}
@@ -490,9 +494,9 @@ template <class R, class... A, R (*Function)(A...)> struct StockOf<Function> {
 
 } // namespace detail
 
-/// Calls the stock kernel of the overload that \p Function has the type of, at
-/// the dispatch key that it was called for. Only within a call of \p Function
-/// by torch.
+/// Calls the stock kernel of the overload that has the type of \p Function, at
+/// the dispatch key that \p Function was called for. Works only while torch
+/// calls \p Function.
 template <auto Function, class... A> decltype(auto) stock(A &&...Arguments) {
   return detail::StockOf<Function>::call(std::forward<A>(Arguments)...);
 }
@@ -500,10 +504,10 @@ template <auto Function, class... A> decltype(auto) stock(A &&...Arguments) {
 } // namespace udf
 
 //===----------------------------------------------------------------------===//
-// Entry points; operator_udf.py calls them.
+// Entry points; operator_udfs.py calls them.
 //===----------------------------------------------------------------------===//
 
-/// Lists the functions of a source; each is named by its place.
+/// Lists the functions of a source; each is known by its place.
 #define UDF_OPERATORS(...)                                                     \
   namespace {                                                                  \
   constexpr udf::detail::Entry UdfEntries[] = {__VA_ARGS__};                   \
@@ -533,8 +537,8 @@ template <auto Function, class... A> decltype(auto) stock(A &&...Arguments) {
 namespace udf {
 namespace detail {
 
-/// \p Author: the overload that the function has the type of. \p Meta: the
-/// functional one, or "" where the function is taken as it is. \p Dtypes:
+/// \p Author is the overload that has the function's type. \p Meta is the
+/// functional one, or "" where the function is used as it is. \p Dtypes are
 /// separated by blanks.
 inline Override *makeOverride(const Entry &E, Role How, const char *Name,
                               const char *Key, const char *Author,
@@ -587,7 +591,7 @@ UDFPROF_EXPORT int udfoperator_unregister(void *Made, char *Message,
   return udf::detail::guarded(Message, Size, [&] { O.Registration.reset(); });
 }
 
-/// Sets what calls on this thread do, a Mode; returns what was set before.
+/// Sets what calls on this thread do, a Mode. Returns what was set before.
 UDFPROF_EXPORT int udfoperator_mode(int Mode) {
   return std::exchange(udf::detail::CurrentMode, Mode);
 }

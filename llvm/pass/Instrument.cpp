@@ -5,18 +5,18 @@
 // udf-instrument: makes functions count what goes in and what comes out.
 //
 // The body of a function F moves into an internal function F.body, and F
-// becomes what watches it. A scalar or vector form counts down to the next
-// call that is sampled, and compares its arguments with bounds
-// (llvm/runtime/udfprof.h) before the body and its results after it: branches
-// that are hardly ever taken. Behind them lies the code of
-// llvm/runtime/observe.c, which looks closer. Of what instructions make masks
-// is only done here what cannot be left out: each takes as long as several
-// others. An array form calls observe.c at once, which calls F.body on chunks.
+// becomes the code that watches it. A scalar or vector form counts down to the
+// next call that is sampled. It compares its arguments with bounds
+// (llvm/runtime/udfprof.h) before the body and its results after it; these
+// branches are hardly ever taken. They lead to the code of
+// llvm/runtime/observe.c, which looks closer. Instructions that make masks take
+// as long as several others, so the code here uses only those it cannot do
+// without. An array form calls observe.c at once, which calls F.body on chunks.
 //
-// Of a function with an `ordinary` range the results need no look: between
-// these bounds arguments that are neither zero nor subnormal have ordinary
-// results, and the extremes of the results are those of the arguments. F then
-// ends in a jump to the body.
+// The results of a function with an `ordinary` range need no look: arguments
+// between these bounds that are neither zero nor subnormal have ordinary
+// results, and the extreme arguments have the extreme results. F then ends in a
+// jump to the body.
 //
 //===----------------------------------------------------------------------===//
 
@@ -49,13 +49,13 @@ static cl::opt<std::string>
 
 static constexpr StringLiteral ManifestWhat = "udf-instrument: manifest";
 
-// On a function that is done, with its slot.
+// Marks a function that is done; the value is its slot.
 static constexpr StringLiteral DoneMark = "udf-instrument";
 
 namespace {
 
 // The words of struct udfprof_hot that generated code reads and writes.
-// tests/torch/test_collect.py compares them with udfprof.h.
+// tests/libtorch/test_collect.py compares them with udfprof.h.
 enum HotOffset : unsigned {
   Left = 0,
   Zeros = 8,
@@ -74,8 +74,8 @@ enum CellOffset : unsigned { Due = 0, Live = 4, HotOf = 8 };
 // Bits of udfprof_cell::due.
 constexpr unsigned DueSample = 1, DueTime = 2;
 
-// Calls that are timed together: one alone would be timed by its latency,
-// where a loop over a tensor sees its throughput.
+// These calls are timed together. One alone would show its latency, but a loop
+// over a tensor sees the throughput.
 constexpr unsigned TimedCalls = 8;
 
 struct Watched {
@@ -87,7 +87,8 @@ struct Watched {
   int64_t Chunk = 0; // array only: elements per call of the body, 0 for all
   bool IsOrdinary = false;
   double Low = 0, High = 0;
-  // f(-inf) is 0 and f(0) is 1: these arguments pass, too, and are counted.
+  // f(-inf) is 0 and f(0) is 1, so these arguments pass as well and are
+  // counted.
   bool IsExponential = false;
 };
 
@@ -217,8 +218,9 @@ static bool readWatched(LLVMContext &Ctx, StringRef Where,
     }
     if (!Low || !High || !(*Low < *High) || W.Arity != 1 ||
         (W.Kind != "scalar" && !Lanes)) {
-      udf::usageError(Ctx, Here + ": 'ordinary' must be two numbers in order, "
-                                  "of a scalar or vector form of one argument");
+      udf::usageError(Ctx, Here +
+                               ": 'ordinary' must be two numbers in order, "
+                               "for a scalar or vector form of one argument");
       return false;
     }
     W.IsOrdinary = true;
@@ -228,8 +230,8 @@ static bool readWatched(LLVMContext &Ctx, StringRef Where,
   if (const json::Value *Exponential = Entry.get("exponential")) {
     std::optional<bool> Is = Exponential->getAsBoolean();
     if (!Is || (*Is && !W.IsOrdinary)) {
-      udf::usageError(Ctx, Here + ": 'exponential' must be true or false, and "
-                                  "goes with 'ordinary'");
+      udf::usageError(Ctx, Here + ": 'exponential' must be true or false and "
+                                  "needs 'ordinary'");
       return false;
     }
     W.IsExponential = *Is;
@@ -317,7 +319,7 @@ bool Instrumenter::resolve() {
 }
 
 /// Moves blocks and arguments of F into a new internal function. F keeps its
-/// name, so whoever calls it is watched, other functions of the module too.
+/// name, so every caller is watched, including other functions of the module.
 Function *Instrumenter::moveBody() {
   Function *Body =
       Function::Create(F->getFunctionType(), GlobalValue::InternalLinkage,
@@ -334,8 +336,8 @@ Function *Instrumenter::moveBody() {
     From.replaceAllUsesWith(&To);
     To.takeName(&From);
   }
-  // What the body promised about memory and recursion no longer holds of a
-  // function that counts, and nothing may be folded over its results.
+  // F now counts, so what the body promised about memory and recursion no
+  // longer holds, and nothing may be folded over its results.
   for (Attribute::AttrKind Kind :
        {Attribute::Memory, Attribute::Speculatable, Attribute::NoSync,
         Attribute::NoFree, Attribute::NoCallback, Attribute::NoRecurse,
@@ -391,7 +393,7 @@ Value *Instrumenter::hot(IRBuilder<> &B) {
   return word(B, Start, W.Slot * HotOffset::HotSize);
 }
 
-/// Where the function is called from: it tells which operator does.
+/// The address that the function is called from, which tells the operator.
 Value *Instrumenter::callerOf(IRBuilder<> &B) const {
   return B.CreateIntrinsic(Intrinsic::returnaddress, {}, {B.getInt32(0)});
 }
@@ -403,12 +405,12 @@ Value *Instrumenter::allLanes(IRBuilder<> &B, Value *Truth) const {
                         Constant::getAllOnesValue(B.getIntNTy(lanes())));
 }
 
-/// Whether each lane of X needs no second look: it is inside the bounds, no
-/// NaN, not zero, and not subnormal. Infinities are outside, since bounds are
-/// finite. A minimum and a maximum leave what is inside as it is; with vectors
-/// that takes less time than two comparisons. Bounds of nothing are +inf and 0,
-/// which leave only zeros. Subnormals are told by the encoding, whatever DAZ
-/// is.
+/// Whether each lane of X needs no second look: it is inside the bounds, and
+/// not NaN, zero or subnormal. Infinities are outside, since bounds are finite.
+/// A minimum and a maximum leave a value inside the bounds as it is; for
+/// vectors that takes less time than two comparisons. Empty bounds are +inf and
+/// 0, which leave only zeros as they are. Subnormals are recognised by their
+/// encoding, whatever DAZ is.
 Value *Instrumenter::isOld(IRBuilder<> &B, Value *X, Value *Hot,
                            unsigned LowAt) {
   Type *T = X->getType();
@@ -439,7 +441,7 @@ std::pair<Value *, Value *> Instrumenter::zeroAndInfinity(IRBuilder<> &B,
   unsigned Bits = W.IsDouble ? 64 : 32;
   Type *Int = X->getType()->getWithNewType(B.getIntNTy(Bits));
   Value *Encoding = B.CreateBitCast(X, Int);
-  // In a variable (of observe.c), or LLVM would compare with 0.0, which
+  // Read from a variable (of observe.c), or LLVM would compare with 0.0, which
   // subnormals equal under DAZ.
   std::string Name = ("__udf_magnitude_" + Twine(W.IsDouble ? "d" : "f")).str();
   Type *ElemInt = B.getIntNTy(Bits);
@@ -485,7 +487,7 @@ void Instrumenter::emitPassed(IRBuilder<> &B, Value *Hot, Value *Zero,
   }
 }
 
-/// Measures some calls of the body when the call is due for it.
+/// Measures some calls of the body if the call is due for timing.
 void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
                               Value *Cell, Value *Due, ArrayRef<Value *> Args) {
   Type *I64 = B.getInt64Ty();
@@ -501,8 +503,8 @@ void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
   B.SetInsertPoint(Loop);
   PHINode *I = B.CreatePHI(I64, 2);
   SmallVector<Value *, 2> Fresh;
-  // An argument that went through an empty instruction is another one, so no
-  // call of the loop can be taken for the result of the one before.
+  // An argument that went through an empty instruction counts as new, so no
+  // call of the loop can reuse the result of the one before.
   for (Value *Arg : Args)
     Fresh.push_back(B.CreateCall(
         InlineAsm::get(
@@ -533,7 +535,7 @@ void Instrumenter::emitTiming(IRBuilder<> &B, Function *Cold, Function *Body,
   B.SetInsertPoint(Run);
 }
 
-/// A function beside F that is hardly ever called.
+/// Creates a function beside F that is hardly ever called.
 Function *Instrumenter::newCold(StringRef Suffix, ArrayRef<Type *> Params) {
   Function *Cold =
       Function::Create(FunctionType::get(F->getReturnType(), Params, false),
@@ -561,8 +563,8 @@ CallInst *Instrumenter::callObserver(IRBuilder<> &B, StringRef What,
   return Z;
 }
 
-/// A call that is due for nothing, such as the one that ends a row of softmax:
-/// the lanes that belong to elements are looked at as others are.
+/// Handles a call that is due for nothing, such as the one that ends a row of
+/// softmax. The lanes that belong to elements are checked like any others.
 void Instrumenter::emitRowEnd(IRBuilder<> &B, Function *Cold, Function *Body,
                               Value *Cell, Value *Due, Value *X) {
   BasicBlock *Quick = BasicBlock::Create(Ctx, "quick", Cold);
@@ -598,8 +600,8 @@ void Instrumenter::emitRowEnd(IRBuilder<> &B, Function *Cold, Function *Body,
   B.SetInsertPoint(Full);
 }
 
-/// T F.turn(ptr caller, T x[, T x2]): the whole call of one that is sampled or
-/// timed, or whose cell is not known.
+/// T F.turn(ptr caller, T x[, T x2]): the whole call if it is sampled or timed,
+/// or if its cell is not known.
 Function *Instrumenter::emitCold(Function *Body) {
   Type *Pointer = PointerType::getUnqual(Ctx);
   SmallVector<Type *, 3> Params{Pointer};
@@ -638,7 +640,7 @@ Function *Instrumenter::emitCold(Function *Body) {
   return Cold;
 }
 
-/// T F.look(T x[, T x2]): the whole call of one with an argument that is new.
+/// T F.look(T x[, T x2]): the whole call if an argument is new.
 Function *Instrumenter::emitLook(Function *Body) {
   Function *Look = newCold(".look", F->getFunctionType()->params());
   IRBuilder<> B(BasicBlock::Create(Ctx, "entry", Look));
@@ -687,9 +689,10 @@ void Instrumenter::emitLanes(Function *Body) {
   for (Value *Arg : drop_begin(Args))
     IsOld = B.CreateAnd(IsOld, isOld(B, Arg, Hot, HotOffset::InLow));
   if (W.IsExponential) {
-    // Finding zeros takes longer than the test before. Where none has come up
-    // yet, none is expected; where one has, as softmax makes one in a row, all
-    // are looked for at once: which call holds one, no branch can predict.
+    // Finding zeros takes longer than the test before it. Where none has come
+    // up yet, none is expected. Where one has, all are looked for at once:
+    // softmax makes one in each row, and no branch can predict which call holds
+    // it.
     BasicBlock *Plain = BasicBlock::Create(Ctx, "plain", F);
     BasicBlock *Maybe = BasicBlock::Create(Ctx, "maybe", F);
     BasicBlock *Passed = BasicBlock::Create(Ctx, "passed", F);
@@ -721,7 +724,7 @@ void Instrumenter::emitLanes(Function *Body) {
     B.CreateRet(Y);
     return;
   }
-  // Found again instead of kept over the body, which may be a call.
+  // Found again rather than kept over the body, which may be a call.
   Hot = hot(B);
   BasicBlock *Done = BasicBlock::Create(Ctx, "done", F);
   BasicBlock *Result = BasicBlock::Create(Ctx, "result", F);
@@ -798,7 +801,7 @@ static bool runImpl(Module &M, StringRef Path) {
   SmallVector<Watched, 8> All;
   if (!readManifest(M.getContext(), Path, All))
     return false;
-  // A pipeline that names the pass and clang's own may both run it.
+  // Both a pipeline that names the pass and clang's own may run it.
   erase_if(All, [&](const Watched &W) {
     const Function *F = M.getFunction(W.Symbol);
     return F && F->hasFnAttribute(DoneMark);

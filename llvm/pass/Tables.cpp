@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// udf-tables: look-ups in small constant tables become register permutations.
+// udf-tables: turns look-ups in small tables into register permutations.
 //
-// The loop vectoriser makes a gather, or a load per lane, of `table[i % N]`. A
-// table of floats that fits into two registers is better kept in them: one
-// permutation reads all lanes. LLVM has no portable operation for that, so the
-// look-up becomes a call whose vector variants hold the target's permutations.
-// A call that the vectoriser leaves alone is inlined as the load that it was.
+// The loop vectoriser turns `table[i % N]` into a gather or one load per lane.
+// A table of floats that fits into two registers is better kept in them: one
+// permutation then reads all lanes. LLVM has no portable operation for that, so
+// the look-up becomes a call whose vector variants hold the target's
+// permutations. A call that the vectoriser leaves alone is inlined as the
+// original load.
 //
 //===----------------------------------------------------------------------===//
 
@@ -35,10 +36,10 @@
 using namespace llvm;
 using namespace llvm::PatternMatch;
 
-STATISTIC(NumLookups, "Number of table look-ups made calls");
+STATISTIC(NumLookups, "Number of table look-ups turned into calls");
 STATISTIC(NumInlined, "Number of such calls inlined");
 
-// On the functions that stand for a look-up.
+// Marks the functions that stand for a look-up.
 static constexpr StringLiteral TableMark = "udf-table";
 
 namespace {
@@ -46,9 +47,9 @@ namespace {
 /// What the target can do with one register of floats.
 struct Permutation {
   unsigned Lanes;
-  Intrinsic::ID One;   // out of one register
-  Intrinsic::ID Two;   // out of a pair, not_intrinsic if the target cannot
-  Intrinsic::ID Blend; // then it blends by the signs of a third vector
+  Intrinsic::ID One;   // reads one register
+  Intrinsic::ID Two;   // reads two, not_intrinsic if the target cannot
+  Intrinsic::ID Blend; // the substitute: blends by a third vector's signs
 };
 
 struct Lookup {
@@ -101,7 +102,7 @@ static const ConstantDataArray *entriesOf(const GlobalVariable &Table) {
              : nullptr;
 }
 
-/// Finds a load of table[i & (N - 1)], N floats being all that the table has.
+/// Finds a load of table[i & (N - 1)] where the table is exactly N floats.
 static std::optional<Lookup> findLookup(LoadInst &Load, unsigned MostEntries) {
   auto *Address = dyn_cast<GetElementPtrInst>(Load.getPointerOperand());
   if (!Address || !Load.isSimple() || !Load.getType()->isFloatTy())
@@ -114,7 +115,7 @@ static std::optional<Lookup> findLookup(LoadInst &Load, unsigned MostEntries) {
   if (N < 2 || N > MostEntries || !isPowerOf2_64(N))
     return std::nullopt;
 
-  // An index into the array, or, in newer LLVM, one of floats.
+  // The index is into the array or, in newer LLVM, into floats.
   bool OfArray = Address->getSourceElementType() == Table->getValueType() &&
                  Address->getNumIndices() == 2 &&
                  match(Address->getOperand(1), m_Zero());
@@ -131,7 +132,7 @@ static std::optional<Lookup> findLookup(LoadInst &Load, unsigned MostEntries) {
   return Lookup{&Load, Unmasked};
 }
 
-/// float(i32), or the same of vectors, for one table.
+/// The type float(i32), or its vector form, for one table.
 Function *Tables::declare(const Twine &Name, unsigned Lanes,
                           const Function &Model) {
   Type *Result = FloatTy, *Index = I32;
@@ -162,7 +163,7 @@ void Tables::emitPermutation(Function &F, const ConstantDataArray &Entries,
                              const Permutation &P) {
   IRBuilder<> B(BasicBlock::Create(Ctx, "entry", &F));
   unsigned N = Entries.getNumElements();
-  // A table shorter than a register repeats: the index counts modulo the lanes.
+  // A table shorter than a register repeats, so the index is modulo the lanes.
   auto Part = [&](unsigned Start) {
     SmallVector<Constant *, 16> Lanes;
     for (unsigned I = 0; I < P.Lanes; ++I)
@@ -209,8 +210,8 @@ Function *Tables::emit(GlobalVariable &Table, const Permutation &P,
         declare(Scalar->getName() + ".v" + Twine(Lanes), Lanes, Model);
     udf::requireVectorWidth(*F, P.Lanes * 32);
     emitPermutation(*F, Entries, P);
-    // The vector function ABI's name of a mapping, with LLVM's own letter for
-    // the instruction set: the lanes alone decide.
+    // The name that the vector function ABI gives a mapping. LLVM's own letter
+    // stands for the instruction set, so only the lanes decide.
     Variants +=
         (Twine(Variants.empty() ? "" : ",") + "_ZGV_LLVM_N" + Twine(Lanes) +
          "v_" + Scalar->getName() + "(" + F->getName() + ")")

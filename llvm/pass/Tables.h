@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// udf-tables: look-ups in small constant tables become register permutations.
+// udf-tables: turns look-ups in small tables into register permutations.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,9 +13,9 @@
 
 namespace udf {
 
-/// Runs twice in clang's pipeline: before the vectorisers it turns the look-ups
-/// of the forms that udf-widen made into calls with vector variants, and after
-/// them it inlines what these calls have become.
+/// Runs twice in clang's pipeline. Before the vectorisers, it turns the
+/// look-ups of the forms that udf-widen made into calls with vector variants.
+/// After them, it inlines what these calls have become.
 struct TablesPass : llvm::PassInfoMixin<TablesPass> {
   enum class Stage { Early, Late };
 

@@ -29,8 +29,8 @@ void udf::copyTarget(const Function &From, Function &To) {
 
 unsigned udf::widestRegisterBits(const Function &Model,
                                  FunctionAnalysisManager &FAM) {
-  // The tuning of many CPUs prefers narrower registers than they have. A
-  // function that prefers 512 bits is answered by the features alone.
+  // The tuning of many CPUs prefers narrower registers than they have. For a
+  // function that prefers 512 bits, the features alone decide.
   Module &M = *const_cast<Module *>(Model.getParent());
   Function *Probe = Function::Create(
       FunctionType::get(Type::getVoidTy(M.getContext()), false),
@@ -48,12 +48,12 @@ unsigned udf::widestRegisterBits(const Function &Model,
 
 bool udf::hasFeatures(Function &F, StringRef Features,
                       FunctionAnalysisManager &FAM) {
-  // What may be inlined is what needs no feature that the caller lacks.
+  // A function may be inlined if it needs no feature that the caller lacks.
   Function *Probe = Function::Create(
       FunctionType::get(Type::getVoidTy(F.getContext()), false),
       GlobalValue::ExternalLinkage, "__udf_probe", *F.getParent());
-  // The plainest CPU: the probe would have the one of the command line, whose
-  // features a virtual machine need not have in full.
+  // The plainest CPU. Otherwise the probe would take that of the command line,
+  // whose features a virtual machine need not have in full.
   Probe->addFnAttr("target-cpu", "x86-64");
   Probe->addFnAttr("target-features", Features);
   bool Has = FAM.getResult<TargetIRAnalysis>(F).areInlineCompatible(&F, Probe);

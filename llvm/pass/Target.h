@@ -14,8 +14,8 @@
 
 namespace udf {
 
-/// Gives \p To the CPU, the features and the tuning of \p From, and takes away
-/// those that \p From has not.
+/// Gives \p To the CPU, the features and the tuning of \p From, and removes
+/// those that \p From lacks.
 void copyTarget(const llvm::Function &From, llvm::Function &To);
 
 /// The widest vector register, in bits (128 to 512), of the CPU that \p Model

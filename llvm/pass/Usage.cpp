@@ -59,7 +59,7 @@ void udf::reportLine(LLVMContext &Ctx, json::Object Line) {
   if (Error)
     usageError(Ctx, "the report '" + Path + "' (-udf-report) cannot be " +
                         "written: " + Error.message() +
-                        "; name a file in a folder that may be written");
+                        "; name a file in a writable folder");
 }
 
 std::optional<json::Value> udf::readJson(LLVMContext &Ctx, StringRef What,

@@ -29,10 +29,10 @@ namespace udf {
 std::string optionOrEnvironment(llvm::StringRef Option, const char *Variable);
 
 /// Reports a user's mistake as an ordinary compiler error: the host prints it,
-/// goes on to its end and returns failure; no stack dump.
+/// runs to its end and returns failure, without a stack dump.
 void usageError(llvm::LLVMContext &Ctx, const llvm::Twine &Message);
 
-/// Reads \p Path as JSON. On failure reports and returns nothing. \p What
+/// Reads \p Path as JSON. On failure, reports it and returns nothing. \p What
 /// names the file's role ("udf-widen: manifest").
 std::optional<llvm::json::Value>
 readJson(llvm::LLVMContext &Ctx, llvm::StringRef What, llvm::StringRef Path);
@@ -41,8 +41,8 @@ readJson(llvm::LLVMContext &Ctx, llvm::StringRef What, llvm::StringRef Path);
 void usageWarning(llvm::LLVMContext &Ctx, const llvm::Twine &Message);
 
 /// Appends one JSON line to the file that -udf-report (or UDFTORCH_REPORT)
-/// names; does nothing when none is named. Lines of compilers that run side by
-/// side do not mix.
+/// names. Does nothing when none is named. Compilers that run side by side do
+/// not mix their lines.
 void reportLine(llvm::LLVMContext &Ctx, llvm::json::Object Line);
 
 /// A type as it is written in IR.

@@ -4,17 +4,19 @@
 //
 // udf-widen: makes scalar, vector and array forms from a scalar UDF.
 //
-// A UDF is either one scalar function, or a branch-free fast path that also
-// says "the rounding is not certain" together with an accurate path. Each form
-// runs the fast path on all its lanes, joins the flags, and only when one is
-// set calls a cold function that runs the accurate path on the flagged lanes.
-// A quick path, when there is one, comes before the fast one in the vector and
-// array forms: the cold function then begins with the fast path.
+// A UDF is either one scalar function, or a branch-free fast path together with
+// an accurate path. The fast path also reports when its rounding is not
+// certain. Each form runs the fast path on all its lanes and joins the flags.
+// Only if one is set does it call a cold function, which runs the accurate path
+// on the flagged lanes. A quick path, where there is one, comes before the fast
+// one in the vector and array forms: the cold function then begins with the
+// fast path.
 //
-// No arithmetic is widened here. The pass writes a loop over the lanes of one
-// block with a constant trip count and says in its metadata how LLVM's loop
-// vectoriser is to treat it; the block's buffers are allocas that never escape,
-// so SROA turns them into registers once the loop is straight-line code.
+// The pass itself widens no arithmetic. It writes a loop over the lanes of one
+// block with a constant trip count, and metadata that tells LLVM's loop
+// vectoriser how to treat it. The block's buffers are allocas that never
+// escape, so SROA turns them into registers once the loop is straight-line
+// code.
 //
 //===----------------------------------------------------------------------===//
 
@@ -145,8 +147,9 @@ static bool readForms(LLVMContext &Ctx, StringRef Where,
                       const json::Object &Entry, Udf &U) {
   const json::Object *Forms = Entry.getObject("forms");
   if (!Forms || Forms->empty()) {
-    udf::usageError(Ctx, Where + ": 'forms' must be a non-empty object from "
-                                 "form (scalar, v<lanes>, array) to symbol");
+    udf::usageError(Ctx, Where + ": 'forms' must be a non-empty object that "
+                                 "maps forms (scalar, v<lanes>, array) to "
+                                 "symbols");
     return false;
   }
   for (const auto &[Key, SymbolValue] : *Forms) {
@@ -306,9 +309,9 @@ bool Widener::resolve() {
   return Fast && Accurate && (Quick || U.Quick.empty());
 }
 
-/// The lane loop only vectorises when no call is left in it, so everything
-/// that the fast path reaches is inlined whatever the inliner's cost model
-/// says; the accurate path is kept out of line, where it costs nothing.
+/// The lane loop only vectorises when it holds no call, so everything that the
+/// fast path reaches is inlined, whatever the inliner's cost model says. The
+/// accurate path stays out of line, where it costs nothing.
 void Widener::pinInlining() {
   if (Scalar)
     Scalar->removeFnAttr(Attribute::OptimizeNone);
@@ -359,8 +362,8 @@ FunctionType *Widener::formType(const Form &F) const {
   return FunctionType::get(T, SmallVector<Type *, 2>(U.Arity, T), false);
 }
 
-/// Declares a function that is compiled for the same machine, and under the
-/// same rules, as the author's function.
+/// Declares a function that is compiled for the same machine and under the same
+/// rules as the author's function.
 Function *Widener::declare(StringRef Symbol, FunctionType *Ty,
                            GlobalValue::LinkageTypes Linkage) {
   Function *F = M.getFunction(Symbol);
@@ -449,9 +452,10 @@ static MDNode *loopId(LLVMContext &Ctx, ArrayRef<Metadata *> Hints) {
   return Id;
 }
 
-/// The vectoriser takes the whole block at once: width times interleave is the
-/// trip count, so that the vector loop runs exactly once and disappears. The
-/// early unroller has to keep off, or no loop would be left to vectorise.
+/// The vectoriser takes the whole block at once: width times interleave count
+/// is the trip count, so the vector loop runs exactly once and disappears. The
+/// early unroller must leave the loop alone, or nothing would be left to
+/// vectorise.
 MDNode *Widener::loopMetadata(unsigned Lanes) const {
   unsigned Width = RegisterBits / (U.IsDouble ? 64 : 32);
   if (WidthOption)
@@ -462,8 +466,9 @@ MDNode *Widener::loopMetadata(unsigned Lanes) const {
       loopHint(Ctx, "llvm.loop.unroll.disable"),
       loopHint(Ctx, "llvm.loop.vectorize.width", Width),
       loopHint(Ctx, "llvm.loop.interleave.count", Lanes / Width)};
-  // Asks for a warning when a fast path cannot be vectorised. A UDF that is
-  // one scalar function may hold branches and calls; there it is no news.
+  // Asks for a warning when a fast path cannot be vectorised. A UDF that is one
+  // scalar function may hold branches and calls, so a warning there would say
+  // nothing new.
   if (Fast)
     Hints.push_back(loopHint(Ctx, "llvm.loop.vectorize.enable", 1, true));
   return loopId(Ctx, Hints);
@@ -541,9 +546,9 @@ Widener::Block Widener::emitLanes(IRBuilder<> &B, Function *Step,
   return {Result, AnyNext, Flags};
 }
 
-/// The body of a fix-up: the fast path (again, unless a quick one sent us
+/// The body of a fix-up: runs the fast path (again, unless a quick one led
 /// here), then the accurate path on the lanes that are hard and live. \p Live
-/// is an i<lanes> mask or null for all.
+/// is an i<lanes> mask, or null for all lanes.
 Value *Widener::emitAccurateLanes(IRBuilder<> &B, ArrayRef<Value *> Args,
                                   unsigned Lanes, Value *Live) {
   Block First = emitLanes(B, Fast, Args, Lanes, /*KeepFlags=*/true);
@@ -685,9 +690,9 @@ static Value *laneMask(IRBuilder<> &B, Value *Count, unsigned Lanes) {
 }
 
 /// void(ptr a, [ptr b,] ptr out, i64 count): recomputes the first `count`
-/// elements of a block. It works on memory so that the hot loop need not keep
-/// the block's input in registers; it reads all before it writes, since `out`
-/// may be `a` or `b`.
+/// elements of a block. It works on memory, so the hot loop need not keep the
+/// block's input in registers. It reads everything before it writes, since
+/// `out` may be `a` or `b`.
 Function *Widener::emitArrayFixup(const Twine &Symbol, unsigned Lanes) {
   SmallVector<Type *, 4> Params(U.Arity + 1, PointerType::getUnqual(Ctx));
   Params.push_back(Type::getInt64Ty(Ctx));
@@ -847,8 +852,8 @@ static bool runImpl(Module &M, FunctionAnalysisManager &FAM, StringRef Path) {
   SmallVector<Udf, 8> Udfs;
   if (!readManifest(M.getContext(), Path, Udfs))
     return false;
-  // A pipeline that names the pass and clang's own may both run it; between
-  // the two the author's functions may have been inlined and dropped.
+  // Both a pipeline that names the pass and clang's own may run it. Between the
+  // two runs, the author's functions may have been inlined and dropped.
   erase_if(Udfs, [&](Udf &U) {
     erase_if(U.Forms, [&](const Form &F) { return isMade(M, U, F); });
     return U.Forms.empty();

@@ -14,14 +14,14 @@
 #include <stdint.h>
 
 struct names {
-  const char *const *text; ///< the caller's: the name of each number
+  const char *const *text; ///< the name of each number, owned by the caller
   uint32_t *buckets; ///< number + 1, 0 when free; null while there are none
   uint32_t mask;
 };
 
-/// Numbers \p count names in their order, in a new table that has room for
-/// \p room of them. Returns 0, or -1 if there is no memory; \p table is then
-/// what it was. free() of the buckets releases it.
+/// Numbers \p count names in their order, in a new table that has room for \p
+/// room of them. Returns 0, or -1 if there is no memory; \p table then keeps
+/// its value. Release the buckets with free().
 int namesMake(struct names *table, const char *const *text, size_t count,
               size_t room);
 

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Compiled together with each instrumented library, for its CPU. The code that
-// udf-instrument generates compares every value with the bounds in its cell
-// and comes here with those blocks that hold something new: an extreme, a
-// zero, a subnormal, an infinity, a NaN; and with every block that is sampled
-// for the histograms. Array functions are watched from here altogether.
+// This file is compiled together with each instrumented library, for its CPU.
+// The code that udf-instrument generates compares every value with the bounds
+// in its cell. It comes here with each block that holds something new (an
+// extreme, a zero, a subnormal, an infinity, a NaN) and with each block that is
+// sampled for the histograms. Array functions are watched only from here.
 //
 // Values are classified by their encodings, so that the result is the same
 // when the processor flushes subnormals (FTZ, DAZ).
@@ -154,7 +154,7 @@ static inline uint32_t NAMED(side_)(struct udfprof_cell *C, int Side, Vector X,
   // Signed integers in the order of the values; -0 comes before +0.
   const Word Key = B ^ ((B >> (BITS - 1)) & MAGNITUDE);
   struct udfprof_range *R = &C->range[Side];
-  // The range of nothing lies beyond every value.
+  // An empty range lies beyond every value.
   const INT Least = R->min > MAGNITUDE ? MAGNITUDE : (INT)R->min;
   const INT Most = R->max < -MAGNITUDE - 1 ? -MAGNITUDE - 1 : (INT)R->max;
   uint32_t Numbers = Live & ~Nan;
@@ -174,8 +174,8 @@ static inline uint32_t NAMED(side_)(struct udfprof_cell *C, int Side, Vector X,
       R->min = LOWEST(Low);
     if (HIGHEST(High) > R->max)
       R->max = HIGHEST(High);
-    // The bounds for generated code: the same, but finite, and of arguments
-    // those within which it may let a call pass.
+    // The bounds for generated code are the same, but finite. Those of
+    // arguments also lie inside the range that generated code may let pass.
     INT First = (INT)R->min, Last = (INT)R->max;
     const INT Infinity = INFINITE;
     First = First < -Infinity ? -Infinity
@@ -229,7 +229,7 @@ static inline void NAMED(bins_)(uint64_t (*Hist)[UDFPROF_BINS], Vector X,
   Bin = __builtin_elementwise_max(__builtin_elementwise_min(Bin, Last), M * 0);
 #endif
 #endif
-  Bin += (B >> (BITS - 1)) & UDFPROF_BINS; // the second half is of negatives
+  Bin += (B >> (BITS - 1)) & UDFPROF_BINS; // negatives take the second half
   INT At[LANES];
   memcpy(At, &Bin, sizeof At);
   uint64_t *Flat = (uint64_t *)Hist;
@@ -268,8 +268,8 @@ static inline uint32_t NAMED(live_)(struct udfprof_cell *C, Vector X) {
   return ALL;
 }
 
-// Of one argument, of two arguments, and of two results (sincos). Each returns
-// the result, so that the generated code ends in a jump to it.
+// For one argument, for two arguments, and for two results (sincos). Each
+// returns the result, so that the generated code can end in a jump to it.
 
 static inline void NAMED(look1_)(struct udfprof_cell *C, Vector X, Vector Y,
                                  uint32_t Live) {
@@ -294,7 +294,7 @@ HIDDEN Vector NAMED(__udf_observe2_)(struct udfprof_cell *C, Vector X1,
   return Y;
 }
 
-/// Of a call whose arguments hold nothing new.
+/// For a call whose arguments hold nothing new.
 HIDDEN Vector NAMED(__udf_result_)(struct udfprof_cell *C, Vector Y) {
   NAMED(note_)(C, 0, NAMED(side_)(C, 1, Y, ALL));
   return Y;
@@ -356,8 +356,8 @@ static inline INT NAMED(order_)(INT Bits) {
 }
 
 /// Whether \p Count elements, a multiple of LANES, hold nothing new: all are
-/// inside the bounds, and none is zero or subnormal. In integers, of which the
-/// least and the largest need no masks.
+/// inside the bounds, and none is zero or subnormal. Works on integers, whose
+/// minimum and maximum need no masks.
 static inline int NAMED(old_)(const struct udfprof_cell *C, int Side,
                               const REAL *From, int64_t Count) {
   Word Low, High, Least;
@@ -379,8 +379,8 @@ static inline int NAMED(old_)(const struct udfprof_cell *C, int Side,
          LOWEST(Least) >= SMALLEST_NORMAL;
 }
 
-/// One side of a chunk. \p Sampled: the block that enters the histograms, or
-/// less than 0.
+/// Looks at one side of a chunk. \p Sampled is the block that enters the
+/// histograms, or negative for none.
 static uint32_t NAMED(array_side_)(struct udfprof_cell *C, int Side,
                                    const REAL *From, int64_t Count,
                                    int64_t Sampled) {
@@ -417,9 +417,9 @@ typedef void ArrayFunction(int64_t, const REAL *, REAL *, int64_t);
 typedef void ArrayFunction2(int64_t, const REAL *, const REAL *, REAL *,
                             int64_t);
 
-/// Calls \p Function on chunks of \p Chunk elements (0: on all at once), and
-/// looks at the inputs before, as the output may take their place. \p B is
-/// null for functions of one argument.
+/// Calls \p Function on chunks of \p Chunk elements (0: on all at once). Looks
+/// at the inputs first, as the output may overwrite them. \p B is null for
+/// functions of one argument.
 HIDDEN void NAME3(__udf_watch_array_,
                   SUFFIX, )(uint32_t Slot, const void *Caller, int64_t Chunk,
                             void *Function, int64_t Count, const REAL *A,

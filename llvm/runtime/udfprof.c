@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// See udfprof.h. What happens once per operator call is here; what happens per
-// call of a function is generated code and observe.c.
+// See udfprof.h. This file holds what happens once per operator call. What
+// happens per call of a function is in generated code and observe.c.
 //
 //===----------------------------------------------------------------------===//
 
@@ -47,7 +47,7 @@ uint64_t udfprof_now(void) {
 }
 
 void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns) {
-  // The reading that took least is the one that nothing interrupted.
+  // The shortest reading is the one that nothing interrupted.
   uint64_t Best = UINT64_MAX;
   for (int I = 0; I < 8; ++I) {
     uint64_t Before = __rdtsc();
@@ -65,7 +65,7 @@ void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns) {
 // Cells
 //===----------------------------------------------------------------------===//
 
-// Everything that is allocated is counted: memory is promised to be constant.
+// Every allocation is counted, since memory is promised to be constant.
 static uint64_t Memory;
 
 static void *allocate(size_t Size) {
@@ -86,7 +86,7 @@ uint64_t udfprof_memory(void) {
   return __atomic_load_n(&Memory, __ATOMIC_RELAXED);
 }
 
-/// As allocate, at the beginning of a cache line; never given back.
+/// Like allocate, but at the beginning of a cache line; never given back.
 static void *allocateLines(size_t Size) {
   uintptr_t At = (uintptr_t)allocate(Size + 63);
   return At ? (void *)((At + 63) & ~(uintptr_t)63) : NULL;
@@ -126,7 +126,7 @@ static void clearRange(struct udfprof_range *R) {
   R->max = INT64_MIN;
 }
 
-/// Every value but zeros, which are looked at anyway, is outside these bounds.
+/// All values are outside these bounds but zeros, which are looked at anyway.
 static void clearBounds(struct udfprof_cell *C) {
   const uint64_t Low = isDouble(C->slot) ? 0x7ff0000000000000 : 0x7f800000;
   for (int Side = 0; Side < 2; ++Side) {
@@ -186,8 +186,8 @@ static int64_t keyOf(uint64_t Bits, int IsDouble) {
   return Narrow ^ ((Narrow >> 31) & INT32_MAX);
 }
 
-/// Takes in what generated code let pass: zeros and negative infinities, of
-/// which a function with an `ordinary` range makes 1 and 0.
+/// Takes in what generated code let pass: zeros and negative infinities, which
+/// a function with an `ordinary` range turns into 1 and 0.
 static void mergePassed(struct udfprof_range *R, const struct udfprof_cell *C,
                         struct passed P) {
   const int IsDouble = isDouble(C->slot);
@@ -216,7 +216,7 @@ static double valueOf(int64_t Key, int IsDouble) {
   }
   int32_t Bits = (int32_t)Key;
   Bits ^= (Bits >> 31) & INT32_MAX;
-  // By hand: a conversion instruction under DAZ would flush a subnormal.
+  // Done by hand: a conversion instruction under DAZ would flush a subnormal.
   uint32_t Magnitude = (uint32_t)Bits & 0x7fffffff;
   uint64_t Wide;
   if (Magnitude >= 0x7f800000)
@@ -250,7 +250,7 @@ static int64_t orderOf(double Value) {
   return Bits ^ ((Bits >> 63) & INT64_MAX);
 }
 
-/// By encodings: under DAZ a comparison takes subnormals for zeros.
+/// Compares encodings: under DAZ a comparison takes subnormals for zeros.
 static void widen(double *Min, double *Max, double ThatMin, double ThatMax) {
   if (orderOf(ThatMin) < orderOf(*Min))
     *Min = ThatMin;
@@ -273,7 +273,7 @@ void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
   cell->timed_elements += elements;
 }
 
-/// Tells a cell how long the rows are of the kernel that begins, 0 for none.
+/// Tells a cell how long the rows of the kernel that begins are, 0 for none.
 static void setRows(struct udfprof_cell *C, int64_t Length) {
   const unsigned Lanes = lanesOf(C->slot);
   const uint64_t Calls = callsOf(C);
@@ -281,7 +281,7 @@ static void setRows(struct udfprof_cell *C, int64_t Length) {
   if (Lanes < 2 || !Length)
     return;
   if (functionOf(C->slot) == UDFPROF_LOG) {
-    // Of sums of exponentials of which one is 1: a zero is none of them.
+    // The values are sums of exponentials, one of which is 1: none is zero.
     C->zeros_are_padding = 1;
     return;
   }
@@ -379,7 +379,7 @@ uint32_t udfprof_string_count(void) {
 //===----------------------------------------------------------------------===//
 
 static void detach(void *Self) {
-  // Whoever comes next goes on with the same cells.
+  // The next thread goes on with the same cells.
   struct udfprof_thread *T = Self;
   udfprof_self = NULL;
   udfprof_row = &udfprof_unknown;
@@ -398,7 +398,7 @@ struct udfprof_thread *udfprof_attach(void) {
     if (T)
       T->unknown = allocateLines(sizeof *T->unknown);
     if (!T || !T->unknown)
-      abort(); // as any allocation of the C++ around us would
+      abort(); // like any allocation of the surrounding C++
     T->next = Threads;
     __atomic_store_n(&Threads, T, __ATOMIC_RELEASE);
   }
@@ -469,9 +469,9 @@ static uint32_t moduleOfNode(uint64_t Sequence, uint64_t Thread) {
     uint64_t Count = __atomic_load_n(&T->made_count, __ATOMIC_ACQUIRE);
     if (T->torch_id != Thread || !Count)
       continue;
-    // The last entry that is not behind the node; entries are in order. It is
-    // near the end, of which strides are taken: halves of all would meet other
-    // cache lines.
+    // Finds the last entry that is not behind the node; entries are in order.
+    // It is near the end, so the search strides back from there: halving the
+    // whole range would touch other cache lines.
     const uint64_t First = Count > UDFPROF_MADE ? Count - UDFPROF_MADE : 0;
     uint64_t Low = Count, High = Count, Step = 1;
     do {
@@ -508,8 +508,8 @@ static uint32_t operatorId(struct udfprof_thread *T, const char *Name) {
   return T->names[Bucket].id;
 }
 
-/// The operator outside of the observer's list whose code called from
-/// \p Caller; 0 if none did.
+/// Returns the operator outside the observer's list whose code called from \p
+/// Caller, or 0 if none did.
 static uint32_t callerId(struct udfprof_thread *T, const void *Caller) {
   enum { COUNT = sizeof T->callers / sizeof *T->callers, PROBES = 8 };
   const unsigned First =
@@ -518,7 +518,7 @@ static uint32_t callerId(struct udfprof_thread *T, const void *Caller) {
   for (unsigned I = 0; I < PROBES && T->callers[B].caller != Caller; ++I)
     B = (First + I) % COUNT;
   if (T->callers[B].caller != Caller) {
-    // An empty place among these, or else one is forgotten.
+    // Takes an empty place among these, or else forgets one.
     for (unsigned I = 0; I < PROBES && T->callers[B].caller; ++I)
       B = (First + I) % COUNT;
     char Name[256] = "";
@@ -746,7 +746,7 @@ uint64_t udfprof_lost_events(void) {
   return Lost;
 }
 
-/// Elements since the last event; nothing is left for the next one.
+/// Returns the elements since the last event and leaves none for the next one.
 static uint64_t takeElements(struct udfprof_cell *C) {
   uint64_t All = elementsOf(C), New = All - C->in_events;
   C->in_events = All;
@@ -1086,7 +1086,7 @@ static void unlockAll(void) {
   pthread_mutex_unlock(&ThreadsLock);
 }
 
-/// The child has this thread only, and counts from zero.
+/// The child has only this thread, and counts from zero.
 static void inChild(void) {
   unlockAll();
   for (struct udfprof_thread *T = Threads; T; T = T->next)

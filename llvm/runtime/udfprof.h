@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Cells, one per function, form and context, of each thread. The pass
-// udf-instrument makes functions fill them (llvm/pass/Instrument.cpp,
-// observe.c), the observer of libtorch says what the context is
-// (llvm/observer/observer.cpp), pytest_udftorch/collect.py reads them.
+// Cells: one per function, form and context of each thread. The functions that
+// the pass udf-instrument rewrites fill them (llvm/pass/Instrument.cpp,
+// observe.c). The observer of libtorch sets the context
+// (llvm/observer/observer.cpp). pytest_udftorch/profile/collect.py reads them.
 //
-// A thread writes its own cells only: no lock and no atomic operation is on
-// the way of a call. Cells, contexts and threads are kept for the life of the
-// process and zeroed when a session begins, so no pointer to one is ever
-// stale.
+// A thread writes only its own cells, so a call needs no lock and no atomic
+// operation. Cells, contexts and threads are kept for the life of the process
+// and zeroed when a session begins, so no pointer to one is ever stale.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,7 +25,7 @@ extern "C" {
 
 #define UDFPROF_EXPORT __attribute__((visibility("default")))
 
-/// Read by pytest_udftorch/native.py, which checks it.
+/// pytest_udftorch/native/runtime.py checks this number.
 #define UDFPROF_ABI 3
 
 enum {
@@ -42,7 +41,7 @@ enum {
   UDFPROF_BIN_OFFSET = 160
 };
 
-// What a record of a UDF at operator level has as function (plus its number),
+// A record of a UDF at operator level has these as function (plus its number),
 // dtype and form: CELL_DTYPES and CELL_FORMS of records/layout.py.
 enum {
   UDFPROF_FIRST_OPERATOR_UDF = 1000,
@@ -53,7 +52,7 @@ enum {
 enum { UDFPROF_COUNTERS, UDFPROF_TIMED, UDFPROF_EVENTS };
 enum { UDFPROF_OTHER, UDFPROF_FORWARD, UDFPROF_BACKWARD, UDFPROF_OPTIMIZER };
 
-// Bits of an event's flags: the inputs', and shifted by 4 the outputs'.
+// Bits of an event's flags: of the inputs, and shifted by 4 of the outputs.
 enum {
   UDFPROF_NAN = 1,
   UDFPROF_INF = 2,
@@ -72,17 +71,18 @@ struct udfprof_range {
   int64_t min, max;
 };
 
-/// What generated code reads and writes of one function and form in one
-/// context, at the offsets that Instrument.cpp states: a cache line in its row.
+/// What generated code reads and writes for one function and form in one
+/// context: a cache line in its row, at the offsets that Instrument.cpp states.
 struct udfprof_hot {
   int64_t left; ///< calls until the next one that is looked at
-  // Arguments of functions of which generated code knows the results of zero
-  // and of negative infinity (see Instrument.cpp), and counts these itself. The
-  // two counts lie apart, or LLVM would add to both in one vector, a detour.
+  // Generated code knows what some functions make of zero and of negative
+  // infinity (see Instrument.cpp), and counts these arguments itself. The two
+  // counts lie apart, or LLVM would add to both in one vector, a detour.
   uint64_t zeros;
   struct udfprof_cell *cell;
-  // Bound what needs no second look: the extremes so far, but finite and
-  // inside cell->within; as a float or double. +inf and 0 if that is nothing.
+  // Values inside need no second look. The bounds are the extremes so far, but
+  // finite and inside cell->within, as a float or double; +inf and 0 if that is
+  // empty.
   struct {
     uint64_t low, high;
   } bound[2];
@@ -100,14 +100,14 @@ struct udfprof_cell {
   uint32_t live; ///< lanes of this call that belong to elements
   struct udfprof_hot *hot;
   uint16_t slot;
-  // Kernels that fill up the last vector of a row: see udfprof_thread.
+  // For kernels that fill up the last vector of a row: see udfprof_thread.
   uint8_t zeros_are_padding;
   uint64_t granted; ///< calls, when hot->left is taken away
-  // A call is timed, or enters the histograms, when none of these is in the
-  // number of calls before it; all ones for never.
+  // A call is timed, or enters the histograms, when the number of calls before
+  // it has none of these bits. All ones means never.
   uint64_t time_mask, sample_mask;
-  struct udfprof_range within;    ///< generated code may let arguments pass
-  struct udfprof_range range[2];  ///< since the last event, or the beginning
+  struct udfprof_range within;   ///< arguments that generated code may let pass
+  struct udfprof_range range[2]; ///< since the last event, or the beginning
   struct udfprof_range before[2]; ///< until the last event
   struct udfprof_specials specials[2];
   uint64_t elements;  ///< of the array form; the others have calls * lanes
@@ -115,7 +115,7 @@ struct udfprof_cell {
   uint64_t passed_in_events[2]; ///< zeros, infinities
   uint64_t made_nan_ns, made_inf_ns, made_subnormal_ns;
   uint64_t ticks, timed_elements, hist_elements;
-  // What other threads did within the operator call that is going on.
+  // What other threads did within the current operator call.
   struct udfprof_range helped[2];
   uint64_t helped_elements;
   uint32_t flags, helped_flags; ///< since the last event
@@ -137,7 +137,7 @@ struct udfprof_row {
   struct udfprof_row *next;
 };
 
-/// What is restored when an operator ends that RecordFunction follows.
+/// What is restored when an operator that RecordFunction follows ends.
 struct udfprof_frame {
   const void *call;
   const char *name;
@@ -149,7 +149,7 @@ enum { UDFPROF_FRAMES = 1024 };
 
 enum { UDFPROF_MADE = 1 << 15, UDFPROF_MADE_MASK = UDFPROF_MADE - 1 };
 
-/// From which sequence number on autograd's nodes were made in a module.
+/// The sequence number from which autograd's nodes were made in a module.
 struct udfprof_made {
   uint64_t sequence;
   uint32_t module;
@@ -166,16 +166,16 @@ struct udfprof_thread {
   uint32_t depth;
   struct udfprof_region *region;
   // Elements of a row while a kernel of softmax or log_softmax works along the
-  // last dimension, otherwise 0. Such a kernel fills the last vector of each
-  // row up with zeros, subtracts the row's maximum and exponentiates; without
-  // knowing where rows end, padding could not be told from values.
+  // last dimension, otherwise 0. Such a kernel fills up the last vector of each
+  // row with zeros, subtracts the row's maximum and exponentiates. Only the end
+  // of the row tells padding from values.
   int64_t row_length;
   struct udfprof_made *made; ///< a ring
   uint64_t made_count;
   uint64_t torch_id;
   uint32_t id; ///< the kernel's
   uint32_t alive;
-  struct udfprof_row *unknown; ///< the row while none is looked up
+  struct udfprof_row *unknown; ///< the row until one is looked up
   struct udfprof_row *rows;
   struct udfprof_row **table; ///< open addressing over operator, module, stage
   uint32_t table_size, table_used;
@@ -196,9 +196,9 @@ struct udfprof_thread {
   struct udfprof_frame frames[UDFPROF_FRAMES];
 };
 
-/// One function within one call of an operator. As EVENT in
-/// records/layout.py, but for start and end, which are time stamp
-/// counts, and for the ids of strings, which are this file's.
+/// One function within one call of an operator. Laid out as EVENT in
+/// records/layout.py, but start and end are time stamp counts, and the ids of
+/// strings are this file's.
 struct udfprof_event {
   uint64_t start, end;
   uint32_t thread;
@@ -210,7 +210,7 @@ struct udfprof_event {
   uint32_t flags, pad;
 };
 
-/// As CELL in records/layout.py, with the same reservation.
+/// Laid out as CELL in records/layout.py, with the same exceptions.
 struct udfprof_cell_record {
   uint16_t function;
   uint8_t dtype, form, stage, device, pad[2]; // device: 0, the CPU
@@ -224,7 +224,7 @@ struct udfprof_cell_record {
   uint64_t hist_in[2][UDFPROF_BINS], hist_out[2][UDFPROF_BINS];
 } __attribute__((packed));
 
-/// As OPERATOR there.
+/// Laid out as OPERATOR there.
 struct udfprof_operator_record {
   uint32_t operator_id, module_id;
   uint8_t stage, device, pad[6];
@@ -236,27 +236,27 @@ struct udfprof_operator_record {
 struct udfprof_torch {
   /// The node that autograd runs on this thread, or null.
   const void *(*node)(uint64_t *sequence, uint64_t *thread);
-  /// Writes its name, cut off to \p size.
+  /// Writes its name, truncated to \p size.
   void (*node_name)(char *text, size_t size);
-  /// Writes the name of the operator whose code called this thread's current
-  /// function, by a look at the stack; empty if there is none.
+  /// Finds on the stack which operator's code called this thread's current
+  /// function, and writes the operator's name; empty if there is none.
   void (*caller_name)(char *text, size_t size);
-  /// From now on follow all operators, also those outside of the list.
+  /// Follows all operators from now on, including those outside the list.
   void (*follow_all)(void);
   uint64_t (*thread)(void);
 };
 
-/// Calls by an operator that is not followed until all operators are.
+/// Calls by an operator outside the list before all operators are followed.
 enum { UDFPROF_PATIENCE = 64 };
 
-// The models are stated so that a library which is loaded late reaches these
-// words with two instructions; they fit into the room that the C library keeps.
+// With these models, a library that is loaded late reaches these words with two
+// instructions. They fit into the room that the C library keeps.
 extern UDFPROF_EXPORT __thread struct udfprof_row *udfprof_row
     __attribute__((tls_model("initial-exec")));
 extern UDFPROF_EXPORT __thread struct udfprof_thread *udfprof_self
     __attribute__((tls_model("initial-exec")));
 
-/// The row of threads that nothing is known of yet.
+/// The row of threads that nothing is known about yet.
 UDFPROF_EXPORT extern struct udfprof_row udfprof_unknown;
 UDFPROF_EXPORT extern uint32_t udfprof_depth;
 
@@ -267,9 +267,9 @@ UDFPROF_EXPORT int udfprof_abi(void);
 UDFPROF_EXPORT struct udfprof_cell *udfprof_cell(uint32_t slot,
                                                  const void *caller);
 
-/// Slow path of an instrumented function that has used up hot->left: the cell,
-/// with what the call is due for. \p low and \p high are encodings of the
-/// arguments between which generated code may let a call pass, both 0 for all.
+/// Slow path of an instrumented function that has used up hot->left. Returns
+/// the cell, with what the call is due for. Generated code may let arguments
+/// pass between the encodings \p low and \p high; both are 0 for all arguments.
 UDFPROF_EXPORT struct udfprof_cell *
 udfprof_turn(uint32_t slot, const void *caller, uint64_t low, uint64_t high);
 
@@ -302,16 +302,17 @@ UDFPROF_EXPORT void udfprof_operator_end(struct udfprof_thread *self,
 UDFPROF_EXPORT void udfprof_made(struct udfprof_thread *self,
                                  uint64_t sequence);
 
-/// Bytes that this file has allocated in the life of the process, but for what
-/// it gave back; events and their ring included.
+/// Bytes that this file has allocated and not given back in the life of the
+/// process, including events and their ring.
 UDFPROF_EXPORT uint64_t udfprof_memory(void);
 
-/// Zeroes everything and begins to count. \p stride: every how many calls of a
-/// vector form enter the histograms (a power of two; 1 for all).
+/// Zeroes everything and begins to count. One in \p stride calls of a vector
+/// form enters the histograms (a power of two; 1 for all).
 UDFPROF_EXPORT void udfprof_start(uint32_t depth, uint32_t stride);
 UDFPROF_EXPORT void udfprof_stop(void);
 
-/// Number of records; writes at most \p capacity. Threads may go on counting.
+/// Returns the number of records and writes at most \p capacity of them.
+/// Threads may go on counting.
 UDFPROF_EXPORT size_t udfprof_cells(struct udfprof_cell_record *out,
                                     size_t capacity);
 UDFPROF_EXPORT size_t udfprof_operators(struct udfprof_operator_record *out,
@@ -320,7 +321,8 @@ UDFPROF_EXPORT size_t udfprof_operators(struct udfprof_operator_record *out,
 UDFPROF_EXPORT size_t udfprof_events(struct udfprof_event *out,
                                      size_t capacity);
 UDFPROF_EXPORT uint64_t udfprof_lost_events(void);
-/// Gives the ring room for \p capacity events, which may be none; 0, or ENOMEM.
+/// Gives the ring room for \p capacity events, which may be 0. Returns 0 or
+/// ENOMEM.
 UDFPROF_EXPORT int udfprof_ring(size_t capacity);
 
 UDFPROF_EXPORT uint32_t udfprof_intern(const char *text);

@@ -81,7 +81,7 @@ static int readDynamic(const struct dl_phdr_info *Info, struct Dynamic *D) {
     return -1;
   for (; Entry->d_tag != DT_NULL; ++Entry) {
     // glibc adds the load address to most of these pointers in place, but not
-    // to DT_VERNEED, and other loaders to none of them.
+    // to DT_VERNEED. Other loaders add it to none of them.
     ElfW(Addr) Value = Entry->d_un.d_ptr;
     const void *Pointer =
         (const void *)(Value < Info->dlpi_addr ? Info->dlpi_addr + Value
@@ -238,7 +238,7 @@ int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
   int Result = 0;
   for (size_t I = 0; I < count; ++I) {
     // A slot is an aligned 8-byte word that other threads may be calling
-    // through: one atomic exchange, so they see the old or the new function.
+    // through. With one atomic exchange, they see the old or the new function.
     uint64_t *Word = (uint64_t *)(uintptr_t)slots[I].address;
     if (slots[I].relro) {
       int Error = protect(slots[I].address, PROT_READ | PROT_WRITE);

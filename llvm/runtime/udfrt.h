@@ -16,12 +16,12 @@
 
 #define UDFRT_EXPORT __attribute__((visibility("default")))
 
-/// The layout below is read by pytest_udftorch/native.py; its ABI number is
-/// checked there when the library is loaded.
+/// pytest_udftorch/native/runtime.py reads the layout below, and checks its ABI
+/// number when it loads the library.
 #define UDFRT_ABI 1
 
-/// Room for every symbol of pytest_udftorch/symbols.py; trampolines.S emits
-/// this many.
+/// Room for every symbol of pytest_udftorch/library/symbols.py; trampolines.S
+/// emits this many.
 #define UDFRT_TRAMPOLINES 512
 
 /// One relocated pointer of a loaded shared object.
@@ -47,9 +47,10 @@ UDFRT_EXPORT long udfrt_find(const char *const *symbols, size_t symbol_count,
                              const char *const *objects, size_t object_count,
                              struct udfrt_slot *slots, size_t capacity);
 
-/// For each slot, if it holds expected[i], stores desired[i]; found[i] is what
-/// it held. Slots that hold something else are left alone. Returns 0, or an
-/// errno of mprotect; pages that were write-protected are so again on return.
+/// Stores desired[i] in each slot that holds expected[i]. Sets found[i] to what
+/// the slot held. Slots that hold something else keep their value. Returns 0,
+/// or the errno of mprotect. Pages that were write-protected are protected
+/// again on return.
 UDFRT_EXPORT int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
                                 const uint64_t *expected,
                                 const uint64_t *desired, uint64_t *found);
@@ -58,8 +59,8 @@ UDFRT_EXPORT int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
 UDFRT_EXPORT void udfrt_read(const struct udfrt_slot *slots, size_t count,
                              uint64_t *values);
 
-/// The address that the loader would put into \p slot: looks \p name up with
-/// its version, starting from the loaded \p object. 0 if there is none.
+/// Returns the address that the loader would put into \p slot, or 0 if there is
+/// none. Looks \p name up with its version, starting from the loaded \p object.
 UDFRT_EXPORT uint64_t udfrt_resolve(const char *object, const char *name,
                                     const char *version);
 

@@ -137,8 +137,8 @@ class PythonOverride:
                 thread.recursions += 1
                 raise OperatorRecursionError(
                     f"The UDF of {frame.override.spec.operator} called {self.spec.operator}, "
-                    "which it stands in for itself, and would recurse without end. Call the "
-                    "stock kernel by pytest_udftorch.stock(...), or write the UDF without this "
+                    "which it replaces itself, and would recurse without end. Call the "
+                    "stock kernel with pytest_udftorch.stock(...), or write the UDF without this "
                     "operator."
                 )
         return False

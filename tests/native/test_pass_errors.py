@@ -433,11 +433,11 @@ INSTRUMENT_ERRORS = {
     "ordinary no range": (watched(ordinary=[1]), ["'ordinary' must be two numbers in order"]),
     "ordinary of two arguments": (
         watched(ordinary=[0, 1], arity=2),
-        ["'ordinary' must be two numbers in order, of a scalar or vector form of one argument"],
+        ["'ordinary' must be two numbers in order, for a scalar or vector form of one argument"],
     ),
     "exponential": (
         watched(exponential=True),
-        ["'exponential' must be true or false, and goes with 'ordinary'"],
+        ["'exponential' must be true or false and needs 'ordinary'"],
     ),
     "undefined": (watched(symbol="nobody"), ["names 'nobody'", "has no such function"]),
     "declared": (watched(symbol="only_declared"), ["only declares it", "let udf-widen make it"]),
