@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private names of torch and Triton, and the versions in which each was seen.
 
-No other module of the package uses a private name of torch, Triton or pytest. A name that an
-installed version lacks is a :class:`PrivateNameError`, which names that version. pytest's private
-names are not used at all. torch is imported when a name is first asked for.
+No other module of the package uses a private name of torch or Triton, and none at all uses one of
+pytest. If the installed version lacks a name, a :class:`PrivateNameError` names that version.
+torch is imported when a name is first asked for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _missing(owner: str, path: str, seen: str, need: str) -> PrivateNameError:
     return PrivateNameError(
         f"{package} {version} has no {owner}.{path}, which {package} {seen} has. "
         f"pytest_udftorch needs it {need}. Install one of these versions of {package}, or report "
-        "the one that you have."
+        "the version that you have."
     )
 
 
@@ -59,8 +59,8 @@ class PrivateName:
 
     Attributes:
         owner: the module or class that has it.
-        path: the name there, with a dot before each attribute of an attribute.
-        need: what it is needed for; ends the sentence "pytest_udftorch needs it".
+        path: the name in it; dots separate an attribute from its own attributes.
+        need: what it is needed for; it ends the sentence "pytest_udftorch needs it".
         seen: the versions of the package in which it was seen.
     """
 
@@ -73,7 +73,7 @@ class PrivateName:
         """Return the attribute of a module or an object.
 
         Raises:
-            PrivateNameError: it has none.
+            PrivateNameError: it has no such attribute.
         """
         found = owner
         for part in self.path.split("."):
@@ -131,7 +131,7 @@ def schema(base: str, overload: str) -> Any:
 
 
 def has_kernel(name: str, key: str) -> bool:
-    """Tell whether the dispatcher has a kernel of an overload at a dispatch key."""
+    """Tell whether the dispatcher has a kernel for an overload at a dispatch key."""
     return bool(_HAS_KERNEL.get()(name, key))
 
 
@@ -141,7 +141,7 @@ def dispatch_keys() -> frozenset[str]:
 
 
 def stock_kernel(name: str, key: str) -> Any:
-    """Return what calls the kernel that an overload has at a dispatch key now."""
+    """Return a callable for the kernel that an overload has at a dispatch key now."""
     torch = import_torch()
     keys = _KEY_SET.get()(getattr(_KEY.get(), key))
     return functools.partial(torch.library.get_kernel(name, key).call_boxed, keys)
@@ -199,7 +199,7 @@ def has_forward_hooks(module: Any) -> bool:
 
 
 def convert(module: Any, function: Any) -> Any:
-    """Put ``function`` of each parameter and buffer in its place; return the module."""
+    """Replace each parameter and buffer by ``function`` of it; return the module."""
     return _APPLY.of(module)(function)
 
 
@@ -216,7 +216,7 @@ _KINDS: Final = (
 
 
 def pytree() -> Any:
-    """Return torch's module for nested containers of tensors (``tree_map`` and its kin)."""
+    """Return torch's module for nested containers of tensors (``tree_map`` and the like)."""
     return _PYTREE.get()
 
 
@@ -228,7 +228,7 @@ _STREAM: Final = PrivateName("torch._C", "_cuda_getCurrentRawStream", "to launch
 
 
 def when_cuda_starts(cuda: Any, call: Any) -> None:
-    """Have something called when the process begins to use CUDA, or now if it does already."""
+    """Call ``call`` when the process begins to use CUDA, or now if it already does."""
     _LAZY_CALL.of(cuda)(call)
 
 
@@ -311,7 +311,7 @@ def check_changed(module: Any) -> None:
     """Check that a compiler's module has what a session changes in it.
 
     Raises:
-        PrivateNameError: it has not; nothing was changed.
+        PrivateNameError: it lacks one of these; nothing was changed.
     """
     name = module.__name__
     seen = TRITON_SEEN if name.startswith("triton") else TORCH_SEEN
@@ -336,7 +336,7 @@ def vector_bits() -> int:
 
 
 def route_libdevice(kind: Any) -> None:
-    """Have Inductor change its Triton operations now; it does so once, with the first kernel."""
+    """Make Inductor wrap its Triton operations now instead of with its first kernel."""
     _ROUTING.of(kind)()
 
 
@@ -351,25 +351,25 @@ def graph_breaks() -> int:
 
 
 def dynamo_config(**settings: Any) -> Any:
-    """Return a context or decorator with other settings of Dynamo."""
+    """Return a context or decorator that changes settings of Dynamo."""
     return _DYNAMO_CONFIG.get()(**settings)
 
 
 def aot_package(program: Any, path: str) -> str:
-    """Compile an exported program with AOTInductor into a package; return the package's path."""
+    """Compile an exported program with AOTInductor; return the package's path."""
     return str(_AOT.get()(program, package_path=path))
 
 
 def aot_load(path: str) -> Any:
-    """Return the model in a package of AOTInductor."""
+    """Return the model in an AOTInductor package."""
     return _AOT_LOAD.get()(path)
 
 
 def start_lazy_tensors() -> None:
-    """Begin to compute tensors of the device ``lazy`` by TorchScript."""
+    """Begin to compute tensors of the device ``lazy`` with TorchScript."""
     _LAZY_INIT.get()()
 
 
 def mark_lazy_step() -> None:
-    """Compute the lazy tensors that wait."""
+    """Compute the pending lazy tensors."""
     _LAZY_STEP.get()()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compilers that run inside the process follow the open sessions.
 
-torch.compile (``inductor``), Triton (``triton``) and eager CUDA (``cuda.operators``) are told
-which functions are active whenever a session opens or closes. Nothing here imports torch or
-Triton: a module that is there is changed at once, and an import hook changes one that comes later.
+Whenever a session opens or closes, torch.compile (``inductor``), Triton (``triton``) and eager
+CUDA (``cuda.operators``) learn which functions are active. This module imports neither torch nor
+Triton. A module that is already imported is changed at once; an import hook changes the others
+when they are imported.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pytest_udftorch.build.selection import Part, selection_id
 from pytest_udftorch.errors import CompileRunningError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
 
-# Of how Inductor is made to call operators: its caches outlive this package.
+# Raise it when Inductor is made to call operators in another way: its caches outlive this package.
 _VERSION: Final = 2
 
 
@@ -35,7 +36,7 @@ def _active(parts: Sequence[Part], operators: Sequence[str]) -> Active:
 
 
 class Follower:
-    """What is changed inside compilers for the functions that are active."""
+    """The changes inside compilers for the functions that are active."""
 
     def __init__(self) -> None:
         self.active = Active()
@@ -44,11 +45,11 @@ class Follower:
         self._hook: _ImportHook | None = None
 
     def serve(self, changes: Mapping[str, Change]) -> None:
-        """Add modules, by name, and what changes each."""
+        """Add the names of modules, each with the function that changes the module."""
         self._changes.update(changes)
 
     def follow(self, parts: Sequence[Part], operators: Sequence[str], *, wait: bool) -> None:
-        """Make the compilers use these functions; with none, put back everything.
+        """Make the compilers use these functions; with none, restore everything.
 
         Args:
             parts: the functions that are active from now on.
@@ -56,8 +57,7 @@ class Follower:
             wait: let a compilation that runs in another thread finish first.
 
         Raises:
-            CompileRunningError: one is running, in this thread or another, and ``wait`` is
-                false.
+            CompileRunningError: ``wait`` is false, and this thread or another one is compiling.
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
         active = _active(parts, operators)
@@ -71,27 +71,27 @@ class Follower:
         held = compat.is_compiling(frames)
         if held and not wait:
             raise CompileRunningError(
-                "torch.compile is compiling in this thread (a backend, or a hook of one, opens the "
-                "session), and would end up with some functions of one library and some of "
-                "another. Open the session before the model is called."
+                "torch.compile is compiling in this thread: a backend, or a hook of one, opens the "
+                "session. The compiled code would mix the functions of two libraries. Open the "
+                "session before the model is called."
             )
         taken = False
         try:
             taken = frames.compile_lock.acquire(blocking=wait)
             if not taken:
                 raise CompileRunningError(
-                    "torch.compile is compiling in another thread, and would end up with some "
-                    "functions of one library and some of another. Open the session before that "
-                    "thread calls the model, or when it has returned."
+                    "torch.compile is compiling in another thread. The compiled code would mix the "
+                    "functions of two libraries. Open the session before that thread calls the "
+                    "model, or after the call has returned."
                 )
             self._switch(active)
         finally:
-            # An interrupt can come after the lock is taken and before that is noted.
+            # An interrupt can come between taking the lock and setting ``taken``.
             if taken or (not held and compat.is_compiling(frames)):
                 frames.compile_lock.release()
 
     def reset(self) -> None:
-        """Put everything back and take the import hook out, whatever sessions are open."""
+        """Restore everything and remove the import hook, whatever sessions are open."""
         self.follow((), (), wait=True)
         if self._hook is not None:
             sys.meta_path.remove(self._hook)
@@ -127,7 +127,7 @@ class Follower:
 
 
 class _ImportHook(importlib.abc.MetaPathFinder):
-    """Calls a function with each of some modules once it has been imported."""
+    """Calls a function with each of the named modules once it has been imported."""
 
     def __init__(self, after: Callable[[ModuleType], None], names: frozenset[str]) -> None:
         self._after = after
@@ -136,7 +136,7 @@ class _ImportHook(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec that the other finders give, with the call added."""
+        """Return the spec that the other finders give, and add the call to it."""
         if fullname not in self._names:
             return None
         spec = None
@@ -154,5 +154,5 @@ class _ImportHook(importlib.abc.MetaPathFinder):
         return spec
 
 
-#: The compilers of this process; they compile with what the open sessions ask for.
+#: The follower of this process: its compilers use the functions of the open sessions.
 follower: Final = Follower()

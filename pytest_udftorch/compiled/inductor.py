@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchInductor under a session: compiled with the UDFs inside, cached apart.
+"""TorchInductor under a session: compiled with the UDFs inside, and cached separately.
 
 While sessions are open, Inductor's C++ compiler is the one of ``bitcode.compiler_for``: clang
 with the pass ``udf-replace``, which puts the functions into the fused loops. The compiler's
-path holds a hash of the functions, and Inductor's caches of graphs and of kernels are keyed by
-it. What torch.compile holds in memory is dropped whenever the functions change, so a model
-compiled before is compiled again, or taken from its own cache.
+path holds a hash of the functions, and this path is part of the keys of Inductor's caches of
+graphs and kernels. Whenever the functions change, torch.compile drops what it holds in memory. A
+model compiled before is then compiled again, or taken from the cache of its functions.
 
-Inductor rounds some operators composed of functions (sigmoid, softplus, celu, gelu) in another
-way than the eager kernels do: it divides approximately on CUDA, multiplies with the reciprocal
-of a constant, and does not fuse the product and sum that ATen's CPU kernel fuses. A session
+Inductor rounds some operators composed of functions (sigmoid, softplus, celu, gelu) differently
+from the eager kernels: it divides approximately on CUDA, multiplies by the reciprocal of a
+constant, and does not fuse the product and sum that ATen's CPU kernel fuses. A session
 gives it the formulas of the eager kernels (``cuda.table``). All float32 divisions on CUDA are
 correctly rounded, as in eager mode.
 
 Inductor does not compute operators that a session overrides: its code calls them through the
 dispatcher.
 
-A package of AOTInductor keeps the functions it was compiled with. It carries their hash in its
-metadata, and in a process that has opened a session it can be called only while the same
-functions are active.
+An AOTInductor package keeps the functions it was compiled with, and has their hash in its
+metadata. In a process that has opened a session, it can be called only while the same functions
+are active.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from pytest_udftorch.overrides.schemas import overload
 #: Key of a package's metadata; its value is the id of the active functions.
 METADATA: Final = "UDFTORCH_FUNCTIONS"
 
-#: Likewise; its value names the libraries, for people.
+#: Key of a package's metadata; its value names the libraries for people to read.
 _LIBRARIES: Final = "UDFTORCH_LIBRARIES"
 
-#: What is changed of Inductor itself; its caches, keyed by the metadata, outlive this package.
+#: Raise it when the changes to Inductor change: its caches, keyed by it, outlive this package.
 _CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "3"}
 
-# What Inductor's vector code does not call by name, and what it is given instead. It spells
-# asinh and atanh out with log, though at::vec has them; and at::vec's erf for AVX-512 is a
-# polynomial around exp. {lanes} are those of one register of floats.
+# Functions that Inductor's vector code does not call by name -> what it calls instead. It writes
+# asinh and atanh out with log, although at::vec has them, and at::vec's erf for AVX-512 is a
+# polynomial around exp. {lanes} is the number of floats in one register.
 _REWRITTEN: Final = {
     "asinh": "{x}.asinh()",
     "atanh": "{x}.atanh()",
@@ -63,7 +63,7 @@ _REWRITTEN: Final = {
 
 
 def _libraries(active: Active) -> str:
-    """Return names and versions of the libraries that functions come from."""
+    """Return the names and versions of the libraries that the functions come from."""
     names = dict.fromkeys(f"{p.build.library.name} {p.build.library.version}" for p in active.parts)
     return ", ".join(names) or STOCK
 
@@ -78,7 +78,7 @@ def _set_config(config: Any, active: Active) -> Callable[[], None]:
     changes = _CHANGES_METADATA if active.functions else {}
     names = {METADATA: active.id, _LIBRARIES: _libraries(active)}
     config.aot_inductor.metadata = {**metadata, **changes, **names}
-    # Triton's functions are changed in this process; a pool of workers would not see it.
+    # Triton's functions are changed in this process; a pool of workers would not see the change.
     config.compile_threads = 1
 
     def restore() -> None:
@@ -108,15 +108,15 @@ def _rewritten(template: str, x: object) -> str:
 
 
 def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
-    """Write out what Triton or Inductor would divide in a way of its own.
+    """Write out the divisions that Triton or Inductor would not round correctly.
 
     ``tl.sigmoid`` divides approximately, and torch 2.11 takes the reciprocal of a float as an
-    integer's quotient, which ``division_rounding`` does not concern.
+    integer's quotient, which ``division_rounding`` does not affect.
     """
     if not active.functions:
         return lambda: None
     kind = codegen.TritonKernelOverrides
-    # Wraps sigmoid for float64 when the first kernel is made, and once only.
+    # Inductor wraps sigmoid for float64 once, when it makes the first kernel.
     compat.route_libdevice(kind)
     own = {name: kind.__dict__.get(name) for name in ("sigmoid", "reciprocal")}
     for name in own:
@@ -155,14 +155,14 @@ def _evaluate(formula: Applied, x: Any) -> Any:
 
 
 def _composed(active: Active) -> dict[Any, Callable[..., Applied | None]]:
-    """Return the composed operators that Inductor is given the formulas of."""
+    """Return the composed operators whose formulas Inductor gets."""
     if not active.functions:
         return {}
     return {overload(n): how for n, how in COMPILED.items() if n not in active.operators}
 
 
 def _lowered(how: Callable[..., Applied | None]) -> Callable[..., Any]:
-    """Return a lowering: computed in float32 and rounded once to the dtype of the tensor."""
+    """Return a lowering that computes in float32 and rounds once to the dtype of the tensor."""
 
     def lower(x: Any, *args: Any, **kwargs: Any) -> Any:
         import torch
@@ -183,7 +183,7 @@ def _lowered(how: Callable[..., Applied | None]) -> Callable[..., Any]:
 
 
 def _set_lowerings(lowering: Any, active: Active) -> Callable[[], None]:
-    """Let overridden operators be called, instead of computed by Inductor's own code."""
+    """Make Inductor call overridden operators instead of computing them with its own code."""
     fresh = {o: _lowered(how) for o, how in _composed(active).items()}
     for name in active.operators:
         operator = overload(name)
@@ -202,7 +202,7 @@ def _set_lowerings(lowering: Any, active: Active) -> Callable[[], None]:
 
 
 def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None]:
-    """Let overridden and composed operators get as far as the lowerings."""
+    """Keep overridden and composed operators from being decomposed before the lowerings."""
     table = decomposition.decompositions
     composed = _composed(active)
     taken = (*map(overload, active.operators), *composed)
@@ -235,9 +235,9 @@ def _unless(how: Callable[..., Applied | None], stock: Callable[..., Any]) -> Ca
 
 
 def _set_shims(shims: Any, active: Active) -> Callable[[], None]:
-    """Let code that is all C++ call overridden operators through the dispatcher.
+    """Make code without Python call overridden operators through the dispatcher.
 
-    It calls kernels of its list past it.
+    For the operators in a list, such code calls the kernels directly.
     """
     table = shims.inductor_fallback_ops
     names = [str(overload(name)) for name in active.operators]
@@ -246,9 +246,9 @@ def _set_shims(shims: Any, active: Active) -> Callable[[], None]:
 
 
 def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
-    """Make a package of AOTInductor refuse to run under other functions than its own.
+    """Make an AOTInductor package refuse to run under functions other than its own.
 
-    It stays so: the package may outlive the session.
+    The change stays, because the package may outlive the session.
     """
     kind = package.AOTICompiledModel
     call = kind.__call__
@@ -263,11 +263,11 @@ def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
             if made_with != follower.active.id:
                 whose = self.get_metadata().get(_LIBRARIES, made_with)
                 raise CompiledElsewhereError(
-                    f"This package was compiled with the functions {made_with!r} ({whose}), and "
-                    f"{follower.active.id!r} ({_libraries(follower.active)}) are active: its "
-                    "results would not be theirs. Call "
-                    "it inside a session of the library it was compiled under (or outside of "
-                    "any, if it was compiled outside), or compile it again here."
+                    f"This package was compiled with the functions {made_with!r} ({whose}), but "
+                    f"{follower.active.id!r} ({_libraries(follower.active)}) are active now. Its "
+                    "results would not be theirs. Call it inside a session of the library it was "
+                    "compiled under (or outside any session, if it was compiled outside), or "
+                    "compile it again here."
                 )
             return call(self, *args, **kwargs)
 
@@ -276,9 +276,9 @@ def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
 
 
 def _forget_modules(codecache: Any, active: Active) -> Callable[[], None]:
-    """Drop the modules of kernels in memory; they are named by their source alone.
+    """Drop the modules of kernels from memory: their names depend on their source only.
 
-    A module of Triton kernels holds what was compiled for them.
+    A module of Triton kernels holds the compiled kernels.
     """
     forget: Callable[[], None] = codecache.PyCodeCache.cache_clear
     forget()

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton under a session: libdevice with the UDFs inside, kernels cached apart.
+"""Triton under a session: libdevice with the UDFs inside, and kernels cached separately.
 
-``libdevice.exp`` and its kin reach the functions through the library that Triton links
+``libdevice.exp`` and the like reach the functions through the library that Triton links
 (``libdevice.libdevice_for``). Triton's own ``tl.exp`` and ``tl.exp2`` are approximations in PTX
-that no library reaches, so for float32 the builtins are made to call libdevice. A kernel
-compiled with one set of functions is kept apart from the others by the keys of Triton's
-caches, both in memory and on disk.
+that no library replaces, so the session makes the builtins call libdevice for float32. The keys
+of Triton's caches, in memory and on disk, keep the kernels of different sets of functions apart.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from pytest_udftorch.overrides.active import Active, Change
 
 _VARIABLE: Final = "TRITON_LIBDEVICE_PATH"
 
-#: Where triton 3.6 to 3.9 make the keys of their caches.
+#: Module -> the functions with which triton 3.6 to 3.9 make the keys of their caches.
 _KEYS_OF: Final = {
     compat.TRITON_JIT: ("compute_cache_key", "get_cache_key"),
     compat.TRITON_COMPILER: ("get_cache_key",),
@@ -42,7 +41,7 @@ def stock_libdevice(triton_file: str) -> Path:
     """Return the libdevice that the installed triton ships.
 
     Raises:
-        LibdeviceError: it is not where triton 3.6 to 3.9 have it.
+        LibdeviceError: it is not in the place where triton 3.6 to 3.9 have it.
     """
     path = Path(triton_file).parent / "backends" / "nvidia" / "lib" / "libdevice.10.bc"
     if not path.is_file():
@@ -67,7 +66,7 @@ def _libdevice(active: Active) -> Path | UdfError:
         except (LibdeviceError, SourceCompileError) as error:
             _made[key] = error
     path = _made[key]
-    if isinstance(path, Path) and not path.is_file():  # the cache was emptied meanwhile
+    if isinstance(path, Path) and not path.is_file():  # the cache has been emptied since
         del _made[key]
         return _libdevice(active)
     return path
@@ -78,13 +77,13 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
         return lambda: None
     path = _libdevice(active)
     if isinstance(path, UdfError):
-        # Whoever uses no Triton goes on; a kernel inside the session is the error.
+        # A session without Triton kernels works. The first kernel compiled in it raises the error.
         return lambda: None
     nvidia = knobs.nvidia
     own_path = nvidia.__dict__.get("libdevice_path")
     own_variable = os.environ.get(_VARIABLE)
     nvidia.libdevice_path = str(path)
-    # Inductor hands the variable on, and sets the knob from it.
+    # Inductor passes the variable to its workers, and sets the knob from it.
     os.environ[_VARIABLE] = str(path)
 
     def restore() -> None:
@@ -103,15 +102,15 @@ def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
 def _set_keys(module: Any, active: Active) -> Callable[[], None]:
     """Keep kernels apart: in memory by ``compute_cache_key``, on disk by ``get_cache_key``.
 
-    The knob that triton has for changed pipelines enters the keys from 3.7 on only.
+    Triton's own knob for changed pipelines is part of the keys only from 3.7 on.
     """
     if not active.functions:
         return lambda: None
     names = _KEYS_OF[module.__name__]
     if missing := [name for name in names if not hasattr(module, name)]:
         raise LibdeviceError(
-            f"{module.__name__} has no {', '.join(missing)} as triton 3.6 to 3.9 have, without "
-            "which Triton's caches would mix kernels of different libraries. Open the session "
+            f"{module.__name__} has no {', '.join(missing)}, which triton 3.6 to 3.9 have. Without "
+            "it Triton's caches would mix kernels of different libraries. Open the session "
             "before triton is imported and use no Triton kernel in it, or report its version."
         )
     own = {name: getattr(module, name) for name in names}
@@ -151,7 +150,7 @@ def _set_builtins(math: Any, active: Active) -> Callable[[], None]:
             restore()
             raise LibdeviceError(
                 f"triton.language.math.{name} is not built as in triton 3.6 to 3.9, so it "
-                "cannot be sent through libdevice. Leave the function out of the session, or "
+                "cannot be made to call libdevice. Leave the function out of the session, or "
                 "report triton's version."
             )
         stock = types.FunctionType(own, function.__globals__, name, function.__defaults__)
@@ -163,7 +162,7 @@ def _set_builtins(math: Any, active: Active) -> Callable[[], None]:
             f"def {name}(x, _semantic=None):\n    return {_global_name(function)}(x, _semantic)\n",
             scope,
         )
-        # The code inside the function and not the name in the module: users' kernels and
+        # Replace the code of the function, not the name in the module: users' kernels and
         # triton's tensor class hold the function itself.
         function.__code__ = scope[name].__code__
         changed.append((function, own))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eager CUDA operators: the kernels that a session puts in their place, and what they count."""
+"""Eager CUDA operators: the kernels that a session registers for them, and their counts."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock of a GPU, read by a kernel.
 
-Imports triton, so it is imported when the clock is needed.
+This module imports triton, so it is itself imported when the clock is needed.
 """
 
-# Triton reads annotations when it reads a kernel: no postponed evaluation here.
+# Triton evaluates the annotations of a kernel, so their evaluation is not postponed here.
 
 import triton
 import triton.language as tl
@@ -13,5 +13,5 @@ from triton.language.extra.cuda import globaltimer
 
 @triton.jit
 def read_clock(out):
-    """Write the GPU's clock, in ns."""
+    """Write the GPU's clock to ``out``, in ns."""
     tl.store(out, globaltimer())

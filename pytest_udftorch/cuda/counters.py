@@ -3,9 +3,9 @@
 
 A kernel that counts gets the address of a *row* in the GPU's memory: one slot of 64-bit words
 for each function in the kernel. The host chooses the row at the launch, by operator, module and
-stage, as the CPU's runtime chooses its cells (llvm/runtime/udfprof.h). It waits for nothing; the
-GPU adds to the row with atomic operations. The host waits for the rows and reads them when
-somebody asks for the profile.
+stage, as the CPU's runtime chooses its cells (llvm/runtime/udfprof.h). The host does not wait:
+the GPU adds to the row with atomic operations. Only a request for the profile makes the host
+wait for the GPU and read the rows.
 
 Rows are kept for the life of the process and zeroed when a session begins. A CUDA graph holds
 the address of the row that was chosen at its capture, and counts there at every replay.
@@ -32,28 +32,28 @@ from pytest_udftorch.native.runtime import Cells, runtime
 from pytest_udftorch.records import layout as fields
 from pytest_udftorch.records.layout import Records
 
-# A slot begins with shards, of which each multiprocessor uses one: on one address they would
-# wait for each other. Then come the histograms.
+# A slot begins with shards, and the histograms follow. Each multiprocessor uses one shard:
+# multiprocessors that add at one address wait for each other.
 SHARDS: Final = 64
 SHARD: Final = 32
 
-# Words of a shard. The first three belong to the launch and are used in the first shard of a
-# row's first slot: how many there were, their elements, and the rows that softmax and its kin
+# Words of a shard. The first three count launches, and only the first shard of a row's first
+# slot uses them: the launches, their elements, and the rows that softmax and its relatives
 # summed up.
 LAUNCHES: Final = 0
 ELEMENTS: Final = 1
 LINES: Final = 2
-#: One program in this plus 1 (a power of two) enters the histograms.
+#: One program in (this plus 1) enters the histograms; the sum is a power of two.
 SAMPLE_MASK: Final = 3
-#: Seven words for what goes in and seven for what comes out: least, largest (as integers in the
-#: order of the values), then ``fields.SPECIALS``.
+#: Seven words for inputs and seven for outputs: the least and the largest value (as integers in
+#: the order of the values), then ``fields.SPECIALS``.
 IN: Final = 4
 OUT: Final = 11
-#: The GPU's clock when the first NaN, infinity, subnormal number was made.
+#: The GPU's clock when the first NaN, the first infinity and the first subnormal were made.
 MADE: Final = 18
 SAMPLED: Final = 21
 HISTOGRAM_IN: Final = SHARDS * SHARD
-#: By sign and then by exponent; half of it holds the bins of ``record``.
+#: Bins by sign and then by exponent; the first of each half are those of ``records``.
 BINS: Final = 1024
 HISTOGRAM_OUT: Final = HISTOGRAM_IN + BINS
 SLOT: Final = HISTOGRAM_OUT + BINS
@@ -63,7 +63,7 @@ _INFINITY: Final = 0x7F800000
 _LOWEST: Final = -_INFINITY - 1
 _NEVER: Final = np.iinfo(np.int64).max
 
-#: Slots that are allocated at once, 8 MB.
+#: Slots of one allocation, about 8 MB.
 _CHUNK: Final = 256
 
 
@@ -79,7 +79,7 @@ def empty_slot(stride: int) -> Any:
 
 
 def _together(slot: Any) -> Any:
-    """Return the words of a slot's shards as those of one."""
+    """Return the words of all shards of a slot, merged into one shard."""
     shards = slot[:HISTOGRAM_IN].reshape(SHARDS, SHARD)
     found = shards.sum(0)
     for side in (IN, OUT):
@@ -94,14 +94,14 @@ def _value(key: int) -> float:
     """Return the float32 that stands at an integer in the order of the values."""
     bits = (key ^ (key >> 31) & 0x7FFFFFFF) & 0xFFFFFFFF
     size = bits & 0x7FFFFFFF
-    if size < 1 << 23:  # a conversion would flush it where denormals are zeros
+    if size < 1 << 23:  # with denormals-are-zero set, a conversion would flush it
         return (-1.0 if bits >> 31 else 1.0) * (size * 2.0**-149)
     return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
 @dataclass(frozen=True)
-class Row:
-    """Where the launches of one kernel in one context count.
+class CounterRow:
+    """The row that the launches of one kernel in one context count in.
 
     Attributes:
         device: index of the GPU.
@@ -128,7 +128,7 @@ class Row:
 
         Args:
             words: the row as read; int64, ``SLOT`` for each function.
-            clock: what the GPU's clock is behind CLOCK_MONOTONIC, in ns.
+            clock: by how much the GPU's clock lags CLOCK_MONOTONIC, in ns.
         """
         head = _together(words[0])
         called = calls(self.kernel)
@@ -166,9 +166,9 @@ class Counters:
     """The rows of this process; there is one, ``counters``.
 
     Attributes:
-        active: whether launches are to count.
-        missed: launches that could not be counted, because their row would have had to be
-            allocated while a CUDA graph was captured.
+        active: whether launches count.
+        missed: launches that were not counted, because a row cannot be allocated while a CUDA
+            graph is captured.
     """
 
     def __init__(self) -> None:
@@ -179,14 +179,15 @@ class Counters:
         self._stride = 1
         self._chunks: dict[int, list[Any]] = {}
         self._used: dict[int, int] = {}  # slots of the last chunk
-        self._rows: dict[tuple[Any, ...], Row] = {}
+        self._rows: dict[tuple[Any, ...], CounterRow] = {}
         self._cells: Cells | None = None
 
     def start(self, stride: int) -> None:
         """Zero everything and begin to count.
 
         Args:
-            stride: one program of a launch in so many enters the histograms, the first always.
+            stride: one program of a launch in ``stride`` enters the histograms, beginning with the
+                first.
         """
         if os.getpid() != self._pid:  # CUDA does not survive a fork
             self.__init__()  # type: ignore[misc]
@@ -202,7 +203,7 @@ class Counters:
             self.active = True
 
     def stop(self) -> None:
-        """Count no more launches; what was counted stays to be read."""
+        """Stop counting launches; the counts stay readable."""
         self.active = False
 
     def row(self, device: int, kernel: str, counted: frozenset[str], operator: str) -> Any:
@@ -237,13 +238,13 @@ class Counters:
             self._used[device] = first + count
             words = self._chunks[device][chunk][first * SLOT : (first + count) * SLOT]
             operator_id = self._cells.intern(f"aten::{operator}")
-            self._rows[key] = Row(
+            self._rows[key] = CounterRow(
                 device, kernel, counted, operator_id, place, chunk, first, words
             )  # fmt: skip
             return words
 
     def _grow(self, device: int) -> bool:
-        """Allocate a chunk; return False while that cannot be done."""
+        """Allocate a chunk; return False while a CUDA graph is captured, which forbids it."""
         with _plain(device) as torch:
             if torch.cuda.is_current_stream_capturing():
                 return False
@@ -254,7 +255,7 @@ class Counters:
         return True
 
     def prepare(self, device: int) -> None:
-        """Have room for rows, so that a capture of a CUDA graph finds it."""
+        """Allocate room for rows now: a capture of a CUDA graph cannot allocate it."""
         with self._lock:
             if device not in self._chunks:
                 self._grow(device)
@@ -264,7 +265,7 @@ class Counters:
 
         slot = torch.from_numpy(empty_slot(self._stride))
         chunk.view(_CHUNK, SLOT).copy_(slot.to(chunk.device))
-        # Launches on other streams must find it done.
+        # Launches on other streams must find the chunk cleared.
         torch.cuda.current_stream().synchronize()
 
     def read(self) -> tuple[Records, Records]:
@@ -304,7 +305,7 @@ def _made_something(words: Any) -> bool:
 
 @contextlib.contextmanager
 def _plain(device: int) -> Iterator[Any]:
-    """Yield torch with a current GPU, and with the caller's modes out of the way."""
+    """Yield torch with ``device`` as the current GPU and without the caller's modes."""
     import torch
 
     with (
@@ -318,7 +319,7 @@ def _plain(device: int) -> Iterator[Any]:
 
 
 def _clock(torch: Any) -> int:
-    """Return what the GPU's clock is behind CLOCK_MONOTONIC, in ns; the best of some tries."""
+    """Return by how much the GPU's clock lags CLOCK_MONOTONIC, in ns; the best of five tries."""
     from pytest_udftorch.cuda.clock import read_clock
 
     out = torch.zeros(1, dtype=torch.int64, device="cuda")
@@ -337,5 +338,5 @@ counters: Final = Counters()
 
 
 def layout(kernel: str, functions: Sequence[str] | frozenset[str]) -> frozenset[str]:
-    """Return those of some functions that a kernel or formula calls."""
+    """Return which of the given functions a kernel or formula calls."""
     return frozenset(call.function for call in calls(kernel)) & frozenset(functions)

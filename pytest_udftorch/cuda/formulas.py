@@ -2,18 +2,18 @@
 """Formulas of the CUDA operators, each written once.
 
 A formula maps the elements of one tensor, or of two, to those of the result. It is computed in
-float32, with the operations of ATen's CPU kernel in their order. Three readers give meaning to
-the names in it, which this module leaves undefined:
+float32, with the operations of ATen's CPU kernel in their order. This module leaves some names in
+it undefined. Three readers define them:
 
 * ``kernels`` compiles it with Triton's operations and the session's functions;
 * ``table`` counts the functions in it;
 * ``table.evaluate`` gives it to Inductor, operation by operation.
 
-``_exp`` and its kin are the functions. ``_exp_by_two`` is the same function with a branch after
-two elements, which takes fewer registers. ``_div`` rounds correctly; ``_fma`` is written where
+``_exp`` and the like are the functions. ``_exp_by_two`` is the same function with a branch after
+every two elements, which takes fewer registers. ``_div`` rounds correctly. ``_fma`` stands where
 the compiler of torch's CPU kernels fuses a product and a sum. ``a``, ``b`` and ``c`` are the
-operator's scalars as float32. ``seen`` is the row to count in, or None, and which lanes hold
-elements, None for all. A number behind it is the function's slot in that row.
+operator's scalars as float32. ``seen`` is a pair: the row to count in, or None, and a mask of the
+lanes that hold elements, or None for all. A number after it is the function's slot in that row.
 
 A formula consists of assignments and one result: no branches and no loops.
 """
@@ -114,7 +114,7 @@ def silu(x, a, b, c, seen):
 
 
 def reciprocal(x, a, b, c, seen):
-    # For compilers: it has no function in it.
+    # For compilers only: it calls no function.
     return _div(1.0, x)
 
 
@@ -129,7 +129,7 @@ def elu_of_ones(x, a, b, c, seen):
 
 
 def celu(x, a, b, c, seen):
-    # a: alpha; b: its reciprocal. For compilers: eager torch calls elu.
+    # a: alpha; b: its reciprocal. For compilers only: eager torch calls elu.
     return _where(x > 0.0, x, _expm1(x * b, seen) * a)
 
 
@@ -154,7 +154,7 @@ def mish(x, a, b, c, seen):
 
 
 def logsigmoid(x, a, b, c, seen):
-    # A NaN has to come through the minimum.
+    # The minimum must keep a NaN.
     least = _where(x > 0.0, 0.0, x)
     return least - _log1p(_exp(-_abs(x), seen), seen, 1)
 

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton kernels behind the operators that ``cuda_operators`` overrides.
+"""Triton kernels behind the operators that ``operators`` overrides.
 
 Every function is computed in float32 and rounded once to the dtype of the result, as ATen
 does. The formulas have the operations of ATen's CPU kernels in their order, and are compiled
-without fusing a multiplication into an addition (``enable_fp_fusion=False``); where the
-compiler of torch's CPU kernels fuses, ``tl.fma`` is written. Division is ``div_rn``: Triton's
-``/`` is an approximation.
+without fusing a multiplication into an addition (``enable_fp_fusion=False``). Where the compiler
+of torch's CPU kernels fuses, the formula says ``fma``. Division is ``div_rn``: Triton's ``/`` is
+an approximation.
 
-The functions come from the session's libdevice (``libdevice.SPLIT``) as fast path, doubt and
-accurate path, so that a thread computes the fast paths of its elements side by side. One
-function call of libdevice for each element would put a branch after each.
+The session's libdevice gives each function in three parts (``libdevice.SPLIT``): the fast path,
+whether its result is in doubt, and the accurate path. A thread then computes the fast paths of
+its elements side by side. A call of the whole function would put a branch after each element.
 
-Every kernel takes the row of ``cuda_counters`` that it counts in. With None there, Triton
-compiles the same code as if nothing here knew of counting; so it is outside of profiled sessions.
+Every kernel takes the row of ``counters`` that it counts in. Outside profiled sessions the row is
+None, and Triton compiles the kernel without any code for counting.
 
-Imports triton, so it is imported when the first kernel is needed.
+This module imports triton, so it is itself imported when the first kernel is needed.
 """
 
-# Triton reads annotations when it reads a kernel: no postponed evaluation here.
+# Triton evaluates the annotations of a kernel, so their evaluation is not postponed here.
 
 import types
 
@@ -33,7 +33,7 @@ from pytest_udftorch.cuda.table import FORMULAS
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.records import layout
 
-#: Elements of a thread between two branches; a thread must have a multiple of it.
+#: Elements that a thread computes between two branches; it must have a multiple of them.
 PACK = tl.constexpr(4)
 
 
@@ -246,7 +246,7 @@ def _jit(function, name):
 
 
 def _whole(inner, pack, name):
-    """Return a function of tensors that counts, from one of ``pack`` numbers."""
+    """Return a function of tensors that counts, made from a function of ``pack`` numbers."""
 
     def whole(x, seen, SLOT: tl.constexpr = 0):
         if seen[0] is not None:
@@ -260,7 +260,7 @@ def _whole(inner, pack, name):
 
 
 def _mapped(name):
-    """Return a function of libdevice as one of tensors."""
+    """Return a function of tensors made from a function of libdevice."""
     value, hard, rest = (_extern(name, part) for part in ("value", "hard", "rest"))
 
     def four(x0, x1, x2, x3):
@@ -311,7 +311,7 @@ def _mapped(name):
 
 
 def _mapped_by_two(name):
-    """Return the same with a branch after two elements, which takes fewer registers."""
+    """Return the same with a branch after every two elements, which takes fewer registers."""
     value, hard, rest = (_extern(name, part) for part in ("value", "hard", "rest"))
 
     def two(x0, x1):
@@ -353,6 +353,9 @@ globals().update({name: _compiled(formula) for name, formula in FORMULAS.items()
 
 
 # Kernels over elements that lie side by side ---------------------------------------------
+#
+# Four of the kernels below have nine or ten parameters: a Triton kernel cannot take an object, so
+# each pointer, size, scalar and compile-time constant is a parameter of its own.
 
 
 @triton.jit(do_not_specialize=["n"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launching Triton kernels for the operators of CUDA, and what all of them ask of tensors."""
+"""Launching Triton kernels for CUDA operators, and what all of them ask of tensors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Launcher:
 
     Attributes:
         active: the functions.
-        counted: those that a profiled session counts.
+        counted: the functions that a profiled session counts.
 
     Args:
         active: the functions.
-        check: called with this object before its first launch outside of a CUDA graph's capture.
+        check: called with this object before its first launch outside a CUDA graph's capture.
     """
 
     def __init__(self, active: Active, check: Callable[[Launcher], None] | None = None) -> None:
@@ -43,11 +43,11 @@ class Launcher:
         self._check = check
         self._checked = self._checking = False
         self._wanted: dict[str, frozenset[str]] = {}
-        self._rows: Any = None  # the module counters, which imports numpy, where it is needed
+        self._rows: Any = None  # the module counters, once it is needed: it imports numpy
         self._hooks: Any = None
 
     def prepare(self) -> None:
-        """Get ready for launches; CUDA is in use."""
+        """Get ready for launches, once CUDA is in use."""
         import torch
 
         self.current_device = compat.current_device()
@@ -78,13 +78,13 @@ class Launcher:
         """Launch a kernel of ``kernels`` on the current device and stream.
 
         Args:
-            key: of all that Triton specialises this kernel on.
+            key: everything that Triton specialises this kernel on.
             kernel: its name.
             grid: how many programs.
-            arguments: in order.
-            constants: compile-time arguments by name, in order; ``F`` by its name.
-            warps: of a program.
-            registers: the most that a thread may have, or 0.
+            arguments: the run-time arguments, in order.
+            constants: compile-time arguments by name, in order; ``F`` is the name of a formula.
+            warps: warps of a program.
+            registers: the most that a thread may use; 0 sets no limit.
         """
         try:
             run, fixed, rest = self._launchers[key]
@@ -93,7 +93,7 @@ class Launcher:
                 self._check_once()
             self._compile(key, kernel, grid, arguments, constants, warps, registers)
             return
-        # As triton.runtime.jit launches a kernel that it has found in its cache.
+        # This is how triton.runtime.jit launches a kernel that it finds in its cache.
         hooks = self._hooks
         enter = hooks.launch_enter_hook
         stream = self._stream(self.current_device())
@@ -112,7 +112,7 @@ class Launcher:
             import triton
         except ImportError as error:
             raise LibdeviceError(
-                "A session swaps functions of CUDA operators by Triton kernels, and triton "
+                "A session swaps functions of CUDA operators with Triton kernels, but triton "
                 f"cannot be imported: {error}. Install it (pip install triton), or leave CUDA "
                 "tensors out of the session."
             ) from error
@@ -128,7 +128,7 @@ class Launcher:
         self._launchers[key] = compiled.run, fixed, rest
 
     def _check_once(self) -> None:
-        """Run the check, unless a capture of a CUDA graph is running."""
+        """Run the check, unless a CUDA graph is being captured."""
         import torch
 
         if torch.cuda.is_current_stream_capturing():
@@ -148,13 +148,13 @@ class Launcher:
 
 
 def stock_kernel(name: str) -> Callable[..., Any]:
-    """Return the kernel that ATen has for an overload on CUDA."""
+    """Return ATen's CUDA kernel of an overload."""
     kernel: Callable[..., Any] = compat.stock_kernel(f"aten::{name}", "CUDA")
     return kernel
 
 
 def handled() -> frozenset[Any]:
-    """Return the dtypes that the kernels compute."""
+    """Return the dtypes that the kernels handle."""
     import torch
 
     return frozenset((torch.float32, torch.bfloat16, torch.float16))

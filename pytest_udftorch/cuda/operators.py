@@ -3,13 +3,13 @@
 
 ATen's CUDA kernels are machine code. A session that swaps functions therefore registers kernels
 of its own (``kernels``, written in Triton) for the operators made of these functions (``table``),
-under the dispatch key CUDA, and takes them back on exit. Autograd, autocast and CUDA graphs lie
-above that key and do not notice.
+under the dispatch key CUDA, and removes them on exit. Autograd, autocast and CUDA graphs work
+above that key and notice nothing.
 
 The kernels handle float32, bfloat16 and half in memory without gaps. Any other call goes to the
-stock kernel first, so that promotion, strides, resizing, warnings and errors are torch's own;
-where the function is one of float32, its values are then overwritten. Other dtypes (float64,
-complex) stay stock.
+stock kernel first, so that promotion, strides, resizing, warnings and errors are torch's own. If
+that call computes in one of these dtypes, the kernels then overwrite its values. Other dtypes
+(float64, complex) stay stock.
 
 Nothing is registered before the process uses CUDA, and triton is imported with the first call.
 
@@ -66,7 +66,7 @@ class Registration:
     def register(self) -> None:
         """Override the operators that hold one of the functions.
 
-        Those that have a UDF at operator level are left to it.
+        An operator that has a UDF of its own keeps that UDF.
         """
         self.launcher.prepare()
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
@@ -83,7 +83,7 @@ class Registration:
 
 
 class CudaOperators:
-    """What this process registers for its open sessions; there is one, ``cuda_operators``."""
+    """What this process registers for its open sessions; the one instance is ``cuda_operators``."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -98,7 +98,7 @@ class CudaOperators:
             active: the functions.
 
         Returns:
-            What gives the operators back their stock kernels.
+            A function that gives the operators back their stock kernels.
         """
         if not active.functions:
             return lambda: None
@@ -156,11 +156,11 @@ def refuse_capture() -> None:
 
 
 def check(launcher: Launcher) -> None:
-    """See that Triton compiles the UDF's bits and not the stock function's.
+    """Check that a kernel compiled by Triton gives the UDF's bits.
 
     Raises:
-        SwapReachedNothingError: it does not use the session's libdevice.
-        SwapMismatchError: it gives other bits.
+        SwapReachedNothingError: Triton does not use the session's libdevice.
+        SwapMismatchError: the kernel gives other bits.
     """
     for part in launcher.active.parts:
         for function, dtype in part.functions:
@@ -182,8 +182,8 @@ def _check_one(launcher: Launcher, build: Any, function: str) -> None:
             raise
         raise SwapReachedNothingError(
             f"Triton cannot link the functions of {build.library.name!r} into a kernel: "
-            f"{error}\nIt does not use the libdevice that the session gives it. Unset "
-            "knobs.nvidia.libdevice_path of your own, and report triton's version."
+            f"{error}\nIt does not use the libdevice that the session gives it. Unset your own "
+            "knobs.nvidia.libdevice_path, or report triton's version."
         ) from error
     got = y.cpu()
     different = got.view(torch.int32) != known.encodings
@@ -193,6 +193,6 @@ def _check_one(launcher: Launcher, build: Any, function: str) -> None:
             f"The Triton kernel of {function} for eager CUDA gives "
             f"{float(got[at]).hex()} for {float(known.layouts['contiguous'][0][at]).hex()} "
             f"where the UDF gives {float(known.expected[at]).hex()}: Triton did not link the "
-            "library of the session, or compiled it otherwise. Report triton's version, and "
+            "library of the session, or changed its results. Report triton's version, and "
             "keep CUDA tensors out of the session."
         )

@@ -17,8 +17,8 @@ from pytest_udftorch.cuda.launcher import (
 )
 from pytest_udftorch.cuda.table import Applied, Operator, Pointwise, plain
 
-#: Elements of a program, of 4 warps, and the most registers of a thread (0: as many as the
-#: compiler takes), measured on an H200 with 2^26 elements; and for others.
+#: Elements of a program of 4 warps, and the most registers of a thread (0: as many as the
+#: compiler takes). Chosen by measurements on an H200 with 2^26 elements.
 _SETTINGS: Final = {
     "exp": (1024, 40),
     "exp2": (1024, 40),
@@ -36,20 +36,21 @@ _SETTINGS: Final = {
     "elu_of_ones": (1024, 48),
     "gelu_erf": (2048, 0),
 }
+#: For all other formulas.
 _SETTING: Final = (1024, 0)
 _WARPS: Final = 4
 
-#: Of kernels that count, whose cost is one of each program more than of its elements.
+#: For kernels that count: counting costs more for each program than for each element.
 _COUNTING_SETTING: Final = (2048, 0)
 
-#: Below so many elements a GPU has more multiprocessors than there are large blocks.
+#: With fewer elements than this, large blocks would leave multiprocessors idle.
 _FEW: Final = 1 << 18
 _FEW_SETTING: Final = (512, 0)
 
 
 def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any,
                formula: Applied) -> None:  # fmt: skip
-    """Compute dense tensors of one dtype and the same strides for an operator."""
+    """Compute ``y`` from dense tensors of the same dtype and strides."""
     n = y.numel()
     if n == 0:
         return
@@ -69,7 +70,7 @@ def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
         block, registers = _COUNTING_SETTING
     else:
         block, registers = _SETTINGS.get(function, _SETTING)
-    # Triton tells aligned pointers and 64-bit numbers from others.
+    # Triton specialises on aligned pointers and on 64-bit numbers.
     key = (function, y.dtype, address & 15 == 0, n >= 2**31, index, block, row is None)
     launcher.launch(
         key, "unary" if len(inputs) == 1 else "binary", -(-n // block),
@@ -79,9 +80,9 @@ def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
 
 def _overwrite(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any,
                formula: Applied) -> None:  # fmt: skip
-    """Put the function's values where the stock operator has put its own.
+    """Overwrite the values that the stock operator has computed.
 
-    Inputs of any dtype, strides and broadcastable shapes; ``y`` of any strides.
+    The inputs may have any dtypes, strides and broadcastable shapes; ``y`` may have any strides.
     """
     import torch
 
@@ -143,7 +144,7 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
         def into(*args: Any, **kwargs: Any) -> Any:
             out = kwargs.pop(out_name)
             tensors, formula = split(args, kwargs)
-            # The stock kernel judges the call; it must not spoil what we compute from.
+            # The stock kernel checks the call, but must not overwrite inputs that we read later.
             kept = tuple(t.clone() if may_share(t, out) else t for t in tensors)
             stock_out(*args, **kwargs, **{out_name: out})
             _overwrite(launcher, op.name, kept, out, formula)
@@ -188,7 +189,7 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
 
 
 def _short(launcher: Launcher, op: Pointwise, stock: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Return the kernel of an operator without scalars; it is the shortest path to a launch."""
+    """Return the kernel of an operator without scalars: the shortest path to a launch."""
     import torch
 
     dtypes = handled()
@@ -222,9 +223,8 @@ def _foreach_kernels(functional: Callable[..., Any], inplace: Callable[..., Any]
 def pow_scalar_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[..., Any]]:
     """Return overload -> kernel of pow with a number.
 
-    Exponents that ATen computes without pow stay with it.
-
-    With a number as base, ATen would call pow with a tensor that Python cannot be given.
+    ATen computes some exponents without pow, and these stay stock. For a number as the base, ATen
+    calls pow with a tensor that it cannot pass to Python.
     """
     import torch
 
@@ -260,7 +260,7 @@ def pow_scalar_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[.
 def log_sigmoid_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[..., Any]]:
     """Return overload -> kernel of log_sigmoid.
 
-    It returns a buffer besides, which CUDA leaves empty, and takes it back.
+    The operator also returns a buffer, which its gradient takes. On CUDA the buffer is empty.
     """
     import torch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for the dispatcher: softmax and its kin, which work on rows."""
+"""Kernels for the dispatcher: softmax and its relatives, which work on rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_udftorch.cuda.launcher import (
 )
 from pytest_udftorch.cuda.table import LOG_SOFTMAX, Operator
 
-#: Elements of a program that has several short rows, and of a thread in any.
+#: Elements of a program that has several short rows, and of a thread in any program.
 _ROW_ELEMENTS: Final = 512
 _ROW_PER_THREAD: Final = 16
 
@@ -118,7 +118,7 @@ def log_softmax_backward_kernels(launcher: Launcher, op: Operator) -> dict[str, 
     name = op.name
     stock_new, stock_out = stock_kernel(name), stock_kernel(f"{name}.out")
     dtypes = handled()
-    # The dispatcher hands a dtype on as the number that c10::ScalarType gives it.
+    # The dispatcher passes a dtype as its number in c10::ScalarType.
     codes = {torch.float16: 5, torch.float32: 6, torch.bfloat16: 15}
 
     def fill(grad: Any, output: Any, dim: int, gx: Any) -> None:

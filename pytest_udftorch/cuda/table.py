@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA operators that a session can override: overloads, functions, formulas, what counts.
+"""The CUDA operators that a session can override: their overloads, functions and formulas.
 
-``operators`` registers what stands here, ``counters`` counts the calls that the formulas make,
-and ``compiled.inductor`` gives Inductor the same formulas. Nothing here needs torch or Triton.
+``operators`` registers the operators, ``counters`` counts the calls that their formulas make, and
+``compiled.inductor`` gives Inductor the same formulas. This module needs neither torch nor Triton.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Call:
 
     Attributes:
         function: torch's name.
-        times: how often it is called on each element, or on each line.
-        per_line: it is called once for each row that the kernel sums up.
+        times: calls for each element, or for each row.
+        per_line: whether it is called for each row that the kernel sums up, instead of for each
+            element.
     """
 
     function: str
@@ -51,7 +52,7 @@ class Call:
 
 _LOG_OF_SUM: Final = Call("log", per_line=True)
 
-#: Kernels over rows, which have no formula -> their calls in the order of the slots.
+#: Kernel over rows (it has no formula) -> its calls in the order of the slots.
 _ROW_KERNELS: Final = {
     "softmax_rows": (Call("exp"),),
     "log_softmax_rows": (Call("exp"), _LOG_OF_SUM),
@@ -69,7 +70,7 @@ def _parsed() -> dict[str, ast.FunctionDef]:
 
 
 def _called(node: ast.Call) -> str:
-    """Return what a call in a formula is of, without the underscore."""
+    """Return the name of the function that a call in a formula calls, without the underscore."""
     assert isinstance(node.func, ast.Name)
     return node.func.id.removeprefix("_").removesuffix("_by_two")
 
@@ -79,7 +80,7 @@ def calls(kernel: str) -> tuple[Call, ...]:
     """Return the functions that a formula or a kernel over rows calls, in the order of the slots.
 
     Raises:
-        KeyError: there is neither.
+        KeyError: there is no such formula or kernel.
     """
     if kernel in _ROW_KERNELS:
         return _ROW_KERNELS[kernel]
@@ -99,7 +100,7 @@ def _f32(value: Any) -> float:
 
 
 def plain(formula: str) -> Applied:
-    """Return a formula without scalars."""
+    """Return the application of a formula that has no scalars."""
     return formula, 0.0, 0.0, 0.0
 
 
@@ -134,12 +135,12 @@ def _softplus_backward(beta: Any, threshold: Any) -> Applied:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of ATen's.
+    """An operator of ATen.
 
     Attributes:
-        name: of the operator.
-        kernels: formulas, or kernels over rows, that its calls can take.
-        overloads: that are overridden.
+        name: its name.
+        kernels: formulas, or kernels over rows, that compute its calls.
+        overloads: the overloads that are overridden.
     """
 
     name: str
@@ -148,7 +149,7 @@ class Operator:
 
     @property
     def functions(self) -> frozenset[str]:
-        """The functions in it."""
+        """The functions that it calls."""
         return frozenset(call.function for kernel in self.kernels for call in calls(kernel))
 
 
@@ -158,13 +159,13 @@ class Pointwise(Operator):
 
     Attributes:
         functional: the overload that returns a new tensor.
-        out: the overload that writes into a tensor of the caller's, and that tensor's name;
-            None if there is none.
+        out: the overload that writes into a tensor of the caller, and that tensor's name; None
+            if there is none.
         inplace: the overload that writes into its first tensor; empty if there is none.
         foreach: whether it has operators on lists of tensors.
         places: positions of the tensors among the arguments.
-        formula: from the operator's scalars to the formula.
-        has_scalars: whether it has any.
+        formula: takes the operator's scalars and returns the formula to apply.
+        has_scalars: whether the operator has scalars.
     """
 
     functional: str
@@ -235,7 +236,7 @@ POINTWISE: Final[tuple[Pointwise, ...]] = (
                out=("pow.Tensor_Tensor_out", "out"), inplace="pow_.Tensor"),
 )  # fmt: skip
 
-#: What maps elements too, with a buffer besides.
+#: It maps elements too, but also returns a buffer.
 LOG_SIGMOID: Final = Operator(
     "log_sigmoid",
     ("logsigmoid", "logsigmoid_backward"),
@@ -257,19 +258,19 @@ OPERATORS: Final[tuple[Operator, ...]] = (
 
 
 def reached() -> dict[str, frozenset[str]]:
-    """Return every overload of ATen's that can be overridden -> the functions it holds."""
+    """Return overload -> the functions it calls, for every overload that can be overridden."""
     return {overload: op.functions for op in OPERATORS for overload in op.overloads}
 
 
 def overloads(functions: frozenset[str]) -> list[str]:
-    """Return the names of ATen's overloads that a session of these functions overrides."""
+    """Return the names of the overloads that a session of these functions overrides."""
     return sorted(name for name, held in reached().items() if held & functions)
 
 
 # Formulas for compilers ----------------------------------------------------------------------
 
-#: Overload -> from a call's scalars to the formula that a compiler is to use, or None where its
-#: own code is kept. The scalars are those of the source: the compiler rounds them.
+#: Overload -> a function of a call's scalars. It returns the formula that a compiler uses, or None
+#: where the compiler keeps its own code. The scalars are unrounded: the compiler rounds them.
 COMPILED: Final[dict[str, Callable[..., Applied | None]]] = {
     "aten::softplus": lambda beta=1.0, threshold=20.0: ("softplus", beta, threshold, 0.0),
     "aten::celu": lambda alpha=1.0: ("celu", alpha, 1.0 / alpha, 0.0),
@@ -315,7 +316,7 @@ def evaluate(applied: Applied, ops: Any, number: Callable[[float], Any], x: Any)
             case ast.Call():
                 called = _called(node)
                 arity = FUNCTIONS[called].arity if called in FUNCTIONS else len(node.args)
-                # The last first: Inductor's caches hold code in this order.
+                # From the last to the first: the code in Inductor's caches has this order.
                 given = [value(a) for a in reversed(node.args[:arity])]
                 return getattr(ops, _NAMED.get(called, called))(*reversed(given))
         raise AssertionError(f"{name}: a formula has no {ast.unparse(node)}")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of torch overridden through the dispatcher."""
+"""Overriding torch's operators through the dispatcher."""

@@ -18,11 +18,11 @@ class Active:
     """The functions and operators of the open sessions.
 
     Attributes:
-        id: names the functions by content, and which operators are overridden; ``stock`` if
-            there are none.
-        parts: the builds the functions come from, and the forms asked for on GPUs.
+        id: a name made from the content of the functions and the overridden operators;
+            ``stock`` if there are none.
+        parts: the builds that the functions come from, and the forms asked for on GPUs.
         operators: overridden overloads (``aten::log.out``), sorted. Compiled code calls them
-            through the dispatcher, so whose UDF is there makes no difference to it.
+            through the dispatcher, so it does not depend on which UDF is there.
     """
 
     id: str = STOCK

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canary operators: real torch operators on known inputs, which show that a swap reached them."""
+"""Canary operators: real torch operators on known inputs, to show that a swap reached them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_udftorch.build.shared import Build
 from pytest_udftorch.compat import import_torch
 from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
 
-#: Elements of a canary tensor: two 16-lane blocks, more, and an odd tail.
+#: Elements of a canary tensor: four 16-lane blocks and an odd tail.
 ELEMENTS: Final = 67
 
 
@@ -23,8 +23,8 @@ class Case:
 
     Attributes:
         layouts: name of the memory layout -> one tensor of ELEMENTS per argument.
-        expected: results of the library's array form, called directly, past torch.
-        encodings: the same as integers.
+        expected: results of the library's array form, called directly without torch.
+        encodings: the bits of ``expected`` as integers.
     """
 
     layouts: Mapping[str, tuple[Any, ...]]
@@ -36,7 +36,7 @@ _cases: dict[tuple[str, str, str], Case] = {}
 
 
 def case(build: Build, function: str, dtype: str) -> Case:
-    """Return the canary inputs of a function and what the build makes of them; made once."""
+    """Return the canary inputs of a function and the build's results for them; made once."""
     key = (build.build_id, function, dtype)
     if key not in _cases:
         torch = import_torch()
@@ -63,7 +63,7 @@ def _integers(torch: Any, dtype: str) -> Any:
 
 @contextlib.contextmanager
 def plain_torch() -> Iterator[Any]:
-    """Yield torch with the user's modes, autocast and overrides out of the way."""
+    """Yield torch without the user's modes, autocast and overrides."""
     torch = import_torch()
     with (
         compat.no_modes(),
@@ -85,7 +85,7 @@ def mismatch(torch: Any, build: Build, function: str, dtype: str) -> str:
             at = int((encodings != known.encodings).to(torch.uint8).argmax())
             values = ", ".join(float(row[at]).hex() for row in rows)
             return (
-                f"its {layout} result for {values} is {float(got[at]).hex()} where the "
+                f"its {layout} result for {values} is {float(got[at]).hex()}, where the "
                 f"UDF gives {float(known.expected[at]).hex()}."
             )
     return ""

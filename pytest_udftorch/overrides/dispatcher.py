@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Overrides of operators in torch's dispatcher: put in, layered by session, taken out.
+"""Overrides of operators in torch's dispatcher: registered, layered by session, and removed.
 
-An :class:`Override` stands for one overload at one dispatch key. The kernel that is there when it
-is put in, the stock kernel, stays below it, and the dispatcher goes back to it afterwards. The
-latest session that names an overload decides it, as for functions; sessions may close in any
-order.
+An :class:`Override` stands for one overload at one dispatch key. The kernel that it replaces, the
+stock kernel, stays below it, and the dispatcher returns to that kernel afterwards. The latest
+session that names an overload decides it, as with functions. Sessions may close in any order.
 
 torch changes its table of kernels without a lock against threads that are calling the same
-operator. Open and close sessions while no other thread is inside it. A kernel that a thread has
-entered stays alive.
+operator. Open and close sessions only while no other thread is inside the operator. A kernel that
+a thread has entered stays alive.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pytest_udftorch.overrides.stacked import Stacked
 
 
 class Role(IntEnum):
-    """What a kernel makes of the author's function; as in llvm/operator/udf_operator.h."""
+    """How a kernel uses the author's function; the values are those of udf_operator.h."""
 
     AS_IS = 0
     FUNCTIONAL = 1
@@ -40,10 +39,10 @@ class Role(IntEnum):
 
 
 class Mode(IntEnum):
-    """What overrides do when they are called on a thread; as in udf_operator.h."""
+    """What overrides do when a thread calls them; the values are those of udf_operator.h."""
 
     NORMAL = 0
-    #: Count the call and leave by an exception instead of calling the function.
+    #: Count the call, and raise an exception instead of calling the function.
     PROBE = 1
     #: Go to the stock kernel.
     BYPASS = 2
@@ -57,11 +56,12 @@ class Spec:
         declared: the name that the library gives the UDF.
         operator: the overload that is overridden (``aten::log.out``).
         key: dispatch key (``CPU``).
-        role: what is made of the author's function.
-        author: the overload that the function has the type of.
-        meta: the functional overload, whose meta kernel says what the result is; empty
-            where the function is taken as it is.
-        dtypes: names; calls with tensors of another go to the stock kernel. Empty for all.
+        role: how the author's function is used.
+        author: the overload whose type the function has.
+        meta: the functional overload, whose meta kernel gives the result's shape and dtype; empty
+            where the function is used as it is.
+        dtypes: names; a call with a tensor of another dtype goes to the stock kernel. Empty for
+            all dtypes.
     """
 
     declared: str
@@ -81,23 +81,23 @@ class Override(Protocol):
     counter: int
 
     def register(self) -> None:
-        """Note the stock kernel, and put the override before it."""
+        """Note the stock kernel, and register the override above it."""
 
     def unregister(self) -> None:
-        """Take it out."""
+        """Remove the override."""
 
     def hits(self) -> int:
-        """Return how many calls of this thread a probe ended, of any override of its kind."""
+        """Return how many calls of this thread a probe ended, for all overrides of this kind."""
 
     def recursions(self) -> int:
-        """Return how many calls of this thread were refused, of any override of its kind."""
+        """Return how many calls of this thread were refused, for all overrides of this kind."""
 
 
 # Modes -------------------------------------------------------------------------------
 
 
 class Thread(threading.local):
-    """What overrides in Python know of a thread."""
+    """What overrides in Python know about a thread."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
@@ -112,13 +112,13 @@ class Reached(BaseException):
 
 @dataclass
 class Frame:
-    """A call of an override in Python; ``stock`` while that calls its stock kernel."""
+    """A call of an override in Python; ``stock`` is true while it calls the stock kernel."""
 
     override: Any
     stock: bool = False
 
 
-#: The one of the calling thread.
+#: The state of the calling thread.
 thread: Final = Thread()
 
 
@@ -127,38 +127,38 @@ def _set_mode(mode: int) -> int:
     return before
 
 
-#: Set the mode of this thread and return the one before: one for each kind of override.
+#: Functions that set the mode of this thread and return the old one; one for each kind of override.
 mode_setters: Final[list[Callable[[int], int]]] = [_set_mode]
 
 
 @contextlib.contextmanager
 def mode(wanted: Mode) -> Iterator[None]:
-    """Let this thread's calls of overrides do something else."""
+    """Change what overrides do when this thread calls them."""
     setters = tuple(mode_setters)
     before = [set_one(wanted) for set_one in setters]
     try:
         yield
     finally:
-        # The last first: a library that was loaded twice has two setters of one mode.
+        # In reverse order: a library that was loaded twice has two setters of one mode.
         for set_one, old in reversed(list(zip(setters, before, strict=True))):
             set_one(old)
 
 
 def bypass() -> contextlib.AbstractContextManager[None]:
-    """Let this thread's calls go to the stock kernels."""
+    """Send this thread's calls to the stock kernels."""
     return mode(Mode.BYPASS)
 
 
 def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -> Any:
-    """Put kernels into the dispatcher; ``compat.destroy`` takes them out again.
+    """Register kernels in the dispatcher; ``compat.destroy`` removes them.
 
     Args:
         space: namespace of the operators (``aten``).
         key: dispatch key.
-        kernels: overload in it (``log.out``) -> what is called.
+        kernels: overload in it (``log.out``) -> kernel.
 
     Raises:
-        RuntimeError: torch rejects one of them; then it has none of them.
+        RuntimeError: torch rejects one of them; then none of them is registered.
     """
     import torch
 
@@ -166,7 +166,7 @@ def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -
     library = kind(space, "IMPL", key)
     try:
         with warnings.catch_warnings():
-            # torch 2.11 warns of the first in a process.
+            # torch 2.11 warns about the first one in a process.
             warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
             for name, kernel in kernels.items():
                 library.impl(name, kernel)
@@ -181,16 +181,16 @@ def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -
 
 @dataclass(frozen=True)
 class StockOperators:
-    """A layer below which overrides do not show.
+    """A layer that hides the overrides below it.
 
     Attributes:
-        names: of overloads, or as libraries declare them; None for every operator.
+        names: names of overloads, or names that libraries declare; None for every operator.
     """
 
     names: frozenset[str] | None
 
     def hides(self, spec: Spec) -> bool:
-        """Tell whether an override is one of those named."""
+        """Tell whether the layer names an override."""
         return self.names is None or bool(self.names & {spec.declared, spec.operator})
 
 
@@ -220,14 +220,14 @@ class Overrides(Stacked[Layer]):
 
     def _apply(self) -> None:
         wanted = self._wanted()
-        # All out before any goes in: what an override takes for stock is stock.
+        # Remove all before registering any: what an override takes for the stock kernel must be it.
         for at, override in list(self._registered.items()):
             if wanted.get(at) is not override:
                 try:
                     override.unregister()
                 except RuntimeError as error:
                     raise RestoreError(
-                        f"torch did not let go of the override of {at[0]} at {at[1]}: {error}"
+                        f"torch did not remove the override of {at[0]} at {at[1]}: {error}"
                     ) from error
                 del self._registered[at]
         for at, override in wanted.items():
@@ -237,12 +237,12 @@ class Overrides(Stacked[Layer]):
                 except RuntimeError as error:
                     raise SwapReachedNothingError(
                         f"torch rejects a kernel for {at[0]} at {at[1]}: {error}. Another "
-                        "tool may have one there, or the operator has no stock kernel."
+                        "tool may have registered one, or the operator has no stock kernel."
                     ) from error
                 self._registered[at] = override
 
 
-#: Those of this process.
+#: The overrides of this process.
 overrides: Final = Overrides()
 
 

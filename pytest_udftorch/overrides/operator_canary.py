@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Canary calls of overridden operators: proof that a UDF of a whole operator is reached."""
+"""Canary calls of overridden operators: they prove that a UDF of a whole operator is reached."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from pytest_udftorch.overrides import dispatcher, schemas
 from pytest_udftorch.overrides.canary import plain_torch
 from pytest_udftorch.overrides.dispatcher import Mode, Override, Spec
 
-# Elements of a canary tensor: more than four vectors of 16, and an odd tail.
+# Elements of a canary tensor: four vectors of 16 and an odd tail.
 _CANARY_ELEMENTS: Final = 67
 
 
 def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
     """Prove that each override is reached, and that it does what the operator does.
 
-    The operator is called until the override is reached, where a probe ends the call; then, if
-    torch marks it as pointwise, once to its end: the result must have the stock kernel's shape,
-    dtype and device.
+    A first call ends where it reaches the override. If torch marks the operator as pointwise, a
+    second call runs to its end. Its result must have the shape, dtype and device of the stock
+    kernel's.
 
     Returns:
         declared name -> ``operator key`` -> calls that reached the override.
@@ -32,7 +32,7 @@ def verify(overrides: Sequence[Override]) -> dict[str, dict[str, int]]:
     Raises:
         SwapReachedNothingError: torch did not call an override.
         OperatorRecursionError: a UDF called the operator that it stands in for.
-        OperatorResultError: a UDF failed, or gave another kind of result.
+        OperatorResultError: a UDF failed, or its result has another shape, dtype or device.
     """
     reached: dict[str, dict[str, int]] = {}
     for override in overrides:
@@ -57,8 +57,8 @@ def _probe(override: Override) -> int:
     if not calls:
         raise SwapReachedNothingError(
             f"A call of {spec.operator} on {BACKEND_TEXT.format(spec.key)} did not reach the UDF, "
-            f"so it would not be used. Everything was restored.{said} Another tool may have put a "
-            "kernel before it."
+            f"so it would not be used. Everything was restored.{said} Another tool may have "
+            "registered a kernel above it."
         )
     return calls
 
@@ -76,8 +76,8 @@ def _try(override: Override) -> None:
 
     spec = override.spec
     call = schemas.overload(spec.operator)
-    # Others, on arguments that mean nothing to them, may end the process (a division by zero)
-    # or advance a random generator.
+    # With made-up arguments, other operators may end the process (a division by zero) or advance
+    # a random generator.
     if torch.Tag.pointwise not in call.tags or torch.Tag.nondeterministic_seeded in call.tags:
         return
     stock = _Arguments(spec)
@@ -85,7 +85,7 @@ def _try(override: Override) -> None:
         with dispatcher.bypass():
             expected = call(*stock.positional, **stock.keywords)
     except Exception:
-        return  # the arguments are not such as the operator takes
+        return  # the operator rejects the made-up arguments
     ours = _Arguments(spec, expected)
     before = override.recursions()
     try:
@@ -95,8 +95,8 @@ def _try(override: Override) -> None:
             raise OperatorRecursionError(str(error).splitlines()[0]) from error
         raise OperatorResultError(
             f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
-            f"takes: {type(error).__name__}: {error}\nLimit it by dtypes, or call the stock kernel "
-            "for what it does not do (docs/operators.md)."
+            f"takes: {type(error).__name__}: {error}\nLimit the UDF by dtypes, or make it call the "
+            "stock kernel for what it does not handle (docs/operators.md)."
         ) from error
     if _kinds(got) != _kinds(expected):
         raise OperatorResultError(
@@ -106,7 +106,7 @@ def _try(override: Override) -> None:
 
 
 def _kinds(result: Any) -> str:
-    """Return what a result is but for its values."""
+    """Describe a result without its values: type, dtype, shape and device."""
     import torch
 
     if isinstance(result, torch.Tensor):
@@ -119,7 +119,7 @@ def _kinds(result: Any) -> str:
 class _Arguments:
     """Made-up arguments of an overload.
 
-    Tensors hold numbers from 0.1 to 0.9. What is written to is empty, or has the shape of a
+    Input tensors hold numbers from 0.1 to 0.9. Output tensors are empty, or have the shape of a
     known result.
     """
 

@@ -2,8 +2,8 @@
 """UDFs at operator level: compiled or imported, and checked against torch's schema.
 
 A source in C++ is compiled with ``llvm/operator/udf_operator.h`` against the headers of the
-installed torch, one shared library per source, cached by content. Its functions are called by
-torch's dispatcher directly. A function in Python is called through
+installed torch, one shared library per source, cached by content. torch's dispatcher calls its
+functions directly. It calls a function in Python through
 :class:`pytest_udftorch.overrides.python_override.PythonOverride`.
 """
 
@@ -78,25 +78,25 @@ def operator_udf(
     ...     torch.log(torch.ones(3))
 
     The function takes the arguments of the overload by the names of torch's schema, and works
-    below autograd. With the parameters of an ``out=`` overload it can stand for all three: then
-    ``operator`` is the name without an overload.
+    below autograd. With the parameters of an ``out=`` overload it can stand for the functional, the
+    in-place and the ``out=`` overload. Then ``operator`` is the name without an overload.
 
     Args:
         operator: its name and overload: ``aten::log.out``.
-        dispatch_keys: of the backends whose tensors it is for: ``CPU``, ``CUDA``.
-        dtypes: torch's names; calls with a tensor of another go to the stock kernel.
+        dispatch_keys: the keys of the backends that it is for: ``CPU``, ``CUDA``.
+        dtypes: torch's names; a call with a tensor of another dtype goes to the stock kernel.
 
     Returns:
         A decorator that gives a ``UdfLibrary`` with the function's name.
 
     Raises:
-        LibraryFormatError: no such name of an operator can be, or no such dtype; keys or dtypes
-            are no sequence of names.
+        LibraryFormatError: ``operator`` cannot be the name of an operator, there is no such
+            dtype, or the keys or dtypes are not a sequence of names.
     """
     if not isinstance(operator, str):
         raise LibraryFormatError(
-            f"operator_udf was given {type(operator).__name__}, and takes torch's name of the "
-            'operator that a UDF stands for: write @operator_udf("aten::log.out") above the UDF.'
+            f"operator_udf was given {type(operator).__name__}, but it takes torch's name of the "
+            'operator that the UDF stands for: write @operator_udf("aten::log.out") above the UDF.'
         )
     for what, names in (("dispatch_keys", dispatch_keys), ("dtypes", dtypes)):
         if isinstance(names, str):
@@ -131,7 +131,7 @@ def operator_udf(
 
 @dataclass(frozen=True)
 class _Module:
-    """A compiled source, in the process for good: a thread may be inside it."""
+    """A compiled source. It is never unloaded: a thread may be inside it."""
 
     build_id: str
     lib: ctypes.CDLL
@@ -215,13 +215,13 @@ def _compile(
         facts={"torch": torch.__version__, "compiler": compiler.version, "flags": flags},
     )
     made = compile_job(job)
-    runtime()  # asked for by its name, which the loader then knows
+    runtime()  # the library names it; once loaded, the loader finds it by that name
     try:
         lib = ctypes.CDLL(str(made.path))
     except OSError as error:
         raise NativeLibraryError(
-            f"The cached build {made.path.parent} cannot be loaded: {error}. Delete its "
-            "folder; it is built again on the next run."
+            f"The cached build {made.path.parent} cannot be loaded: {error}. Delete this "
+            "folder; the next run builds it again."
         ) from error
     lib.udfoperator_make.restype = ctypes.c_void_p
     lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
@@ -245,7 +245,7 @@ def _failed(functions: Sequence[str], step: Step, said: str) -> UdfError:
 
 
 def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
-    """Call an entry point; return what it returns, and its message if it failed."""
+    """Call an entry point; return its result, and its message if it failed."""
     text = ctypes.create_string_buffer(4096)
     result = call(*args, text, ctypes.c_size_t(len(text)))
     return result, text.value.decode(errors="replace")
@@ -261,7 +261,7 @@ class CppOverride:
         self._made = ctypes.c_void_p(made)
 
     def register(self) -> None:
-        """Note the stock kernel, and put the override before it."""
+        """Note the stock kernel, and register the override above it."""
         for call, args in (
             (self._lib.udfoperator_look, ()),
             (self._lib.udfoperator_register, (ctypes.c_int32(self.counter),)),
@@ -271,7 +271,7 @@ class CppOverride:
                 raise RuntimeError(message)
 
     def unregister(self) -> None:
-        """Take it out."""
+        """Remove the override."""
         failed, message = _message(self._lib.udfoperator_unregister, self._made)
         if failed:
             raise RuntimeError(message)
@@ -308,13 +308,13 @@ class _Cpp:
 
 @functools.cache
 def _made(lib: ctypes.CDLL, index: int, spec: Spec) -> int:
-    # Kept for the life of the process, so made once.
+    # An override lives as long as the process, so each is made once.
     texts = (spec.operator, spec.key, spec.author, spec.meta, " ".join(spec.dtypes))
     made, message = _message(
         lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts)
     )
     if not made:
-        raise SignatureError(f"torch refuses a kernel of {spec.operator}: {message}")
+        raise SignatureError(f"torch rejects a kernel of {spec.operator}: {message}")
     return int(made)
 
 
@@ -332,7 +332,7 @@ class _Python:
     def misfit(self, role: Role, operator: str) -> str:
         """Say why the function, in a role, does not fit an overload; or nothing."""
         if role in (Role.FUNCTIONAL, Role.IN_PLACE):
-            return ""  # made of out=, which is asked for as well
+            return ""  # made from the out= overload, which is checked too
         arguments = schemas.schema(operator).arguments
         try:
             inspect.signature(self.function).bind(
@@ -351,11 +351,11 @@ class _Python:
 
 @functools.lru_cache(maxsize=256)
 def _imported(path: Path, state: tuple[int, ...]) -> Any:
-    # ``state`` is the key: a file that was edited is another module.
+    # ``state`` is part of the key: an edited file is another module.
     name = f"udf_operators_{hashlib.sha256(f'{path}{state}'.encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise PythonUdfError(f"{path} is no Python file: its name must end in .py.")
+        raise PythonUdfError(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and Triton look for it there
     try:
@@ -394,11 +394,11 @@ def _python(udf: UdfOperator) -> _Python:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a session puts into the dispatcher.
+    """The overrides that a session registers in the dispatcher.
 
     Attributes:
         overrides: one for each overload and dispatch key.
-        build_id: 16 hex digits of what was compiled or imported, or "".
+        build_id: 16 hex digits that name what was compiled or imported, or "".
     """
 
     overrides: tuple[Override, ...] = ()
@@ -417,15 +417,15 @@ def prepare(
 
     Args:
         library: the library.
-        names: of its operators.
-        cpu_level: to compile C++ for; by default the best of this CPU.
-        profiled: count the calls; an override's counter is the place of its overload in
+        names: names of operators in it.
+        cpu_level: the level to compile C++ for; by default the best one of this CPU.
+        profiled: count the calls; an override's counter is the index of its overload in
             :attr:`Prepared.operators`.
 
     Raises:
         UnknownOperatorError: torch has no such operator or overload.
-        DispatchKeyError: no such dispatch key, or no device of it here.
-        CompositeOperatorError: torch computes the operator by others.
+        DispatchKeyError: there is no such dispatch key, or this machine has no device of it.
+        CompositeOperatorError: torch computes the operator by calling others.
         SignatureError: a function is missing, or its type does not fit torch's schema.
         SourceCompileError, CompilerNotFoundError, CompilerTooOldError: it cannot be compiled.
         PythonUdfError: a Python file cannot be imported.
@@ -442,7 +442,7 @@ def prepare(
     level = resolve_cpu_level(cpu_level)
     by_source: dict[Path, list[str]] = {}
     for udf in (u for us in library.operators.values() for u in us):
-        if udf.source is not None:  # all of a source's, whatever is selected: one build
+        if udf.source is not None:  # all functions of a source, selected or not: one build
             by_source.setdefault(udf.source, []).append(udf.function)
     found: list[Override] = []
     parts: list[str] = []

@@ -38,7 +38,7 @@ from pytest_udftorch.verify.reference.checker import (
     FINE_BINS,
     FORM_NUMBERS,
     Checker,
-    Job,
+    CheckJob,
     Outcome,
     load_checker,
 )
@@ -110,7 +110,7 @@ def run_chunk(schedule: Schedule, index: int) -> ChunkResult:
     return ChunkResult(index, _sha256(outputs), _sha256(normals), tally)
 
 
-def _tally(schedule: Schedule, checker: Checker, job: Job, outcome: Outcome) -> Tally:
+def _tally(schedule: Schedule, checker: Checker, job: CheckJob, outcome: Outcome) -> Tally:
     def arguments(at: int) -> tuple[int, ...]:
         one = checker.inputs(schedule.candidate.arity, schedule.seed, at, 1)
         return tuple(int(x.view(np.uint32)[0]) for x in one)
@@ -143,12 +143,14 @@ def _tally(schedule: Schedule, checker: Checker, job: Job, outcome: Outcome) -> 
     )
 
 
-def _job(schedule: Schedule, checker: Checker, index: int) -> tuple[Job, npt.NDArray[Any] | None]:
+def _job(
+    schedule: Schedule, checker: Checker, index: int
+) -> tuple[CheckJob, npt.NDArray[Any] | None]:
     """Return the job for a chunk, and an array that must live as long as the job."""
     candidate = schedule.candidate
     first = index << schedule.chunk_bits
     count = min(schedule.chunk_size, schedule.count - first)
-    job = Job(
+    job = CheckJob(
         first=first,
         count=count,
         seed=schedule.seed,

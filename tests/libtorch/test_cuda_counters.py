@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from pytest_udftorch.cuda import counters as cuda_counters
 from pytest_udftorch.cuda import table
-from pytest_udftorch.cuda.counters import Counters, Row, counters
+from pytest_udftorch.cuda.counters import CounterRow, Counters, counters
 from pytest_udftorch.errors import ProfileDamagedError
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.native.runtime import runtime
@@ -100,8 +100,8 @@ def slots(tmp_path_factory):
         return given, dict(found)
 
 
-def row(kernel: str = "softplus", functions: str = "log1p", **given) -> Row:
-    return Row(0, kernel, frozenset(functions.split()), 0, 1, 0, 0, None, **given)
+def row(kernel: str = "softplus", functions: str = "log1p", **given) -> CounterRow:
+    return CounterRow(0, kernel, frozenset(functions.split()), 0, 1, 0, 0, None, **given)
 
 
 @pytest.mark.parametrize("number", range(2 * len(CASES)))
@@ -331,7 +331,7 @@ def both_devices() -> Profile:
     slot[cuda_counters.OUT + 4] = 3
     slot[cuda_counters.MADE + 1] = 10
     operator, module = strings.id("aten::exp"), strings.id("layer")
-    gpu = Row(0, "exp", frozenset({"exp"}), operator, module << 2 | 1, 0, 0, None)
+    gpu = CounterRow(0, "exp", frozenset({"exp"}), operator, module << 2 | 1, 0, 0, None)
     cells, operators = gpu.records(slot[None], clock=1)
     mine, ours = cells.copy(), operators.copy()
     for rows in (mine, ours):

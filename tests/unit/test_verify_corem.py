@@ -22,7 +22,7 @@ from pytest_udftorch.verify.chunks import outputs_digest, run_chunk
 from pytest_udftorch.verify.reference.checker import (
     FORM_NUMBERS,
     LLVM_FOLDERS,
-    Job,
+    CheckJob,
     ReferenceBuildError,
     checker_file,
     load_checker,
@@ -318,7 +318,7 @@ def test_form_numbers_are_those_of_the_header():
     names = [n for n in text.split("enum udfref_form {")[1].split("}")[0].split() if "UDF" in n]
     wanted = [n.strip(",").removeprefix("UDFREF_").lower() for n in names]
     assert {n: i for i, n in enumerate(wanted)} == FORM_NUMBERS
-    assert Job(form=3).form == FORM_NUMBERS["v16"]
+    assert CheckJob(form=3).form == FORM_NUMBERS["v16"]
 
 
 def test_error_analyses_quote_the_closest_approach_that_is_found(tmp_path):

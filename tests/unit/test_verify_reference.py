@@ -216,9 +216,9 @@ def test_a_library_that_is_no_checker_is_refused(tmp_path):
 
 def test_structures_out_of_step_are_refused(monkeypatch):
     class Shorter(ctypes.Structure):
-        _fields_ = (*reference.Job._fields_[:-1], ("x", ctypes.c_int64), ("y", ctypes.c_int64))
+        _fields_ = (*reference.CheckJob._fields_[:-1], ("x", ctypes.c_int64), ("y", ctypes.c_int64))
 
-    monkeypatch.setattr(reference, "Job", Shorter)
+    monkeypatch.setattr(reference, "CheckJob", Shorter)
     with pytest.raises(reference.ReferenceBuildError, match="out of step"):
         reference.Checker(reference.checker_file())
 

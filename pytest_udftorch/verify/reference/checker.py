@@ -15,8 +15,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.build.job import Job as BuildJob
-from pytest_udftorch.build.job import Step, compile_job, dependencies
+from pytest_udftorch.build.job import Job, Step, compile_job, dependencies
 from pytest_udftorch.build.toolchain import C_COMPILERS, Compiler, find_c_compiler, run
 from pytest_udftorch.errors import UdfError, nearest
 
@@ -45,7 +44,7 @@ class ReferenceBuildError(UdfError):
     """A reference does not compile, or the compiled one does not fit this package."""
 
 
-class Job(ctypes.Structure):
+class CheckJob(ctypes.Structure):
     """``struct udfref_job`` of reference.h, field for field."""
 
     _fields_ = (
@@ -131,7 +130,7 @@ def compile_shared(
         steps.append(Step(compiler.path, arguments, source))
     output = f"lib{name}.so"
     link = ("-shared", *objects, "-o", output, "-Wl,-z,defs", *libraries)
-    job = BuildJob(
+    job = Job(
         kind="reference-",
         compiler=compiler,
         stages=(tuple(steps), (Step(compiler.path, link),)),
@@ -210,20 +209,20 @@ class Checker(Inputs):
             self._lib.udfref_mpfr_version.restype = ctypes.c_char_p
         except (OSError, AttributeError) as error:
             raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
-        if sizes != (ctypes.sizeof(Job), ctypes.sizeof(Outcome)):
+        if sizes != (ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome)):
             raise ReferenceBuildError(
                 f"{path} has structures of {sizes} bytes, this package expects "
-                f"{(ctypes.sizeof(Job), ctypes.sizeof(Outcome))}: they are out of step."
+                f"{(ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome))}: they are out of step."
             )
         self.functions = self._function_names()
         self._lib.udfref_mpfr.argtypes = (ctypes.c_int32, ctypes.c_int64, *(ctypes.c_void_p,) * 3)
         self._lib.udfref_mpfr.restype = None
         self._lib.udfref_check.argtypes = (
-            ctypes.POINTER(Job),
+            ctypes.POINTER(CheckJob),
             ctypes.POINTER(Outcome),
             *(ctypes.c_void_p,) * 2,
         )
-        self._lib.udfref_run.argtypes = (ctypes.POINTER(Job), *(ctypes.c_void_p,) * 2)
+        self._lib.udfref_run.argtypes = (ctypes.POINTER(CheckJob), *(ctypes.c_void_p,) * 2)
 
     def _function_names(self) -> tuple[str, ...]:
         names: list[str] = []
@@ -258,7 +257,7 @@ class Checker(Inputs):
         return out
 
     def check(
-        self, job: Job, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
+        self, job: CheckJob, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
     ) -> Outcome:
         """Run the candidate and judge it; fills both arrays (see reference.h)."""
         outcome = Outcome()
@@ -269,7 +268,7 @@ class Checker(Inputs):
         return outcome
 
     def run(
-        self, job: Job, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
+        self, job: CheckJob, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
     ) -> None:
         """Run the candidate without judging it; fills both arrays."""
         _raise(self._lib.udfref_run(ctypes.byref(job), outputs.ctypes.data, normals.ctypes.data))
