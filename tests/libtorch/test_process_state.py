@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pytest_udftorch import operator_udf, patched, trace
-from pytest_udftorch.compiled.follower import STOCK, follower
+from pytest_udftorch.compiled.follower import STOCK, Follower, follower
 from pytest_udftorch.errors import ProfileBusyError
 from pytest_udftorch.overrides import dispatcher, stacked
 from pytest_udftorch.profile import forks
@@ -19,7 +19,7 @@ from pytest_udftorch.session.binder import binder
 X = torch.linspace(-5.0, 5.0, 1001)
 PACKAGE = str(Path(dispatcher.__file__).parents[1])
 #: An interrupt inside a change of a compiler's own tables is not healed yet.
-SPARED = (str(Path(PACKAGE) / "compiled"), str(Path(PACKAGE) / "compat.py"))
+SPARED = Follower.follow.__code__
 
 
 @pytest.fixture(scope="module")
@@ -120,16 +120,19 @@ def _interrupted_after(count: int, leave) -> bool:
     """
     left = count
     begun = hit = False
+    spared = 0
 
     def interrupt(frame, event, argument):
-        nonlocal left, begun, hit
+        nonlocal left, begun, hit, spared
+        if frame.f_code is SPARED and event in ("call", "return"):
+            spared += 1 if event == "call" else -1
         if frame.f_code is stacked.insist.__code__:
             begun = True
         elif (
             begun
             and event in ("call", "c_return")
             and PACKAGE in frame.f_code.co_filename
-            and not frame.f_code.co_filename.startswith(SPARED)
+            and not spared
         ):
             left -= 1
             if left < 0 and not hit:
