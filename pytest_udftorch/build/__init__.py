@@ -3,20 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_udftorch import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.build.toolchain import (
-        Compiler,
-        find_compiler,
-    )
+    from pytest_udftorch.build.toolchain import Compiler, find_compiler
 
 __all__ = ["Compiler", "find_compiler"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_udftorch.build import toolchain
-
-    return getattr(toolchain, name)
+__getattr__ = names_from(__name__, dict.fromkeys(__all__, "toolchain"))

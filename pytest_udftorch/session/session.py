@@ -16,7 +16,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
@@ -146,12 +145,7 @@ class Session:
                 raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the slots to what the remaining sessions, or none, ask for."""
         self.close()
 
