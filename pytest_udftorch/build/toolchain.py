@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from pytest_udftorch.errors import (
     nearest,
 )
 from pytest_udftorch.library.symbols import CPU_LEVELS
+from pytest_udftorch.native.manifest import link_inputs
 from pytest_udftorch.native.runtime import pass_plugin, runtime
 
 #: Oldest LLVM whose plugin interface the passes are written for.
@@ -29,17 +31,12 @@ OLDEST_LLVM: Final = 16
 
 C_COMPILERS: Final = ("cc", "gcc", "clang-19", "clang")
 
-
-#: Contraction is off so that a source means the same at every CPU level; traps and errno are off
+#: Contraction is off so that a source means the same at every CPU level. Traps and errno are off
 #: because the loop vectoriser otherwise refuses the fast paths. No flag allows a value to change.
 VALUE_FLAGS: Final = (
-    "-O3",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
+    "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
     "-fvisibility=hidden",
-)
+)  # fmt: skip
 #: Flags of UDFs in C. ``-femit-all-decls`` keeps static UDFs until ``udf-widen`` has seen them.
 FLAGS: Final = ("-std=c17", *VALUE_FLAGS, "-femit-all-decls", "-Wall")
 LINK_FLAGS: Final = ("-shared", "-fuse-ld=lld", "-Wl,-Bsymbolic", "-Wl,--no-undefined", "-lm")
@@ -51,8 +48,8 @@ class Compiler:
 
     Attributes:
         path: the executable.
-        version: first line of ``--version``.
-        plugin: the pass plugin, which a clang of its own LLVM can load; None for other compilers.
+        version: the first line that ``--version`` prints.
+        plugin: the pass plugin, if this is a clang that can load it.
     """
 
     path: Path
@@ -61,13 +58,13 @@ class Compiler:
 
     @property
     def plugin_flags(self) -> tuple[str, ...]:
-        """Return the flags that load the pass plugin, and let it have options."""
+        """Return the flags that load the pass plugin and its options."""
         plugin = str(self.plugin)
         return f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", plugin
 
     @property
     def identity(self) -> list[str]:
-        """Return what a cache key must cover of the compiler: its version and the plugin."""
+        """Return what a cache key must cover: the version and the plugin's digest."""
         if self.plugin is None:
             return [self.version]
         return [self.version, _plugin_digest(self.plugin, self.plugin.stat().st_mtime_ns)]
@@ -76,16 +73,15 @@ class Compiler:
 def find_compiler() -> Compiler:
     """Return the clang that belongs to the pass plugin.
 
-    ``UDFTORCH_CLANG`` names one. Otherwise ``clang-<major>`` on the path, the one in LLVM's own
-    folder and plain ``clang`` are tried.
+    ``UDFTORCH_CLANG`` can name it. Otherwise the candidates are ``clang-<major>`` on the path, the
+    one in LLVM's own folder, and plain ``clang``.
 
     Raises:
         CompilerNotFoundError: there is none, or it does not run.
         CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
     """
     plugin, major = pass_plugin()
-    named = os.environ.get("UDFTORCH_CLANG")
-    if named:
+    if named := os.environ.get("UDFTORCH_CLANG"):
         found = shutil.which(named)
         if found is None:
             raise CompilerNotFoundError(
@@ -98,9 +94,9 @@ def find_compiler() -> Compiler:
         if found is not None and (candidate != "clang" or _major(Path(found)) == major):
             return _checked(Path(found), plugin, major)
     raise CompilerNotFoundError(
-        f"No clang {major} was found. UDF sources are compiled by the clang whose LLVM the "
-        f"pass plugin was built for. Install the packages clang-{major} and lld-{major}, or "
-        "set UDFTORCH_CLANG to its path."
+        f"No clang {major} was found. The pass plugin, which UDF sources are compiled with, was "
+        f"built for its LLVM. Install the packages clang-{major} and lld-{major}, or set "
+        "UDFTORCH_CLANG to its path."
     )
 
 
@@ -150,7 +146,7 @@ def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
 
 
 def tool(compiler: Compiler, name: str) -> Path:
-    """Return a tool of the compiler's own LLVM.
+    """Return a tool of the LLVM that the compiler belongs to.
 
     Raises:
         CompilerNotFoundError: it is not beside the compiler.
@@ -167,7 +163,7 @@ def tool(compiler: Compiler, name: str) -> Path:
 def find_c_compiler() -> Compiler | None:
     """Return a C compiler for code that needs no passes, or None if there is none.
 
-    ``UDFTORCH_CC`` names one; otherwise ``cc``, ``gcc``, ``clang-19`` and ``clang`` are tried.
+    ``UDFTORCH_CC`` can name it; otherwise the candidates are ``C_COMPILERS``.
 
     Raises:
         CompilerNotFoundError: it does not run.
@@ -187,11 +183,24 @@ def run(command: Sequence[str | Path], folder: Path | None = None) -> CompletedP
         return CompletedProcess(command, 127, "", str(error))
 
 
+def torch_flags() -> tuple[list[str], list[str]]:
+    """Return the flags, and the libraries, for C++ that uses the installed torch and Python."""
+    import torch
+
+    package = Path(torch.__file__).parent
+    include = package / "include"
+    folders = (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))
+    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    for folder in folders:
+        flags += ["-isystem", str(folder)]
+    return flags, [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs()]
+
+
 def resolve_cpu_level(cpu_level: str | None) -> str:
     """Return the level to build for: the one given, ``UDFTORCH_CPU_LEVEL``, or the best.
 
     Raises:
-        CpuLevelError: no such level, or this CPU does not have it.
+        CpuLevelError: there is no such level, or this CPU does not have it.
     """
     have = runtime().cpu_level()
     possible = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]

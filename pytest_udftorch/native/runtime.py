@@ -98,6 +98,22 @@ def runtime() -> Runtime:
     )
 
 
+def load_built(path: Path) -> ctypes.CDLL:
+    """Load a library out of the build cache.
+
+    Raises:
+        NativeLibraryError: it cannot be loaded.
+    """
+    runtime()  # a profiled library names it; once loaded, the loader finds it by that name
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeLibraryError(
+            f"The cached build {path} cannot be loaded: {error}. Delete its folder; the next run "
+            "builds it again."
+        ) from error
+
+
 class Runtime:
     """Typed access to ``libudfrt.so``; one method per exported function."""
 

@@ -17,7 +17,6 @@ import inspect
 import os
 import re
 import sys
-import sysconfig
 import tokenize
 import traceback
 from collections.abc import Callable, Sequence
@@ -32,11 +31,11 @@ from pytest_udftorch.build.toolchain import (
     Compiler,
     find_compiler,
     resolve_cpu_level,
+    torch_flags,
 )
 from pytest_udftorch.errors import (
     DispatchKeyError,
     LibraryFormatError,
-    NativeLibraryError,
     ProfileDepthError,
     PythonUdfError,
     SignatureError,
@@ -46,8 +45,8 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.library.description import UdfLibrary, UdfOperator, described_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
-from pytest_udftorch.native.manifest import link_inputs, native_source
-from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.native.manifest import native_source
+from pytest_udftorch.native.runtime import load_built
 from pytest_udftorch.overrides import dispatcher, schemas
 from pytest_udftorch.overrides.dispatcher import Override, Role, Spec
 from pytest_udftorch.overrides.python_override import PythonOverride
@@ -184,23 +183,14 @@ def _compile(
 ) -> _Module:
     import torch
 
-    package = Path(torch.__file__).parent
-    abi = int(torch.compiled_with_cxx11_abi())
     headers = [native_source(name) for name in _HEADERS]
     entries = ", ".join(f"udf::detail::entry<{f}>()" for f in functions)
     shim = f'#include "udf_operator.h"\n#include "{source.name}"\nUDF_OPERATORS({entries})\n'
-    flags = [*_FLAGS, *CPU_LEVELS[level][0], f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
-    torch_headers = (
-        package / "include",
-        package / "include" / "torch" / "csrc" / "api" / "include",
-        Path(sysconfig.get_path("include")),
-    )
+    flags = (*_FLAGS, *CPU_LEVELS[level][0])
+    torch_has, libraries = torch_flags()
+    folders = (source.parent, folder, *includes, headers[0].parent)
     arguments = (
-        *flags, *(f"-I{d}" for d in (source.parent, folder, *includes)),
-        f"-I{headers[0].parent}",
-        *(part for d in torch_headers for part in ("-isystem", str(d))),
-        _SHIM, "-o", "operator.so",
-        f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
+        *flags, *(f"-I{d}" for d in folders), *torch_has, _SHIM, "-o", "operator.so", *libraries,
     )  # fmt: skip
     job = Job(
         kind="operator-",
@@ -215,14 +205,7 @@ def _compile(
         facts={"torch": torch.__version__, "compiler": compiler.version, "flags": flags},
     )
     made = compile_job(job)
-    runtime()  # the library names it; once loaded, the loader finds it by that name
-    try:
-        lib = ctypes.CDLL(str(made.path))
-    except OSError as error:
-        raise NativeLibraryError(
-            f"The cached build {made.path.parent} cannot be loaded: {error}. Delete this "
-            "folder; the next run builds it again."
-        ) from error
+    lib = load_built(made.path)
     lib.udfoperator_make.restype = ctypes.c_void_p
     lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
     dispatcher.mode_setters.append(lib.udfoperator_mode)

@@ -14,20 +14,21 @@ import ctypes
 import functools
 import json
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.build.job import Job, Step, compile_job
-from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler
-from pytest_udftorch.errors import NativeLibraryError, ObserverBuildError
+from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler, torch_flags
+from pytest_udftorch.errors import ObserverBuildError
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
 from pytest_udftorch.native.manifest import entry, link_inputs, native_source, observe_source
-from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.native.runtime import load_built
 
-_OBSERVER_FLAGS: Final = ("--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared")
+_OBSERVER_FLAGS: Final = (
+    "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
+)  # fmt: skip
 
 
 def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
@@ -38,17 +39,6 @@ def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
         "another version), those of Python (python3-dev), and those that torch's wheels "
         "bring."
     )
-
-
-def _load(path: Path) -> ctypes.CDLL:
-    runtime()  # loaded first, because the library needs it by name
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise NativeLibraryError(
-            f"The cached build {path} cannot be loaded: {error}. Delete its folder; it is built "
-            "again on the next run."
-        ) from error
 
 
 # The observer ------------------------------------------------------------------------
@@ -117,25 +107,16 @@ def load_observer() -> Observer:
     """
     global _observer
     if _observer is None:
-        _observer = Observer(_load(_build_observer(find_compiler())))
+        _observer = Observer(load_built(_build_observer(find_compiler())))
     return _observer
 
 
 def _build_observer(compiler: Compiler) -> Path:
     import torch
 
-    package = Path(torch.__file__).parent
     source, header = native_source("observer.cpp"), native_source("udfprof.h")
-    abi = int(torch.compiled_with_cxx11_abi())
-    include = package / "include"
-    arguments = (
-        *_OBSERVER_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        "-fvisibility=hidden", "-isystem", sysconfig.get_paths()["include"],
-        "-isystem", str(include),
-        "-isystem", str(include / "torch" / "csrc" / "api" / "include"),
-        str(source), "-o", "observer.so",
-        f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
-    )  # fmt: skip
+    flags, libraries = torch_flags()
+    arguments = (*_OBSERVER_FLAGS, *flags, str(source), "-o", "observer.so", *libraries)
     job = Job(
         kind="observer-",
         compiler=compiler,
@@ -223,7 +204,7 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
         facts={"compiler": compiler.version, "cpu_level": level},
     )
     made = compile_job(job)
-    library = _load(made.path)
+    library = load_built(made.path)
     table = (ctypes.c_void_p * len(chosen)).in_dll(library, "__udf_stock")
     addresses = {}
     for i, s in enumerate(chosen):
