@@ -160,10 +160,7 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
     )
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        (scratch / "wrapper.c").write_text(wrapper)
-        pieces = [f"{number}.ll" for number in range(len(modules))]
-        for piece, text in zip(pieces, modules, strict=True):
-            (scratch / piece).write_text(_older(text, compiler), encoding="utf-8")
+        pieces = {f"{i}.ll": _older(text, compiler) for i, text in enumerate(modules)}
         bare = Step(
             compiler.path,
             ("-O1", "-Xclang", "-disable-llvm-passes", "-ffp-contract=off", "-fPIC", "-emit-llvm",
@@ -175,7 +172,7 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
             ("-S", f"--internalize-public-api-list={symbol}",
              "-passes=internalize,default<O2>,globaldce", "linked.ll", "-o", "out.ll"),
         )  # fmt: skip
-        run_stages([[bare], [link], [shrink]], scratch, _failed)
+        run_stages([[bare], [link], [shrink]], {"wrapper.c": wrapper, **pieces}, scratch, _failed)
         text = (scratch / "out.ll").read_text(encoding="utf-8")
     # The CPU is chosen when the library is built.
     text = re.sub(r' "(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)

@@ -13,13 +13,13 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_udftorch.build.cache import cache_folder, turn
-from pytest_udftorch.build.job import Job, Step, compile_job
+from pytest_udftorch.build.job import Job, Step, compile_job, read_report
 from pytest_udftorch.build.toolchain import (
     FLAGS,
     LINK_FLAGS,
@@ -29,7 +29,6 @@ from pytest_udftorch.build.toolchain import (
 )
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
-    NativeLibraryError,
     SignatureError,
     SourceCompileError,
     UdfError,
@@ -44,7 +43,7 @@ from pytest_udftorch.library.description import (
 )
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
-from pytest_udftorch.native.runtime import pass_plugin, runtime
+from pytest_udftorch.native.runtime import load_built, pass_plugin, runtime
 
 _CTYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double}
 
@@ -68,7 +67,6 @@ class Build:
     path: Path
     seconds: float
     profiled: bool = False
-    _handles: dict[str, ctypes.CDLL] = field(default_factory=dict, repr=False, compare=False)
 
     def load(self) -> ctypes.CDLL:
         """Map the library into the process, where it stays: a thread may be inside it.
@@ -76,16 +74,7 @@ class Build:
         Raises:
             NativeLibraryError: the cached file cannot be loaded.
         """
-        if "lib" not in self._handles:
-            runtime()  # a profiled library asks for it by its name, which the loader then knows
-            try:
-                self._handles["lib"] = ctypes.CDLL(str(self.path))
-            except OSError as error:
-                raise NativeLibraryError(
-                    f"The cached build {self.path} cannot be loaded: {error}. Delete its "
-                    "folder; it is built again on the next run."
-                ) from error
-        return self._handles["lib"]
+        return load_built(self.path)
 
     def forms(self, function: str, dtype: str) -> dict[str, int]:
         """Return form -> address for one function.
@@ -188,20 +177,9 @@ def _build(library: UdfLibrary, level: str, profiled: bool) -> Build:
 
 def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) -> Job:
     machine = (*FLAGS, *CPU_LEVELS[level][0])
-    texts = {"sincos.c": "".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d))}
-    steps = []
-    for index, (source, functions) in enumerate(by_source(library.functions.values()).items()):
-        texts[f"{index}.json"] = json.dumps(library_manifest(functions, level))
-        options = ["-mllvm", f"-udf-widen-manifest={index}.json"]
-        if profiled:
-            texts[f"{index}-watch.json"] = json.dumps(instrument_manifest(functions, level))
-            options += ["-mllvm", f"-udf-instrument-manifest={index}-watch.json"]
-            options += ["-mllvm", "-udf-report=report.jsonl"]
-        arguments = (
-            *machine, *include_flags(library), *compiler.plugin_flags, *options,
-            "-c", str(source), "-o", f"{index}.o",
-        )  # fmt: skip
-        steps.append(Step(compiler.path, arguments, source))
+    functions = library.functions.values()
+    steps, texts = compile_steps(library, functions, level, compiler, machine, profiled=profiled)
+    texts["sincos.c"] = "".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d))
     for source in (Path("sincos.c"), *observe_source()[: int(profiled)]):
         arguments = (*machine, "-c", str(source), "-o", f"{len(steps)}.o")
         steps.append(Step(compiler.path, arguments, source))
@@ -225,12 +203,56 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
     )
 
 
-def by_source(functions: Iterable[UdfFunction]) -> dict[Path, list[UdfFunction]]:
-    """Return source -> the functions in it."""
-    found: dict[Path, list[UdfFunction]] = {}
+def compile_steps(
+    library: UdfLibrary,
+    functions: Iterable[UdfFunction],
+    level: str,
+    compiler: Compiler,
+    flags: Sequence[str],
+    *,
+    profiled: bool = False,
+    bitcode: bool = False,
+    first: int = 0,
+) -> tuple[list[Step], dict[str, str]]:
+    """Return steps that compile functions of a library, one for each source.
+
+    Args:
+        library: it has the functions.
+        functions: what to compile.
+        level: CPU level; it decides which vector forms are made.
+        compiler: clang with the pass plugin.
+        flags: its flags.
+        profiled: let the functions count.
+        bitcode: make bitcode instead of objects, without array forms, which libtorch alone calls.
+        first: number of the first piece; the names of its files begin with it.
+
+    Returns:
+        The steps, whose last argument is the piece, and the texts of the manifests they read.
+    """
+    by_source: dict[Path, list[UdfFunction]] = {}
     for function in functions:
-        found.setdefault(function.source, []).append(function)
-    return found
+        by_source.setdefault(function.source, []).append(function)
+    steps: list[Step] = []
+    texts: dict[str, str] = {}
+    kind = ("-emit-llvm",) if bitcode else ()
+    for number, (source, inside) in enumerate(by_source.items(), start=first):
+        widened, watched = library_manifest(inside, level), instrument_manifest(inside, level)
+        if bitcode:
+            for entry in widened["functions"]:
+                del entry["forms"]["array"]
+            watched["watch"] = [e for e in watched["watch"] if e["form"] != "array"]
+        texts[f"{number}.json"] = json.dumps(widened)
+        options = ["-mllvm", f"-udf-widen-manifest={number}.json"]
+        if profiled:
+            texts[f"{number}-watch.json"] = json.dumps(watched)
+            options += ["-mllvm", f"-udf-instrument-manifest={number}-watch.json"]
+            options += ["-mllvm", "-udf-report=report.jsonl"]
+        arguments = (
+            *flags, *include_flags(library), *compiler.plugin_flags, *options, *kind,
+            "-c", str(source), "-o", f"{number}.{'bc' if bitcode else 'o'}",
+        )  # fmt: skip
+        steps.append(Step(compiler.path, arguments, source))
+    return steps, texts
 
 
 def include_flags(library: UdfLibrary) -> list[str]:
@@ -274,9 +296,7 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
                 )
     if not profiled:
         return
-    text = (folder / "report.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    done = {line["symbol"] for line in lines if line["pass"] == "udf-instrument"}
+    done = {e["symbol"] for e in read_report(folder) if e["pass"] == "udf-instrument"}
     manifest = instrument_manifest(library.functions.values(), level)
     missing = sorted({e["symbol"] for e in manifest["watch"]} - done)
     if missing:
