@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From UDF sources to one shared library per (UDF library, CPU level), cached by content.
 
-Each C source is one clang command with the pass plugin loaded (``udf-widen`` makes the
-vector and array forms), all of them at once on the machine's cores; lld links the objects.
-The key covers the sources, every flag, the compiler, the plugin and the CPU level.
+One clang command compiles each C source with the pass plugin, in which ``udf-widen`` makes the
+vector and array forms. The commands run side by side, and lld links the objects. The key covers
+the sources, every flag, the compiler, the plugin and the CPU level.
 """
 
 from __future__ import annotations
@@ -41,11 +41,9 @@ from pytest_udftorch.library.description import (
     UdfLibrary,
     find_library,
 )
-from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
+from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, FUNCTIONS, SINCOS, forms
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
-from pytest_udftorch.native.runtime import load_built, pass_plugin, runtime
-
-_CTYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+from pytest_udftorch.native.runtime import address, load_built, pass_plugin
 
 
 @dataclass(frozen=True)
@@ -55,9 +53,9 @@ class Build:
     Attributes:
         library: what was compiled.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``.
-        build_id: first 16 hex digits of the SHA-256 over everything the result depends on.
+        build_id: first 16 hex digits of the SHA-256 over everything that the result depends on.
         path: the shared library.
-        seconds: wall-clock time the compilation took when it was made, in seconds.
+        seconds: how long the compilation took when it was made, in seconds of wall-clock time.
         profiled: True if its forms count what goes in and out (``udf-instrument``).
     """
 
@@ -69,7 +67,7 @@ class Build:
     profiled: bool = False
 
     def load(self) -> ctypes.CDLL:
-        """Map the library into the process, where it stays: a thread may be inside it.
+        """Load the library into the process, where it stays: a thread may be inside it.
 
         Raises:
             NativeLibraryError: the cached file cannot be loaded.
@@ -87,19 +85,16 @@ class Build:
                 f"UDF library {self.library.name!r} has no {dtype} {function!r}. "
                 f"{nearest(function, self.library.function_names)}"
             )
-        lib = self.load()
-        found = {}
-        for form in forms(dtype, self.cpu_level):
-            name = FUNCTIONS[function].export(dtype, form)
-            found[form] = ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
-        return found
+        lib, known = self.load(), FUNCTIONS[function]
+        return {
+            form: address(lib, known.export(dtype, form)) for form in forms(dtype, self.cpu_level)
+        }
 
     def sincos(self, dtype: str) -> int:
         """Return the address of the joint form, or 0 if sin or cos is not in the library."""
         if not _has_sincos(self.library, dtype):
             return 0
-        address = ctypes.cast(getattr(self.load(), f"__udf_{SINCOS[dtype]}"), ctypes.c_void_p)
-        return address.value or 0
+        return address(self.load(), f"__udf_{SINCOS[dtype]}")
 
     def array_function(self, function: str, dtype: str = "float32") -> Any:
         """Return the array form as a ctypes function ``(n, *inputs, output, mode)``.
@@ -107,15 +102,15 @@ class Build:
         Pointers are passed as integers (``tensor.data_ptr()``, ``array.ctypes.data``).
         """
         arity = FUNCTIONS[function].arity if function in FUNCTIONS else 1
-        address = self.forms(function, dtype)["array"]
         pointers = (ctypes.c_void_p,) * (arity + 1)
-        return ctypes.CFUNCTYPE(None, ctypes.c_int64, *pointers, ctypes.c_int64)(address)
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, *pointers, ctypes.c_int64)
+        return kind(self.forms(function, dtype)["array"])
 
     def scalar_function(self, function: str, dtype: str = "float32") -> Any:
         """Return the scalar form as a ctypes function of ``c_float`` or ``c_double``."""
-        real = _CTYPES[dtype]
-        address = self.forms(function, dtype)["scalar"]
-        return ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)(address)
+        real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
+        kind = ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)
+        return kind(self.forms(function, dtype)["scalar"])
 
 
 # Building ----------------------------------------------------------------------------
@@ -128,10 +123,10 @@ def build_library(
 ) -> Build:
     """Compile a UDF library, or take it from the cache.
 
-    Safe to call from several processes and threads at once: one compiles, the others wait.
+    Several processes and threads may call this at once: one compiles, the others wait.
 
     Args:
-        which: name, folder, or an already read library.
+        which: the library, its name, or its folder.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
         profiled: also run the pass ``udf-instrument``; another build under another id.
 
@@ -146,33 +141,30 @@ def build_library(
     library = find_library(which)
     if library.stock:
         raise UnknownFunctionError(
-            f"UDF library {library.name!r} stands for the stock functions; there is nothing "
-            "to build."
+            f"UDF library {library.name!r} stands for the stock functions: there is nothing to "
+            "build. Choose another library."
         )
     level = resolve_cpu_level(cpu_level)
     state = (profiled, *_state(library, level))
     with turn():
         if state not in _built:
-            _built[state] = _build(library, level, profiled)
+            made = compile_job(_job(library, level, profiled, find_compiler()))
+            seconds = made.facts["seconds"]
+            _built[state] = Build(library, level, made.build_id, made.path, seconds, profiled)
         return _built[state]
 
 
 def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
-    """Return what must be unchanged for a build of this process to be taken again.
+    """Return what must be unchanged if a build of this process is to be used again.
 
-    Sizes and times instead of contents: the content is what names the build in the cache,
-    but a session is entered per test and must not read every source each time.
+    It compares sizes and times. Contents name the build in the cache, but every test may enter a
+    session, which must not read every source.
     """
     files = []
     for path in (str(library.folder / DESCRIPTION_FILE), *library.source_files()):
         found = os.stat(path)
         files.append((path, found.st_mtime_ns, found.st_size, found.st_ino))
     return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
-
-
-def _build(library: UdfLibrary, level: str, profiled: bool) -> Build:
-    made = compile_job(_job(library, level, profiled, find_compiler()))
-    return Build(library, level, made.build_id, made.path, made.facts["seconds"], profiled)
 
 
 def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) -> Job:
@@ -183,7 +175,7 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
     for source in (Path("sincos.c"), *observe_source()[: int(profiled)]):
         arguments = (*machine, "-c", str(source), "-o", f"{len(steps)}.o")
         steps.append(Step(compiler.path, arguments, source))
-    output = f"lib{_file_name(library.name)}-{level}.so"
+    output = f"lib{re.sub(r'[^A-Za-z0-9_.-]', '_', library.name)}-{level}.so"
     objects = [f"{i}.o" for i in range(len(steps))]
     libraries = link_inputs() if profiled else []
     link = Step(compiler.path, (*objects, *libraries, *LINK_FLAGS, "-o", output))
@@ -261,15 +253,15 @@ def include_flags(library: UdfLibrary) -> list[str]:
 
 
 def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
-    """Return what udf-widen is to make; the format is described in docs/passes.md."""
+    """Return what udf-widen is to make, in the format that docs/passes.md describes."""
     return {
         "functions": [
             {
                 "name": FUNCTIONS[f.name].c_name(f.dtype),
-                "type": {"float32": "float", "float64": "double"}[f.dtype],
+                "type": C_TYPES[f.dtype],
                 "arity": FUNCTIONS[f.name].arity,
                 "scalar": f.scalar,
-                # A quick path counts on fused multiply-adds, which the baseline lacks.
+                # A quick path relies on fused multiply-adds, which the baseline lacks.
                 "quick": None if level == "baseline" else f.quick,
                 "fast": f.fast,
                 "accurate": f.accurate,
@@ -284,8 +276,7 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
 
 def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder: Path) -> None:
     """Refuse a build in which a form is missing, or which would count nothing."""
-    runtime()  # a profiled library asks for it by its name, which the loader then knows
-    lib = ctypes.CDLL(str(folder / output))
+    lib = load_built(folder / output)
     for name, dtype in library.functions:
         for form in forms(dtype, level):
             symbol = FUNCTIONS[name].export(dtype, form)
@@ -308,11 +299,11 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
 
 
 def _has_sincos(library: UdfLibrary, dtype: str) -> bool:
-    return ("sin", dtype) in library.functions and ("cos", dtype) in library.functions
+    return {("sin", dtype), ("cos", dtype)} <= set(library.functions)
 
 
 def _sincos_source(dtype: str) -> str:
-    real = {"float32": "float", "float64": "double"}[dtype]
+    real = C_TYPES[dtype]
     sin, cos = (FUNCTIONS[name].export(dtype, "scalar") for name in ("sin", "cos"))
     return (
         f"{real} {sin}({real}); {real} {cos}({real});\n"
@@ -320,10 +311,6 @@ def _sincos_source(dtype: str) -> str:
         f"void __udf_{SINCOS[dtype]}({real} x, {real} *s, {real} *c)\n"
         f"{{ *s = {sin}(x); *c = {cos}(x); }}\n"
     )
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
 def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -> UdfError:
@@ -337,14 +324,14 @@ def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -
         return CompilerNotFoundError(
             f"{compiler.path} ({compiler.version}) cannot load the pass plugin {compiler.plugin}, "
             f"which is built for LLVM {major}:\n{message}\nUse a clang whose LLVM is a shared "
-            f"library, as that of the package clang-{major}; or reinstall pytest_udftorch with the "
-            "development files of the LLVM that this clang is made of."
+            f"library, such as that of the package clang-{major}, or reinstall pytest_udftorch "
+            "with the development files of this clang's LLVM."
         )
     if "udf-widen" in message:
         return SignatureError(
             f"{step.source} does not define what {library.folder / DESCRIPTION_FILE} names:\n"
-            f"{message}\nA UDF is 'float f(float)', a fast path 'float f(float, int *hard)'; with "
-            "double for float64, and one more argument for functions of two."
+            f"{message}\nA UDF is 'float f(float)', and a fast path 'float f(float, int *hard)'. "
+            "Write double for float64, and one more argument for functions of two."
         )
     return SourceCompileError(
         f"{step.source} of UDF library {library.name!r} does not compile. The compiler says:\n"

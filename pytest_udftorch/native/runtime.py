@@ -6,10 +6,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_udftorch.errors import NativeLibraryError
 
@@ -37,11 +37,11 @@ class Slot:
 
     Attributes:
         address: where it lies in memory.
-        symbol: the name it was resolved for.
+        symbol: the name that it was resolved for.
         object: file name of the object that calls through it.
         kind: ``JUMP_SLOT``, ``GLOB_DAT`` or ``64`` (the R_X86_64_* relocation).
-        relro: True if the loader write-protected it.
-        version: symbol version asked for, or the empty string.
+        relro: True if the loader has write-protected it.
+        version: the symbol version that is asked for, or the empty string.
     """
 
     address: int
@@ -63,8 +63,22 @@ def native_files(pattern: str) -> list[Path]:
     return [
         path
         for entry in pytest_udftorch.__path__
-        for path in sorted((Path(entry) / "_native").glob(pattern))
+        for path in sorted(Path(entry, "_native").glob(pattern))
     ]
+
+
+def native_file(name: str) -> Path:
+    """Return the path of an installed native file.
+
+    Raises:
+        NativeLibraryError: it is not installed.
+    """
+    for path in native_files(name):
+        return path
+    raise NativeLibraryError(
+        f"{name} is not installed with pytest_udftorch. Install the package (pip install .) "
+        "instead of importing its source tree."
+    )
 
 
 def pass_plugin() -> tuple[Path, int]:
@@ -90,12 +104,7 @@ def runtime() -> Runtime:
     Raises:
         NativeLibraryError: it is missing, cannot be loaded, or has another ABI.
     """
-    for path in native_files("libudfrt.so"):
-        return Runtime(path)
-    raise NativeLibraryError(
-        "The native runtime libudfrt.so is not installed with pytest_udftorch. Install the "
-        "package (pip install .) instead of importing its source tree."
-    )
+    return Runtime(native_file("libudfrt.so"))
 
 
 def load_built(path: Path) -> ctypes.CDLL:
@@ -114,6 +123,18 @@ def load_built(path: Path) -> ctypes.CDLL:
         ) from error
 
 
+def address(lib: ctypes.CDLL, name: str) -> int:
+    """Return the address of a function of a library."""
+    return ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
+
+
+def _declare(lib: ctypes.CDLL, prefix: str, functions: Mapping[str, Sequence[Any]]) -> None:
+    """Declare functions of a library: name -> types of the result and of the arguments."""
+    for name, (result, *arguments) in functions.items():
+        function = getattr(lib, f"{prefix}_{name}")
+        function.restype, function.argtypes = result, arguments
+
+
 class Runtime:
     """Typed access to ``libudfrt.so``; one method per exported function."""
 
@@ -125,36 +146,27 @@ class Runtime:
             raise NativeLibraryError(f"{path} cannot be used: {error}. Reinstall.") from error
         if abi != _ABI:
             raise NativeLibraryError(
-                f"{path} has ABI {abi}, this package needs {_ABI}: it was left by another "
-                "version. Reinstall pytest_udftorch."
+                f"{path} has ABI {abi}, but this package needs {_ABI}: another version left it. "
+                "Reinstall pytest_udftorch."
             )
-        lib = self._lib
-        strings = ctypes.POINTER(ctypes.c_char_p)
-        slots = ctypes.POINTER(_CSlot)
-        words = ctypes.POINTER(ctypes.c_uint64)
-        size = ctypes.c_size_t
-        lib.udfrt_find.argtypes = (strings, size, strings, size, slots, size)
-        lib.udfrt_find.restype = ctypes.c_long
-        lib.udfrt_exchange.argtypes = (slots, size, words, words, words)
-        lib.udfrt_read.argtypes = (slots, size, words)
-        lib.udfrt_read.restype = None
-        lib.udfrt_resolve.argtypes = (ctypes.c_char_p,) * 3
-        lib.udfrt_resolve.restype = ctypes.c_uint64
-        lib.udfrt_trampoline.argtypes = (size,)
-        lib.udfrt_trampoline.restype = ctypes.c_uint64
-        lib.udfrt_mxcsr.restype = ctypes.c_uint32
+        strings, slots = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_CSlot)
+        words, size = ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t
+        functions = {
+            "find": (ctypes.c_long, strings, size, strings, size, slots, size),
+            "exchange": (ctypes.c_int, slots, size, words, words, words),
+            "read": (None, slots, size, words),
+            "resolve": (ctypes.c_uint64, *(ctypes.c_char_p,) * 3),
+            "trampoline": (ctypes.c_uint64, size),
+        }
+        _declare(self._lib, "udfrt", functions)
         table = ctypes.c_uint64 * _TRAMPOLINES
-        self.hits = table.in_dll(lib, "udfrt_hits")
-        self.targets = table.in_dll(lib, "udfrt_targets")
+        self.hits = table.in_dll(self._lib, "udfrt_hits")
+        self.targets = table.in_dll(self._lib, "udfrt_targets")
         self.trampoline_count = _TRAMPOLINES
 
     def cpu_level(self) -> int:
         """Return the highest x86-64 level (1 to 4) of this CPU."""
         return int(self._lib.udfrt_cpu_level())
-
-    def mxcsr(self) -> int:
-        """Return the calling thread's MXCSR; FTZ is bit 15, DAZ bit 6."""
-        return int(self._lib.udfrt_mxcsr())
 
     def find(self, symbols: Sequence[str], objects: Sequence[str]) -> list[Slot]:
         """Return the slots of ``symbols`` in the loaded ``objects`` (file names)."""
@@ -199,12 +211,9 @@ class Runtime:
         return list(found)
 
     def resolve(self, slot: Slot) -> int:
-        """Return the address the loader would put into ``slot``, or 0."""
-        return int(
-            self._lib.udfrt_resolve(
-                slot.object.encode(), slot.symbol.encode(), slot.version.encode()
-            )
-        )
+        """Return the address that the loader would put into ``slot``, or 0."""
+        names = (slot.object, slot.symbol, slot.version)
+        return int(self._lib.udfrt_resolve(*(name.encode() for name in names)))
 
     def trampoline(self, index: int) -> int:
         """Return the address of counting trampoline ``index``."""
@@ -224,32 +233,26 @@ class Cells:
         abi = lib.udfprof_abi()
         if abi != _PROFILER_ABI:
             raise NativeLibraryError(
-                f"libudfrt.so counts in the layout {abi}, this package reads {_PROFILER_ABI}: it "
-                "was left by another version. Reinstall pytest_udftorch."
+                f"libudfrt.so counts in the layout {abi}, but this package reads {_PROFILER_ABI}: "
+                "another version left it. Reinstall pytest_udftorch."
             )
-        size, word = ctypes.c_size_t, ctypes.c_uint64
-        for name in ("cells", "operators", "events"):
-            function = getattr(lib, f"udfprof_{name}")
-            function.argtypes, function.restype = (ctypes.c_void_p, size), size
-        lib.udfprof_lost_events.restype = word
-        lib.udfprof_ring.argtypes = (size,)
-        lib.udfprof_start.argtypes = (ctypes.c_uint32, ctypes.c_uint32)
-        lib.udfprof_start.restype = None
-        lib.udfprof_stop.restype = None
-        lib.udfprof_intern.argtypes = (ctypes.c_char_p,)
-        lib.udfprof_intern.restype = ctypes.c_uint32
-        lib.udfprof_string.argtypes = (ctypes.c_uint32,)
-        lib.udfprof_string.restype = ctypes.c_char_p
-        lib.udfprof_string_count.restype = ctypes.c_uint32
-        lib.udfprof_ticks.restype = word
-        lib.udfprof_operator_udf.argtypes = (ctypes.c_uint32, word, word)
-        lib.udfprof_operator_udf.restype = None
-        lib.udfprof_memory.restype = word
+        size, word, number = ctypes.c_size_t, ctypes.c_uint64, ctypes.c_uint32
+        records = (size, ctypes.c_void_p, size)
+        functions = {
+            **dict.fromkeys(("cells", "operators", "events"), records),
+            **dict.fromkeys(("lost_events", "memory", "place", "ticks"), (word,)),
+            "ring": (ctypes.c_int, size),
+            "start": (None, number, number),
+            "stop": (None,),
+            "intern": (number, ctypes.c_char_p),
+            "string": (ctypes.c_char_p, number),
+            "string_count": (number,),
+            "operator_udf": (None, number, word, word),
+            "clocks": (None, ctypes.POINTER(word), ctypes.POINTER(word)),
+        }
+        _declare(lib, "udfprof", functions)
         #: Where the calling thread is: its module's id times 4, plus the stage.
         self.place = lib.udfprof_place
-        self.place.argtypes, self.place.restype = (), word
-        lib.udfprof_clocks.argtypes = (ctypes.POINTER(word), ctypes.POINTER(word))
-        lib.udfprof_clocks.restype = None
 
     def start(self, depth: int, stride: int) -> None:
         """Zero everything and begin to count."""
@@ -317,7 +320,7 @@ class Cells:
     @property
     def parallel(self) -> int:
         """The address of the function that stands in for GOMP_parallel."""
-        return ctypes.cast(self._lib.udfprof_parallel, ctypes.c_void_p).value or 0
+        return address(self._lib, "udfprof_parallel")
 
     def set_gomp_parallel(self, address: int) -> None:
         """Set the function that the stand-in for GOMP_parallel calls."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level: compiled or imported, and checked against torch's schema.
 
-A source in C++ is compiled with ``llvm/operator/udf_operator.h`` against the headers of the
-installed torch, one shared library per source, cached by content. torch's dispatcher calls its
-functions directly. It calls a function in Python through
+Each C++ source is compiled into a shared library with ``llvm/operator/udf_operator.h`` and the
+headers of the installed torch, and cached by content. torch's dispatcher calls the functions in it
+directly. It calls a function in Python through
 :class:`pytest_udftorch.overrides.python_override.PythonOverride`.
 """
 
@@ -45,21 +45,14 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.library.description import UdfLibrary, UdfOperator, described_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
-from pytest_udftorch.native.manifest import native_source
-from pytest_udftorch.native.runtime import load_built
+from pytest_udftorch.native.runtime import load_built, native_file
 from pytest_udftorch.overrides import dispatcher, schemas
 from pytest_udftorch.overrides.dispatcher import Override, Role, Spec
 from pytest_udftorch.overrides.python_override import PythonOverride
 
 _FLAGS: Final = (
-    "--driver-mode=g++",
-    "-std=c++20",
-    *VALUE_FLAGS,
-    "-Wall",
-    "-shared",
-    "-Wl,--no-undefined",
-)
-
+    "--driver-mode=g++", "-std=c++20", *VALUE_FLAGS, "-Wall", "-shared", "-Wl,--no-undefined",
+)  # fmt: skip
 _HEADERS: Final = ("udf_operator.h", "udfprof.h")
 _SOURCES: Final = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc")
 _SHIM: Final = "udf_shim.cpp"
@@ -81,8 +74,8 @@ def operator_udf(
     in-place and the ``out=`` overload. Then ``operator`` is the name without an overload.
 
     Args:
-        operator: its name and overload: ``aten::log.out``.
-        dispatch_keys: the keys of the backends that it is for: ``CPU``, ``CUDA``.
+        operator: name and overload: ``aten::log.out``.
+        dispatch_keys: keys of the backends to override it for: ``CPU``, ``CUDA``.
         dtypes: torch's names; a call with a tensor of another dtype goes to the stock kernel.
 
     Returns:
@@ -105,15 +98,9 @@ def operator_udf(
 
     def make(function: Callable[..., Any]) -> UdfLibrary:
         name = getattr(function, "__name__", "operator_udf")
-        udf = described_operator(
-            UdfOperator(
-                operator,
-                name,
-                dispatch_keys=tuple(dispatch_keys),
-                dtypes=tuple(dtypes),
-                call=function,
-            )
-        )
+        keys = tuple(dispatch_keys)
+        udf = UdfOperator(operator, name, dispatch_keys=keys, dtypes=tuple(dtypes), call=function)
+        udf = described_operator(udf)
         try:
             folder = Path(inspect.getfile(function)).parent
         except TypeError:
@@ -140,26 +127,32 @@ class _Module:
 _modules: dict[tuple[object, ...], _Module] = {}
 
 
-def compile_source(
-    source: Path, functions: Sequence[str], folder: Path, includes: Sequence[Path], level: str
-) -> _Module:
-    """Compile one source against the installed torch, or take it from the cache, and load it.
+def _module(library: UdfLibrary, source: Path, level: str) -> _Module:
+    """Compile a source of a library, or take it from the cache, and load it.
+
+    All functions of the source are compiled, whether a session selects them or not.
 
     Raises:
         SourceCompileError: it does not compile; the message is the compiler's.
         SignatureError: a function is not in it.
         CompilerNotFoundError, CompilerTooOldError, CacheError: as from ``build_library``.
     """
-    names = tuple(dict.fromkeys(functions))
+    udfs = (udf for those in library.operators.values() for udf in those)
+    functions = tuple(dict.fromkeys(udf.function for udf in udfs if udf.source == source))
     compiler = find_compiler()
-    files = _sources([source.parent, folder, *includes])
+    files = _sources([source.parent, library.folder, *library.include_dirs])
     state = (
-        source, names, level, cache_folder(), compiler,
+        source, functions, level, cache_folder(), compiler,
         *((f, (s := f.stat()).st_mtime_ns, s.st_size, s.st_ino) for f in files),
     )  # fmt: skip
     with turn():
         if state not in _modules:
-            _modules[state] = _compile(source, names, folder, includes, level, compiler, files)
+            made = compile_job(_job(library, source, functions, level, compiler, files))
+            lib = load_built(made.path)
+            lib.udfoperator_make.restype = ctypes.c_void_p
+            lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
+            dispatcher.mode_setters.append(lib.udfoperator_mode)
+            _modules[state] = _Module(made.build_id, lib, functions)
         return _modules[state]
 
 
@@ -172,53 +165,42 @@ def _sources(folders: Sequence[Path]) -> list[Path]:
     return sorted(found)
 
 
-def _compile(
+def _job(
+    library: UdfLibrary,
     source: Path,
-    functions: tuple[str, ...],
-    folder: Path,
-    includes: Sequence[Path],
+    functions: Sequence[str],
     level: str,
     compiler: Compiler,
     files: Sequence[Path],
-) -> _Module:
+) -> Job:
     import torch
 
-    headers = [native_source(name) for name in _HEADERS]
+    headers = [native_file(name) for name in _HEADERS]
     entries = ", ".join(f"udf::detail::entry<{f}>()" for f in functions)
     shim = f'#include "udf_operator.h"\n#include "{source.name}"\nUDF_OPERATORS({entries})\n'
     flags = (*_FLAGS, *CPU_LEVELS[level][0])
     torch_has, libraries = torch_flags()
-    folders = (source.parent, folder, *includes, headers[0].parent)
+    folders = (source.parent, library.folder, *library.include_dirs, headers[0].parent)
     arguments = (
         *flags, *(f"-I{d}" for d in folders), *torch_has, _SHIM, "-o", "operator.so", *libraries,
     )  # fmt: skip
-    job = Job(
+    return Job(
         kind="operator-",
         compiler=compiler,
         stages=((Step(compiler.path, arguments, source),),),
         output="operator.so",
         failed=functools.partial(_failed, functions),
         texts={_SHIM: shim},
-        root=folder,
+        root=library.folder,
         inputs=[*headers, *files],
         covers=[torch.__version__, torch.version.git_version],
         facts={"torch": torch.__version__, "compiler": compiler.version, "flags": flags},
     )
-    made = compile_job(job)
-    lib = load_built(made.path)
-    lib.udfoperator_make.restype = ctypes.c_void_p
-    lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
-    dispatcher.mode_setters.append(lib.udfoperator_mode)
-    return _Module(made.build_id, lib, functions)
 
 
 def _failed(functions: Sequence[str], step: Step, said: str) -> UdfError:
-    missing = [
-        f
-        for f in functions
-        if re.search(rf"{re.escape(_SHIM)}:3:.*(undeclared identifier|no member named)", said)
-        and f"'{f.split('::')[-1]}'" in said
-    ]
+    unknown = re.search(rf"{re.escape(_SHIM)}:3:.*(undeclared identifier|no member named)", said)
+    missing = [f for f in functions if unknown and f"'{f.split('::')[-1]}'" in said]
     if missing:
         return SignatureError(
             f"{step.source} does not define {', '.join(missing)}, which udf.toml names. The "
@@ -237,10 +219,10 @@ def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
 class CppOverride:
     """An override by a compiled function."""
 
-    def __init__(self, spec: Spec, module: _Module, made: int) -> None:
+    def __init__(self, spec: Spec, lib: ctypes.CDLL, made: int) -> None:
         self.spec = spec
         self.counter = -1
-        self._lib = module.lib
+        self._lib = lib
         self._made = ctypes.c_void_p(made)
 
     def register(self) -> None:
@@ -278,20 +260,19 @@ class _Cpp:
         self._index = module.functions.index(udf.function)
 
     def misfit(self, role: Role, operator: str) -> str:
-        """Say why the function, in a role, does not fit an overload; or nothing."""
+        """Return why the function does not fit an overload in a role, or ""."""
         _, message = _message(
             self.module.lib.udfoperator_fits, self._index, int(role), operator.encode()
         )
         return message
 
     def override(self, spec: Spec) -> Override:
-        made = _made(self.module.lib, self._index, spec)
-        return CppOverride(spec, self.module, made)
+        return CppOverride(spec, self.module.lib, _made(self.module.lib, self._index, spec))
 
 
 @functools.cache
 def _made(lib: ctypes.CDLL, index: int, spec: Spec) -> int:
-    # An override lives as long as the process, so each is made once.
+    # An override lives as long as the process, so it is made only once.
     texts = (spec.operator, spec.key, spec.author, spec.meta, " ".join(spec.dtypes))
     made, message = _message(
         lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts)
@@ -313,9 +294,9 @@ class _Python:
         self.build_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     def misfit(self, role: Role, operator: str) -> str:
-        """Say why the function, in a role, does not fit an overload; or nothing."""
+        """Return why the function does not fit an overload in a role, or ""."""
         if role in (Role.FUNCTIONAL, Role.IN_PLACE):
-            return ""  # made from the out= overload, which is checked too
+            return ""  # these are made from the out= overload, which is checked too
         arguments = schemas.schema(operator).arguments
         try:
             inspect.signature(self.function).bind(
@@ -324,8 +305,8 @@ class _Python:
             )
         except TypeError as error:
             return str(error)
-        except ValueError:  # a builtin: only a call tells
-            return ""
+        except ValueError:  # a builtin, whose parameters only a call tells
+            pass
         return ""
 
     def override(self, spec: Spec) -> Override:
@@ -340,7 +321,7 @@ def _imported(path: Path, state: tuple[int, ...]) -> Any:
     if spec is None or spec.loader is None:
         raise PythonUdfError(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and Triton look for it there
+    sys.modules[name] = module  # where dataclasses and Triton look for it
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -357,7 +338,7 @@ def _python(udf: UdfOperator) -> _Python:
         try:
             text = inspect.getsource(udf.call)
         except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-            # No file, or one that has changed since it was read.
+            # There is no file, or it has changed since Python read it.
             text = repr(udf.call)
         return _Python(udf.call, f"the function {udf.function!r}", text)
     path = udf.python
@@ -410,7 +391,7 @@ def prepare(
         DispatchKeyError: there is no such dispatch key, or this machine has no device of it.
         CompositeOperatorError: torch computes the operator by calling others.
         SignatureError: a function is missing, or its type does not fit torch's schema.
-        SourceCompileError, CompilerNotFoundError, CompilerTooOldError: it cannot be compiled.
+        SourceCompileError, CompilerNotFoundError, CompilerTooOldError: a source cannot be compiled.
         PythonUdfError: a Python file cannot be imported.
         CacheError: the cache folder cannot be written.
         ProfileDepthError: a profile has no room for so many overloads.
@@ -418,26 +399,15 @@ def prepare(
     if not names:
         return Prepared()
     udfs = [udf for name in names for udf in library.operators[name]]
-    for udf in udfs:  # before minutes of compiling
+    for udf in udfs:  # before compiling, which can take minutes
         _check_name(udf.name)
         for key in udf.dispatch_keys:
             schemas.check_key(udf.name, key)
     level = resolve_cpu_level(cpu_level)
-    by_source: dict[Path, list[str]] = {}
-    for udf in (u for us in library.operators.values() for u in us):
-        if udf.source is not None:  # all functions of a source, selected or not: one build
-            by_source.setdefault(udf.source, []).append(udf.function)
     found: list[Override] = []
     parts: list[str] = []
     for udf in udfs:
-        function: _Cpp | _Python
-        if udf.source is None:
-            function = _python(udf)
-        else:
-            module = compile_source(
-                udf.source, by_source[udf.source], library.folder, library.include_dirs, level
-            )
-            function = _Cpp(udf, module)
+        function = _Cpp(udf, _module(library, udf.source, level)) if udf.source else _python(udf)
         these = _overrides(udf, function)
         if not these:
             raise DispatchKeyError(
@@ -469,11 +439,8 @@ def prepare(
 
 
 def _check_name(name: str) -> None:
-    if "." in name or schemas.has_overload(name):
-        schemas.schema(name)
-        return
     known = schemas.overloads(name)
-    if known:
+    if known and name not in known:  # a name without an overload
         raise UnknownOperatorError(
             f"The operator {name} has several overloads and none without a name. Name one: "
             f"{', '.join(known)}."
@@ -526,7 +493,7 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
 def _out_overloads(name: str) -> list[str]:
     """Return the ``out=`` overload of a functional one, if there is exactly one."""
     first = [str(a.type) for a in schemas.schema(name).arguments][:1]
-    if first != ["Tensor"]:  # nothing would tell the device
+    if first != ["Tensor"]:  # then nothing tells the device
         return []
     found = [
         o
@@ -537,7 +504,7 @@ def _out_overloads(name: str) -> list[str]:
 
 
 def _same(one: str, other: str, without: str = "") -> bool:
-    """Tell whether two overloads have the same arguments, but for what they write to."""
+    """Tell whether two overloads have the same arguments, except the one to write to."""
 
     def arguments(name: str, leave: str) -> list[tuple[str, str]]:
         return [(a.name, str(a.type)) for a in schemas.schema(name).arguments if a.name != leave]

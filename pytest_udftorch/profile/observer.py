@@ -23,8 +23,8 @@ from pytest_udftorch.build.job import Job, Step, compile_job
 from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler, torch_flags
 from pytest_udftorch.errors import ObserverBuildError
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
-from pytest_udftorch.native.manifest import entry, link_inputs, native_source, observe_source
-from pytest_udftorch.native.runtime import load_built
+from pytest_udftorch.native.manifest import entry, link_inputs, observe_source
+from pytest_udftorch.native.runtime import load_built, native_file
 
 _OBSERVER_FLAGS: Final = (
     "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
@@ -114,7 +114,7 @@ def load_observer() -> Observer:
 def _build_observer(compiler: Compiler) -> Path:
     import torch
 
-    source, header = native_source("observer.cpp"), native_source("udfprof.h")
+    source, header = native_file("observer.cpp"), native_file("udfprof.h")
     flags, libraries = torch_flags()
     arguments = (*_OBSERVER_FLAGS, *flags, str(source), "-o", "observer.so", *libraries)
     job = Job(
