@@ -60,7 +60,7 @@ def asked_form(form: str | None) -> str:
         source = f"cuda_form={asked!r}" if form else f"{VARIABLE}={asked!r}"
         raise CudaFormError(
             f"{source} is not a form of functions on a GPU. {nearest(str(asked), CUDA_FORMS)} Both "
-            "forms give the same bits; auto takes the faster one on the GPUs of this machine."
+            "forms give the same bits; auto chooses the faster one on the GPUs of this machine."
         )
     return asked
 
@@ -79,19 +79,15 @@ def choose(found: tuple[Gpu, ...], measured: Mapping[str, Mapping[str, float]]) 
     """Return the form for some GPUs: float-float if it is the faster one on each of them.
 
     Args:
-        found: the GPUs; without any the form is ``double``.
+        found: the GPUs; if there are none, the form is ``double``.
         measured: name of a GPU -> form -> time of an element in ns; overrides the capability.
     """
-    if not found:
-        return DOUBLE
-    for gpu in found:
+
+    def faster(gpu: Gpu) -> bool:
         times = measured.get(gpu.name)
-        weak = gpu.capability not in STRONG
-        if times is not None:
-            weak = times[FLOAT_FLOAT] < times[DOUBLE]
-        if not weak:
-            return DOUBLE
-    return FLOAT_FLOAT
+        return times[FLOAT_FLOAT] < times[DOUBLE] if times else gpu.capability not in STRONG
+
+    return FLOAT_FLOAT if found and all(map(faster, found)) else DOUBLE
 
 
 def gpus() -> tuple[Gpu, ...]:
@@ -137,7 +133,7 @@ def measurements() -> dict[str, dict[str, float]]:
         data = json.loads(measurement_file().read_text(encoding="utf-8"))
         return {str(n): {form: float(t[form]) for form in CUDA_FORMS[:2]} for n, t in data.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Missing, or of another version: the compute capability decides.
+        # If the file is missing or of another version, the compute capability decides.
         return {}
 
 

@@ -14,7 +14,7 @@ from pytest_udftorch.errors import (
     nearest,
 )
 
-#: Dispatch keys of backends whose tensors can be made here -> torch's name of the device.
+#: Dispatch key of a backend whose tensors a canary can make -> torch's name of the device.
 BACKENDS: Final = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps"}
 
 
@@ -26,7 +26,7 @@ def _operator_names() -> frozenset[str]:
 def has_overload(name: str) -> bool:
     """Tell whether the dispatcher has an overload (``aten::log.out``)."""
     if name not in _operator_names():
-        _operator_names.cache_clear()  # a library may have been loaded since
+        _operator_names.cache_clear()  # someone may have loaded a library since
     return name in _operator_names()
 
 
@@ -61,8 +61,8 @@ def schema(name: str) -> Any:
 
 def _near(name: str, known: set[str]) -> str:
     sentence = nearest(name, known)
-    if sentence.startswith("Known"):  # thousands
-        return "torch.ops.aten lists ATen's; the library of another's must be imported before."
+    if sentence.startswith("Known"):  # there are thousands
+        return "torch.ops.aten lists ATen's. Import the library of any other operator first."
     return sentence
 
 
@@ -76,7 +76,7 @@ def overload(name: str) -> Any:
 
 
 def check_key(name: str, key: str) -> bool:
-    """Check an operator's dispatch key; tell whether a device of it is here.
+    """Check an operator's dispatch key; tell whether this machine has a device of it.
 
     Raises:
         DispatchKeyError: torch has no such key, or it does not belong to a backend.
@@ -96,9 +96,9 @@ def check_key(name: str, key: str) -> bool:
         )
     if compat.has_kernel(name, "CompositeImplicitAutograd") and not compat.has_kernel(name, key):
         raise CompositeOperatorError(
-            f"torch computes {name} by other operators, which also give its gradient; a kernel "
-            "of its own would have none. Override the operators that it calls: torch.profiler "
-            "shows them."
+            f"torch computes {name} by other operators, which also give its gradient. A kernel of "
+            "its own would have none. Override the operators that it calls; torch.profiler shows "
+            "them."
         )
     if key == "CPU":
         return True
@@ -108,9 +108,6 @@ def check_key(name: str, key: str) -> bool:
 
 def written_keyword(name: str) -> str:
     """Return the name of the one keyword that an overload writes to (``out``), or ""."""
-    found = [
-        a.name
-        for a in schema(name).arguments
-        if a.kwarg_only and a.alias_info and a.alias_info.is_write
-    ]
+    keywords = [a for a in schema(name).arguments if a.kwarg_only]
+    found = [a.name for a in keywords if a.alias_info and a.alias_info.is_write]
     return str(found[0]) if len(found) == 1 else ""

@@ -2,12 +2,12 @@
 """Sessions: bind a UDF library into the loaded libtorch, prove that torch calls it, restore.
 
 ``libtorch_cpu.so`` calls its math functions through relocation slots. A session stores the
-addresses of a library's forms in those slots, runs real torch operators through counting
-trampolines to see that the functions are reached and give the UDF's own bits, and puts the
-slots back on exit. The swap is process-wide: every thread that calls into libtorch sees it.
+addresses of a library's forms in those slots. It runs real torch operators through counting
+trampolines to see that the functions are reached and give the UDF's own bits. On exit it restores
+the slots. The swap is process-wide: every thread that calls into libtorch sees it.
 
-Sessions form layers. The latest session that names a function decides it. Sessions may close
-in any order; the slots are then set to what the remaining sessions ask for.
+Sessions form layers. The latest session that names a function decides it. Sessions may close in any
+order; then the slots get what the remaining sessions ask for.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.C
 class Session:
     """One UDF library bound into libtorch, from ``__enter__`` to ``__exit__``.
 
-    :func:`patched` makes one. While it is open, ``reached`` says how the canary operators
-    reached the library.
+    :func:`patched` makes one.
 
     Attributes:
         library: the UDF library.
@@ -79,11 +78,11 @@ class Session:
         chosen = library.select(names)
         self.functions = tuple(n for n in chosen if not is_operator(n))
         self.operators = tuple(n for n in chosen if is_operator(n))
-        self._every_operator = names is None
-        self._prepared = operator_udfs.Prepared()
         self.build: Build | None = None
         self.reached: dict[str, dict[str, int]] = {}
         self.cuda_form = cuda_form
+        self._every_operator = names is None
+        self._prepared = operator_udfs.Prepared()
         self._cpu_level = cpu_level
         self._state: Literal["new", "open", "closed"] = "new"
         self._profiling = profiling
@@ -150,7 +149,7 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Restore the slots. Does nothing if the session is not open."""
+        """Restore the slots, if the session is open."""
         if self._state == "open":
             try:
                 insist(self._restore)
@@ -170,7 +169,7 @@ class Session:
 
     @property
     def profile(self) -> Profile:
-        """What was counted since entry: a snapshot while the session is open, all of it after exit.
+        """What was counted since entry, up to now or to the exit.
 
         Raises:
             SessionStateError: the session was opened without ``profile=``, or is not open yet.
@@ -211,8 +210,8 @@ class Session:
     def cuda_forms(self) -> dict[str, str]:
         """Return float32 function -> ``double`` or ``float-float``, as compiled for a GPU.
 
-        The result is empty for the stock library. ``auto`` is resolved here unless it already
-        was; that may ask the driver which GPUs there are.
+        The stock library has no such forms. To resolve ``auto``, this may ask the driver which
+        GPUs there are.
 
         Raises:
             SessionStateError: the session was not entered.
@@ -254,8 +253,8 @@ class Session:
                     )
                 addresses = {} if self.build is None else self.build.forms(function, dtype)
                 for form, names in FUNCTIONS[function].symbols(dtype).items():
-                    # torch does not call the forms that the build lacks on this
-                    # machine (see _check_width), so they stay stock.
+                    # Forms that the build lacks stay stock: torch does not call them on this
+                    # machine (see _check_width).
                     layer.update(dict.fromkeys(names, addresses.get(form, 0)))
         if {"sin", "cos"} <= set(self.functions):
             for dtype, name in SINCOS.items():
@@ -272,11 +271,9 @@ class Session:
             for name in self.operators:
                 schemas.schema(name)
             return dispatcher.StockOperators(names)
+        profiled = self._profiling is not None
         self._prepared = operator_udfs.prepare(
-            self.library,
-            self.operators,
-            self._cpu_level,
-            profiled=self._profiling is not None,
+            self.library, self.operators, self._cpu_level, profiled=profiled
         )
         return self._prepared.overrides
 
@@ -289,9 +286,8 @@ class Session:
             chosen.add("sincos")
         stock: dict[str, Stock] = {}
         for slot in bound.slots:
-            symbol = bound.symbols[slot.symbol]
+            symbol, name = bound.symbols[slot.symbol], slot_name(slot)
             if symbol.function in chosen:
-                name = slot_name(slot)
                 address = bound.stock_address(slot)
                 stock[name] = Stock(name, symbol.function, symbol.dtype, symbol.form, address)
         made = watch(list(stock.values()), resolve_cpu_level(self._cpu_level))
@@ -314,21 +310,14 @@ class Session:
         """Run the canary operators with the session's symbols behind counting trampolines."""
         if self.build is None:
             return
-        symbols = {
-            (function, dtype): bound.symbols_of(function, dtype)
-            for function in self.functions
-            for dtype in self.dtypes(function)
-        }
+        symbols = {key: bound.symbols_of(*key) for key in self._keys()}
         names = [s.name for group in symbols.values() for s in group]
         with bound.counting(names), dispatcher.bypass(), canary.plain_torch() as torch:
             for (function, dtype), group in symbols.items():
-                before = [bound.hits(s) for s in group]
+                before = {s: bound.hits(s) for s in group}
                 mismatch = canary.mismatch(torch, self.build, function, dtype)
-                calls = {
-                    s.name: bound.hits(s) - count
-                    for s, count in zip(group, before, strict=True)
-                    if bound.hits(s) != count
-                }
+                after = {s.name: bound.hits(s) - before[s] for s in group}
+                calls = {name: count for name, count in after.items() if count}
                 self._judge(function, dtype, group, calls, mismatch)
 
     def _judge(
@@ -338,7 +327,7 @@ class Session:
             raise SwapReachedNothingError(
                 f"torch.{function} on {dtype} did not call any rebound symbol "
                 f"({', '.join(s.name for s in group)}), so {self.library.name!r} would not be "
-                "used. Everything was restored. This torch reaches the function by another way: "
+                "used. Everything was restored. This torch reaches the function in another way: "
                 "leave the function out, and report torch's version."
             )
         if mismatch:
@@ -347,11 +336,11 @@ class Session:
                 f"Everything was restored. The forms of {self.library.name!r} disagree with "
                 "each other, or torch adds a step of its own."
             )
-        self.reached.setdefault(function, {}).update(calls)
+        self.reached[function] = self.reached.get(function, {}) | calls
 
 
 def _compilers_follow(bound: Binder, *, wait: bool) -> None:
-    """Let TorchInductor compile with the functions that the open sessions ask for."""
+    """Let compilers use the functions that the open sessions ask for."""
     chosen: dict[tuple[str, str], Session] = {}
     for owner in bound.owners():
         if isinstance(owner, Session) and owner.is_open:
@@ -394,25 +383,24 @@ def patched(
 
     Args:
         library: name (``corem``), path of a folder with ``udf.toml``, or a ``UdfLibrary``.
-        functions: torch's names of the functions to swap, and names of the operators to
-            override as the library gives them (``aten::log.out``); by default all
-            that the library has.
+        functions: torch's names of the functions to swap, and names of the operators to override
+            as the library gives them (``aten::log.out``); by default all that the library has.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
-        profile: count what the functions do: True or ``"counters"`` only counts, ``"timed"``
+        profile: record what the functions do: True or ``"counters"`` only counts, ``"timed"``
             adds times, ``"events"`` adds a record of each operator call. See ``Session.profile``.
-            A process can have one profiled session open at a time. Sessions without a
-            profile may be opened within it; what their functions do is not counted.
-        profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
-            each forked child; by default nothing is written.
+            Only one profiled session can be open in a process. Sessions without a profile may be
+            opened within it; what their functions do is not counted.
+        profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of each
+            forked child; by default nothing is written.
         profile_stride: the histograms sample one block in this many, a power of two; 512 by
             default, 1 for every block.
-        cuda_form: how GPUs compute the functions: ``"double"``; ``"float-float"``, faster
-            where double precision is weak and with the same bits, for the functions that the
-            library has in that form; or ``"auto"``, which decides by the GPUs of the machine
-            (``cuda_form.choose``). By default what ``UDFTORCH_CUDA_FORM`` says, or ``"auto"``.
+        cuda_form: how GPUs compute the functions: ``"double"``; ``"float-float"``, which gives the
+            same bits faster where double precision is weak, for the functions that the library
+            has in that form; or ``"auto"``, which decides by the GPUs of the machine
+            (``cuda_form.choose``). By default ``UDFTORCH_CUDA_FORM``, or else ``"auto"``.
 
     Returns:
-        A :class:`Session`, to be entered once. The library is compiled on entry unless a
+        A :class:`Session`, which can be entered once. On entry the library is compiled, unless a
         build of the same content is in the cache.
 
     Raises:
@@ -433,16 +421,15 @@ def patched(
 
 
 def _check_float_float(library: UdfLibrary, functions: Sequence[str], *, named: bool) -> None:
-    have: Sequence[str] = ()
-    if library.float_float is not None:
-        have = find_library(library.float_float).function_names
+    pairs = library.float_float
+    have = find_library(pairs).function_names if pairs is not None else ()
     if not set(have).intersection(functions):
         what = f" of {', '.join(functions)}" if named and have else ""
         known = f"; it has one of {', '.join(have)}" if have else ""
         raise CudaFormError(
             f"UDF library {library.name!r} has no float-float form{what}{known}. Leave out "
-            "cuda_form='float-float', or name in its udf.toml, [library] float_float, a folder "
-            "with a library that computes the same in pairs of floats."
+            "cuda_form='float-float', or let float_float in [library] of its udf.toml name the "
+            "folder of a library that computes the same in pairs of floats."
         )
 
 
@@ -452,9 +439,7 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
             return None
         from pytest_udftorch.errors import ProfileDepthError
 
-        raise ProfileDepthError(
-            "profile_out and profile_stride are of no use without a profile. Add profile=True."
-        )
+        raise ProfileDepthError("profile_out and profile_stride need a profile. Add profile=True.")
     from pytest_udftorch.profile.collect import STRIDE, check_stride, depth_of
 
     stride = STRIDE if stride is None else check_stride(stride)
@@ -465,8 +450,8 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
 def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
     """Count the calls that libtorch makes to each math symbol, whatever is bound.
 
-    Works inside and outside sessions, and counts stock functions as well as UDFs. Counting
-    costs one atomic addition per call.
+    This works inside and outside sessions, for stock functions and UDFs. Counting costs one
+    atomic addition per call.
 
     Args:
         functions: torch's names; by default every function of ``symbols.FUNCTIONS``.
@@ -477,10 +462,9 @@ def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
     Raises:
         UnknownFunctionError: ``functions`` is empty, or names one that libtorch does not call.
     """
-    chosen = set(FUNCTIONS)
     if functions is not None:
         check_names(functions)
-        chosen = set(functions)
+    chosen = set(FUNCTIONS if functions is None else functions)
     if unknown := sorted(chosen - set(FUNCTIONS)):
         raise UnknownFunctionError(
             f"PyTorch has no function {unknown[0]!r} to trace. {nearest(unknown[0], FUNCTIONS)}"
