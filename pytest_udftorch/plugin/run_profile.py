@@ -22,7 +22,7 @@ from pytest_udftorch.errors import NoProfileError, UdfError
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
-from pytest_udftorch.profile.export import write_file
+from pytest_udftorch.profile.export import write_text
 from pytest_udftorch.records import file as record
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class RunProfile:
             if self._out is not None and self._shown:
                 page = report.html(self._shown, title=f"Math functions in {self._name}")
                 path = self._out / "report.html"
-                write_file(path, lambda p: p.write_text(page, encoding="utf-8"))
+                write_text(path, page)
                 self._remarks.append(f"report: {path}")
         except (UdfError, OSError) as error:
             self._remarks.append(f"The profile cannot be shown in full: {error}")
