@@ -48,8 +48,7 @@ class RunProfile:
         self._shown: list[Profile] = []
         self._remarks: list[str] = []
 
-    # ---------------------------------------------------------------------------------
-    # The fixture
+    # The fixture ---------------------------------------------------------------------
 
     @property
     def test(self) -> Profile:
@@ -58,13 +57,7 @@ class RunProfile:
         Raises:
             SessionStateError: the test runs under no library.
         """
-        collector = self._open_collector()
-        return Profile.from_arrays(
-            collector.strings,
-            collector.meta,
-            cells=collector.cells(),
-            operators=collector.operators(),
-        )
+        return self._open_collector().part()
 
     @property
     def run(self) -> Profile:
@@ -91,8 +84,7 @@ class RunProfile:
     def _own_profiles(self) -> list[Profile]:
         return by_library(s.profile for s in self._switcher.profiled)
 
-    # ---------------------------------------------------------------------------------
-    # Start and end of the run
+    # Start and end of the run --------------------------------------------------------
 
     # Before the switcher opens its session.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -169,8 +161,7 @@ class RunProfile:
         for remark in (*self._switcher.notes, *self._remarks):
             terminalreporter.write_line(remark)
 
-    # ---------------------------------------------------------------------------------
-    # Tests
+    # Tests ---------------------------------------------------------------------------
 
     # Before the test's fixtures.
     @pytest.hookimpl(wrapper=True, trylast=True)

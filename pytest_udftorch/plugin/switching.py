@@ -66,8 +66,7 @@ class Switcher:
         """The open session of the running test, or None."""
         return self._base if self._active is None else self._active[1]
 
-    # ---------------------------------------------------------------------------------
-    # Start and end of the run
+    # Start and end of the run --------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionstart(self) -> Generator[None]:
@@ -170,8 +169,7 @@ class Switcher:
             lines.append("udftorch: torch {}, CPU capability {}".format(*self._torch))
         return lines
 
-    # ---------------------------------------------------------------------------------
-    # Switching
+    # Switching -----------------------------------------------------------------------
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Open the session of a test, after pytest has looked for marks that skip it."""
