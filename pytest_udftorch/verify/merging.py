@@ -125,7 +125,10 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
         "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
     )  # fmt: skip
     # The cells hold finished text: tabulate neither reads numbers out of it nor pads it.
-    return tabulate(sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None)
+    table: str = tabulate(
+        sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None
+    )
+    return table
 
 
 def _error_cell(tally: Tally, largest: Mapping[str, Any] | None) -> str:
