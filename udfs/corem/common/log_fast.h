@@ -30,9 +30,7 @@
 
 // The encoding u of the argument, counted from that of sqrt(1/2): k is in the
 // upper 9 bits.
-UDF_INLINE uint32_t udf_log_offset(uint32_t u) {
-  return u - UDF_LOG_SQRT_HALF;
-}
+UDF_INLINE uint32_t udf_log_offset(uint32_t u) { return u - UDF_LOG_SQRT_HALF; }
 
 UDF_INLINE double udf_log_k(uint32_t offset) {
   return (double)((int32_t)offset >> 23);

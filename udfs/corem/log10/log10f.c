@@ -30,8 +30,8 @@ UDF_INLINE float udf_log10f_fast(float x, int *hard) {
   uint32_t u = udf_f32_bits(x);
   uint32_t t = udf_log_offset(u);
   double k = udf_log_k_by_sum(t);
-  double y = udf_log_series(udf_log_r(u, t), udf_log10_poly, k,
-                            UDF_LOG10_LOG10_2);
+  double y =
+      udf_log_series(udf_log_r(u, t), udf_log10_poly, k, UDF_LOG10_LOG10_2);
   *hard = udf_log_special(u) | udf_near_boundary(y, UDF_LOG_MARGIN);
   return (float)y;
 }
