@@ -98,6 +98,8 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
 
     One line per run; the lines of a function stand together.
     """
+    from tabulate import tabulate
+
     rows = []
     for certificate in certificates:
         subject = certificate.subject
@@ -117,8 +119,11 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
                 )
             )
     header = "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
-    lines = [header, ("---",) * len(header), *sorted(rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    # The cells hold finished text: tabulate neither reads numbers out of it nor pads it.
+    table: str = tabulate(
+        sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None
+    )
+    return table
 
 
 def _error_cell(tally: Tally, largest: Mapping[str, Any] | None) -> str:
