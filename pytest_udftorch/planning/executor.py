@@ -18,17 +18,6 @@ from pytest_udftorch.errors import UdfError
 
 pytree: Any = compat.pytree()
 
-__all__ = [
-    "CapturedShapeError",
-    "Executor",
-    "ExecutorUnavailableError",
-    "LostBranchError",
-    "UnknownExecutorError",
-    "convert",
-    "tensors_in",
-    "to_channels_last",
-]
-
 Run: TypeAlias = Callable[..., Any]
 MakeCallable: TypeAlias = Callable[[nn.Module, tuple[Any, ...]], Run]
 

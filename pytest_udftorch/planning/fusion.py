@@ -28,8 +28,6 @@ from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.cuda_graph import capture
 from pytest_udftorch.timing.timers import cuda_event, untyped
 
-__all__ = ["FusedConv", "UntraceableModelError", "fuse", "on_streams", "trace"]
-
 #: In none of the models measured did more streams than this find a free multiprocessor.
 MAX_STREAMS: Final = 4
 

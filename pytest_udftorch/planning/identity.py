@@ -19,8 +19,6 @@ from pytest_udftorch.planning.segments import Units
 
 pytree: Any = compat.pytree()
 
-__all__ = ["describe_input", "device_name", "fingerprint", "graph_digest", "home"]
-
 
 class _Text(str):
     """A string that is its own repr."""

@@ -27,27 +27,16 @@ from pytest_udftorch.planning.fusion import UntraceableModelError
 from pytest_udftorch.planning.identity import describe_input, device_name, fingerprint, home
 from pytest_udftorch.planning.in_place import SegmentBench, without_gradients
 from pytest_udftorch.planning.pairs import check_inputs, copied, copies
-from pytest_udftorch.planning.plans import PlanMismatchError, StoredPlan
+from pytest_udftorch.planning.plans import StoredPlan
 from pytest_udftorch.planning.search import (
     EXECUTORS,
     Guard,
-    OracleOptionError,
     OracleOptions,
     Search,
 )
-from pytest_udftorch.planning.search_record import JournalError
 from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.layers import positional
 from pytest_udftorch.timing.timers import require_device
-
-__all__ = [
-    "JournalError",
-    "OracleOptionError",
-    "Plan",
-    "PlanInputsError",
-    "PlanMismatchError",
-    "oracle",
-]
 
 
 class PlanInputsError(UdfError):

@@ -38,19 +38,6 @@ from pytest_udftorch.timing.timers import (
 
 pytree: Any = compat.pytree()
 
-__all__ = [
-    "Accuracy",
-    "DisagreementError",
-    "Member",
-    "MemberFailedError",
-    "ModelPair",
-    "NoReferenceError",
-    "PairInputError",
-    "accuracy",
-    "model_pair",
-    "reference",
-]
-
 #: How much farther from the float64 reference than the eager result a member may be. Another
 #: order of summation changes the distance by a factor near 1; 2 leaves room for it.
 TOLERANCE: Final = 2.0

@@ -19,22 +19,6 @@ from typing import Any, Final, TypeAlias
 
 from pytest_udftorch.errors import UdfError
 
-__all__ = [
-    "Choice",
-    "PlanFileError",
-    "PlanMismatchError",
-    "StoredPlan",
-    "best_of_two_runs",
-    "fastest",
-    "greedy",
-    "joined_segments",
-    "layer_bound",
-    "segment_search",
-    "total",
-    "unit_programme",
-    "unit_segments",
-]
-
 #: A unit's or segment's executor: (first unit, one past the last unit, executor).
 Choice: TypeAlias = tuple[int, int, str]
 Costs: TypeAlias = Mapping[str, Sequence[float]]

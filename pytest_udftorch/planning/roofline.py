@@ -29,8 +29,6 @@ from pytest_udftorch.timing.timers import SyncTimer, require_device, untyped
 
 pytree: Any = compat.pytree()
 
-__all__ = ["Ceilings", "Work", "bound_ns", "ceilings", "work"]
-
 _CACHES: Final = Path("/sys/devices/system/cpu")
 
 

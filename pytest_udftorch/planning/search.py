@@ -48,8 +48,6 @@ from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.statistics import FEWEST_RUNS
 from pytest_udftorch.timing.timers import Comparison, SyncTimer, Timing
 
-__all__ = ["EXECUTORS", "OracleOptionError", "OracleOptions", "Search"]
-
 #: Executors of segments and, applied to the whole model, the uniform ones.
 EXECUTORS: Final = {
     "cpu": ("eager", "eager+channels_last", "compile", "compile+channels_last"),

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
 
-__all__ = ["JournalError", "SearchRecord"]
-
 #: What every journal holds.
 _ALWAYS: Final = frozenset({"inputs", "device", "torch", "executors"})
 

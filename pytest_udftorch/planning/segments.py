@@ -21,8 +21,6 @@ from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.fusion import UntraceableModelError, trace
 
-__all__ = ["SegmentError", "Units"]
-
 
 class SegmentError(UdfError):
     """The segment that was asked for does not lie in the model."""

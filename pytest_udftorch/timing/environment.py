@@ -17,8 +17,6 @@ from pytest_udftorch.native.machine import cpu_model
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["caption", "cpu_caption", "describe", "describe_device"]
-
 
 def _machine(**more: object) -> dict[str, Any]:
     """Return the CPU, what torch uses of it, and what the caller adds."""

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-__all__ = ["GpuState", "read_gpu_state", "throttle_reasons"]
-
 #: Bits of the clock event reasons; nvml.h, nvmlClocksEventReasons.
 REASONS: Final = {
     0x001: "idle",

@@ -40,20 +40,6 @@ from pytest_udftorch.timing.timers import (
 
 pytree: Any = compat.pytree()
 
-__all__ = [
-    "INSTRUMENTS",
-    "Layer",
-    "LayerReport",
-    "LayerRow",
-    "NoLayerError",
-    "ProfileRow",
-    "find_layers",
-    "instrument_overhead",
-    "layer_profile",
-    "layer_subtraction",
-    "layer_times",
-]
-
 Instrument: TypeAlias = Literal["pure", "sync", "timed", "timed_sync"]
 Inputs: TypeAlias = Sequence[Any] | torch.Tensor
 INSTRUMENTS: Final[tuple[Instrument, ...]] = ("pure", "sync", "timed", "timed_sync")

@@ -19,18 +19,6 @@ from typing import Final, Literal, TypeAlias
 
 from pytest_udftorch.errors import UdfError
 
-__all__ = [
-    "FEWEST_RUNS",
-    "Interval",
-    "SampleError",
-    "Verdict",
-    "bootstrap",
-    "compare",
-    "median",
-    "ratio",
-    "spread",
-]
-
 Verdict: TypeAlias = Literal["faster", "slower", "within noise", "too few runs"]
 
 #: Of n independent values all lie on one side of the median with probability 2**(1-n): with

@@ -40,19 +40,6 @@ from pytest_udftorch.timing.statistics import (
     spread,
 )
 
-__all__ = [
-    "Comparison",
-    "DeviceMissingError",
-    "NoContenderError",
-    "SyncTimer",
-    "TimerOptionError",
-    "TimerOptions",
-    "Timing",
-    "UnknownDeviceError",
-    "require_device",
-    "sync_timer",
-]
-
 Call = Callable[[], object]
 Progress = Callable[[int, int, str], None]
 
