@@ -30,8 +30,7 @@ from torch import nn
 from pytest_udftorch.planning.executor import Executor, Run
 from pytest_udftorch.planning.executors import (
     aotinductor,
-    eager,
-    fx,
+    interpreted,
     jax,
     lazy,
     thunder,
@@ -44,7 +43,7 @@ from pytest_udftorch.planning.executors.registry import Registry
 REGISTRY: Final = Registry(
     [
         executor
-        for module in (eager, torch_compile, torchscript, fx, aotinductor, lazy, thunder, jax)
+        for module in (interpreted, torch_compile, torchscript, aotinductor, lazy, thunder, jax)
         for executor in module.EXECUTORS
     ]
 )
