@@ -29,7 +29,7 @@ def stock(*args: Any, **kwargs: Any) -> Any:
     """
     if not thread.frames:
         raise OperatorStateError(
-            "pytest_udftorch.stock was called while no UDF at operator level is running on this "
+            "pytest_udftorch.stock was called while no UDF at operator level runs on this "
             "thread. It calls the stock kernel of the operator whose UDF torch is calling; use it "
             "only in a UDF."
         )
