@@ -99,9 +99,13 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         f"exec {shlex.quote(str(compiler.path))} --driver-mode=g++ "
         f'-fpass-plugin={shlex.quote(str(compiler.plugin))} "$@"\n'
     )
+    # Inductor keeps precompiled headers by the compiler's path, and clang rejects one whose headers
+    # have been installed again since.
+    torch = importlib.util.find_spec("torch")
+    installed = [torch.origin, os.stat(torch.origin).st_mtime_ns] if torch and torch.origin else []
     # The script and the description name files outside the cache, which lie elsewhere in another
     # installation.
-    facts = json.dumps([cuda_id(parts), description, text, _torch_installed()])
+    facts = json.dumps([cuda_id(parts), description, text, installed])
     folder = cache_folder() / f"compiler-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
     def make(scratch: Path) -> dict[str, Any]:
@@ -112,18 +116,6 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
 
     fill(folder, make)
     return folder / _SCRIPT
-
-
-def _torch_installed() -> list[str | int]:
-    """Return where torch is installed, and when it was.
-
-    Inductor keeps precompiled headers by the compiler's path, and clang rejects one whose
-    headers have been installed again since.
-    """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return []
-    return [spec.origin, os.stat(spec.origin).st_mtime_ns]
 
 
 def make_bitcode(folder: Path) -> None:

@@ -255,8 +255,7 @@ def _collect(library: Any, modules: list[str], seen: set[int]) -> None:
 
 
 def _older(text: str, compiler: Compiler) -> str:
-    major = re.search(r"version (\d+)\.", compiler.version)
-    if major is not None and int(major.group(1)) < 21:
+    if compiler.major < 21:
         for new, old in _NEWER:
             text = text.replace(new, old)
     return text

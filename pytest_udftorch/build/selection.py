@@ -61,8 +61,8 @@ def cuda_forms(part: Part) -> dict[str, str]:
     forms = {}
     for library, keys in cuda_sources(part):
         form = DOUBLE if library is part.build.library else FLOAT_FLOAT
-        forms.update({name: form for name, _ in keys})
-    return {name: forms[name] for name, dtype in part.functions if dtype == "float32"}
+        forms.update(dict.fromkeys(keys, form))
+    return {key[0]: forms[key] for key in part.functions if key in forms}
 
 
 def cuda_id(parts: Iterable[Part]) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_udftorch import errors
 from pytest_udftorch.build.cache import cache_folder, turn
 from pytest_udftorch.build.job import Job, Step, compile_job, read_report
 from pytest_udftorch.build.toolchain import (
@@ -26,14 +27,6 @@ from pytest_udftorch.build.toolchain import (
     Compiler,
     find_compiler,
     resolve_cpu_level,
-)
-from pytest_udftorch.errors import (
-    CompilerNotFoundError,
-    SignatureError,
-    SourceCompileError,
-    UdfError,
-    UnknownFunctionError,
-    nearest,
 )
 from pytest_udftorch.library.description import (
     DESCRIPTION_FILE,
@@ -81,9 +74,9 @@ class Build:
             UnknownFunctionError: the library does not have it.
         """
         if (function, dtype) not in self.library.functions:
-            raise UnknownFunctionError(
+            raise errors.UnknownFunctionError(
                 f"UDF library {self.library.name!r} has no {dtype} {function!r}. "
-                f"{nearest(function, self.library.function_names)}"
+                f"{errors.nearest(function, self.library.function_names)}"
             )
         lib, known = self.load(), FUNCTIONS[function]
         return {
@@ -140,7 +133,7 @@ def build_library(
     """
     library = find_library(which)
     if library.stock:
-        raise UnknownFunctionError(
+        raise errors.UnknownFunctionError(
             f"UDF library {library.name!r} stands for the stock functions: there is nothing to "
             "build. Choose another library."
         )
@@ -281,7 +274,7 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
         for form in forms(dtype, level):
             symbol = FUNCTIONS[name].export(dtype, form)
             if not hasattr(lib, symbol):
-                raise SignatureError(
+                raise errors.SignatureError(
                     f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
                     "run. Reinstall pytest_udftorch, whose plugin is incomplete."
                 )
@@ -291,7 +284,7 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
     manifest = instrument_manifest(library.functions.values(), level)
     missing = sorted({e["symbol"] for e in manifest["watch"]} - done)
     if missing:
-        raise SignatureError(
+        raise errors.SignatureError(
             f"The build of {library.name!r} does not count the calls of {', '.join(missing)}: the "
             "pass udf-instrument did not run. Reinstall pytest_udftorch, whose plugin is "
             "incomplete."
@@ -313,27 +306,27 @@ def _sincos_source(dtype: str) -> str:
     )
 
 
-def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -> UdfError:
+def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -> errors.UdfError:
     if step.source is None:
-        return SourceCompileError(
+        return errors.SourceCompileError(
             f"UDF library {library.name!r} does not link:\n{message}\n"
             "A UDF may call its own sources and libm, nothing else."
         )
     if "unable to load plugin" in message:
         _, major = pass_plugin()
-        return CompilerNotFoundError(
+        return errors.CompilerNotFoundError(
             f"{compiler.path} ({compiler.version}) cannot load the pass plugin {compiler.plugin}, "
             f"which is built for LLVM {major}:\n{message}\nUse a clang whose LLVM is a shared "
             f"library, such as that of the package clang-{major}, or reinstall pytest_udftorch "
             "with the development files of this clang's LLVM."
         )
     if "udf-widen" in message:
-        return SignatureError(
+        return errors.SignatureError(
             f"{step.source} does not define what {library.folder / DESCRIPTION_FILE} names:\n"
             f"{message}\nA UDF is 'float f(float)', and a fast path 'float f(float, int *hard)'. "
             "Write double for float64, and one more argument for functions of two."
         )
-    return SourceCompileError(
+    return errors.SourceCompileError(
         f"{step.source} of UDF library {library.name!r} does not compile. The compiler says:\n"
         f"{message}"
     )

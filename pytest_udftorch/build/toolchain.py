@@ -57,6 +57,12 @@ class Compiler:
     plugin: Path | None = None
 
     @property
+    def major(self) -> int:
+        """The first number of the version, 0 if it is unknown."""
+        match = re.search(r"version (\d+)\.", self.version)
+        return int(match.group(1)) if match else 0
+
+    @property
     def plugin_flags(self) -> tuple[str, ...]:
         """Return the flags that load the pass plugin and its options."""
         plugin = str(self.plugin)
@@ -81,18 +87,18 @@ def find_compiler() -> Compiler:
         CompilerTooOldError: its LLVM is older than the passes support, or not the plugin's.
     """
     plugin, major = pass_plugin()
-    if named := os.environ.get("UDFTORCH_CLANG"):
-        found = shutil.which(named)
-        if found is None:
-            raise CompilerNotFoundError(
-                f"UDFTORCH_CLANG={named!r} is not an executable. Point it to clang-{major}, or "
-                "unset it to search the usual places."
-            )
-        return _checked(Path(found), plugin, major)
-    for candidate in (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang"):
-        found = shutil.which(candidate)
-        if found is not None and (candidate != "clang" or _major(Path(found)) == major):
-            return _checked(Path(found), plugin, major)
+    named = os.environ.get("UDFTORCH_CLANG")
+    usual = (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang")
+    for candidate in (named,) if named else usual:
+        if found := shutil.which(candidate):
+            compiler = _compiler(found, plugin)
+            if named or candidate != "clang" or compiler.major == major:
+                return _check(compiler, major)
+    if named:
+        raise CompilerNotFoundError(
+            f"UDFTORCH_CLANG={named!r} is not an executable. Point it to clang-{major}, or "
+            "unset it to search the usual places."
+        )
     raise CompilerNotFoundError(
         f"No clang {major} was found. The pass plugin, which UDF sources are compiled with, was "
         f"built for its LLVM. Install the packages clang-{major} and lld-{major}, or set "
@@ -103,32 +109,30 @@ def find_compiler() -> Compiler:
 @functools.cache
 def _version(path: Path, mtime_ns: int) -> str:
     try:
-        run = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
+        said = subprocess.check_output(
+            [path, "--version"], stderr=subprocess.PIPE, text=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise CompilerNotFoundError(
             f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
             "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
         ) from error
-    return run.stdout.splitlines()[0] if run.stdout else ""
+    return said.partition("\n")[0]
 
 
-def _major(path: Path) -> int:
-    match = re.search(r"version (\d+)\.", _version(path, path.stat().st_mtime_ns))
-    return int(match.group(1)) if match else 0
+def _compiler(path: str, plugin: Path | None = None) -> Compiler:
+    return Compiler(Path(path), _version(Path(path), os.stat(path).st_mtime_ns), plugin)
 
 
-def _checked(path: Path, plugin: Path, wanted: int) -> Compiler:
-    version = _version(path, path.stat().st_mtime_ns)
-    if "clang" not in version:
+def _check(compiler: Compiler, wanted: int) -> Compiler:
+    path, major = compiler.path, compiler.major
+    if "clang" not in compiler.version:
         raise CompilerNotFoundError(
-            f"{path} is not clang: it calls itself {version!r}. Use clang-{wanted}."
+            f"{path} is not clang: it calls itself {compiler.version!r}. Use clang-{wanted}."
         )
-    major = _major(path)
     if major < OLDEST_LLVM:
         raise CompilerTooOldError(
-            f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
+            f"{path} is clang {major}, but the passes need LLVM {OLDEST_LLVM} or newer. Install "
             f"clang-{wanted}."
         )
     if major != wanted:
@@ -137,7 +141,7 @@ def _checked(path: Path, plugin: Path, wanted: int) -> Compiler:
             f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
             f"pytest_udftorch with LLVM {major}'s development files."
         )
-    return Compiler(path, version, plugin)
+    return compiler
 
 
 @functools.cache
@@ -171,7 +175,7 @@ def find_c_compiler() -> Compiler | None:
     named = os.environ.get("UDFTORCH_CC")
     for candidate in (named,) if named else C_COMPILERS:
         if found := shutil.which(candidate):
-            return Compiler(Path(found), _version(Path(found), Path(found).stat().st_mtime_ns))
+            return _compiler(found)
     return None
 
 

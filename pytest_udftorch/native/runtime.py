@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -136,7 +136,7 @@ def _declare(lib: ctypes.CDLL, prefix: str, functions: Mapping[str, Sequence[Any
 
 
 class Runtime:
-    """Typed access to ``libudfrt.so``; one method per exported function."""
+    """Typed access to ``libudfrt.so``."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -163,6 +163,8 @@ class Runtime:
         self.hits = table.in_dll(self._lib, "udfrt_hits")
         self.targets = table.in_dll(self._lib, "udfrt_targets")
         self.trampoline_count = _TRAMPOLINES
+        #: The address of the counting trampoline with an index.
+        self.trampoline: Callable[[int], int] = self._lib.udfrt_trampoline
 
     def cpu_level(self) -> int:
         """Return the highest x86-64 level (1 to 4) of this CPU."""
@@ -215,10 +217,6 @@ class Runtime:
         names = (slot.object, slot.symbol, slot.version)
         return int(self._lib.udfrt_resolve(*(name.encode() for name in names)))
 
-    def trampoline(self, index: int) -> int:
-        """Return the address of counting trampoline ``index``."""
-        return int(self._lib.udfrt_trampoline(index))
-
     @functools.cached_property
     def cells(self) -> Cells:
         """The part of the runtime that instrumented functions count in."""
@@ -226,7 +224,7 @@ class Runtime:
 
 
 class Cells:
-    """Typed access to llvm/runtime/udfprof.h; one method per exported function."""
+    """Typed access to the functions of llvm/runtime/udfprof.h."""
 
     def __init__(self, lib: ctypes.CDLL) -> None:
         self._lib = lib
@@ -252,15 +250,21 @@ class Cells:
         }
         _declare(lib, "udfprof", functions)
         #: Where the calling thread is: its module's id times 4, plus the stage.
-        self.place = lib.udfprof_place
-
-    def start(self, depth: int, stride: int) -> None:
-        """Zero everything and begin to count."""
-        self._lib.udfprof_start(depth, stride)
-
-    def stop(self) -> None:
-        """Stop counting; what was counted can still be read."""
-        self._lib.udfprof_stop()
+        self.place: Callable[[], int] = lib.udfprof_place
+        #: Zero everything and begin to count, to a depth and with a stride.
+        self.start: Callable[[int, int], None] = lib.udfprof_start
+        #: Stop counting; what was counted can still be read.
+        self.stop: Callable[[], None] = lib.udfprof_stop
+        #: How many events have found the ring full since the start.
+        self.lost_events: Callable[[], int] = lib.udfprof_lost_events
+        #: How many strings there are; ids are counted from 0.
+        self.string_count: Callable[[], int] = lib.udfprof_string_count
+        #: How many bytes the cells, their contexts and the events' ring take.
+        self.memory: Callable[[], int] = lib.udfprof_memory
+        #: The time stamp counter.
+        self.ticks: Callable[[], int] = lib.udfprof_ticks
+        #: Count a call of a UDF at operator level: its number, elements, and ticks at the start.
+        self.operator_udf: Callable[[int, int, int], None] = lib.udfprof_operator_udf
 
     def count(self, what: str) -> int:
         """Return the number of records of ``cells`` or ``operators``."""
@@ -273,10 +277,6 @@ class Cells:
             How many records there are. For events, which are removed, how many were written.
         """
         return int(getattr(self._lib, f"udfprof_{what}")(address, capacity))
-
-    def lost_events(self) -> int:
-        """Return how many events found the ring full since the start."""
-        return int(self._lib.udfprof_lost_events())
 
     def ring(self, capacity: int) -> None:
         """Give the ring room for ``capacity`` events.
@@ -294,22 +294,6 @@ class Cells:
     def string(self, number: int) -> str:
         """Return the string with the id ``number``."""
         return bytes(self._lib.udfprof_string(number)).decode()
-
-    def string_count(self) -> int:
-        """Return how many strings there are; ids are counted from 0."""
-        return int(self._lib.udfprof_string_count())
-
-    def memory(self) -> int:
-        """Return how many bytes the cells, their contexts and the events' ring take."""
-        return int(self._lib.udfprof_memory())
-
-    def ticks(self) -> int:
-        """Return the time stamp counter."""
-        return int(self._lib.udfprof_ticks())
-
-    def operator_udf(self, number: int, elements: int, start: int) -> None:
-        """Count a call, begun at ``start`` ticks, of the UDF ``number`` at operator level."""
-        self._lib.udfprof_operator_udf(number, elements, start)
 
     def clocks(self) -> tuple[int, int]:
         """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch import errors
 from pytest_udftorch.build.cache import cache_folder, turn
 from pytest_udftorch.build.job import Job, Step, compile_job
 from pytest_udftorch.build.toolchain import (
@@ -32,16 +33,6 @@ from pytest_udftorch.build.toolchain import (
     find_compiler,
     resolve_cpu_level,
     torch_flags,
-)
-from pytest_udftorch.errors import (
-    DispatchKeyError,
-    LibraryFormatError,
-    ProfileDepthError,
-    PythonUdfError,
-    SignatureError,
-    SourceCompileError,
-    UdfError,
-    UnknownOperatorError,
 )
 from pytest_udftorch.library.description import UdfLibrary, UdfOperator, described_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
@@ -86,13 +77,13 @@ def operator_udf(
             dtype, or the keys or dtypes are not a sequence of names.
     """
     if not isinstance(operator, str):
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"operator_udf was given {type(operator).__name__}, but it takes torch's name of the "
             'operator that the UDF stands for: write @operator_udf("aten::log.out") above the UDF.'
         )
     for what, names in (("dispatch_keys", dispatch_keys), ("dtypes", dtypes)):
         if isinstance(names, str):
-            raise LibraryFormatError(
+            raise errors.LibraryFormatError(
                 f"{what}={names!r} is a string. Give a sequence: {what}=({names!r},)."
             )
 
@@ -131,11 +122,6 @@ def _module(library: UdfLibrary, source: Path, level: str) -> _Module:
     """Compile a source of a library, or take it from the cache, and load it.
 
     All functions of the source are compiled, whether a session selects them or not.
-
-    Raises:
-        SourceCompileError: it does not compile; the message is the compiler's.
-        SignatureError: a function is not in it.
-        CompilerNotFoundError, CompilerTooOldError, CacheError: as from ``build_library``.
     """
     udfs = (udf for those in library.operators.values() for udf in those)
     functions = tuple(dict.fromkeys(udf.function for udf in udfs if udf.source == source))
@@ -198,15 +184,17 @@ def _job(
     )
 
 
-def _failed(functions: Sequence[str], step: Step, said: str) -> UdfError:
+def _failed(functions: Sequence[str], step: Step, said: str) -> errors.UdfError:
     unknown = re.search(rf"{re.escape(_SHIM)}:3:.*(undeclared identifier|no member named)", said)
     missing = [f for f in functions if unknown and f"'{f.split('::')[-1]}'" in said]
     if missing:
-        return SignatureError(
+        return errors.SignatureError(
             f"{step.source} does not define {', '.join(missing)}, which udf.toml names. The "
             f"compiler says:\n{said[-4000:]}"
         )
-    return SourceCompileError(f"{step.source} does not compile. The compiler says:\n{said[-8000:]}")
+    return errors.SourceCompileError(
+        f"{step.source} does not compile. The compiler says:\n{said[-8000:]}"
+    )
 
 
 def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
@@ -250,24 +238,33 @@ class CppOverride:
         return int(self._lib.udfoperator_recursions())
 
 
-class _Cpp:
-    """The function of a :class:`UdfOperator` in C++."""
+@dataclass(frozen=True)
+class _Function:
+    """The author's function of a :class:`UdfOperator`.
 
-    def __init__(self, udf: UdfOperator, module: _Module) -> None:
-        self.module = module
-        self.what = f"{udf.function} of {udf.source}"
-        self.build_id = module.build_id
-        self._index = module.functions.index(udf.function)
+    Attributes:
+        what: the function, for messages.
+        build_id: names what was compiled or imported.
+        misfit: returns why the function does not fit an overload in a role, or "".
+        override: makes an override by the function.
+    """
 
-    def misfit(self, role: Role, operator: str) -> str:
-        """Return why the function does not fit an overload in a role, or ""."""
-        _, message = _message(
-            self.module.lib.udfoperator_fits, self._index, int(role), operator.encode()
-        )
-        return message
+    what: str
+    build_id: str
+    misfit: Callable[[Role, str], str]
+    override: Callable[[Spec], Override]
 
-    def override(self, spec: Spec) -> Override:
-        return CppOverride(spec, self.module.lib, _made(self.module.lib, self._index, spec))
+
+def _cpp(udf: UdfOperator, module: _Module) -> _Function:
+    lib, index = module.lib, module.functions.index(udf.function)
+
+    def misfit(role: Role, operator: str) -> str:
+        return _message(lib.udfoperator_fits, index, int(role), operator.encode())[1]
+
+    def override(spec: Spec) -> Override:
+        return CppOverride(spec, lib, _made(lib, index, spec))
+
+    return _Function(f"{udf.function} of {udf.source}", module.build_id, misfit, override)
 
 
 @functools.cache
@@ -278,39 +275,27 @@ def _made(lib: ctypes.CDLL, index: int, spec: Spec) -> int:
         lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts)
     )
     if not made:
-        raise SignatureError(f"torch rejects a kernel of {spec.operator}: {message}")
+        raise errors.SignatureError(f"torch rejects a kernel of {spec.operator}: {message}")
     return int(made)
 
 
 # Python ------------------------------------------------------------------------------
 
 
-class _Python:
-    """The function of a :class:`UdfOperator` in Python."""
-
-    def __init__(self, function: Callable[..., Any], what: str, identity: str) -> None:
-        self.function = function
-        self.what = what
-        self.build_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-    def misfit(self, role: Role, operator: str) -> str:
-        """Return why the function does not fit an overload in a role, or ""."""
-        if role in (Role.FUNCTIONAL, Role.IN_PLACE):
-            return ""  # these are made from the out= overload, which is checked too
-        arguments = schemas.schema(operator).arguments
-        try:
-            inspect.signature(self.function).bind(
-                *(a.name for a in arguments if not a.kwarg_only),
-                **{a.name: a for a in arguments if a.kwarg_only},
-            )
-        except TypeError as error:
-            return str(error)
-        except ValueError:  # a builtin, whose parameters only a call tells
-            pass
-        return ""
-
-    def override(self, spec: Spec) -> Override:
-        return PythonOverride(spec, self.function)
+def _misfit(function: Callable[..., Any], role: Role, operator: str) -> str:
+    if role in (Role.FUNCTIONAL, Role.IN_PLACE):
+        return ""  # these are made from the out= overload, which is checked too
+    arguments = schemas.schema(operator).arguments
+    try:
+        inspect.signature(function).bind(
+            *(a.name for a in arguments if not a.kwarg_only),
+            **{a.name: a for a in arguments if a.kwarg_only},
+        )
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a builtin, whose parameters only a call tells
+        pass
+    return ""
 
 
 @functools.lru_cache(maxsize=256)
@@ -319,7 +304,7 @@ def _imported(path: Path, state: tuple[int, ...]) -> Any:
     name = f"udf_operators_{hashlib.sha256(f'{path}{state}'.encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise PythonUdfError(f"{path} is not a Python file: its name must end in .py.")
+        raise errors.PythonUdfError(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and Triton look for it
     try:
@@ -329,28 +314,35 @@ def _imported(path: Path, state: tuple[int, ...]) -> Any:
         if not isinstance(error, Exception):
             raise
         said = "".join(traceback.format_exception(error, limit=-1)).strip()
-        raise PythonUdfError(f"{path} cannot be imported: {said}") from error
+        raise errors.PythonUdfError(f"{path} cannot be imported: {said}") from error
     return module
 
 
-def _python(udf: UdfOperator) -> _Python:
-    if udf.call is not None:
+def _python(udf: UdfOperator) -> _Function:
+    function, path = udf.call, udf.python
+    if function is not None:
+        what = f"the function {udf.function!r}"
         try:
-            text = inspect.getsource(udf.call)
+            text = inspect.getsource(function)
         except (OSError, TypeError, SyntaxError, tokenize.TokenError):
             # There is no file, or it has changed since Python read it.
-            text = repr(udf.call)
-        return _Python(udf.call, f"the function {udf.function!r}", text)
-    path = udf.python
-    assert path is not None
-    found = path.stat()
-    module = _imported(path, (found.st_mtime_ns, found.st_size, found.st_ino))
-    function = getattr(module, udf.function, None)
+            text = repr(function)
+    else:
+        assert path is not None
+        found = path.stat()
+        module = _imported(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+        function = getattr(module, udf.function, None)
+        what, text = f"{udf.function} of {path}", path.read_text(encoding="utf-8")
     if not callable(function):
-        raise SignatureError(
+        raise errors.SignatureError(
             f"{path} does not define the function {udf.function!r}, which udf.toml names."
         )
-    return _Python(function, f"{udf.function} of {path}", path.read_text(encoding="utf-8"))
+    return _Function(
+        what,
+        hashlib.sha256(text.encode()).hexdigest()[:16],
+        functools.partial(_misfit, function),
+        functools.partial(PythonOverride, function=function),
+    )
 
 
 # From a library to overrides ---------------------------------------------------------
@@ -407,10 +399,10 @@ def prepare(
     found: list[Override] = []
     parts: list[str] = []
     for udf in udfs:
-        function = _Cpp(udf, _module(library, udf.source, level)) if udf.source else _python(udf)
+        function = _cpp(udf, _module(library, udf.source, level)) if udf.source else _python(udf)
         these = _overrides(udf, function)
         if not these:
-            raise DispatchKeyError(
+            raise errors.DispatchKeyError(
                 f"{udf.name}: this machine has no device of {', '.join(udf.dispatch_keys)}, so "
                 "the UDF could not be reached. Leave it out with functions=(...) or "
                 "--udf-functions, or give it a dispatch key of this machine."
@@ -422,14 +414,14 @@ def prepare(
         spec = override.spec
         other = taken.setdefault((spec.operator, spec.key), spec.declared)
         if other != spec.declared:
-            raise SignatureError(
+            raise errors.SignatureError(
                 f"UDF library {library.name!r} overrides {spec.operator} at {spec.key} twice: by "
                 f"{other} and by {spec.declared}. Keep one."
             )
     made = Prepared(tuple(found), hashlib.sha256("".join(parts).encode()).hexdigest()[:16])
     if profiled:
         if len(made.operators) > OPERATOR_UDFS:
-            raise ProfileDepthError(
+            raise errors.ProfileDepthError(
                 f"A profile has room for {OPERATOR_UDFS} overloads of operators, and "
                 f"{library.name!r} overrides {len(made.operators)}. Choose some with functions=."
             )
@@ -441,14 +433,14 @@ def prepare(
 def _check_name(name: str) -> None:
     known = schemas.overloads(name)
     if known and name not in known:  # a name without an overload
-        raise UnknownOperatorError(
+        raise errors.UnknownOperatorError(
             f"The operator {name} has several overloads and none without a name. Name one: "
             f"{', '.join(known)}."
         )
     schemas.schema(name)
 
 
-def _overrides(udf: UdfOperator, function: _Cpp | _Python) -> list[Override]:
+def _overrides(udf: UdfOperator, function: _Function) -> list[Override]:
     author, roles = _roles(udf.name, function)
     specs = [
         Spec(
@@ -462,7 +454,7 @@ def _overrides(udf: UdfOperator, function: _Cpp | _Python) -> list[Override]:
     return [function.override(spec) for spec in specs]
 
 
-def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, str]]]:
+def _roles(name: str, function: _Function) -> tuple[str, list[tuple[Role, str]]]:
     """Return the overload whose type the function has, and what it overrides."""
     why = function.misfit(Role.AS_IS, name)
     if not why:
@@ -483,7 +475,7 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
             if not bad:
                 return out, roles
             why = "\n".join(bad)
-    raise SignatureError(
+    raise errors.SignatureError(
         f"{function.what} does not fit the operator {name}. torch's schema is\n  {written}\n"
         f"{why}\nGive the function the schema's parameters, in C++ in torch's own types "
         "(const Tensor& for Tensor, Tensor& for Tensor(a!), double for float, int64_t for int)."

@@ -108,11 +108,7 @@ class PythonOverride:
         return result
 
     def _stays(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Tell whether a call goes to the stock kernel.
-
-        Raises:
-            OperatorRecursionError: the function called the operator that it stands in for.
-        """
+        """Tell whether a call goes to the stock kernel; refuse a recursion."""
         if thread.mode is Mode.BYPASS:
             return True
         if self._dtypes:

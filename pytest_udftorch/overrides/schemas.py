@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from operator import attrgetter
 from typing import Any, Final
 
 from pytest_udftorch import compat
@@ -70,9 +71,8 @@ def overload(name: str) -> Any:
     """Return the callable of an overload: ``torch.ops.aten.log.out``."""
     import torch
 
-    space, _, rest = name.partition("::")
-    base, _, last = rest.partition(".")
-    return getattr(getattr(getattr(torch.ops, space), base), last or "default")
+    path = name.replace("::", ".")
+    return attrgetter(path if path.count(".") == 2 else f"{path}.default")(torch.ops)
 
 
 def check_key(name: str, key: str) -> bool:

@@ -118,22 +118,17 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._counted.pop(owner, None)
                 self._apply()
 
+        before: dict[str, int] = {}
         try:
             with self.lock:
                 self._counted[owner] = chosen
                 self._apply()
-                before = {n: self.hits(self.symbols[n]) for n in chosen}
-        except BaseException:
-            insist(leave)
-            raise
-        try:
+                before |= {n: self.hits(self.symbols[n]) for n in sorted(chosen)}
             yield calls
         finally:
             insist(leave)
-            for name in sorted(chosen):
-                count = self.hits(self.symbols[name]) - before[name]
-                if count:
-                    calls[name] = count
+            after = {n: self.hits(self.symbols[n]) for n in before}
+            calls |= {n: after[n] - before[n] for n in before if after[n] > before[n]}
 
     def reset(self) -> None:
         """Restore the stock value of every slot, whoever holds it."""
@@ -163,11 +158,7 @@ class Binder(Stacked[Mapping[str, int]]):
         return wanted
 
     def stock_address(self, slot: Slot) -> int:
-        """Return what the loader would put into a slot.
-
-        Raises:
-            SymbolsMissingError: the loader finds no such symbol.
-        """
+        """Return what the loader would put into a slot."""
         # A slot that was never called may hold the loader's lazy stub, which would overwrite
         # the slot later. Use the address of the function itself.
         address = self.native.resolve(slot)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pytest_udftorch import errors
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.build.selection import Part, cuda_forms
 from pytest_udftorch.build.shared import Build, build_library
@@ -27,16 +28,6 @@ from pytest_udftorch.compiled import inductor
 from pytest_udftorch.compiled import triton as triton_kernels
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.cuda import operators as cuda_operators
-from pytest_udftorch.errors import (
-    CpuLevelError,
-    CudaFormError,
-    SessionStateError,
-    SwapMismatchError,
-    SwapReachedNothingError,
-    SymbolsMissingError,
-    UnknownFunctionError,
-    nearest,
-)
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
@@ -118,7 +109,7 @@ class Session:
             for its operator; see ``operator_udfs``.
         """
         if self._state != "new":
-            raise SessionStateError(
+            raise errors.SessionStateError(
                 f"{self!r} was entered before. A session is used once; call patched() again."
             )
         bound = binder()
@@ -178,14 +169,10 @@ class Session:
 
     @property
     def collector(self) -> Collector:
-        """The collector of the raw records; see :mod:`pytest_udftorch.profile.collect`.
-
-        Raises:
-            SessionStateError: as from :attr:`profile`.
-        """
+        """The collector of the raw records of :attr:`profile`, which raises the same errors."""
         if self._collector is None:
             how = "not entered yet" if self._profiling else "opened without profile=True"
-            raise SessionStateError(f"{self!r} has no profile: it was {how}.")
+            raise errors.SessionStateError(f"{self!r} has no profile: it was {how}.")
         return self._collector
 
     def _collect(self, bound: Binder, profiling: Profiling) -> None:
@@ -219,7 +206,9 @@ class Session:
         if self.library.stock:
             return {}
         if self.build is None:
-            raise SessionStateError(f"{self!r} was not entered yet: its build is not chosen.")
+            raise errors.SessionStateError(
+                f"{self!r} was not entered yet: its build is not chosen."
+            )
         return cuda_forms(Part(self.build, tuple(self._keys()), self.cuda_form))
 
     def _keys(self) -> list[tuple[str, str]]:
@@ -245,7 +234,7 @@ class Session:
                 if not bound.symbols_of(function, dtype):
                     if self.library.stock:
                         continue
-                    raise SymbolsMissingError(
+                    raise errors.SymbolsMissingError(
                         f"None of {', '.join(bound.objects)} calls {dtype} {function!r} through "
                         "a symbol that can be rebound; torch "
                         f"{torch_summary()[0]} has it inlined or leaves it out. Choose other "
@@ -299,7 +288,7 @@ class Session:
         _, capability = torch_summary()
         needed = {"AVX512": 512, "AVX2": 256}.get(capability, 0)
         if CPU_LEVELS[build.cpu_level][2] < needed:
-            raise CpuLevelError(
+            raise errors.CpuLevelError(
                 f"torch runs its {capability} kernels, which call {needed}-bit forms that a "
                 f"build for {build.cpu_level!r} does not have: the swap would be partial. Set "
                 f"ATEN_CPU_CAPABILITY={'avx2' if build.cpu_level == 'avx2' else 'default'} "
@@ -324,14 +313,14 @@ class Session:
         self, function: str, dtype: str, group: list[Symbol], calls: dict[str, int], mismatch: str
     ) -> None:
         if not calls:
-            raise SwapReachedNothingError(
+            raise errors.SwapReachedNothingError(
                 f"torch.{function} on {dtype} did not call any rebound symbol "
                 f"({', '.join(s.name for s in group)}), so {self.library.name!r} would not be "
                 "used. Everything was restored. This torch reaches the function in another way: "
                 "leave the function out, and report torch's version."
             )
         if mismatch:
-            raise SwapMismatchError(
+            raise errors.SwapMismatchError(
                 f"torch.{function} on {dtype} went through {', '.join(calls)}, but {mismatch} "
                 f"Everything was restored. The forms of {self.library.name!r} disagree with "
                 "each other, or torch adds a step of its own."
@@ -426,7 +415,7 @@ def _check_float_float(library: UdfLibrary, functions: Sequence[str], *, named: 
     if not set(have).intersection(functions):
         what = f" of {', '.join(functions)}" if named and have else ""
         known = f"; it has one of {', '.join(have)}" if have else ""
-        raise CudaFormError(
+        raise errors.CudaFormError(
             f"UDF library {library.name!r} has no float-float form{what}{known}. Leave out "
             "cuda_form='float-float', or let float_float in [library] of its udf.toml name the "
             "folder of a library that computes the same in pairs of floats."
@@ -437,9 +426,9 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
     if profile is False:
         if out is None and stride is None:
             return None
-        from pytest_udftorch.errors import ProfileDepthError
-
-        raise ProfileDepthError("profile_out and profile_stride need a profile. Add profile=True.")
+        raise errors.ProfileDepthError(
+            "profile_out and profile_stride need a profile. Add profile=True."
+        )
     from pytest_udftorch.profile.collect import STRIDE, check_stride, depth_of
 
     stride = STRIDE if stride is None else check_stride(stride)
@@ -466,11 +455,12 @@ def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
         check_names(functions)
     chosen = set(FUNCTIONS if functions is None else functions)
     if unknown := sorted(chosen - set(FUNCTIONS)):
-        raise UnknownFunctionError(
-            f"PyTorch has no function {unknown[0]!r} to trace. {nearest(unknown[0], FUNCTIONS)}"
+        raise errors.UnknownFunctionError(
+            f"PyTorch has no function {unknown[0]!r} to trace. "
+            f"{errors.nearest(unknown[0], FUNCTIONS)}"
         )
     if not chosen:
-        raise UnknownFunctionError(
+        raise errors.UnknownFunctionError(
             "An empty selection of functions would count nothing. Leave it out to count all."
         )
     bound = binder()
