@@ -132,7 +132,7 @@ def _check(compiler: Compiler, wanted: int) -> Compiler:
         )
     if major < OLDEST_LLVM:
         raise CompilerTooOldError(
-            f"{path} is clang {major}, but the passes need LLVM {OLDEST_LLVM} or newer. Install "
+            f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
             f"clang-{wanted}."
         )
     if major != wanted:
