@@ -63,7 +63,7 @@ def schema(name: str) -> Any:
 def _near(name: str, known: set[str]) -> str:
     sentence = nearest(name, known)
     if sentence.startswith("Known"):  # there are thousands
-        return "torch.ops.aten lists ATen's. Import the library of any other operator first."
+        return "torch.ops.aten lists ATen's. The library of another must be imported before."
     return sentence
 
 
