@@ -225,6 +225,9 @@ def pytree() -> Any:
 _LAZY_CALL: Final = PrivateName("torch.cuda", "_lazy_call", "to wait for the first use of CUDA")
 _DEVICE: Final = PrivateName("torch._C", "_cuda_getDevice", "to launch kernels")
 _STREAM: Final = PrivateName("torch._C", "_cuda_getCurrentRawStream", "to launch kernels")
+_WORKSPACES: Final = PrivateName(
+    "torch._C", "_cuda_clearCublasWorkspaces", "to capture CUDA graphs that own their memory"
+)
 
 
 def when_cuda_starts(cuda: Any, call: Any) -> None:
@@ -240,6 +243,11 @@ def current_device() -> Any:
 def current_stream() -> Any:
     """Return the function that gives the current stream of a GPU as a number."""
     return _STREAM.get()
+
+
+def clear_cublas_workspaces() -> None:
+    """Give the workspaces that torch keeps for cuBLAS back to the memory pools they came from."""
+    _WORKSPACES.get()()
 
 
 # torch.compile -----------------------------------------------------------------------
@@ -300,6 +308,9 @@ _AOT: Final = PrivateName(
     "torch._inductor", "aoti_compile_and_package", "to compile with AOTInductor"
 )
 _AOT_LOAD: Final = PrivateName("torch._inductor", "aoti_load_package", "to load what it compiled")
+_MODULES: Final = PrivateName(
+    INDUCTOR_CODECACHE, "PyCodeCache.modules", "to keep the constants of captured kernels"
+)
 _LAZY_INIT: Final = PrivateName("torch._lazy.ts_backend", "init", "to compile with lazy tensors")
 _LAZY_STEP: Final = PrivateName("torch._lazy", "mark_step", "to compile with lazy tensors")
 _DYNAMO_CONFIG: Final = PrivateName(
@@ -353,6 +364,11 @@ def graph_breaks() -> int:
 def dynamo_config(**settings: Any) -> Any:
     """Return a context or decorator that changes settings of Dynamo."""
     return _DYNAMO_CONFIG.get()(**settings)
+
+
+def inductor_modules() -> list[Any]:
+    """Return the modules of generated code, which hold its kernels and constants."""
+    return list(_MODULES.get()) if INDUCTOR_CODECACHE in sys.modules else []
 
 
 def aot_package(program: Any, path: str) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One class per mistake a user can make.
 
-Every message says what went wrong, why, and what to do about it. All of them derive
-from :class:`UdfError`, so ``except pytest_udftorch.UdfError`` catches everything that this
+Every message says what went wrong, why, and what to do about it. All errors derive from
+:class:`UdfError`, so ``except pytest_udftorch.UdfError`` catches everything that this
 package raises on purpose, and nothing else.
 """
 
@@ -10,52 +10,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-
-__all__ = [
-    "CacheError",
-    "CompileRunningError",
-    "CompiledElsewhereError",
-    "CompilerNotFoundError",
-    "CompilerTooOldError",
-    "CompositeOperatorError",
-    "CpuLevelError",
-    "CudaFormError",
-    "CudaGraphCaptureError",
-    "DispatchKeyError",
-    "LibdeviceError",
-    "LibraryFormatError",
-    "NativeLibraryError",
-    "NoProfileError",
-    "ObserverBuildError",
-    "OperatorRecursionError",
-    "OperatorResultError",
-    "OperatorStateError",
-    "PackageMissingError",
-    "PrivateNameError",
-    "ProfileBusyError",
-    "ProfileDamagedError",
-    "ProfileDepthError",
-    "ProfileFileBusyError",
-    "ProfileFileError",
-    "ProfileFileExistsError",
-    "ProfileFormatError",
-    "ProfileLossWarning",
-    "ProfileMismatchError",
-    "ProfileVersionError",
-    "PythonUdfError",
-    "RestoreError",
-    "SessionStateError",
-    "SignatureError",
-    "SourceCompileError",
-    "SwapMismatchError",
-    "SwapReachedNothingError",
-    "SymbolsMissingError",
-    "TorchNotFoundError",
-    "UdfError",
-    "UnknownFunctionError",
-    "UnknownLibraryError",
-    "UnknownOperatorError",
-]
 
 
 class UdfError(Exception):
@@ -215,7 +169,7 @@ class ProfileDamagedError(UdfError):
 
 
 class ProfileMismatchError(UdfError):
-    """Profiles that do not belong together were to be put together."""
+    """Profiles that do not belong together cannot be merged."""
 
 
 class NoProfileError(UdfError):
@@ -228,6 +182,9 @@ class PackageMissingError(UdfError):
 
 class ProfileLossWarning(UserWarning):
     """Records of a profile could not be written; the run continued without them."""
+
+
+__all__ = [name for name in dir() if name.endswith(("Error", "Warning"))]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

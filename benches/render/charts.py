@@ -1,48 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts as SVG for the report: lines and dots, bars, densities. Pure functions.
+"""Charts for the report, drawn by matplotlib: lines and dots, bars, densities.
 
-Colors are classes of page/report.css, so that a chart follows the reader's light or dark
-scheme. A series is told by its marker as well as by its color; bars past the last color are
-outlined. All text is escaped here.
+Each chart is an SVG element with its legend. Variables of page/report.css take the place of the
+colors, so that a chart follows the reader's light or dark scheme. A series is told by its marker
+as well as by its color; bars past the last color are outlined. Points and bars have tips.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Callable, Sequence
+import re
+import textwrap
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["Axis", "Bar", "Series", "bars", "density", "legend", "plot"]
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator
+from scipy.stats import iqr, norm
 
-#: Colors in page/report.css.
-COLORS: Final = 8
+__all__ = ["Axis", "Bar", "bars", "density", "plot"]
 
-_WIDTH: Final = 640
-_HEIGHT: Final = 350
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 46
+_COLORS: Final = (
+    "#1f66c9", "#b8570a", "#1d7a3e", "#8a3ab9", "#c01f2e", "#00788a", "#806300", "#5d6674",
+)  # fmt: skip
+_MARKERS: Final = "os^D"
+_TEXT, _FAINT, _LINE = "#1c2026", "#5d6673", "#d5d9e0"
 
+#: What page/report.css calls each color.
+_VARIABLES: Final = {c: f"c{n}" for n, c in enumerate(_COLORS)} | {
+    _TEXT: "text", _FAINT: "faint", _LINE: "line",
+}  # fmt: skip
 
-@dataclass(frozen=True)
-class Series:
-    """Points of one name.
+_SETTINGS: Final = {
+    # Text stays text, and no random identifier gets in.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "charts",
+    # Names of layers are no formulas.
+    "text.parse_math": False,
+    "axes.axisbelow": True,
+    "axes.edgecolor": _LINE,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.labelcolor": _TEXT,
+    "figure.facecolor": "none",
+    "font.size": 8.5,
+    "grid.color": _LINE,
+    "legend.frameon": False,
+    "lines.markersize": 5,
+    "text.color": _TEXT,
+    "xtick.labelcolor": _FAINT,
+    "xtick.major.size": 0,
+    "ytick.labelcolor": _FAINT,
+    "ytick.major.size": 0,
+}
 
-    Attributes:
-        name: for the legend and the tips.
-        points: x and y.
-        joined: whether a line goes through the points.
-        color: number of the color; two series may share one and differ in their markers.
-        marker: number of the marker.
-        tips: a text for each point; by default its numbers.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    joined: bool = True
-    color: int = 0
-    marker: int = 0
-    tips: Sequence[str] = ()
+#: Inches.
+_WIDTH, _HEIGHT = 6.7, 3.6
 
 
 @dataclass(frozen=True)
@@ -53,193 +73,13 @@ class Axis:
         label: name and unit.
         log: whether equal factors have equal lengths.
         guide: a value that gets a line of its own, such as 1 for speed-ups.
-        show: number to text.
         ticks: values to mark, or None to have them chosen.
     """
 
     label: str
     log: bool = False
     guide: float | None = None
-    show: Callable[[float], str] | None = None
     ticks: Sequence[float] | None = None
-
-
-def number(value: float) -> str:
-    """Return a number of about three digits, with thousands set apart."""
-    if value == 0 or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def _linear_ticks(low: float, high: float) -> list[float]:
-    step = 10 ** math.floor(math.log10((high - low) / 4))
-    for factor in (1, 2, 2.5, 5, 10):
-        if (high - low) / (step * factor) <= 6:
-            step *= factor
-            break
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [n * step for n in range(first, last + 1)]
-
-
-def _log_ticks(low: float, high: float) -> list[float]:
-    decades = math.log10(high / low)
-    factors: tuple[float, ...] = (1.0, 2.0, 5.0) if decades < 3 else (1.0,)
-    if decades < 0.7:
-        factors = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0)
-    stride = max(1, math.ceil(decades / 6))
-    found = [
-        f * 10.0**e
-        for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1, stride)
-        for f in factors
-    ]
-    return [t for t in found if low * 0.999 <= t <= high * 1.001]
-
-
-class _Scale:
-    """Places values of one axis between two pixels."""
-
-    def __init__(self, axis: Axis, values: Sequence[float], start: float, end: float) -> None:
-        used = [*values, *([] if axis.guide is None else [axis.guide])]
-        low, high = min(used), max(used)
-        if axis.log:
-            factor = max((high / low) ** 0.05, 1.03)
-            low, high = low / factor, high * factor
-        else:
-            margin = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
-            # Bars and times begin at nothing.
-            low = 0.0 if 0 <= low < 0.4 * high else low - margin
-            high += margin
-        self.axis, self.low, self.high = axis, low, high
-        self.start, self.end = start, end
-        choose = _log_ticks if axis.log else _linear_ticks
-        given = axis.ticks if axis.ticks is not None else choose(low, high)
-        self.ticks = [t for t in given if low <= t <= high]
-
-    def __call__(self, value: float) -> float:
-        if self.axis.log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
-        else:
-            share = (value - self.low) / (self.high - self.low)
-        return self.start + share * (self.end - self.start)
-
-    def text(self, value: float) -> str:
-        return escape((self.axis.show or number)(value))
-
-
-def _frame(x: _Scale, y: _Scale, bottom: float) -> list[str]:
-    """Return grid, ticks, guides and labels."""
-    right = _WIDTH - _RIGHT
-    parts = []
-    last = -math.inf
-    for tick in x.ticks:
-        place = x(tick)
-        parts.append(
-            f'<line class="grid" x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{bottom}"/>'
-        )
-        width = 7.2 * len(x.text(tick))
-        if place - width / 2 > last + 8:
-            parts.append(
-                f'<text x="{place:.1f}" y="{bottom + 16}" text-anchor="middle">{x.text(tick)}'
-                "</text>"
-            )
-            last = place + width / 2
-    for tick in y.ticks:
-        place = y(tick)
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{place:.1f}" y2="{place:.1f}"/>'
-            f'<text x="{_LEFT - 6}" y="{place + 4:.1f}" text-anchor="end">{y.text(tick)}</text>'
-        )
-    if y.axis.guide is not None:
-        place = y(y.axis.guide)
-        parts.append(
-            f'<line class="guide" x1="{_LEFT}" x2="{right}" y1="{place:.1f}" y2="{place:.1f}"/>'
-        )
-    if x.axis.guide is not None:
-        place = x(x.axis.guide)
-        parts.append(
-            f'<line class="guide" x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{bottom}"/>'
-        )
-    middle = (_TOP + bottom) / 2
-    parts.append(
-        f'<text class="label" x="{(_LEFT + right) / 2}" y="{bottom + 36}" text-anchor="middle">'
-        f"{escape(x.axis.label)}</text>"
-        f'<text class="label" x="14" y="{middle}" text-anchor="middle" '
-        f'transform="rotate(-90 14 {middle})">{escape(y.axis.label)}</text>'
-    )
-    return parts
-
-
-def _marker(kind: int, x: float, y: float, size: float = 4) -> str:
-    """Return one of four shapes with its middle at x and y."""
-    a, b = f"{x - size:.1f}", f"{y - size:.1f}"
-    if kind % 4 == 0:
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}"'
-    if kind % 4 == 1:
-        return f'<rect x="{a}" y="{b}" width="{2 * size}" height="{2 * size}"'
-    corners: list[tuple[float, float]] = (
-        [(0, -1.2), (1.1, 0.8), (-1.1, 0.8)]
-        if kind % 4 == 2
-        else [(0, -1.3), (1.3, 0), (0, 1.3), (-1.3, 0)]
-    )
-    points = " ".join(f"{x + size * dx:.1f},{y + size * dy:.1f}" for dx, dy in corners)
-    return f'<polygon points="{points}"'
-
-
-def _svg(height: float, parts: Sequence[str], label: str) -> str:
-    return (
-        f'<svg class="plot" viewBox="0 0 {_WIDTH} {height:.0f}" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg>'
-    )
-
-
-def plot(series: Sequence[Series], x: Axis, y: Axis, *, diagonal: bool = False) -> str:
-    """Return a chart of lines or dots.
-
-    Args:
-        series: with at least one point among them; positive values on a logarithmic axis.
-        x: across.
-        y: up.
-        diagonal: draw the line where both axes have one value.
-    """
-    across = [p[0] for s in series for p in s.points]
-    up = [p[1] for s in series for p in s.points]
-    bottom = _HEIGHT - _BOTTOM
-    if diagonal:
-        across = up = [*across, *up]
-    place_x = _Scale(x, across, _LEFT, _WIDTH - _RIGHT)
-    place_y = _Scale(y, up, bottom, _TOP)
-    parts = _frame(place_x, place_y, bottom)
-    if diagonal:
-        low, high = place_x.low, place_x.high
-        parts.append(
-            f'<line class="guide" x1="{place_x(low):.1f}" y1="{place_y(low):.1f}" '
-            f'x2="{place_x(high):.1f}" y2="{place_y(high):.1f}"/>'
-        )
-    for one in series:
-        places = [(place_x(a), place_y(b)) for a, b in one.points]
-        color = f"c{one.color % COLORS}"
-        if one.joined and len(places) > 1:
-            path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-            parts.append(f'<polyline class="{color}" points="{path}"/>')
-        size = 4 if one.joined or len(places) < 60 else 2.5
-        for number_, (a, b) in enumerate(places):
-            tip = (
-                one.tips[number_]
-                if one.tips
-                else f"{place_x.text(one.points[number_][0])}: "
-                f"{place_y.text(one.points[number_][1])}"
-            )
-            parts.append(
-                f'{_marker(one.marker, a, b, size)} class="{color}">'
-                f"<title>{escape(one.name)}, {escape(tip)}</title>"
-                f"{_closing(one.marker)}"
-            )
-    return _svg(_HEIGHT, parts, f"{y.label} against {x.label}")
-
-
-def _closing(marker: int) -> str:
-    return ("</circle>", "</rect>", "</polygon>", "</polygon>")[marker % 4]
 
 
 @dataclass(frozen=True)
@@ -249,153 +89,210 @@ class Bar:
     Attributes:
         value: its length.
         text: at its end.
-        color: number of the color; the first ones come again as outlines.
-        name: for the tip.
+        name: for the legend and the tip.
         mark: a value to mark across the bar, such as a published one.
     """
 
     value: float
     text: str
-    color: int
     name: str
     mark: float | None = None
 
 
-def _of_bar(color: int) -> str:
-    return f"c{color % COLORS}{' outlined' * (color >= COLORS)}"
+def number(value: float, _position: int | None = None) -> str:
+    """Return a number of about three digits, with thousands set apart; matplotlib adds a place."""
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
+def _axes(height: float = _HEIGHT) -> Axes:
+    return Figure((_WIDTH, height), layout="constrained").add_subplot()
+
+
+def _scale(axes: Axes, name: str, axis: Axis) -> None:
+    """Give the axis x or y of a chart that is drawn its guide, its range and its ticks."""
+    if axis.guide is not None:
+        (axes.axvline if name == "x" else axes.axhline)(axis.guide, color=_FAINT, linewidth=1)
+    axes.set(**{f"{name}label": axis.label, f"{name}scale": "log" if axis.log else "linear"})
+    low, high = getattr(axes.dataLim, f"interval{name}")
+    if axis.log and low <= 0:
+        raise ValueError(f"{low} is not above 0, as a logarithmic axis needs")
+    drawn = axes.xaxis if name == "x" else axes.yaxis
+    if axis.ticks is not None:
+        drawn.set_ticks([tick for tick in axis.ticks if low <= tick <= high])
+    elif axis.log:
+        drawn.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    else:
+        drawn.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
+        # Bars and times begin at nothing.
+        if 0 <= low < 0.4 * high:
+            axes.set(**{f"{name}lim": (0, None)})
+    drawn.set_major_formatter(number)
+    drawn.minorticks_off()
+
+
+def _svg(
+    axes: Axes, handles: Mapping[str, Artist], label: str, tips: Mapping[str, Sequence[str]]
+) -> str:
+    """Return a chart with its legend.
+
+    Args:
+        axes: with everything drawn.
+        handles: what the legend shows of each name.
+        label: of the whole, for readers that see no pictures.
+        tips: for each artist's gid a text for each of its markers, or one for the artist.
+    """
+    figure = axes.figure
+    columns = max(1, 100 // (8 + max(map(len, handles))))
+    figure.set_figheight(figure.get_figheight() + 0.17 * math.ceil(len(handles) / columns))
+    figure.legend(handles.values(), handles, loc="outside lower left", ncols=columns)
+    out = io.StringIO()
+    metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(out, format="svg", metadata=metadata)
+    # Within a page of HTML, SVG has no namespaces.
+    root = ET.fromstring(re.sub(r' xmlns(:xlink)?="[^"]*"|xlink:(?=href)', "", out.getvalue()))
+    root.attrib = {
+        "class": "plot", "viewBox": root.attrib["viewBox"], "role": "img", "aria-label": label,
+    }  # fmt: skip
+    for element in list(root.iter()):
+        # Nothing is drawn outside the axes.
+        element.attrib.pop("clip-path", None)
+        # Other charts of the page have groups of the same names.
+        name = element.attrib.pop("id", None) if element.tag == "g" else None
+        if name in tips:
+            shapes = list(element.iter("use")) or [element]
+            for shape, tip in zip(shapes, tips[name], strict=True):
+                ET.SubElement(shape, "title").text = tip
+    text = ET.tostring(root, encoding="unicode")
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, f"var(--{variable})")
+    # The page chooses the family.
+    return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", text)
+
+
+@mpl.rc_context(_SETTINGS)
+def plot(
+    series: Mapping[str, Sequence[Sequence[Any]]],
+    x: Axis,
+    y: Axis,
+    *,
+    joined: bool = True,
+    diagonal: bool = False,
+    names: Sequence[str] = (),
+) -> str:
+    """Return a chart of lines or dots.
+
+    Args:
+        series: for each name its points: x, y and, for the tip, what stands at x if not a number.
+            There is at least one point, and the values are positive on a logarithmic axis.
+        x: across.
+        y: up.
+        joined: whether a line goes through the points of a series.
+        diagonal: draw the line where both axes have one value.
+        names: in the order of their colors, if not that of the series.
+    """
+    axes = _axes()
+    order = list(names or series)
+    handles, tips = {}, {}
+    for name, points in series.items():
+        turn = order.index(name)
+        color = _COLORS[turn % len(_COLORS)]
+        gid = f"series{turn}"
+        across, up = [p[0] for p in points], [p[1] for p in points]
+        (handles[name],) = axes.plot(
+            across, up, color=color, gid=gid, linestyle="-" if joined else "none",
+            marker=_MARKERS[(turn + turn // len(_COLORS)) % len(_MARKERS)],
+            markersize=5 if joined or len(points) < 60 else 3,
+        )  # fmt: skip
+        tips[gid] = [
+            f"{name}, {what[0] if what else number(a)}: {number(b)}" for a, b, *what in points
+        ]
+    if diagonal:
+        both = [*axes.dataLim.intervalx, *axes.dataLim.intervaly]
+        axes.plot([min(both), max(both)], [min(both), max(both)], color=_FAINT, linewidth=1)
+    _scale(axes, "x", x)
+    _scale(axes, "y", y)
+    return _svg(axes, handles, f"{y.label} against {x.label}", tips)
+
+
+@mpl.rc_context(_SETTINGS)
 def bars(groups: Sequence[tuple[str, Sequence[Bar]]], x: Axis) -> str:
     """Return horizontal bars in named groups, from the axis's guide or from 0.
 
     Args:
         groups: name and bars; at least one bar among them.
-        x: of the values.
+        x: of the values; linear.
     """
-    everything = [bar for _, found in groups for bar in found]
-    left = _LEFT + 80
-    values = [b.value for b in everything] + [b.mark for b in everything if b.mark is not None]
-    scale = _Scale(x, [*values, *([] if x.log else [0.0])], left, _WIDTH - 70)
-    base = scale(x.guide if x.guide is not None else scale.low if x.log else 0.0)
-    parts = []
-    y = float(_TOP)
-    thick = 11
-    for name, found in groups:
-        middle = y + thick * len(found) / 2 + 4
-        parts.append(
-            f'<text class="label" x="{left - 8}" y="{middle:.1f}" text-anchor="end">'
-            f"{escape(name)}</text>"
-        )
+    count = sum(len(found) for _, found in groups)
+    axes = _axes(0.9 + 0.14 * count + 0.12 * len(groups))
+    base = x.guide or 0.0
+    handles, tips, middles = {}, {}, []
+    place = 0.0
+    for group, found in groups:
+        middles.append(place + (len(found) - 1) / 2)
         for bar in found:
-            end = scale(bar.value)
-            start, width = min(base, end), abs(end - base)
-            shown = max(end, base, scale(bar.mark) if bar.mark is not None else 0) + 4
-            parts.append(
-                f'<rect class="{_of_bar(bar.color)}" x="{start:.1f}" y="{y}" '
-                f'width="{max(width, 0.5):.1f}" height="{thick - 2}">'
-                f"<title>{escape(name)}, {escape(bar.name)}: {escape(bar.text)}</title></rect>"
-                f'<text class="value" x="{shown:.1f}" y="{y + thick - 3}">'
-                f"{escape(bar.text)}</text>"
-            )
+            turn = list(handles).index(bar.name) if bar.name in handles else len(handles)
+            color = _COLORS[turn % len(_COLORS)]
+            gid = f"bar{len(tips)}"
+            (shape,) = axes.barh(
+                place, bar.value - base, left=base, gid=gid, edgecolor=color,
+                facecolor=(color, 0.2 if turn >= len(_COLORS) else 1),
+            )  # fmt: skip
+            handles.setdefault(bar.name, shape)
+            tips[gid] = [f"{group}, {bar.name}: {bar.text}"]
             if bar.mark is not None:
-                place = scale(bar.mark)
-                parts.append(
-                    f'<line class="published" x1="{place:.1f}" x2="{place:.1f}" y1="{y - 2}" '
-                    f'y2="{y + thick}"><title>{escape(name)}, published: {number(bar.mark)}'
-                    "</title></line>"
+                gid = f"mark{len(tips)}"
+                mark = axes.vlines(
+                    bar.mark, place - 0.6, place + 0.6, color=_TEXT, linewidth=2, gid=gid
                 )
-            y += thick
-        y += 9
-    grid = []
-    for tick in scale.ticks:
-        place = scale(tick)
-        kind = "guide" if tick == x.guide else "grid"
-        grid.append(
-            f'<line class="{kind}" x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{y}"/>'
-            f'<text x="{place:.1f}" y="{y + 14}" text-anchor="middle">{scale.text(tick)}</text>'
-        )
-    label = (
-        f'<text class="label" x="{(left + _WIDTH - 70) / 2}" y="{y + 32}" text-anchor="middle">'
-        f"{escape(x.label)}</text>"
-    )
-    return _svg(y + 40, [*grid, *parts, label], x.label)
+                tips[gid] = [f"{group}, published: {number(bar.mark)}"]
+            end = max(bar.value, base, bar.mark or base)
+            axes.annotate(
+                bar.text, (end, place), (3, 0), textcoords="offset points", va="center", size=7
+            )
+            place += 1
+        place += 1
+    if any(name.startswith("mark") for name in tips):
+        handles["published"] = mark
+    axes.set_yticks(middles, ["\n".join(textwrap.wrap(name, 24)) for name, _ in groups])
+    axes.tick_params("y", labelcolor=_TEXT)
+    axes.grid(visible=False, axis="y")
+    axes.set_ylim(place - 1.2, -0.8)
+    _scale(axes, "x", x)
+    return _svg(axes, handles, x.label, tips)
 
 
-def density(samples: Sequence[tuple[str, Sequence[float]]], x: Axis) -> str:
+@mpl.rc_context(_SETTINGS)
+def density(samples: Mapping[str, Sequence[float]], x: Axis) -> str:
     """Return densities of positive values over a logarithmic axis, with a rug of the values.
 
     Gaussian kernels over the logarithm, of Silverman's width (Density Estimation for
     Statistics and Data Analysis, 1986, equation 3.31).
 
     Args:
-        samples: name and values, at least one value each; colored in their order.
+        samples: for each name its values, at least one.
         x: of the values; logarithmic.
     """
-    everything = [v for _, values in samples for v in values]
-    bottom = _HEIGHT - _BOTTOM
-    rug = 8 * len(samples)
-    scale = _Scale(x, everything, _LEFT, _WIDTH - _RIGHT)
-    steps = 160
-    span = math.log(scale.high / scale.low)
-    curves = []
-    for name, values in samples:
-        logs = sorted(math.log(v) for v in values)
-        middle = sum(logs) / len(logs)
-        deviation = math.sqrt(sum((v - middle) ** 2 for v in logs) / len(logs))
-        quartiles = logs[(3 * len(logs)) // 4] - logs[len(logs) // 4]
-        width = min(deviation, quartiles / 1.34) if quartiles else deviation
-        width = max(0.9 * width * len(logs) ** -0.2, span / 100)
-        curve = []
-        for step in range(steps + 1):
-            at = math.log(scale.low) + span * step / steps
-            total = sum(math.exp(-0.5 * ((at - v) / width) ** 2) for v in logs)
-            curve.append((at, total / (len(logs) * width * math.sqrt(2 * math.pi))))
-        curves.append((name, curve, values))
-    up = _Scale(
-        Axis("density of log speed-up", ticks=()),
-        [0.0, *(d for _, curve, _ in curves for _, d in curve)],
-        bottom - rug,
-        _TOP,
-    )
-    parts = _frame(scale, up, bottom)
-    for n, (name, curve, values) in enumerate(curves):
-        path = " ".join(f"{scale(math.exp(a)):.1f},{up(d):.1f}" for a, d in curve)
-        parts.append(
-            f'<polyline class="c{n % COLORS}" points="{path}"><title>{escape(name)}</title>'
-            "</polyline>"
+    axes = _axes()
+    logs = {name: np.log(values) for name, values in samples.items()}
+    everything = np.concatenate(list(logs.values()))
+    margin = max(0.05 * np.ptp(everything), 0.03)
+    at = np.linspace(everything.min() - margin, everything.max() + margin, 161)
+    handles = {}
+    for turn, (name, values) in enumerate(logs.items()):
+        width = 0.9 * min(values.std(), iqr(values) / 1.34 or np.inf) * len(values) ** -0.2
+        width = max(width, np.ptp(at) / 100)
+        color = _COLORS[turn % len(_COLORS)]
+        (handles[name],) = axes.plot(
+            np.exp(at), norm.pdf(at[:, None], values, width).mean(axis=1), color=color
         )
-        y = bottom - rug + 8 * n + 1
-        for v in values:
-            parts.append(
-                f'<rect class="c{n % COLORS} rug" x="{scale(v) - 0.6:.1f}" y="{y}" width="1.2" '
-                f'height="6"><title>{escape(name)}: {number(v)}</title></rect>'
-            )
-    return _svg(_HEIGHT, parts, f"Density of {x.label}")
-
-
-def legend(
-    entries: Sequence[tuple[str, int, int | None]],
-    *,
-    joined: bool = True,
-    published: bool = False,
-) -> str:
-    """Return a list of names with their colors and markers.
-
-    Args:
-        entries: name, color, and marker, or None for a bar.
-        joined: whether lines go through the markers.
-        published: whether the mark of published values is explained too.
-    """
-    items = []
-    for name, color, marker in entries:
-        shape = (
-            f'<rect class="{_of_bar(color)}" x="2" y="1" width="30" height="10"/>'
-            if marker is None
-            else f'<polyline class="c{color % COLORS}" points="2,6 32,6"/>' * joined
-            + f'{_marker(marker, 17, 6)} class="c{color % COLORS}"/>'
-        )
-        items.append(f'<li><svg aria-hidden="true">{shape}</svg>{escape(name)}</li>')
-    if published:
-        mark = '<line class="published" x1="17" x2="17" y1="0" y2="12"/>'
-        items.append(f'<li><svg aria-hidden="true">{mark}</svg>published in the thesis</li>')
-    return f'<ul class="legend">{"".join(items)}</ul>'
+        # Rows of their own, in the axes' height.
+        axes.plot(
+            np.exp(values), np.full(len(values), 0.03 + 0.04 * turn), "|", color=color, alpha=0.55,
+            transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
+    _scale(axes, "x", x)
+    _scale(axes, "y", Axis("density of log speed-up", ticks=()))
+    axes.set_ylim(bottom=-0.05 * len(samples) * axes.dataLim.y1)
+    return _svg(axes, handles, f"Density of {x.label}", {})

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from benches.render import charts
 from benches.render.bench_files import Bench, Row, medians
-from benches.render.charts import Axis, Bar, Series
+from benches.render.charts import Axis, Bar
 from pytest_udftorch.profile import time_text
 from pytest_udftorch.report import Cell, table, text_cell
 
@@ -27,14 +27,13 @@ def _figure(
     title: str,
     hint: str,
     drawing: str,
-    key: str,
     header: Sequence[str],
     rows: Sequence[Sequence[Cell]],
 ) -> str:
     name = escape(name)
     return (
         f'<figure id="{name}"><figcaption>{escape(title)}<span class="hint">{escape(hint)}</span>'
-        f'</figcaption><div class="scroll drawing">{drawing}</div>{key}'
+        f'</figcaption><div class="scroll drawing">{drawing}</div>'
         f"<details><summary>Numbers</summary>{table(f'{name}-numbers', header, rows)}</details>"
         "</figure>"
     )
@@ -84,27 +83,6 @@ _EXECUTORS: Final = (
 )
 
 
-class _Colors:
-    """A color and a marker for each name, in the order in which names are asked for."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, int] = {}
-
-    def __call__(self, name: str) -> tuple[int, int]:
-        number = self.names.setdefault(name, len(self.names))
-        return number, (number + number // charts.COLORS) % 4
-
-    def legend(
-        self,
-        *,
-        markers: bool = True,
-        joined: bool = True,
-        published: bool = False,
-    ) -> str:
-        entries = [(n, self(n)[0], self(n)[1] if markers else None) for n in self.names]
-        return charts.legend(entries, joined=joined, published=published)
-
-
 _TIMES_FASTER: Final = Axis("times faster", guide=1.0)
 
 
@@ -112,7 +90,6 @@ _TIMES_FASTER: Final = Axis("times faster", guide=1.0)
 
 
 def _matmul(benches: Sequence[Bench]) -> list[str]:
-    colors = _Colors()
     times: dict[str, list[tuple[float, float]]] = {}
     ratios: dict[str, list[tuple[float, float]]] = {}
     cells: list[list[Cell]] = []
@@ -147,11 +124,10 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
             "Interpreted, by kernels of our own in C++, CUDA and Triton, and compiled. float32 "
             "without TF32.",
             charts.plot(
-                [Series(k, v, True, *colors(k)) for k, v in times.items()],
+                times,
                 Axis("rows and columns", log=True),
                 Axis("GFLOP/s", log=True),
             ),
-            colors.legend(),
             header,
             cells,
         )
@@ -163,11 +139,11 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
                 "Products of square matrices: speed-up against size",
                 "Over the interpreted form on the same device.",
                 charts.plot(
-                    [Series(k, v, True, *colors(k)) for k, v in ratios.items()],
+                    ratios,
                     Axis("rows and columns", log=True),
                     Axis("times faster", log=True, guide=1.0),
+                    names=list(times),
                 ),
-                charts.legend([(k, *colors(k)) for k in ratios]),
                 header,
                 cells,
             )
@@ -178,12 +154,11 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
 def _matmul_compile(
     benches: Sequence[Bench], header: Sequence[str], cells: Sequence[Sequence[Cell]]
 ) -> list[str]:
-    modes = _Colors()
     groups: list[tuple[str, list[Bar]]] = []
     for bench in benches:
         for row in sorted(bench.rows, key=lambda r: float(r["case"]["n"])):
             spent = [
-                Bar(v / 1e9, f"{v / 1e9:.2g} s", modes(k)[0], k)
+                Bar(v / 1e9, f"{v / 1e9:.2g} s", k)
                 for k, v in row["first_call_ns"].items()
                 if k.startswith("compile")
             ]
@@ -198,7 +173,6 @@ def _matmul_compile(
             "Compile time in the four modes",
             "The first call, with empty caches.",
             charts.bars(groups, Axis("seconds")),
-            modes.legend(markers=False),
             header,
             cells,
         )
@@ -216,7 +190,6 @@ def _convolutions(benches: Sequence[Bench]) -> list[str]:
     found = []
     for bench in benches:
         for suffix, text in (("", ""), ("+cudagraph", ", both in a CUDA graph")):
-            colors = _Colors()
             groups: dict[str, list[tuple[float, float]]] = {}
             cells: list[list[Cell]] = []
             for row in bench.rows:
@@ -244,11 +217,10 @@ def _convolutions(benches: Sequence[Bench]) -> list[str]:
                     f"{bench.where}; batch {shape['batch']}, {shape['channels']} channels, "
                     f"{shape['size']} x {shape['size']}. torch.compile over interpreted.",
                     charts.plot(
-                        [Series(k, sorted(v), True, *colors(k)) for k, v in sorted(groups.items())],
+                        {k: sorted(v) for k, v in sorted(groups.items())},
                         Axis("kernel", ticks=(1, 3, 5)),
                         _TIMES_FASTER,
                     ),
-                    colors.legend(),
                     ["kernel", "stride", "padding", "interpreted", "compiled", "times faster"],
                     cells,
                 )
@@ -260,7 +232,6 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
     found = []
     for bench in benches:
         alone, graphs, cells = [], [], []
-        tips: list[str] = []
         for row in bench.rows:
             inside = row["in_model_ns"]
             if not (inside.get("eager") and inside.get("compile")):
@@ -269,10 +240,10 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
             in_model = inside["eager"] / inside["compile"]
             on_its_own = _median(row, "eager") / _median(row, "compile")
             replayed = _graphs_ratio(row)
-            alone.append((in_model, on_its_own))
+            tip = f"{case['layer']}, in the model {in_model:.2f}"
+            alone.append((in_model, on_its_own, tip))
             if replayed is not None:
-                graphs.append((in_model, replayed))
-            tips.append(f"{case['layer']}: in the model {in_model:.2f}, alone {on_its_own:.2f}")
+                graphs.append((in_model, replayed, tip))
             cells.append(
                 [
                     text_cell(case["name"]),
@@ -288,9 +259,9 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
             )
         if not alone:
             continue
-        series = [Series("alone, end to end", alone, False, 0, 0, tips)]
+        series = {"alone, end to end": alone}
         if graphs:
-            series.append(Series("alone, both in a CUDA graph", graphs, False, 1, 1, tips))
+            series["alone, both in a CUDA graph"] = graphs
         found.append(
             _figure(
                 f"resnet-convolutions-{bench.tag}",
@@ -302,9 +273,9 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
                     series,
                     Axis("times faster in the model, by the profiler", log=True),
                     Axis("times faster alone", log=True, guide=1.0),
+                    joined=False,
                     diagonal=True,
                 ),
-                charts.legend([(s.name, s.color, s.marker) for s in series], joined=False),
                 [
                     "layer", "convolution", "calls", "alone, interpreted", "alone, compiled",
                     "in the model, interpreted", "in the model, compiled", "faster alone",
@@ -324,8 +295,8 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
         if not judged:
             continue
         groups = [
-            (name, [Bar(100 * j["within"], f"{100 * j['within']:.0f} %", n, name)])
-            for n, (name, j) in enumerate(judged.items())
+            (name, [Bar(100 * j["within"], f"{100 * j['within']:.0f} %", name)])
+            for name, j in judged.items()
         ]
         cells = [
             [
@@ -337,19 +308,13 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
         ]
         header = ["prediction by", "within 5 %", "median error"]
         pairs = list(zip(result["measured"], result["predicted"], strict=True))
-        # Names are longer than the margin of the bars.
-        letters = [(chr(ord("A") + n), bars) for n, (_, bars) in enumerate(groups)]
-        key = charts.legend(
-            [(f"{chr(ord('A') + n)}: {name}", n, None) for n, name in enumerate(judged)]
-        )
         found += [
             _figure(
                 f"predictor-{bench.tag}",
                 "Predicting the speed-up of a convolution",
                 f"{bench.where}; {result['convolutions']} random convolutions, each held out once. "
                 "Share of predictions within 5 % of the measurement; asked for were 95 %.",
-                charts.bars(letters, Axis("percent of held-out convolutions")),
-                key,
+                charts.bars(groups, Axis("percent of held-out convolutions")),
                 header,
                 cells,
             ),
@@ -359,12 +324,12 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
                 "By a perceptron that was given the shape and the interpreted time. On the line "
                 "both agree.",
                 charts.plot(
-                    [Series("held-out convolution", pairs, False)],
+                    {"held-out convolution": pairs},
                     Axis("measured, times faster", log=True),
                     Axis("predicted, times faster", log=True),
+                    joined=False,
                     diagonal=True,
                 ),
-                "",
                 header,
                 cells,
             ),
@@ -373,7 +338,6 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
 
 
 def _chains(benches: Sequence[Bench]) -> list[str]:
-    colors, first_colors = _Colors(), _Colors()
     faster: dict[str, list[tuple[float, float]]] = {}
     first: dict[str, list[tuple[float, float]]] = {}
     cells: list[list[Cell]] = []
@@ -412,10 +376,7 @@ def _chains(benches: Sequence[Bench]) -> list[str]:
             "chains",
             "Blocks in series: speed-up against their number",
             "; ".join(dict.fromkeys(b.where for b in benches)),
-            charts.plot(
-                [Series(k, v, True, *colors(k)) for k, v in faster.items()], x, _TIMES_FASTER
-            ),
-            colors.legend(),
+            charts.plot(faster, x, _TIMES_FASTER),
             header,
             cells,
         ),
@@ -424,11 +385,10 @@ def _chains(benches: Sequence[Bench]) -> list[str]:
             "Blocks in series: the first call, which compiles",
             "With empty caches.",
             charts.plot(
-                [Series(k, v, True, *first_colors(k)) for k, v in first.items()],
+                first,
                 x,
                 Axis("seconds"),
             ),
-            first_colors.legend(),
             header,
             cells,
         ),
@@ -467,7 +427,6 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
             if "eager" in times:
                 by_batch.setdefault(int(case["batch"]), []).append((case["model"], times))
         for batch, rows in sorted(by_batch.items()):
-            colors = _Colors()
             executors = _in_order((n for _, times in rows for n in times), _EXECUTORS)
             groups, cells = [], []
             for model, times in rows:
@@ -477,8 +436,7 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
                         continue
                     faster = times["eager"] / times[executor]
                     mark = PUBLISHED.get(model) if executor == "compile" else None
-                    color, _ = colors(executor)
-                    bars.append(Bar(faster, f"{faster:.2f}", color, executor, mark))
+                    bars.append(Bar(faster, f"{faster:.2f}", executor, mark))
                 for executor in (e for e in executors if e in times):
                     published = PUBLISHED.get(model) if executor == "compile" else None
                     cells.append(
@@ -493,14 +451,12 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
                 if bars:
                     groups.append((model, bars))
             if groups:
-                marked = any(b.mark is not None for _, found_ in groups for b in found_)
                 found.append(
                     _figure(
                         f"{name}-{bench.tag}-{batch}",
                         f"{title}, batch {batch}",
                         f"{bench.where}. {hint}",
-                        charts.bars(groups, Axis("times faster", guide=1.0)),
-                        colors.legend(markers=False, published=marked),
+                        charts.bars(groups, _TIMES_FASTER),
                         ["model", "executor", "time", "times faster", "published"],
                         cells,
                     )
@@ -511,13 +467,12 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
 def _validation(benches: Sequence[Bench]) -> list[str]:
     found = []
     for bench in benches:
-        colors = _Colors()
         groups, cells = [], []
         for row in bench.rows:
             bars = []
             for name, one in row["instruments"].items():
                 over = float(one["over_pure"])
-                bars.append(Bar(over, f"{over:.2f}", colors(name)[0], name))
+                bars.append(Bar(over, f"{over:.2f}", name))
                 cells.append(
                     [
                         text_cell(row["model"]),
@@ -537,7 +492,6 @@ def _validation(benches: Sequence[Bench]) -> list[str]:
                 "without any. In the table: the sum over layers by hooks and by subtraction, as "
                 "shares of the whole.",
                 charts.bars(groups, Axis("times as long", guide=1.0)),
-                colors.legend(markers=False),
                 [
                     "model", "instrument", "time", "times as long", "sum by hooks",
                     "sum by subtraction",
@@ -585,28 +539,13 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
             "layer-density",
             "Density of the layers' speed-ups",
             f"{where}. Each layer alone, over its interpreted form.{more}",
-            charts.density(list(samples.items()), Axis("times faster", log=True, guide=1.0)),
-            charts.legend([(n, k, None) for k, n in enumerate(samples)]),
+            charts.density(samples, Axis("times faster", log=True, guide=1.0)),
             header,
             cells,
         )
     ]
     for model, series in by_model.items():
-        colors = _Colors()
-        drawn = []
-        for name, points in series.items():
-            points.sort()
-            color, marker = colors(name)
-            drawn.append(
-                Series(
-                    name,
-                    [p[:2] for p in points],
-                    False,
-                    color,
-                    marker,
-                    [f"{tip}, {time_text(y * 1e3)}" for _, y, tip in points],
-                )
-            )
+        series = {name: sorted(points) for name, points in series.items()}
         lines = [
             [text_cell(tip, wrap=True), text_cell(n), _time(1e3 * y)]
             for n, points in series.items()
@@ -617,8 +556,12 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
                 f"layers-{model}",
                 f"Layer times of {model}",
                 f"{where}. Each layer alone, by its place in the forward pass.",
-                charts.plot(drawn, Axis("place of the layer"), Axis("microseconds", log=True)),
-                colors.legend(joined=False),
+                charts.plot(
+                    series,
+                    Axis("place of the layer"),
+                    Axis("microseconds", log=True),
+                    joined=False,
+                ),
                 ["layer", "executor", "time"],
                 lines,
             )
@@ -643,9 +586,7 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
 
 def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str]:
     """Return the figure of the plans' regrets; ``least`` has rooflines that were measured apart."""
-    colors = _Colors()
-    plans: dict[str, list[tuple[float, float]]] = {}
-    tips: dict[str, list[str]] = {}
+    plans: dict[str, list[tuple[float, float, str]]] = {}
     cells: list[list[Cell]] = []
     for number, row in enumerate(bench.rows, 1):
         cell = f"{row['model']}, batch {row['batch']}"
@@ -654,8 +595,7 @@ def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str
         for name, value in row.get("regret", {}).items():
             # It would squeeze the others together; the next figure shows it.
             if name != "torch.compile":
-                plans.setdefault(name, []).append((float(number), 100 * float(value)))
-                tips.setdefault(name, []).append(f"{cell}: {100 * value:+.1f} %")
+                plans.setdefault(name, []).append((float(number), 100 * float(value), cell))
             taken = timings.get(name, {}).get("median_ns")
             cells.append(
                 [
@@ -669,17 +609,11 @@ def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str
     if not plans:
         return []
     names = [f"{r['model']}, {r['batch']}" for r in bench.rows]
-    series = [
-        Series(
-            name,
-            # Beside each other: they are often equal.
-            [(x + 0.09 * (n - len(plans) / 2), y) for x, y in points],
-            False,
-            *colors(name),
-            tips[name],
-        )
+    # Beside each other: they are often equal.
+    series = {
+        name: [(x + 0.09 * (n - len(plans) / 2), y, cell) for x, y, cell in points]
         for n, (name, points) in enumerate(plans.items())
-    ]
+    }
     return [
         _figure(
             f"oracles-{bench.tag}",
@@ -691,8 +625,8 @@ def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str
                 series,
                 Axis("cell", ticks=range(1, len(names) + 1)),
                 Axis("regret, percent", guide=0.0),
+                joined=False,
             ),
-            colors.legend(joined=False),
             ["model and batch", "plan", "time", "regret", "regret over the roofline"],
             cells,
         )
@@ -701,7 +635,6 @@ def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str
 
 def _plans_over(bench: Bench) -> list[str]:
     """Return the figure of the plans that are used, against whole-model executors."""
-    colors = _Colors()
     groups = []
     for row in bench.rows:
         over = row.get("plan_over", {})
@@ -713,7 +646,7 @@ def _plans_over(bench: Bench) -> list[str]:
         ):
             if other in over:
                 value = float(over[other]["times_faster"])
-                bars.append(Bar(value, f"{value:.2f}", colors(label)[0], label))
+                bars.append(Bar(value, f"{value:.2f}", label))
         if bars:
             groups.append((f"{row['model']}, {row['batch']}", bars))
     if not groups:
@@ -724,7 +657,6 @@ def _plans_over(bench: Bench) -> list[str]:
             "The plan that is used, against whole-model executors",
             f"{bench.where}. One fresh, interleaved measurement of each cell.",
             charts.bars(groups, _TIMES_FASTER),
-            colors.legend(markers=False),
             ["model and batch", "over", "times faster"],
             [
                 [text_cell(cell), text_cell(b.name), ratio_cell(b.value)]
@@ -740,7 +672,6 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
     for bench in benches:
         adding = bench.kind == "add"
         size = "elements" if adding else "columns"
-        colors = _Colors()
         series: dict[str, list[tuple[float, float]]] = {}
         cells: list[list[Cell]] = []
         for row in bench.rows:
@@ -766,11 +697,10 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
                 f"{bench.where}. Bytes that must be read and written, over the time; copy is the "
                 "device's own copy of as many elements.",
                 charts.plot(
-                    [Series(k, sorted(v), True, *colors(k)) for k, v in series.items()],
+                    {k: sorted(v) for k, v in series.items()},
                     Axis(size if adding else "columns of a row", log=True),
                     Axis("GB/s"),
                 ),
-                colors.legend(),
                 [size, "form", "time", "GB/s", "share of copy"],
                 cells,
             )

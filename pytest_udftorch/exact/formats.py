@@ -23,7 +23,7 @@ class UnsupportedDtypeError(UdfError):
 
 
 class MismatchError(UdfError):
-    """Arrays that should correspond differ in shape or dtype, or the arity is wrong."""
+    """Arrays differ in shape or dtype, or the number of arguments is wrong."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +107,19 @@ def encodings(values: object) -> tuple[Encodings, Format]:
         # .resolve_neg(): a lazily negated view has the sign of its storage.
         plain = values.detach().resolve_neg().cpu().contiguous()
         return plain.view(signed).numpy().view(fmt.dtype), fmt
-    array = np.asarray(values)
+    array = np.asarray(values, order="C")
     if array.dtype.name not in FORMATS:
         raise _unsupported(array.dtype.name)
     fmt = FORMATS[array.dtype.name]
-    contiguous = np.ascontiguousarray(array).reshape(array.shape)
-    if not contiguous.dtype.isnative:
-        contiguous = contiguous.astype(contiguous.dtype.newbyteorder("="))
-    return contiguous.view(fmt.dtype), fmt
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array.view(fmt.dtype), fmt
 
 
 def _unsupported(name: str) -> UnsupportedDtypeError:
     return UnsupportedDtypeError(
-        f"dtype {name} is not a floating-point format with ULPs defined here. "
-        f"Convert to one of {', '.join(FORMATS)}."
+        f"dtype {name} is not a floating-point format that has ULPs here. Convert the values to "
+        f"one of {', '.join(FORMATS)}."
     )
 
 
@@ -150,7 +149,7 @@ def encode(values: npt.ArrayLike, fmt: Format) -> Encodings:
             out = exact.astype(fmt.name).view(fmt.dtype)
     nan = np.isnan(exact)
     if not np.array_equal(decode(out, fmt)[~nan], exact[~nan]):
-        raise MismatchError(f"A value to encode is not a {fmt.name} number; round it first.")
+        raise MismatchError(f"A value to encode is not a {fmt.name} number. Round it first.")
     return np.where(nan, fmt.dtype.type(fmt.nan), out)
 
 

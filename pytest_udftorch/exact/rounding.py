@@ -10,7 +10,7 @@ Two oracles that share no code decide what the correctly rounded result is:
 ``mpmath``
     Ziv's strategy on mpmath; see ``ziv``.
 
-Rounding the reference to double first would decide some inputs wrongly; the tests hold one.
+Rounding the reference to double first would decide some inputs wrongly; the tests have one.
 
 Arrays may be torch tensors (any device) or NumPy arrays; torch is never imported here.
 gmpy2 and mpmath are imported on first use.
@@ -18,19 +18,17 @@ gmpy2 and mpmath are imported on first use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.formats import (
-    FORMATS,
     Encodings,
     Format,
     MismatchError,
-    UnsupportedDtypeError,
     canonical,
     decode,
     describe,
@@ -38,27 +36,8 @@ from pytest_udftorch.exact.formats import (
     encodings,
     is_nan,
 )
-from pytest_udftorch.exact.ziv import OracleMissingError, UndecidedError, mpmath_rounded
+from pytest_udftorch.exact.ziv import OracleMissingError, mpmath_rounded
 from pytest_udftorch.library.symbols import FUNCTIONS
-
-if TYPE_CHECKING:
-    import gmpy2
-
-__all__ = [
-    "FORMATS",
-    "MismatchError",
-    "NothingToCheckError",
-    "OracleMissingError",
-    "UndecidedError",
-    "UnknownOracleFunctionError",
-    "UnsupportedDtypeError",
-    "assert_bitwise_same",
-    "assert_correctly_rounded",
-    "assert_ulp",
-    "correctly_rounded",
-    "ulp_distance",
-    "ulp_error",
-]
 
 Oracle: TypeAlias = Literal["mpfr", "mpmath"]
 
@@ -67,7 +46,7 @@ GUARD_BITS: Final = 100
 
 
 class NothingToCheckError(UdfError):
-    """An assertion over no element at all would always hold."""
+    """An assertion got no elements, so it could not fail."""
 
 
 class UnknownOracleFunctionError(UdfError):
@@ -88,7 +67,7 @@ def _pair(a: object, b: object, what: str) -> tuple[Encodings, Encodings, Format
 def ulp_distance(a: object, b: object) -> npt.NDArray[np.uint64]:
     """Count the steps, from each number to the next, that lead from ``a`` to ``b``.
 
-    The distance of encodings, elementwise: +0 and -0 are 0 apart, the largest finite
+    This is the distance of encodings, elementwise: +0 and -0 are 0 apart, the largest finite
     number and infinity are 1 apart, two NaNs are 0 apart.
 
     Args:
@@ -107,30 +86,17 @@ def ulp_distance(a: object, b: object) -> npt.NDArray[np.uint64]:
 
 
 def _distance(first: Encodings, second: Encodings, fmt: Format) -> npt.NDArray[np.uint64]:
-    def split(x: Encodings) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint64]]:
-        wide = x.astype(np.uint64)
-        magnitude = wide & np.uint64(fmt.sign_bit - 1)
-        return wide >= np.uint64(fmt.sign_bit), magnitude
-
-    minus_a, magnitude_a = split(first)
-    minus_b, magnitude_b = split(second)
-    apart = np.maximum(magnitude_a, magnitude_b) - np.minimum(magnitude_a, magnitude_b)
-    steps = np.where(minus_a == minus_b, apart, magnitude_a + magnitude_b)
+    magnitude = np.uint64(fmt.sign_bit - 1)
+    a, b = first.astype(np.uint64), second.astype(np.uint64)
+    from_0, to_0 = a & magnitude, b & magnitude
+    apart = np.maximum(from_0, to_0) - np.minimum(from_0, to_0)
+    steps = np.where((a ^ b) > magnitude, from_0 + to_0, apart)
     nan_a, nan_b = is_nan(first, fmt), is_nan(second, fmt)
     steps = np.where(nan_a & nan_b, np.uint64(0), steps)
     return np.where(nan_a != nan_b, np.uint64(2**64 - 1), steps)
 
 
 # Oracles ----------------------------------------------------------------------------
-
-
-def _known(function: str) -> int:
-    """Return the arity of ``function``."""
-    if function not in FUNCTIONS:
-        raise UnknownOracleFunctionError(
-            f"No oracle for the function {function!r}. {nearest(function, FUNCTIONS)}"
-        )
-    return FUNCTIONS[function].arity
 
 
 def _gmpy2() -> Any:
@@ -143,20 +109,16 @@ def _gmpy2() -> Any:
     return gmpy2
 
 
-def _mpfr_context(fmt: Format) -> gmpy2.context:
+def mpfr_rounded(function: str, args: Sequence[Encodings], fmt: Format) -> Encodings:
+    """Return the correctly rounded results of flat encodings, by MPFR; NaNs canonical."""
     # MPFR writes significands as 0.1xxx, so its exponents lie one above the usual ones.
-    context: gmpy2.context = _gmpy2().context(
+    context = _gmpy2().context(
         precision=fmt.precision,
         emin=fmt.min_exponent + 1,
         emax=fmt.max_exponent,
         subnormalize=True,
     )
-    return context
-
-
-def mpfr_rounded(function: str, args: Sequence[Encodings], fmt: Format) -> Encodings:
-    """Return the correctly rounded results of flat encodings, by MPFR; NaNs canonical."""
-    call = getattr(_mpfr_context(fmt), function)
+    call = getattr(context, function)
     columns = [decode(a, fmt).tolist() for a in args]
     results = [float(call(*row)) for row in zip(*columns, strict=True)]
     return encode(np.array(results, dtype=np.float64), fmt)
@@ -166,8 +128,12 @@ def mpfr_rounded(function: str, args: Sequence[Encodings], fmt: Format) -> Encod
 
 
 def _arguments(inputs: object, function: str) -> tuple[list[Encodings], Format]:
-    """Return flat encodings of each argument; checks arity, dtypes and shapes."""
-    arity = _known(function)
+    """Return flat encodings of each argument; check arity, dtypes and shapes."""
+    if function not in FUNCTIONS:
+        raise UnknownOracleFunctionError(
+            f"No oracle for the function {function!r}. {nearest(function, FUNCTIONS)}"
+        )
+    arity = FUNCTIONS[function].arity
     given = list(inputs) if isinstance(inputs, tuple) else [inputs]
     if len(given) != arity:
         raise MismatchError(
@@ -217,19 +183,19 @@ def ulp_error(got: object, inputs: object, *, function: str) -> npt.NDArray[np.f
         The errors of ``correctly_rounded``.
     """
     flat, fmt = _arguments(inputs, function)
-    outputs, out_fmt = encodings(got)
-    _same_layout(outputs, out_fmt, flat, fmt, function)
+    outputs = _results(got, flat, fmt, function)
     return fractional_errors(outputs.reshape(-1), flat, fmt, function).reshape(outputs.shape)
 
 
-def _same_layout(
-    outputs: Encodings, out_fmt: Format, flat: Sequence[Encodings], fmt: Format, function: str
-) -> None:
+def _results(got: object, flat: Sequence[Encodings], fmt: Format, function: str) -> Encodings:
+    """Return the encodings of results that correspond to the inputs ``flat``."""
+    outputs, out_fmt = encodings(got)
     if out_fmt is not fmt or outputs.size != flat[0].size:
         raise MismatchError(
             f"{function}: {outputs.size} results of dtype {out_fmt.name} for {flat[0].size} "
             f"inputs of dtype {fmt.name}. Results and inputs must correspond one to one."
         )
+    return outputs
 
 
 def fractional_errors(
@@ -260,10 +226,9 @@ def fractional_errors(
 
 
 def _quantum_exponents(encoded: Encodings, fmt: Format) -> npt.NDArray[np.int64]:
-    """Exponent of one ULP of each number; that of the largest finite one for the others."""
-    field = (encoded.astype(np.uint64) & np.uint64(fmt.sign_bit - 1)) >> np.uint64(
-        fmt.precision - 1
-    )
+    """Return the exponent of one ULP of each number; non-finite ones count as the largest."""
+    magnitude = encoded.astype(np.uint64) & np.uint64(fmt.sign_bit - 1)
+    field = magnitude >> np.uint64(fmt.precision - 1)
     clipped = np.clip(field.astype(np.int64), 1, 2 * fmt.max_exponent - 2)
     return clipped - 1 + fmt.min_exponent
 
@@ -282,21 +247,8 @@ def _evaluate(
     result = fn_or_outputs
     if callable(fn_or_outputs):
         result = fn_or_outputs(*inputs) if isinstance(inputs, tuple) else fn_or_outputs(inputs)
-    outputs, out_fmt = encodings(result)
-    _same_layout(outputs, out_fmt, flat, fmt, function)
+    outputs = _results(result, flat, fmt, function)
     return outputs.reshape(-1), flat, fmt, outputs.shape
-
-
-def _worst_lines(
-    index: int,
-    shape: tuple[int, ...],
-    fmt: Format,
-    rows: Sequence[tuple[str, int]],
-) -> Iterator[str]:
-    where = tuple(int(i) for i in np.unravel_index(index, shape)) if shape else ()
-    yield f"Worst at index {where if len(where) != 1 else where[0]}:"
-    for label, encoding in rows:
-        yield f"  {label:<7}{describe(encoding, fmt)}"
 
 
 def _message(
@@ -304,16 +256,14 @@ def _message(
     index: int,
     shape: tuple[int, ...],
     fmt: Format,
-    flat: Sequence[Encodings],
-    got: Encodings,
-    want: Encodings,
-    error_ulp: float,
+    columns: Sequence[tuple[str, Encodings]],
+    last: str,
 ) -> str:
-    rows = [("input", int(a[index])) for a in flat]
-    rows += [("got", int(got[index])), ("want", int(want[index]))]
-    lines = [headline, *_worst_lines(index, shape, fmt, rows)]
-    lines.append(f"  error  {error_ulp:.9g} ULP from the true value")
-    return "\n".join(lines)
+    """Describe a failure, with the worst element of each labelled column."""
+    where = tuple(int(i) for i in np.unravel_index(index, shape)) if shape else ()
+    lines = [headline, f"Worst at index {where if len(where) != 1 else where[0]}:"]
+    lines += [f"  {label:<7}{describe(int(column[index]), fmt)}" for label, column in columns]
+    return "\n".join([*lines, f"  {last}"])
 
 
 def assert_correctly_rounded(
@@ -354,10 +304,8 @@ def assert_correctly_rounded(
             int(wrong[worst]),
             shape,
             fmt,
-            flat,
-            outputs,
-            want,
-            float(errors[worst]),
+            [*(("input", a) for a in flat), ("got", outputs), ("want", want)],
+            f"error  {errors[worst]:.9g} ULP from the true value",
         )
     )
 
@@ -390,6 +338,7 @@ def assert_ulp(
     if beyond == 0:
         return
     worst = int(np.argmax(errors))
+    want = mpfr_rounded(function, flat, fmt)
     raise AssertionError(
         _message(
             f"{function}: {beyond:,} of {errors.size:,} {fmt.name} results are farther than "
@@ -397,10 +346,8 @@ def assert_ulp(
             worst,
             shape,
             fmt,
-            flat,
-            outputs,
-            mpfr_rounded(function, flat, fmt),
-            float(errors[worst]),
+            [*(("input", a) for a in flat), ("got", outputs), ("want", want)],
+            f"error  {errors[worst]:.9g} ULP from the true value",
         )
     )
 
@@ -424,11 +371,14 @@ def assert_bitwise_same(got: object, want: object, *, any_nan: bool = False) -> 
         return
     distance = _distance(a[differ], b[differ], fmt)
     worst = int(np.argmax(distance))
-    index = int(differ[worst])
     steps = int(distance[worst])
-    lines = [
-        f"{differ.size:,} of {a.size:,} {fmt.name} elements differ.",
-        *_worst_lines(index, first.shape, fmt, [("got", int(a[index])), ("want", int(b[index]))]),
-        "  one is a NaN" if steps == 2**64 - 1 else f"  {steps} ULP apart",
-    ]
-    raise AssertionError("\n".join(lines))
+    raise AssertionError(
+        _message(
+            f"{differ.size:,} of {a.size:,} {fmt.name} elements differ.",
+            int(differ[worst]),
+            first.shape,
+            fmt,
+            [("got", a), ("want", b)],
+            "one is a NaN" if steps == 2**64 - 1 else f"{steps} ULP apart",
+        )
+    )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs worth testing: samples for large checks, Hypothesis strategies for small ones.
 
-Uniform random reals miss almost everything of interest in a floating-point function. Here
-inputs are drawn by encoding (every exponent alike), near the encodings where the result
+Uniform random reals miss almost everything of interest in a floating-point function. This
+module draws inputs by encoding (every exponent alike), near the encodings where the result
 changes its kind, from lists of hard-to-round cases, near multiples of pi/2, and from
 significands with few bits set, where exact and half-way cases lie.
 
@@ -43,7 +43,7 @@ class HardCasesError(UdfError):
 
 
 def read_hard_cases(path: Path, arity: int = 1) -> npt.NDArray[np.uint32]:
-    """Read float32 encodings, one input a line in hex, ``#`` starting a comment.
+    """Read float32 encodings in hex, one input a line; ``#`` starts a comment.
 
     Args:
         path: the ``hard.txt`` beside a function.
@@ -72,7 +72,7 @@ def read_hard_cases(path: Path, arity: int = 1) -> npt.NDArray[np.uint32]:
             )
         rows.append([int(m[1], 16) for m in matches if m])
     if not rows:
-        raise HardCasesError(f"{path} holds no case. Remove it from udf.toml or fill it.")
+        raise HardCasesError(f"{path} holds no case. Fill it or remove it from udf.toml.")
     cases = np.array(rows, dtype=np.uint32)
     return cases[:, 0] if arity == 1 else cases
 
@@ -146,8 +146,8 @@ def thresholds(function: str) -> tuple[int, ...]:
 def _half_pi() -> Fraction:
     import gmpy2
 
-    # The largest float32 has 128 integer bits, and its remainder modulo pi/2 is wanted to
-    # more than 24 + 30 (the closest one comes within 2**-30 of a multiple).
+    # The largest float32 has 128 integer bits, and its remainder modulo pi/2 must have more
+    # than 24 + 30 correct bits (the closest number comes within 2**-30 of a multiple).
     numerator, denominator = gmpy2.context(precision=400).const_pi().as_integer_ratio()
     return Fraction(int(numerator), int(denominator)) / 2
 
@@ -196,13 +196,13 @@ def sample(
     """Return ``count`` float32 encodings, an equal share of each kind, reproducibly.
 
     Kinds: ``encodings`` (uniform over all 2**32), ``binades`` (uniform over exponents from
-    2**-32 to 2**32, where the functions do something), ``structured`` (significands with at
+    2**-32 to 2**32, where the functions vary most), ``structured`` (significands with at
     most four bits set, or all but four), ``thresholds`` (around ``thresholds(function)``)
     and ``pi`` (around multiples of pi/2).
     """
     rng = np.random.default_rng(seed)
     makers: dict[Kind, Callable[[np.random.Generator, int], npt.NDArray[np.uint32]]] = {
-        "encodings": _sample_encodings,
+        "encodings": lambda rng, count: rng.integers(0, 1 << 32, count, dtype=np.uint32),
         "binades": _sample_binades,
         "structured": _sample_structured,
         "thresholds": functools.partial(_sample_near, thresholds(function)),
@@ -212,10 +212,6 @@ def sample(
     shares[: count - int(shares.sum())] += 1
     parts = [makers[kind](rng, int(share)) for kind, share in zip(kinds, shares, strict=True)]
     return np.concatenate(parts)
-
-
-def _sample_encodings(rng: np.random.Generator, count: int) -> npt.NDArray[np.uint32]:
-    return rng.integers(0, 1 << 32, count, dtype=np.uint32)
 
 
 def _with_exponents(
@@ -266,42 +262,41 @@ def _to_float32(encoding: int) -> np.float32:
 
 
 def by_encoding() -> SearchStrategy[np.float32]:
-    """All float32 encodings alike, with zeros, subnormals, infinities and NaNs with payloads."""
+    """Draw all float32 encodings alike: zeros, subnormals, infinities, NaNs with payloads too."""
     from hypothesis import strategies as st
 
     return st.integers(0, 2**32 - 1).map(_to_float32)
 
 
 def near(centres: Sequence[int]) -> SearchStrategy[np.float32]:
-    """Float32 numbers within ``NEIGHBOURS`` encodings of one of ``centres``."""
+    """Draw float32 numbers within ``NEIGHBOURS`` encodings of one of ``centres``."""
     from hypothesis import strategies as st
 
-    offsets = st.integers(-NEIGHBOURS, NEIGHBOURS)
     return st.builds(
         lambda centre, offset: _to_float32((centre + offset) % 2**32),
         st.sampled_from(list(centres)),
-        offsets,
+        st.integers(-NEIGHBOURS, NEIGHBOURS),
     )
 
 
 def near_thresholds(function: str) -> SearchStrategy[np.float32]:
-    """Around overflow, underflow, subnormal results, poles and ends of the domain."""
+    """Draw numbers around overflow, underflow, subnormal results, poles and ends of the domain."""
     return near(thresholds(function))
 
 
 def near_half_pi() -> SearchStrategy[np.float32]:
-    """Around the float32 numbers closest to multiples of pi/2, of either sign."""
+    """Draw numbers around those closest to multiples of pi/2, of either sign."""
     centres = nearest_to_half_pi()
     return near([*centres, *(c | FLOAT32.sign_bit for c in centres)])
 
 
 def hard_cases(path: Path) -> SearchStrategy[np.float32]:
-    """The inputs listed in a ``hard.txt``, and their neighbours."""
+    """Draw the inputs that a ``hard.txt`` lists, and their neighbours."""
     return near([int(case) for case in read_hard_cases(path)])
 
 
 def structured() -> SearchStrategy[np.float32]:
-    """Significands with few bits set, any sign and exponent: exact and half-way cases."""
+    """Draw significands with few bits set, any sign and exponent: exact and half-way cases."""
     from hypothesis import strategies as st
 
     def build(sign: int, exponent: int, bits: set[int]) -> np.float32:
@@ -312,7 +307,7 @@ def structured() -> SearchStrategy[np.float32]:
 
 
 def float32_inputs(function: str, hard: Path | None = None) -> SearchStrategy[np.float32]:
-    """All strategies of this module that suit ``function``, as one."""
+    """Join all strategies of this module that suit ``function``."""
     from hypothesis import strategies as st
 
     parts: list[SearchStrategy[Any]] = [by_encoding(), near_thresholds(function), structured()]

@@ -31,19 +31,15 @@ class UndecidedError(UdfError):
     """The loop reached its highest precision without a decision."""
 
 
-def _mpmath() -> Any:
+@functools.cache
+def _mp_context() -> Any:
     try:
         import mpmath
     except ImportError as error:
         raise OracleMissingError(
             "The mpmath oracle needs mpmath, which is not installed: pip install mpmath."
         ) from error
-    return mpmath
-
-
-@functools.cache
-def _mp_context() -> Any:
-    return _mpmath().MPContext()
+    return mpmath.MPContext()
 
 
 _INF: Final = float("inf")
@@ -129,7 +125,7 @@ def _special(function: str, args: tuple[float, ...]) -> float | None:
 
 
 def _special_domain(function: str, x: float) -> float | None:
-    """Poles, exact zeros and arguments outside the domain, for finite ``x``."""
+    """Return the result at poles, exact zeros and outside the domain, for finite ``x``."""
     low, high, pole, zero = _DOMAINS.get(function, (-_INF, _INF, None, None))
     if x < low or x > high:
         return _NAN
@@ -141,7 +137,7 @@ def _special_domain(function: str, x: float) -> float | None:
 
 
 def _special_pow(x: float, y: float) -> float | None:
-    """ISO C, F.10.4.4."""
+    """Return the exact results of ISO C, F.10.4.4."""
     if y == 0 or x == 1:
         return 1.0
     if np.isnan(x) or np.isnan(y):
@@ -206,8 +202,8 @@ def round_dyadic(magnitude: int, exponent: int, fmt: Format) -> int:
         rest, half = magnitude & ((1 << shift) - 1), 1 << (shift - 1)
         if rest > half or (rest == half and rounded & 1):
             rounded += 1
-    # A significand that rounded up to 2**precision carries into the exponent field, and a
-    # subnormal one that became normal likewise: the sum is right in each case.
+    # A significand that rounded up to 2**precision carries into the exponent field, and so
+    # does a subnormal one that became normal: the sum is right in each case.
     return min(rounded + ((quantum - fmt.min_exponent) << (fmt.precision - 1)), fmt.infinity)
 
 
@@ -230,15 +226,12 @@ def _is_tie(function: str, args: tuple[float, ...], midpoint: Fraction) -> bool:
         return Fraction(args[0]) ** 2 + Fraction(args[1]) ** 2 == midpoint**2
     if function == "pow":
         base, power = Fraction(abs(args[0])), Fraction(args[1])
-        if (
-            base.numerator & (base.numerator - 1) == 0
-            and base.denominator & (base.denominator - 1) == 0
-        ):
+        if base.numerator.bit_count() == base.denominator.bit_count() == 1:
             log2 = base.numerator.bit_length() - base.denominator.bit_length()
             exponent = log2 * power
             return exponent.denominator == 1 and Fraction(2) ** int(exponent) == midpoint
-        # An odd factor above 1 raised to n has more than n bits, and a root has to be
-        # exact: larger powers cannot be a midpoint of any format here.
+        # An odd factor above 1 raised to n has more than n bits, and a root must be exact:
+        # larger powers cannot be a midpoint of any format here.
         if not (0 < power.numerator < 64 and power.denominator <= 64):
             return False
         return bool(base**power.numerator == midpoint**power.denominator)

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
 
+from pytest_udftorch import compat
 from pytest_udftorch.planning.executor import (
     CapturedShapeError,
     ExecutorUnavailableError,
@@ -30,6 +33,10 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _WARMUP) -> Run:
     which the next replay overwrites. It raises :class:`CapturedShapeError` for arguments of
     other shapes or dtypes.
 
+    All memory that the graph uses lives as long as the callable: its inputs, what ``run`` owns,
+    the constants of compiled code, and the graph's own pool with everything allocated during the
+    capture, cuBLAS' workspaces among it.
+
     Raises:
         ExecutorUnavailableError: the inputs are not on a CUDA device.
         RuntimeError: the work cannot be captured (it waits for the device, for instance).
@@ -41,19 +48,24 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _WARMUP) -> Run:
         )
     static = convert(inputs, torch.clone)
     leaves = tensors_in(static)
+    stream = torch.cuda.current_stream()
+    graph = torch.cuda.CUDAGraph()
+    generator = torch.cuda.default_generators[leaves[0].device.index]
     side = untyped(torch.cuda.Stream)()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side), torch.no_grad():
+    side.wait_stream(stream)
+    with torch.no_grad(), _without_autocast_cache(), torch.cuda.stream(side):
         for _ in range(warmup):
             run(*static)
-    torch.cuda.current_stream().wait_stream(side)
+    stream.wait_stream(side)
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.current_stream()
-    generator = torch.cuda.default_generators[leaves[0].device.index]
     unused = generator.clone_state()
     try:
-        with torch.no_grad(), torch.cuda.graph(graph):
+        with (
+            torch.no_grad(),
+            _without_autocast_cache(),
+            _own_workspaces(),
+            torch.cuda.graph(graph),
+        ):
             output = run(*static)
     except BaseException:
         # A failed capture leaves its stream current, and the generator believing that it is
@@ -78,6 +90,33 @@ def capture(run: Run, inputs: tuple[Any, ...], *, warmup: int = _WARMUP) -> Run:
         return output
 
     replay.inputs = static  # type: ignore[attr-defined]
-    # The captured kernels use buffers that ``run`` owns.
-    replay.keeps = run  # type: ignore[attr-defined]
+    # The captured kernels use buffers that ``run`` owns, and constants of compiled code, which
+    # Inductor drops when its caches are cleared.
+    replay.keeps = run, compat.inductor_modules()  # type: ignore[attr-defined]
     return replay
+
+
+@contextlib.contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Let the work inside use workspaces of cuBLAS that nothing before or after it uses.
+
+    torch (to 2.14 by default, later on demand) keeps one workspace per handle and stream for all.
+    A graph that met an old one would write to memory outside its own pool, which is freed when
+    torch.compile(mode="reduce-overhead") next clears the workspaces.
+    """
+    compat.clear_cublas_workspaces()
+    try:
+        yield
+    finally:
+        compat.clear_cublas_workspaces()
+
+
+@contextlib.contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """Make autocast cast a weight whenever it is used: it frees cached casts when it ends."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)

@@ -8,8 +8,7 @@ offsets.
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -34,21 +33,6 @@ DEPTHS: Final = ("counters", "timed", "events")
 #: floor(log2|x|) = b - HIST_OFFSET. The first and last bins also hold what lies beyond.
 HIST_BINS: Final = 320
 HIST_OFFSET: Final = 160
-
-_Layout = Sequence[tuple[str, str, tuple[int, ...]]]
-
-
-def _struct(layout: _Layout) -> np.dtype[np.void]:
-    """Return a dtype whose fields follow each other without gaps, at stated offsets."""
-    offset = 0
-    names, formats, offsets = [], [], []
-    for name, code, shape in layout:
-        names.append(name)
-        formats.append((code, shape) if shape else code)
-        offsets.append(offset)
-        offset += np.dtype(code).itemsize * math.prod(shape)
-    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": offset})
-
 
 #: Names of the counts of special values, in the order of the struct.
 SPECIALS: Final = ("zero", "subnormal", "pos_inf", "neg_inf", "nan")
@@ -79,42 +63,42 @@ OPERATOR_KEY: Final = ("operator", "module", "stage", "device")
 #: tuples above.
 #: Minima and maxima cover all values but NaNs, infinities included; if there was none, they
 #: are +inf and -inf. ``in`` covers all arguments of a function together.
-CELL: Final = _struct(
+CELL: Final = np.dtype(
     [
-        ("function", "<u2", ()),
-        ("dtype", "u1", ()),
-        ("form", "u1", ()),
-        ("stage", "u1", ()),
-        ("device", "u1", ()),
+        ("function", "<u2"),
+        ("dtype", "u1"),
+        ("form", "u1"),
+        ("stage", "u1"),
+        ("device", "u1"),
         ("pad", "u1", (2,)),
-        ("operator", "<u4", ()),
-        ("module", "<u4", ()),
-        ("calls", "<u8", ()),
-        ("elements", "<u8", ()),
-        ("in_min", "<f8", ()),
-        ("in_max", "<f8", ()),
-        ("out_min", "<f8", ()),
-        ("out_max", "<f8", ()),
-        *((f"{side}_{what}", "<u8", ()) for side in ("in", "out") for what in SPECIALS),
-        *((name, "<u8", ()) for name in FIRSTS),
-        ("time_ns", "<f8", ()),
-        ("timed_elements", "<u8", ()),
-        ("hist_elements", "<u8", ()),
+        ("operator", "<u4"),
+        ("module", "<u4"),
+        ("calls", "<u8"),
+        ("elements", "<u8"),
+        ("in_min", "<f8"),
+        ("in_max", "<f8"),
+        ("out_min", "<f8"),
+        ("out_max", "<f8"),
+        *((f"{side}_{what}", "<u8") for side in ("in", "out") for what in SPECIALS),
+        *((name, "<u8") for name in FIRSTS),
+        ("time_ns", "<f8"),
+        ("timed_elements", "<u8"),
+        ("hist_elements", "<u8"),
         ("hist_in", "<u8", (2, HIST_BINS)),
         ("hist_out", "<u8", (2, HIST_BINS)),
     ]
 )
 
 #: Calls of one operator in one context: 32 bytes.
-OPERATOR: Final = _struct(
+OPERATOR: Final = np.dtype(
     [
-        ("operator", "<u4", ()),
-        ("module", "<u4", ()),
-        ("stage", "u1", ()),
-        ("device", "u1", ()),
+        ("operator", "<u4"),
+        ("module", "<u4"),
+        ("stage", "u1"),
+        ("device", "u1"),
         ("pad", "u1", (6,)),
-        ("calls", "<u8", ()),
-        ("time_ns", "<f8", ()),
+        ("calls", "<u8"),
+        ("time_ns", "<f8"),
     ]
 )
 
@@ -124,24 +108,24 @@ EVENT_FLAGS: Final = (
 )  # fmt: skip
 
 #: One function within one call of an operator: 80 bytes. Times are CLOCK_MONOTONIC.
-EVENT: Final = _struct(
+EVENT: Final = np.dtype(
     [
-        ("start_ns", "<u8", ()),
-        ("end_ns", "<u8", ()),
-        ("thread", "<u4", ()),
-        ("function", "<u2", ()),
-        ("dtype", "u1", ()),
-        ("stage", "u1", ()),
-        ("operator", "<u4", ()),
-        ("module", "<u4", ()),
-        ("elements", "<u8", ()),
-        ("in_min", "<f8", ()),
-        ("in_max", "<f8", ()),
-        ("out_min", "<f8", ()),
-        ("out_max", "<f8", ()),
-        ("flags", "<u4", ()),
+        ("start_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("thread", "<u4"),
+        ("function", "<u2"),
+        ("dtype", "u1"),
+        ("stage", "u1"),
+        ("operator", "<u4"),
+        ("module", "<u4"),
+        ("elements", "<u8"),
+        ("in_min", "<f8"),
+        ("in_max", "<f8"),
+        ("out_min", "<f8"),
+        ("out_max", "<f8"),
+        ("flags", "<u4"),
         # The index of the event's process if a saved profile holds several; else 0.
-        ("process", "<u4", ()),
+        ("process", "<u4"),
     ]
 )
 

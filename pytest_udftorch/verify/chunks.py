@@ -20,16 +20,9 @@ import numpy.typing as npt
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.exact.formats import FORMATS, canonical
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
-from pytest_udftorch.verify.candidate import (
-    OPERATOR,
-    SIXTEEN_BITS,
-    STOCK,
-    file_sha256,
-    find_candidate,
-    hard_counter_address,
-    operator_results,
-)
+from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, STOCK, address, file_sha256
 from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
+from pytest_udftorch.verify.find import find_candidate
 from pytest_udftorch.verify.reference.checker import (
     BINS,
     COARSE_BINS,
@@ -42,6 +35,7 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 from pytest_udftorch.verify.schedule import MARGIN_BITS, Schedule
+from pytest_udftorch.verify.torch_candidate import operator_results
 
 #: MPFR decides so many disagreements of one chunk. Beyond them the reference and the double
 #: result together outvote the candidate where both are certain.
@@ -73,13 +67,6 @@ def local_file(schedule: Schedule, role: str) -> Path:
         f"{platform.node()} has no {role} {path.name} with SHA-256 {sha256[:16]}...: it was not "
         "sent, or this machine has another version of it. Install the same versions everywhere."
     )
-
-
-@cache
-def _function_address(path: Path, symbol: str) -> int:
-    if path.name == "libtorch_cpu.so":
-        import torch  # noqa: F401
-    return ctypes.cast(getattr(ctypes.CDLL(str(path)), symbol), ctypes.c_void_p).value or 0
 
 
 @cache
@@ -179,13 +166,13 @@ def _job(
         given = operator_results(candidate, encoded, flush=schedule.flush)
         job.candidate, job.form = given.ctypes.data, FORM_NUMBERS["given"]
     else:
-        job.candidate = _function_address(local_file(schedule, "candidate"), candidate.symbol)
+        job.candidate = address(local_file(schedule, "candidate"), candidate.symbol)
         job.form = FORM_NUMBERS[candidate.form]
     if schedule.reference == "llvmlibc":
         symbol = f"udfref_llvmlibc_{candidate.function}"
-        job.reference = _function_address(local_file(schedule, "reference"), symbol)
+        job.reference = address(local_file(schedule, "reference"), symbol)
     if "hard" in schedule.files:
-        job.hard = hard_counter_address(local_file(schedule, "hard"))
+        job.hard = address(local_file(schedule, "hard"), "udfref_hard")
     return job, given
 
 
@@ -196,7 +183,7 @@ def _count_hard(schedule: Schedule, checker: Checker, index: int) -> int | None:
     count = min(schedule.chunk_size, schedule.count - first)
     columns = checker.inputs(schedule.candidate.arity, schedule.seed, first, count)
     counter = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
-        hard_counter_address(local_file(schedule, "hard"))
+        address(local_file(schedule, "hard"), "udfref_hard")
     )
     return int(counter(count, columns[0].ctypes.data, columns[-1].ctypes.data))
 

@@ -13,8 +13,9 @@ from torch import nn
 from torch._inductor import config
 from torch._inductor.utils import fresh_cache
 
-from pytest_udftorch.planning import executors, pairs
-from pytest_udftorch.planning.executors import jax
+from pytest_udftorch import executors
+from pytest_udftorch.planning import pairs
+from pytest_udftorch.planning.executors import REGISTRY, jax
 from pytest_udftorch.timing.timers import DeviceMissingError, TimerOptionError
 
 
@@ -45,7 +46,7 @@ def own_executor():
         return name
 
     yield add
-    executors.REGISTRY.reset()
+    REGISTRY.reset()
 
 
 def test_members_agree_and_are_timed(tiny, images):
@@ -604,7 +605,7 @@ def test_a_reset_removes_what_was_registered_and_nothing_else():
     shipped = executors.registered()
     executors.register(executors.Executor("own", lambda model, _: model))
     assert executors.registered() == [*shipped, "own"]
-    executors.REGISTRY.reset()
+    REGISTRY.reset()
     assert executors.registered() == shipped
     with pytest.raises(executors.UnknownExecutorError, match="No executor 'own'"):
         executors.resolve("own")

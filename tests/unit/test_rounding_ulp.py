@@ -62,7 +62,7 @@ def test_different_dtypes_or_shapes_are_refused():
 
 
 def test_integers_are_refused():
-    with pytest.raises(rounding.UnsupportedDtypeError, match="int64"):
+    with pytest.raises(formats.UnsupportedDtypeError, match="int64"):
         rounding.ulp_distance(np.arange(3), np.arange(3))
 
 

@@ -17,7 +17,6 @@ from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.candidate import source_sha256
 from pytest_udftorch.verify.chunks import outputs_digest, run_chunk
 from pytest_udftorch.verify.reference.checker import (
     FORM_NUMBERS,
@@ -28,6 +27,7 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 from pytest_udftorch.verify.schedule import Request, make_schedule
+from pytest_udftorch.verify.udf_candidate import source_sha256
 
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]

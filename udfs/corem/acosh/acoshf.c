@@ -3,13 +3,12 @@
 //
 // Method: acosh(x) = log(1 + z), z = (x - 1) + sqrt((x - 1) (x + 1)), where all
 // terms are positive and x - 1, x + 1 exact, so that nothing is lost near 1;
-// log as in log1pf.c: 1 + z = 2^k m, k from 1 + z rounded to float32, r = m -
-// 1, s = r / (r + 2), k log(2) + s P(s^2).
+// log as in log_fast.h: 1 + z = 2^k m, k from 1 + z rounded to float32.
 //
 // Error of the fast path: below 2^-44.9 relative. P contributes 2^-45.09
-// (certified, see constants.h); the roundings of z, r, s and the sums stay
-// below 2^-50, with or without FMA. The rounding test's margin of 2^9 units in
-// the last place of the double covers 2^-44.
+// (certified, see log_fast_constants.h); the roundings of z, r, s and the sums
+// stay below 2^-50, with or without FMA. The rounding test's margin of 2^9
+// units in the last place of the double covers 2^-44.
 //
 // Accurate path: 2079 inputs of 1048576000 (1 in 504366), and all of the
 // 3246391296 special ones (x < 1, NaN, x >= 2^125).
@@ -22,10 +21,7 @@
 
 #include "../common/corem.h"
 #include "../common/log_dd.h"
-
-#include "constants.h"
-
-#define ACOSH_MARGIN (UINT64_C(1) << 9)
+#include "../common/log_fast.h"
 
 UDF_INLINE float udf_acoshf_fast(float x, int *hard) {
   // acosh(x) = log(1 + z), z = (x - 1) + sqrt((x - 1) (x + 1)), without loss
@@ -33,26 +29,16 @@ UDF_INLINE float udf_acoshf_fast(float x, int *hard) {
   double d = (double)x - 1.0;
   double z = d + __builtin_sqrt(d * ((double)x + 1.0));
   uint32_t u = udf_f32_bits((float)(z + 1.0));
-  uint32_t t = u - UDF_ACOSH_SQRT_HALF;
-  double k = (double)((int32_t)t >> 23);
-  double scale = (double)udf_f32_from_bits(UINT32_C(0x3f800000) -
-                                           (t & UINT32_C(0xff800000)));
+  uint32_t t = udf_log_offset(u);
+  double k = udf_log_k(t);
+  double scale = udf_log_scale(t);
   double r = UDF_FMA(scale, z, scale - 1.0);
-  double s = r / (r + 2.0);
-
-  const double *p = udf_acosh_poly;
-  double w = s * s;
-  double q = UDF_FMA(p[5], w, p[4]);
-  q = UDF_FMA(q, w, p[3]);
-  q = UDF_FMA(q, w, p[2]);
-  q = UDF_FMA(q, w, p[1]);
-  q = UDF_FMA(q, w, p[0]);
-  double y = UDF_FMA(s, q, k * UDF_ACOSH_LN2);
+  double y = udf_log_series(r, udf_log1p_poly, k, UDF_LOG_LN2);
 
   // x < 1, NaN and 1 + z >= 2^126, where the scale would be subnormal, are left
   // to the accurate path.
   int special = !(x >= 1.0f) | (u >= UINT32_C(0x7e800000));
-  *hard = special | udf_near_boundary(y, ACOSH_MARGIN);
+  *hard = special | udf_near_boundary(y, UDF_LOG_MARGIN);
   return (float)y;
 }
 

@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Method: asinh|x| = log(e), e = |x| + sqrt(x^2 + 1) (x^2 is exact), with log
-// as in log1pf.c: e = 2^k m, k from e rounded to float32, r = m - 1, s = r / (r
-// + 2), k log(2) + s P(s^2). Below |x| = 2^-6, where e - 1 loses bits, x S(x^2)
-// with S of three terms.
+// as in log_fast.h: e = 2^k m, k from e rounded to float32. Below |x| = 2^-6,
+// where e - 1 loses bits, x S(x^2) with S of three terms.
 //
 // Error of the fast path: below 2^-44.3 relative. P contributes 2^-45.09 and S
-// 2^-45.48 (certified, see constants.h). e has an absolute error below 2^-51.6
-// for k = 0, which is 2^-45.6 relative to the smallest result of the logarithm,
-// 2^-6. The rounding test's margin of 2^9 units in the last place of the double
-// covers 2^-44.
+// 2^-45.48 (certified, see log_fast_constants.h and constants.h). e has an
+// absolute error below 2^-51.6 for k = 0, which is 2^-45.6 relative to the
+// smallest result of the logarithm, 2^-6. The rounding test's margin of 2^9
+// units in the last place of the double covers 2^-44.
 //
 // Accurate path: 4578 inputs of 4227858432 (1 in 923516), and all of the
 // 67108864 special ones (infinities, NaN, |x| >= 2^125).
@@ -23,10 +22,9 @@
 
 #include "../common/corem.h"
 #include "../common/log_dd.h"
+#include "../common/log_fast.h"
 
 #include "constants.h"
-
-#define ASINH_MARGIN (UINT64_C(1) << 9)
 
 UDF_INLINE float udf_asinhf_fast(float x, int *hard) {
   float a = __builtin_fabsf(x);
@@ -35,21 +33,11 @@ UDF_INLINE float udf_asinhf_fast(float x, int *hard) {
   // asinh(a) = log(e), e = a + sqrt(a^2 + 1).  Rounded to float32, e chooses k.
   double e = d + __builtin_sqrt(d2 + 1.0);
   uint32_t u = udf_f32_bits((float)e);
-  uint32_t t = u - UDF_ASINH_SQRT_HALF;
-  double k = (double)((int32_t)t >> 23);
-  double scale = (double)udf_f32_from_bits(UINT32_C(0x3f800000) -
-                                           (t & UINT32_C(0xff800000)));
+  uint32_t t = udf_log_offset(u);
+  double k = udf_log_k(t);
+  double scale = udf_log_scale(t);
   double r = UDF_FMA(scale, e, -1.0);
-  double s = r / (r + 2.0);
-
-  const double *p = udf_asinh_poly;
-  double w = s * s;
-  double q = UDF_FMA(p[5], w, p[4]);
-  q = UDF_FMA(q, w, p[3]);
-  q = UDF_FMA(q, w, p[2]);
-  q = UDF_FMA(q, w, p[1]);
-  q = UDF_FMA(q, w, p[0]);
-  double y = UDF_FMA(s, q, k * UDF_ASINH_LN2);
+  double y = udf_log_series(r, udf_log1p_poly, k, UDF_LOG_LN2);
 
   const double *c = udf_asinh_small;
   double small = UDF_FMA(UDF_FMA(c[2], d2, c[1]), d2, c[0]);
@@ -58,7 +46,7 @@ UDF_INLINE float udf_asinhf_fast(float x, int *hard) {
   // NaN and e >= 2^126, where the scale would be subnormal, are left to the
   // accurate path.
   int special = u >= UINT32_C(0x7e800000);
-  *hard = special | udf_near_boundary(y, ASINH_MARGIN);
+  *hard = special | udf_near_boundary(y, UDF_LOG_MARGIN);
   return udf_f32_add_sign((float)y, x);
 }
 

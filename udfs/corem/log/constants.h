@@ -5,9 +5,6 @@
 #ifndef UDF_LOG_CONSTANTS_H
 #define UDF_LOG_CONSTANTS_H
 
-// Encoding of sqrt(1/2).
-#define UDF_LOG_SQRT_HALF UINT32_C(0x3f3504f3)
-#define UDF_LOG_LN2 0x1.62e42fefa39efp-1
 static const double udf_log_poly[] = {
     0x1p1,
     0x1.555555561d7d5p-1,

@@ -5,8 +5,6 @@
 #ifndef UDF_LOG10_CONSTANTS_H
 #define UDF_LOG10_CONSTANTS_H
 
-// Encoding of sqrt(1/2).
-#define UDF_LOG10_SQRT_HALF UINT32_C(0x3f3504f3)
 #define UDF_LOG10_LOG10_2 0x1.34413509f79ffp-2
 static const double udf_log10_poly[] = {
     0x1.bcb7b1526e43ep-1,

@@ -22,48 +22,24 @@
 
 #include "../common/corem.h"
 #include "../common/log_dd.h"
+#include "../common/log_fast.h"
 
 #include "constants.h"
 
-#define LOG10_MARGIN (UINT64_C(1) << 9)
-
 UDF_INLINE float udf_log10f_fast(float x, int *hard) {
   uint32_t u = udf_f32_bits(x);
-  uint32_t t = u - UDF_LOG10_SQRT_HALF;
-  // Not a conversion from int: in scalar code that waits for the register of
-  // the previous result.
-  double k =
-      udf_f32_from_bits((uint32_t)((int32_t)t >> 23) + UINT32_C(0x4b400000)) -
-      0x1.8p23f;
-  float m = udf_f32_from_bits(u - (t & UINT32_C(0xff800000)));
-  double n = m - 1.0f; // exact
-  double s = n / (n + 2.0);
-
-  const double *p = udf_log10_poly;
-  double w = s * s;
-  double q = UDF_FMA(p[5], w, p[4]);
-  q = UDF_FMA(q, w, p[3]);
-  q = UDF_FMA(q, w, p[2]);
-  q = UDF_FMA(q, w, p[1]);
-  q = UDF_FMA(q, w, p[0]);
-  double y = UDF_FMA(s, q, k * UDF_LOG10_LOG10_2);
-
-  // Zero, subnormal, negative, infinite and NaN inputs are left to the
-  // accurate path.
-  int special = u - UINT32_C(0x00800000) >= UINT32_C(0x7f000000);
-  *hard = special | udf_near_boundary(y, LOG10_MARGIN);
+  uint32_t t = udf_log_offset(u);
+  double k = udf_log_k_by_sum(t);
+  double y =
+      udf_log_series(udf_log_r(u, t), udf_log10_poly, k, UDF_LOG10_LOG10_2);
+  *hard = udf_log_special(u) | udf_near_boundary(y, UDF_LOG_MARGIN);
   return (float)y;
 }
 
 static UDF_COLD float udf_log10f_accurate(float x) {
-  uint32_t u = udf_f32_bits(x);
-  if (u - 1 >= UINT32_C(0x7f800000) - 1) {
-    if ((u << 1) == 0)
-      return -__builtin_inff();
-    if (u == UINT32_C(0x7f800000))
-      return x;
-    return __builtin_nanf("");
-  }
+  float y;
+  if (udf_log_at_limit(x, &y))
+    return y;
   if (x == 1.0f)
     return 0.0f;
   return udf_dd_round(udf_dd_mul(udf_log_dd((udf_dd){udf_positive_value(x), 0}),

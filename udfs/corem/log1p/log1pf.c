@@ -7,10 +7,10 @@
 // P(s^2), P of six terms.
 //
 // Error of the fast path: below 2^-44.9 relative. P contributes 2^-45.09
-// (certified, see constants.h). For k = 0 only roundings relative to the result
-// follow (below 2^-50); for k != 0 the result is at least log(2)/2 and r has an
-// absolute error below 2^-51, with or without FMA. The rounding test's margin
-// of 2^9 units in the last place of the double covers 2^-44.
+// (certified, see log_fast_constants.h). For k = 0 only roundings relative to
+// the result follow (below 2^-50); for k != 0 the result is at least log(2)/2
+// and r has an absolute error below 2^-51, with or without FMA. The rounding
+// test's margin of 2^9 units in the last place of the double covers 2^-44.
 //
 // Accurate path: 2913 inputs of 3187671040 (1 in 1094291), and all of the
 // 1107296256 special ones (x <= -1, NaN, x >= 2^126).
@@ -23,35 +23,22 @@
 
 #include "../common/corem.h"
 #include "../common/log_dd.h"
-
-#include "constants.h"
-
-#define LOG1P_MARGIN (UINT64_C(1) << 9)
+#include "../common/log_fast.h"
 
 UDF_INLINE float udf_log1pf_fast(float x, int *hard) {
   // 1 + x rounded to float32 only chooses k.
   uint32_t u = udf_f32_bits(1.0f + x);
-  uint32_t t = u - UDF_LOG1P_SQRT_HALF;
-  double k = (double)((int32_t)t >> 23);
-  double scale = (double)udf_f32_from_bits(UINT32_C(0x3f800000) -
-                                           (t & UINT32_C(0xff800000)));
+  uint32_t t = udf_log_offset(u);
+  double k = udf_log_k(t);
+  double scale = udf_log_scale(t);
   // With K = 0 the scale is 1 and r is x itself.
   double r = UDF_FMA(scale, (double)x, scale - 1.0);
-  double s = r / (r + 2.0);
-
-  const double *p = udf_log1p_poly;
-  double w = s * s;
-  double q = UDF_FMA(p[5], w, p[4]);
-  q = UDF_FMA(q, w, p[3]);
-  q = UDF_FMA(q, w, p[2]);
-  q = UDF_FMA(q, w, p[1]);
-  q = UDF_FMA(q, w, p[0]);
-  double y = UDF_FMA(s, q, k * UDF_LOG1P_LN2);
+  double y = udf_log_series(r, udf_log1p_poly, k, UDF_LOG_LN2);
 
   // x <= -1, NaN and 1 + x >= 2^126, where the scale would be subnormal, are
   // left to the accurate path.
   int special = u - UINT32_C(0x00800000) >= UINT32_C(0x7e000000);
-  *hard = special | udf_near_boundary(y, LOG1P_MARGIN);
+  *hard = special | udf_near_boundary(y, UDF_LOG_MARGIN);
   // -0 came out as +0.
   return udf_f32_add_sign((float)y, x);
 }

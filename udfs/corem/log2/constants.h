@@ -5,8 +5,6 @@
 #ifndef UDF_LOG2_CONSTANTS_H
 #define UDF_LOG2_CONSTANTS_H
 
-// Encoding of sqrt(1/2).
-#define UDF_LOG2_SQRT_HALF UINT32_C(0x3f3504f3)
 static const double udf_log2_poly[] = {
     0x1.71547652b8251p1,
     0x1.ec709dc53c4a9p-1,

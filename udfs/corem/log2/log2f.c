@@ -22,44 +22,23 @@
 
 #include "../common/corem.h"
 #include "../common/log_dd.h"
+#include "../common/log_fast.h"
 
 #include "constants.h"
 
-#define LOG2_MARGIN (UINT64_C(1) << 9)
-
 UDF_INLINE float udf_log2f_fast(float x, int *hard) {
   uint32_t u = udf_f32_bits(x);
-  uint32_t t = u - UDF_LOG2_SQRT_HALF;
-  double k = (double)((int32_t)t >> 23);
-  float m = udf_f32_from_bits(u - (t & UINT32_C(0xff800000)));
-  double n = m - 1.0f; // exact
-  double s = n / (n + 2.0);
-
-  const double *p = udf_log2_poly;
-  double w = s * s;
-  double q = UDF_FMA(p[5], w, p[4]);
-  q = UDF_FMA(q, w, p[3]);
-  q = UDF_FMA(q, w, p[2]);
-  q = UDF_FMA(q, w, p[1]);
-  q = UDF_FMA(q, w, p[0]);
-  double y = UDF_FMA(s, q, k);
-
-  // Zero, subnormal, negative, infinite and NaN inputs are left to the
-  // accurate path.
-  int special = u - UINT32_C(0x00800000) >= UINT32_C(0x7f000000);
-  *hard = special | udf_near_boundary(y, LOG2_MARGIN);
+  uint32_t t = udf_log_offset(u);
+  double k = udf_log_k(t);
+  double y = udf_log_series(udf_log_r(u, t), udf_log2_poly, k, 1.0);
+  *hard = udf_log_special(u) | udf_near_boundary(y, UDF_LOG_MARGIN);
   return (float)y;
 }
 
 static UDF_COLD float udf_log2f_accurate(float x) {
-  uint32_t u = udf_f32_bits(x);
-  if (u - 1 >= UINT32_C(0x7f800000) - 1) {
-    if ((u << 1) == 0)
-      return -__builtin_inff();
-    if (u == UINT32_C(0x7f800000))
-      return x;
-    return __builtin_nanf("");
-  }
+  float y;
+  if (udf_log_at_limit(x, &y))
+    return y;
   double k;
   udf_dd rest = udf_log_dd_split((udf_dd){udf_positive_value(x), 0}, &k);
   if (rest.hi == 0)
