@@ -445,11 +445,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     Raises:
         ReachError: the file cannot be written.
     """
-    head = {
-        "format": FORMAT,
-        "command": "udftorch reach --store FILE",
-        "environment": describe(),
-    }
+    head = {"format": FORMAT, "command": "udftorch reach --store FILE", "environment": describe()}
     slim = ({k: v for k, v in asdict(r).items() if v not in ({}, "", None)} for r in rows)
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in slim)
     text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'

@@ -103,10 +103,7 @@ def _compiler() -> Compiler:
 
 
 def compile_shared(
-    name: str,
-    sources: Mapping[str, str],
-    flags: tuple[str, ...],
-    libraries: tuple[str, ...],
+    name: str, sources: Mapping[str, str], flags: tuple[str, ...], libraries: tuple[str, ...]
 ) -> Path:
     """Compile C sources to a shared library in the cache, unless it is there already.
 
