@@ -343,7 +343,7 @@ def run_report(options: argparse.Namespace) -> int:
     """Read profiles; print the short form, and write what was asked for."""
     from pytest_udftorch.profile import report
     from pytest_udftorch.profile.aggregate import load_all
-    from pytest_udftorch.profile.export import write_file
+    from pytest_udftorch.profile.export import write_text
 
     for path in options.paths:
         if path.suffix == ".json":
@@ -356,7 +356,7 @@ def run_report(options: argparse.Namespace) -> int:
     print(report.terminal(profiles))
     if options.out:
         text = report.html(profiles, title=options.title or report.TITLE)
-        write_file(options.out, lambda p: p.write_text(text, encoding="utf-8"))
+        write_text(options.out, text)
 
     for profile in profiles:
         for path, write in (
