@@ -12,8 +12,7 @@ Two oracles that share no code decide what the correctly rounded result is:
 
 Rounding the reference to double first would decide some inputs wrongly; the tests have one.
 
-Arrays may be torch tensors (any device) or NumPy arrays; torch is never imported here.
-gmpy2 and mpmath are imported on first use.
+``formats`` says which arrays it takes. gmpy2 and mpmath are imported on first use.
 """
 
 from __future__ import annotations

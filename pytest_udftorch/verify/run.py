@@ -237,7 +237,7 @@ def _refuse_to_replace(path: Path, schedule: Schedule, chunks: Collection[int] |
     stored = _readable(path)
     if stored is None or chunks is None or len(set(chunks)) >= schedule.total_chunks:
         return
-    kept = (stored.subject, stored.domain) == (schedule.subject(), schedule.domain())
+    kept = _same_question(stored, schedule)
     lost = [r for r in stored.runs if r.complete and not (kept and r.key != schedule.key())]
     if lost:
         raise CertificateCompleteError(
@@ -257,6 +257,10 @@ def _readable(path: Path) -> Certificate | None:
         return None
 
 
+def _same_question(stored: Certificate, asked: Schedule) -> bool:
+    return (stored.subject, stored.domain) == (asked.subject(), asked.domain())
+
+
 def _journaled(schedule: Schedule, path: Path, how: Execution, resume: bool) -> Run:
     name = {**schedule.subject(), **schedule.domain(), **schedule.identity()}
     with Journal(path, name, resume=resume) as journal:
@@ -271,8 +275,7 @@ def _judged_run(path: Path, schedule: Schedule) -> Run | None:
     if schedule.flush or schedule.garbage:
         return None
     stored = _readable(path)
-    asked = schedule.subject(), schedule.domain()
-    if stored is None or (stored.subject, stored.domain) != asked:
+    if stored is None or not _same_question(stored, schedule):
         return None
     for run in stored.runs:
         if _is_plain(run) and run.identity["reference"] == schedule.reference_text:
