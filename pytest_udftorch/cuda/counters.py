@@ -309,7 +309,7 @@ def _plain(device: int) -> Iterator[Any]:
 
 def _clock(torch: Any) -> int:
     """Return by how much the GPU's clock lags CLOCK_MONOTONIC, in ns; the best of five tries."""
-    from pytest_udftorch.cuda.kernels import read_clock
+    from pytest_udftorch.cuda.clock import read_clock
 
     out = torch.zeros(1, dtype=torch.int64, device="cuda")
     tries = []

@@ -212,12 +212,6 @@ def _now():
 
 
 @triton.jit
-def read_clock(out):
-    """Write the GPU's clock to ``out``, in ns."""
-    tl.store(out, _now())
-
-
-@triton.jit
 def _launched(row, elements, lines):
     """Count a launch, once."""
     if tl.program_id(0) == 0:
