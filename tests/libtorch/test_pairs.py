@@ -123,7 +123,7 @@ def test_failing_compile_is_recorded_and_the_pair_goes_on(tiny, images, own_exec
         "fails-late": "ValueError: at run time",
     }
     assert pair.members["fails-late"].stage == "first call"
-    with pytest.raises(pairs.MemberFailedError, match="failed while making: RuntimeError"):
+    with pytest.raises(pairs.MemberFailedError, match="failed in its making: RuntimeError"):
         pair["refuses"]
     assert pair.to_json()["members"]["refuses"]["stage"] == "making"
 
