@@ -165,12 +165,7 @@ def _verify_one(
     with _progress(what, quiet=options.quiet) as progress:
         how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
         certificate = verify.verify(
-            schedule,
-            path,
-            how,
-            resume=options.resume,
-            judge_all=options.judge_all,
-            against=against,
+            schedule, path, how, resume=options.resume, judge_all=options.judge_all, against=against
         )
     print(*certificate.summaries(), sep="\n")
     return certificate.failures()

@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -93,12 +94,9 @@ def to_channels_last(value: Any) -> Any:
     )
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def quiet() -> AbstractContextManager[Any]:
     """Silence warnings against a way of running the model, which is only compared here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 @contextlib.contextmanager

@@ -260,9 +260,8 @@ def _channels_last(value: Any) -> bool:
 
 
 def _without_batch_norms(traced: fx.GraphModule) -> nn.Module:
-    with warnings.catch_warnings():
-        # In torch 2.11 this imports a module that uses TorchScript, which is deprecated.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    # In torch 2.11 this imports a module that uses TorchScript, which is deprecated.
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         from torch.fx.experimental.optimization import fuse as fold
     return fold(traced)
 

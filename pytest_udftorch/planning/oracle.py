@@ -27,7 +27,7 @@ from pytest_udftorch.planning.identity import describe_input, device_name, finge
 from pytest_udftorch.planning.in_place import SegmentBench, without_gradients
 from pytest_udftorch.planning.pairs import check_inputs, copied, copies, on_device
 from pytest_udftorch.planning.plans import StoredPlan
-from pytest_udftorch.planning.search import EXECUTORS, Guard, OracleOptions, Search
+from pytest_udftorch.planning.search import Guard, OracleOptions, Search
 from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.layers import positional
 from pytest_udftorch.timing.timers import require_device
@@ -178,9 +178,7 @@ def oracle(  # noqa: PLR0913
     given = locals()
     options = OracleOptions(**{f.name: given[f.name] for f in fields(OracleOptions)})
     model, arguments = on_device(model, positional(model, inputs), device)
-    found = home(arguments)
-    if found.type not in EXECUTORS:
-        require_device(found)
+    found = require_device(home(arguments))
     # Everything is checked before the journal of an earlier search is overwritten.
     options.check(options.names(found.type))
     check_inputs(model, arguments)

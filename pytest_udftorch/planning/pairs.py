@@ -34,13 +34,7 @@ from pytest_udftorch.planning.executor import (
 from pytest_udftorch.planning.executors import resolve
 from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.layers import PairInputError, compiled_part, positional
-from pytest_udftorch.timing.timers import (
-    Comparison,
-    Interruptible,
-    require_device,
-    sync_timer,
-    untyped,
-)
+from pytest_udftorch.timing.timers import Comparison, Interruptible, SyncTimer, require_device
 
 pytree: Any = compat.pytree()
 
@@ -311,7 +305,7 @@ class ModelPair(Interruptible):
             raise MemberFailedError(f"{name!r} is not in this pair. {nearest(name, self.members)}")
         member = self.members[name]
         if member.call is None:
-            raise MemberFailedError(f"{name} failed while {member.stage}: {member.error}")
+            raise MemberFailedError(f"{name} failed in its {member.stage}: {member.error}")
         return member.call
 
     @property
@@ -376,7 +370,7 @@ class ModelPair(Interruptible):
         Raises:
             TimerOptionError: an unknown option, or options that make no measurement.
         """
-        timer = sync_timer(self.device, **options)
+        timer = SyncTimer(self.device, **options)
         calls = {name: functools.partial(self[name], *self.inputs) for name in self.working}
         with torch.no_grad(), recompile_limits():
             self.timing = timer.compare(calls)
@@ -385,8 +379,8 @@ class ModelPair(Interruptible):
     def break_even_calls(self, name: str, over: str = "eager") -> int | None:
         """Return the number of calls after which ``name`` has cost less than ``over``.
 
-        The first calls, with the time to make each form, and all later calls count. The result is
-        None unless the verdict of the measurement is that ``name`` is faster: it never pays.
+        Both cost their first call, which includes making them, and every later call. The result
+        is None if the measurement does not find ``name`` faster: it then never pays.
 
         Raises:
             MemberFailedError: not measured, or a member failed.
@@ -491,8 +485,12 @@ def _make(
     executor: Executor, model: nn.Module, inputs: tuple[Any, ...]
 ) -> tuple[Member, tuple[Any, ...]]:
     """Return the member, and the results of its first two calls."""
+
+    def wait() -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
     member = Member(executor.name, stage="making")
-    wait = untyped(torch.cuda.synchronize) if torch.cuda.is_available() else lambda: None
     breaks = compat.graph_breaks()
     outputs: list[Any] = []
     try:

@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry
 
 from pytest_udftorch import compat
-from pytest_udftorch.timing.timers import SyncTimer, require_device, untyped
+from pytest_udftorch.timing.timers import SyncTimer, require_device
 
 pytree: Any = compat.pytree()
 
@@ -75,7 +75,7 @@ class _Counter(compat.dispatch_mode()):  # type: ignore[misc]
     """Counts multiplications, and notes which storages are read as a whole."""
 
     def __init__(self) -> None:
-        untyped(super().__init__)()
+        super().__init__()
         self.convolutions = self.products = 0
         self.read: set[int] = set()
 
@@ -152,7 +152,7 @@ def _ceilings(name: str, flags: tuple[Any, ...]) -> Ceilings:
         x = torch.randn(batch, channels, 56, 56, device=device)
         conv_flops = 2.0 * batch * 56**2 * channels**2 * 9
         rates = [product, conv_flops / _best_s(device, lambda: conv(x))]
-        conv = untyped(conv.to)(memory_format=torch.channels_last)
+        conv = conv.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
         rates.append(conv_flops / _best_s(device, lambda: conv(x)))
         if big and torch.backends.cudnn.allow_tf32:
@@ -181,7 +181,7 @@ def ceilings(device: str | torch.device) -> Ceilings:
     flags = (
         torch.get_num_threads(),
         torch.backends.cudnn.allow_tf32,
-        untyped(torch.get_float32_matmul_precision)(),
+        torch.get_float32_matmul_precision(),
     )
     return _ceilings(str(found), flags)
 

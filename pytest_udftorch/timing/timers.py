@@ -299,14 +299,14 @@ def _shuffled(units: Sequence[Sequence[str]], rng: random.Random) -> list[str]:
 _EMPTY: Final = "\0empty"
 
 
+@dataclass
 class _Rounds:
     """Rounds of one contender in one run."""
 
-    def __init__(self) -> None:
-        self.wall: list[int] = []
-        self.launch: list[int] = []
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self.alive: list[object] = []
+    wall: list[int] = field(default_factory=list)
+    launch: list[int] = field(default_factory=list)
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    alive: list[object] = field(default_factory=list)
 
 
 class _Series:

@@ -73,9 +73,9 @@ class Schedule:
         candidate: the function to verify.
         count: inputs of the domain.
         chunk_bits: a chunk has 2**chunk_bits inputs.
-        seed: of the pairs.
         reference: ``llvmlibc``, ``libm`` or ``mpfr``.
         reference_text: names and versions of everything that judges.
+        seed: of the pairs.
         flush: denormals are flushed while the candidate runs.
         garbage: vector forms get one true lane among random ones.
         sample: MPFR judges one input in ``sample``.
@@ -86,12 +86,12 @@ class Schedule:
     candidate: Candidate
     count: int
     chunk_bits: int
-    seed: int
     reference: str
     reference_text: str
-    flush: bool
-    garbage: bool
-    sample: int
+    seed: int = 0
+    flush: bool = False
+    garbage: bool = False
+    sample: int = 1
     judge: bool = True
     files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -187,12 +187,9 @@ def _sixteen_bits(candidate: Candidate, request: Request) -> Schedule:
         candidate=candidate,
         count=1 << 16,
         chunk_bits=16,
-        seed=0,
         reference="mpfr",
         reference_text="MPFR through gmpy2, every result",
         flush=request.flush,
-        garbage=False,
-        sample=1,
     )
 
 

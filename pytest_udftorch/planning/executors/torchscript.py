@@ -15,8 +15,7 @@ from pytest_udftorch.timing.timers import untyped
 
 
 def _trace(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-    with warnings.catch_warnings(record=True) as said, torch.no_grad():
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said, torch.no_grad():
         traced: Run = torch.jit.freeze(untyped(torch.jit.trace)(model.eval(), inputs, strict=False))
     torch_itself = str(Path(torch.__file__).parent)
     for warning in said:
