@@ -16,12 +16,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Final
 
-from pytest_udftorch.errors import (
-    CompilerNotFoundError,
-    CompilerTooOldError,
-    CpuLevelError,
-    nearest,
-)
+from pytest_udftorch import errors
 from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.manifest import link_inputs
 from pytest_udftorch.native.runtime import pass_plugin, runtime
@@ -95,11 +90,11 @@ def find_compiler() -> Compiler:
             if named or candidate != "clang" or compiler.major == major:
                 return _check(compiler, major)
     if named:
-        raise CompilerNotFoundError(
+        raise errors.CompilerNotFoundError(
             f"UDFTORCH_CLANG={named!r} is not an executable. Point it to clang-{major}, or "
             "unset it to search the usual places."
         )
-    raise CompilerNotFoundError(
+    raise errors.CompilerNotFoundError(
         f"No clang {major} was found. The pass plugin, which UDF sources are compiled with, was "
         f"built for its LLVM. Install the packages clang-{major} and lld-{major}, or set "
         "UDFTORCH_CLANG to its path."
@@ -113,7 +108,7 @@ def _version(path: Path, mtime_ns: int) -> str:
             [path, "--version"], stderr=subprocess.PIPE, text=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerNotFoundError(
+        raise errors.CompilerNotFoundError(
             f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
             "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
         ) from error
@@ -127,16 +122,16 @@ def _compiler(path: str, plugin: Path | None = None) -> Compiler:
 def _check(compiler: Compiler, wanted: int) -> Compiler:
     path, major = compiler.path, compiler.major
     if "clang" not in compiler.version:
-        raise CompilerNotFoundError(
+        raise errors.CompilerNotFoundError(
             f"{path} is not clang: it calls itself {compiler.version!r}. Use clang-{wanted}."
         )
     if major < OLDEST_LLVM:
-        raise CompilerTooOldError(
+        raise errors.CompilerTooOldError(
             f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
             f"clang-{wanted}."
         )
     if major != wanted:
-        raise CompilerTooOldError(
+        raise errors.CompilerTooOldError(
             f"{path} is clang {major}, but the pass plugin is built for LLVM {wanted} and "
             f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
             f"pytest_udftorch with LLVM {major}'s development files."
@@ -157,7 +152,7 @@ def tool(compiler: Compiler, name: str) -> Path:
     """
     beside = compiler.path.resolve().parent / name
     if not beside.is_file():
-        raise CompilerNotFoundError(
+        raise errors.CompilerNotFoundError(
             f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
             "version (the package llvm-<version>)."
         )
@@ -209,14 +204,18 @@ def resolve_cpu_level(cpu_level: str | None) -> str:
     have = runtime().cpu_level()
     possible = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
     if not possible:
-        raise CpuLevelError("This CPU has no SSE4.2; x86-64-v2 is the least that is supported.")
+        raise errors.CpuLevelError(
+            "This CPU has no SSE4.2; x86-64-v2 is the least that is supported."
+        )
     asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
     if not asked:
         return possible[-1]
     if asked not in CPU_LEVELS:
-        raise CpuLevelError(f"Unknown CPU level {asked!r}. {nearest(asked, CPU_LEVELS)}")
+        raise errors.CpuLevelError(
+            f"Unknown CPU level {asked!r}. {errors.nearest(asked, CPU_LEVELS)}"
+        )
     if asked not in possible:
-        raise CpuLevelError(
+        raise errors.CpuLevelError(
             f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
         )
     return asked

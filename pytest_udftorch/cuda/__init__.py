@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eager CUDA operators: the kernels that a session registers for them, and their counts."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_udftorch import names_from

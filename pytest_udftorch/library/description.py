@@ -17,12 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import (
-    LibraryFormatError,
-    UnknownFunctionError,
-    UnknownLibraryError,
-    nearest,
-)
+from pytest_udftorch import errors
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
@@ -114,11 +109,11 @@ def check_names(names: object) -> None:
         UnknownFunctionError: it is a string, no sequence, or a sequence of something else.
     """
     if isinstance(names, str):
-        raise UnknownFunctionError(
+        raise errors.UnknownFunctionError(
             f"functions={names!r} is a string. Give a sequence: functions=({names!r},)."
         )
     if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
-        raise UnknownFunctionError(
+        raise errors.UnknownFunctionError(
             f"functions={names!r} is not a sequence of names. Give torch's names: "
             'functions=("exp", "log").'
         )
@@ -172,15 +167,16 @@ class UdfLibrary:
             return self.names
         check_names(names)
         if not names:
-            raise UnknownFunctionError(
+            raise errors.UnknownFunctionError(
                 "An empty selection of functions would swap nothing. Leave it out to swap "
                 "all of them, or use the library 'std' for the stock functions."
             )
         for name in names:
             if name not in self.names and not (self.stock and is_operator(name)):
                 kind = "operator" if is_operator(name) else "function"
-                raise UnknownFunctionError(
-                    f"UDF library {self.name!r} has no {kind} {name!r}. {nearest(name, self.names)}"
+                raise errors.UnknownFunctionError(
+                    f"UDF library {self.name!r} has no {kind} {name!r}. "
+                    f"{errors.nearest(name, self.names)}"
                 )
         return tuple(dict.fromkeys(names))
 
@@ -210,20 +206,20 @@ def described_operator(udf: UdfOperator) -> UdfOperator:
     """
     where = f'operators."{udf.name}"'
     if not _OPERATOR_NAME.fullmatch(udf.name):
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"[{where}] is not the name of an operator. Write namespace, name and overload in "
             'quotes, as torch does: [operators."aten::log.out"].'
         )
     keys = udf.dispatch_keys
     if not keys or len(set(keys)) < len(keys) or not all(isinstance(k, str) and k for k in keys):
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"dispatch_keys of [{where}] must be names, each once: {list(keys)!r}."
         )
     for dtype in udf.dtypes:
         if dtype not in OPERATOR_DTYPES:
-            raise LibraryFormatError(
+            raise errors.LibraryFormatError(
                 f"dtypes of [{where}]: there is no dtype {dtype!r}. "
-                f"{nearest(str(dtype), OPERATOR_DTYPES)}"
+                f"{errors.nearest(str(dtype), OPERATOR_DTYPES)}"
             )
     # torch.ops calls the overload without a name "default".
     return replace(udf, name=udf.name.removesuffix(".default"))
@@ -241,7 +237,7 @@ def shipped_folder() -> Path:
     for folder in (*checkouts, *homes):
         if (folder / "udfs").is_dir():
             return folder / "udfs"
-    raise UnknownLibraryError(
+    raise errors.UnknownLibraryError(
         "The folder 'udfs' of pytest_udftorch is missing from its installation. "
         "Reinstall the package."
     )
@@ -270,7 +266,7 @@ def _entry_folder(entry: metadata.EntryPoint) -> Path:
             value = next(iter(value.__path__))
         return Path(value)
     except Exception as error:
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"Entry point {entry.name!r} = {entry.value!r} in group {ENTRY_POINT_GROUP!r} gives no "
             f"folder: {error!r}. It must name a package that holds {DESCRIPTION_FILE}, a path, or "
             "a function that returns one."
@@ -292,7 +288,7 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
     if isinstance(which, Path) or "/" in text or text.startswith("."):
         folder = Path(which).expanduser()
         if not folder.is_dir():
-            raise UnknownLibraryError(
+            raise errors.UnknownLibraryError(
                 f"No folder {text!r} (relative to {Path.cwd()}). A UDF library given by "
                 f"path is a folder that holds {DESCRIPTION_FILE}."
             )
@@ -303,8 +299,8 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
     known = available_libraries()
     if text not in known:
         hint = f" To use the folder of that name, write './{text}'." if Path(text).is_dir() else ""
-        raise UnknownLibraryError(
-            f"No UDF library is called {text!r}. {nearest(text, known)}{hint}"
+        raise errors.UnknownLibraryError(
+            f"No UDF library is called {text!r}. {errors.nearest(text, known)}{hint}"
         )
     return load_library(known[text])
 
@@ -320,7 +316,7 @@ def load_library(folder: Path) -> UdfLibrary:
     try:
         state = path.stat()
     except FileNotFoundError:
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"The folder {path.parent} holds no {DESCRIPTION_FILE}, so it is not a UDF library. "
             "CONTRIBUTING, 'How to add a UDF', shows a minimal one."
         ) from None
@@ -333,7 +329,7 @@ def _read(path: Path, state: tuple[int, ...]) -> UdfLibrary:
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LibraryFormatError(f"{path} is not valid TOML: {error}") from error
+        raise errors.LibraryFormatError(f"{path} is not valid TOML: {error}") from error
     return _Reader(path).library(data)
 
 
@@ -344,8 +340,8 @@ class _Reader:
         self.path = path
         self.folder = path.parent
 
-    def fail(self, what: str) -> LibraryFormatError:
-        return LibraryFormatError(f"{self.path}: {what}")
+    def fail(self, what: str) -> errors.LibraryFormatError:
+        return errors.LibraryFormatError(f"{self.path}: {what}")
 
     def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
         value = data.get(key)
@@ -356,24 +352,23 @@ class _Reader:
     def check(self, table: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
         for key, value in table.items():
             if key not in known:
-                raise self.fail(f"unknown key {key!r} in [{where}]. {nearest(key, known)}")
+                raise self.fail(f"unknown key {key!r} in [{where}]. {errors.nearest(key, known)}")
             if not isinstance(value, known[key]):
                 raise self.fail(f"{key} in [{where}] has the wrong type: {value!r}.")
 
     def library(self, data: Mapping[str, Any]) -> UdfLibrary:
         for key in data:
             if key not in _TOP_KEYS:
-                raise self.fail(f"unknown table [{key}]. {nearest(key, _TOP_KEYS)}")
+                raise self.fail(f"unknown table [{key}]. {errors.nearest(key, _TOP_KEYS)}")
         head = self.table(data, "library")
         self.check(head, _LIBRARY_KEYS, "library")
         for key in ("name", "version"):
             if not head.get(key):
                 raise self.fail(f"[library] needs a {key}.")
         stock = head.get("stock", False)
-        if stock:
-            for key in ("functions", "operators"):
-                if key in data:
-                    raise self.fail(f"a library with stock = true swaps nothing: remove [{key}].")
+        for key in ("functions", "operators"):
+            if stock and key in data:
+                raise self.fail(f"a library with stock = true swaps nothing: remove [{key}].")
         functions, operators = {}, {}
         if "operators" in data:
             operators = dict(self.operators(self.table(data, "operators")))
@@ -413,7 +408,7 @@ class _Reader:
             if name not in FUNCTIONS:
                 raise self.fail(
                     f"[functions.{name}]: PyTorch has no such function to swap. "
-                    f"{nearest(name, FUNCTIONS)}"
+                    f"{errors.nearest(name, FUNCTIONS)}"
                 )
             if not isinstance(dtypes, dict) or not dtypes:
                 raise self.fail(f"[functions.{name}] needs a table per dtype: {', '.join(DTYPES)}.")
@@ -478,7 +473,7 @@ class _Reader:
                     dtypes=tuple(keys.get("dtypes", ())),
                 )
             )
-        except LibraryFormatError as error:
+        except errors.LibraryFormatError as error:
             raise self.fail(str(error)) from None
         if ("source" in keys) == ("python" in keys):
             raise self.fail(f"[{where}] needs either a source in C++ or a file python.")

@@ -6,11 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from pytest_udftorch.errors import (
-    OperatorRecursionError,
-    OperatorResultError,
-    SwapReachedNothingError,
-)
+from pytest_udftorch import errors
 from pytest_udftorch.overrides import dispatcher, schemas
 from pytest_udftorch.overrides.canary import plain_torch
 from pytest_udftorch.overrides.dispatcher import Mode, Override, Spec
@@ -55,7 +51,7 @@ def _probe(override: Override) -> int:
             said = f" It said: {error}."
     calls = override.hits() - before
     if not calls:
-        raise SwapReachedNothingError(
+        raise errors.SwapReachedNothingError(
             f"A call of {spec.operator} on tensors of the dispatch key {spec.key} did not reach "
             f"the UDF, so it would not be used. Everything was restored.{said} Another tool may "
             "have registered a kernel above it."
@@ -85,14 +81,14 @@ def _try(override: Override) -> None:
         got = call(*ours.positional, **ours.keywords)
     except Exception as error:
         if override.recursions() > before:
-            raise OperatorRecursionError(str(error).splitlines()[0]) from error
-        raise OperatorResultError(
+            raise errors.OperatorRecursionError(str(error).splitlines()[0]) from error
+        raise errors.OperatorResultError(
             f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
             f"takes: {type(error).__name__}: {error}\nLimit the UDF by dtypes, or make it call the "
             "stock kernel for what it does not handle (docs/operators.md)."
         ) from error
     if _kinds(got) != _kinds(expected):
-        raise OperatorResultError(
+        raise errors.OperatorResultError(
             f"The UDF of {spec.operator} at {spec.key} gave {_kinds(got)} for {ours}, where the "
             f"stock kernel gives {_kinds(expected)}."
         )

@@ -7,13 +7,7 @@ import functools
 from operator import attrgetter
 from typing import Any, Final
 
-from pytest_udftorch import compat
-from pytest_udftorch.errors import (
-    CompositeOperatorError,
-    DispatchKeyError,
-    UnknownOperatorError,
-    nearest,
-)
+from pytest_udftorch import compat, errors
 
 #: Dispatch key of a backend whose tensors a canary can make -> torch's name of the device.
 BACKENDS: Final = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps"}
@@ -50,18 +44,18 @@ def schema(name: str) -> Any:
         return compat.schema(base, last)
     known = overloads(base)
     if known:
-        raise UnknownOperatorError(
+        raise errors.UnknownOperatorError(
             f"torch {torch.__version__} has no operator {name!r}. The overloads of {base}: "
             f"{', '.join(known)}."
         )
     bases = {n.partition(".")[0] for n in _operator_names()}
-    raise UnknownOperatorError(
+    raise errors.UnknownOperatorError(
         f"torch {torch.__version__} has no operator {name!r}. {_near(base, bases)}"
     )
 
 
 def _near(name: str, known: set[str]) -> str:
-    sentence = nearest(name, known)
+    sentence = errors.nearest(name, known)
     if sentence.startswith("Known"):  # there are thousands
         return "torch.ops.aten lists ATen's. The library of another must be imported before."
     return sentence
@@ -85,17 +79,17 @@ def check_key(name: str, key: str) -> bool:
     import torch
 
     if key not in compat.dispatch_keys():
-        raise DispatchKeyError(
+        raise errors.DispatchKeyError(
             f"{name}: torch {torch.__version__} has no dispatch key {key!r}. "
-            f"{nearest(key, BACKENDS)}"
+            f"{errors.nearest(key, BACKENDS)}"
         )
     if key not in BACKENDS:
-        raise DispatchKeyError(
+        raise errors.DispatchKeyError(
             f"{name}: the dispatch key {key!r} does not belong to a backend "
             f"({', '.join(BACKENDS)}). Keys above the backends, such as autograd, stay torch's."
         )
     if compat.has_kernel(name, "CompositeImplicitAutograd") and not compat.has_kernel(name, key):
-        raise CompositeOperatorError(
+        raise errors.CompositeOperatorError(
             f"torch computes {name} by other operators, which also give its gradient. A kernel of "
             "its own would have none. Override the operators that it calls; torch.profiler shows "
             "them."

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which operators a session reaches."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from pytest_udftorch import names_from
