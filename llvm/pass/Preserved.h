@@ -1,0 +1,27 @@
+//===- Preserved.h - What a module pass leaves valid ------------*- C++ -*-===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// The analyses that survive a pass that changes some functions of a module.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef UDF_PASS_PRESERVED_H
+#define UDF_PASS_PRESERVED_H
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/IR/Function.h"
+#include "llvm/IR/PassManager.h"
+
+namespace udf {
+
+/// Forgets the analyses of functions that a module pass has made or changed,
+/// and of those that use them, whose analyses may rest on their attributes.
+/// Returns that the pass preserves the analyses of all other functions, or
+/// everything where it has changed none.
+llvm::PreservedAnalyses preservedBut(llvm::ArrayRef<llvm::Function *> Changed,
+                                     llvm::FunctionAnalysisManager &FAM);
+
+} // namespace udf
+
+#endif // UDF_PASS_PRESERVED_H
