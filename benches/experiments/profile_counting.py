@@ -18,7 +18,7 @@ from typing import Any
 from benches.experiments import command
 from benches.experiments.blocks import one_thread
 from benches.experiments.training import Task, Training, lenet
-from pytest_udftorch import UdfError, patched
+from pytest_udftorch import patched
 from pytest_udftorch.profile import Profile
 
 LIBRARIES = ("std", "corem")
@@ -95,15 +95,18 @@ def watch(task: Task, library: str, epochs: int, seed: int = 0) -> dict[str, Any
 def run(task: Task, epochs: int) -> dict[str, Any]:
     """Watch the task under each library and return the figures, ready for JSON."""
     with one_thread():
-        return {
-            "label": task.label,
-            "data": str(task.samples),
-            "epochs": epochs,
-            "full_passes_per_epoch": FULL_PASSES,
-            "full_epochs": EPOCHS,
-            "published": PUBLISHED,
-            "libraries": {name: watch(task, name, epochs) for name in LIBRARIES},
-        }
+        libraries = {name: watch(task, name, epochs) for name in LIBRARIES}
+    for name, found in libraries.items():
+        print(name, found)
+    return {
+        "label": task.label,
+        "data": str(task.samples),
+        "epochs": epochs,
+        "full_passes_per_epoch": FULL_PASSES,
+        "full_epochs": EPOCHS,
+        "published": PUBLISHED,
+        "libraries": libraries,
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -111,15 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command.parser("profile_counting", __doc__, "mnist")
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     options = parser.parse_args(arguments)
-    try:
-        figures = run(lenet(options.mnist), options.epochs)
-    except UdfError as error:
-        print(f"profile_counting: {error}", file=sys.stderr)
-        return 2
-    for name, found in figures["libraries"].items():
-        print(name, found)
-    command.store("profile_counting", options, figures)
-    return 0
+    return command.run(
+        "profile_counting", options, lambda: run(lenet(options.mnist), options.epochs)
+    )
 
 
 if __name__ == "__main__":

@@ -391,27 +391,26 @@ def ratios(counts: Counts, calls: int) -> dict[str, dict[str, float]]:
 
 def run(tasks: Sequence[Task]) -> dict[str, Any]:
     """Count every task and return the figures, ready for JSON."""
-    return {"published": PUBLISHED, "models": {task.name: count(task) for task in tasks}}
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; return the exit status."""
-    parser = command.parser("profile_operations", __doc__, "mnist", "cifar")
-    options = parser.parse_args(arguments)
-    try:
-        figures = run([lenet(options.mnist), resnet(options.cifar), transformer()])
-    except UdfError as error:
-        print(f"profile_operations: {error}", file=sys.stderr)
-        return 2
-    for name, model in figures["models"].items():
+    models = {task.name: count(task) for task in tasks}
+    for name, model in models.items():
         print(name, model["symbol_calls"])
         for stage, counts in model["stages"].items():
             print(" ", stage, counts)
         for stage, ratio in model["ratios"].items():
             for kind, values in ratio.items():
                 print(" ", stage, kind, {k: round(v, 2) for k, v in values.items()})
-    command.store("profile_operations", options, figures)
-    return 0
+    return {"published": PUBLISHED, "models": models}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = command.parser("profile_operations", __doc__, "mnist", "cifar")
+    options = parser.parse_args(arguments)
+    return command.run(
+        "profile_operations",
+        options,
+        lambda: run([lenet(options.mnist), resnet(options.cifar), transformer()]),
+    )
 
 
 if __name__ == "__main__":

@@ -223,13 +223,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("profile_overhead", __doc__, "mnist", "cifar")
     options = parser.parse_args(arguments)
-    try:
+
+    def measure() -> dict[str, Any]:
         tasks = [lenet(options.mnist), transformer(), resnet(options.cifar, batch=10)]
-        run(tasks, SIZES, lambda figures: command.store("profile_overhead", options, figures))
-    except UdfError as error:
-        print(f"profile_overhead: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return run(tasks, SIZES, lambda f: command.store("profile_overhead", options, f))
+
+    return command.run("profile_overhead", options, measure)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 
 from benches.experiments import blocks, command
 from benches.experiments.training import Task, lenet, resnet, transformer
-from pytest_udftorch import Session, UdfError, patched
+from pytest_udftorch import Session, patched
 from pytest_udftorch.statistics import bootstrap
 
 NULL = Path(__file__).parents[1] / "data" / "null"
@@ -106,14 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("profile_time", __doc__, "mnist", "cifar")
     options = parser.parse_args(arguments)
-    try:
+
+    def measure() -> dict[str, Any]:
         tasks = [lenet(options.mnist), resnet(options.cifar, batch=10), transformer()]
-        figures = run(tasks, SIZES)
-    except UdfError as error:
-        print(f"profile_time: {error}", file=sys.stderr)
-        return 2
-    command.store("profile_time", options, figures)
-    return 0
+        return run(tasks, SIZES)
+
+    return command.run("profile_time", options, measure)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.metadata
-import json
 import statistics
 import subprocess
 import tempfile
@@ -34,7 +33,6 @@ from pytest_udftorch.environment import caption, describe
 from pytest_udftorch.library import FUNCTIONS
 from pytest_udftorch.references import ReferenceMissingError, llvmlibc
 
-RESULTS: Final = stored.RESULTS
 HARNESS: Final = Path(__file__).parent / "native" / "harness.c"
 
 #: Elements of an L1-resident run (16 KiB in, 16 KiB out) and of a memory-resident one.
@@ -250,11 +248,9 @@ def levels() -> Iterator[str]:
 
 
 def run(functions: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Measure everything and return the JSON document."""
+    """Measure everything and return the figures, ready for JSON."""
     harness = Harness()
     document: dict[str, Any] = {
-        "environment": describe(),
-        "command": "python -m benches.experiments.speed --store",
         "elements": {"l1": L1_ELEMENTS, "memory": MEMORY_ELEMENTS},
         "rounds": rounds,
         "functions": {},
@@ -282,11 +278,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     every = pytest_udftorch.find_library("corem").function_names
     document = run(options.functions or every, options.rounds)
-    print(caption(document["environment"]))
+    print(caption(describe()))
     if options.store:
-        RESULTS.mkdir(exist_ok=True)
-        text = json.dumps(document, indent=1) + "\n"
-        (RESULTS / "speed.json").write_text(text, encoding="utf-8")
+        command = "python -m benches.experiments.speed --store"
+        stored.save(stored.RESULTS / "speed.json", command, document)
 
 
 if __name__ == "__main__":

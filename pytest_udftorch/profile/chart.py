@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_udftorch.profile.aggregate import KINDS, NO_MODULE, Profile, Row
+from pytest_udftorch.profile.aggregate import KINDS, Profile, Row
 from pytest_udftorch.profile.ranges import FORMATS, SIDES, Side, headroom, histogram_of
 from pytest_udftorch.profile.text import power_text, share_text, typeset, value_text
 from pytest_udftorch.records import layout
@@ -59,7 +59,7 @@ class _Axis:
         )
 
 
-def ranges_chart(profiles: Sequence[Profile], names: Sequence[str]) -> str:
+def ranges_chart(profiles: Sequence[Profile]) -> str:
     """Return the chart with its axis, controls and legend: a row for each layer and function."""
     axis = _Axis(profiles)
     groups: dict[tuple[str, ...], list[Row | None]] = {}
@@ -77,8 +77,7 @@ def ranges_chart(profiles: Sequence[Profile], names: Sequence[str]) -> str:
         orders.append(("time", "time"))
     options = "".join(f'<option value="{o}">{text}</option>' for o, text in orders)
     rows = [
-        _chart_row(axis, key, found, names, number)
-        for number, (key, found) in enumerate(groups.items())
+        _chart_row(axis, profiles, found, number) for number, found in enumerate(groups.values())
     ]
     return "\n".join(
         [
@@ -196,18 +195,18 @@ _GAP: Final = 2
 
 def _chart_row(
     axis: _Axis,
-    key: tuple[str, ...],
+    profiles: Sequence[Profile],
     found: Sequence[Row | None],
-    names: Sequence[str],
     number: int,
 ) -> str:
     rows = [row for row in found if row is not None]
     lines = []
-    for name, row in zip(names, found, strict=True):
+    for profile, row in zip(profiles, found, strict=True):
         if row is None:
             continue
         strips: list[str] = []
-        limits = [f'<span class="library">{name}</span>'] if len(found) > 1 else []
+        library = f'<span class="library">{escape(profile.label)}</span>'
+        limits = [library] if len(found) > 1 else []
         y = 3
         for side in SIDES:
             drawn, height = _strips(axis, row, side, y)
@@ -221,7 +220,7 @@ def _chart_row(
     what = rows[0].function_name
     counts = list(dict.fromkeys(f"{r.operator_calls:,}" for r in rows))
     calls = " and ".join(counts) + (" operator call" if counts == ["1"] else " operator calls")
-    shown = escape(key[0] or NO_MODULE)
+    shown = escape(rows[0].layer)
     data = {
         "use": number,
         "headroom": min(map(headroom, rows)),

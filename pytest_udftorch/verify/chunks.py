@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,16 +20,9 @@ import numpy.typing as npt
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.exact.formats import FORMATS, canonical
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
-from pytest_udftorch.verify.candidate import (
-    OPERATOR,
-    SIXTEEN_BITS,
-    STOCK,
-    file_sha256,
-    find_candidate,
-    hard_counter_address,
-    operator_results,
-)
+from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, STOCK, address, file_sha256
 from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
+from pytest_udftorch.verify.find import find_candidate
 from pytest_udftorch.verify.reference.checker import (
     BINS,
     COARSE_BINS,
@@ -43,6 +35,7 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 from pytest_udftorch.verify.schedule import MARGIN_BITS, Schedule
+from pytest_udftorch.verify.torch_candidate import operator_results
 
 #: MPFR decides so many disagreements of one chunk. Beyond them the reference and the double
 #: result together outvote the candidate where both are certain.
@@ -77,13 +70,6 @@ def local_file(schedule: Schedule, role: str) -> Path:
 
 
 @cache
-def _function_address(path: Path, symbol: str) -> int:
-    if path.name == "libtorch_cpu.so":
-        import torch  # noqa: F401
-    return ctypes.cast(getattr(ctypes.CDLL(str(path)), symbol), ctypes.c_void_p).value or 0
-
-
-@cache
 def _buffers(size: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     return np.empty(size, dtype=np.uint32), np.empty(size, dtype=np.uint32)
 
@@ -98,16 +84,27 @@ def run_chunk(schedule: Schedule, index: int) -> ChunkResult:
     if schedule.candidate.dtype in SIXTEEN_BITS:
         return _run_sixteen_bits(schedule)
     checker = load_checker(local_file(schedule, "checker"))
+    if not schedule.judge:
+        outputs, normals = _run(schedule, checker, index)
+        tally = Tally(inputs=outputs.size, hard=_count_hard(schedule, checker, index))
+        return ChunkResult(index, _sha256(outputs), _sha256(normals), tally)
     job, given = _job(schedule, checker, index)
     outputs, normals = (b[: job.count] for b in _buffers(schedule.chunk_size))
-    if not schedule.judge:
-        checker.run(job, outputs, normals)
-        tally = Tally(inputs=job.count, hard=_count_hard(schedule, checker, index))
-        return ChunkResult(index, _sha256(outputs), _sha256(normals), tally)
     outcome = checker.check(job, outputs, normals)
     del given
     tally = _tally(schedule, checker, job, outcome)
     return ChunkResult(index, _sha256(outputs), _sha256(normals), tally)
+
+
+def _run(
+    schedule: Schedule, checker: Checker, index: int
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """Return the outputs of a chunk, and those of normal numbers; the next run overwrites them."""
+    job, given = _job(schedule, checker, index)
+    outputs, normals = (b[: job.count] for b in _buffers(schedule.chunk_size))
+    checker.run(job, outputs, normals)
+    del given
+    return outputs, normals
 
 
 def _tally(schedule: Schedule, checker: Checker, job: CheckJob, outcome: Outcome) -> Tally:
@@ -169,13 +166,13 @@ def _job(
         given = operator_results(candidate, encoded, flush=schedule.flush)
         job.candidate, job.form = given.ctypes.data, FORM_NUMBERS["given"]
     else:
-        job.candidate = _function_address(local_file(schedule, "candidate"), candidate.symbol)
+        job.candidate = address(local_file(schedule, "candidate"), candidate.symbol)
         job.form = FORM_NUMBERS[candidate.form]
     if schedule.reference == "llvmlibc":
         symbol = f"udfref_llvmlibc_{candidate.function}"
-        job.reference = _function_address(local_file(schedule, "reference"), symbol)
+        job.reference = address(local_file(schedule, "reference"), symbol)
     if "hard" in schedule.files:
-        job.hard = hard_counter_address(local_file(schedule, "hard"))
+        job.hard = address(local_file(schedule, "hard"), "udfref_hard")
     return job, given
 
 
@@ -186,7 +183,7 @@ def _count_hard(schedule: Schedule, checker: Checker, index: int) -> int | None:
     count = min(schedule.chunk_size, schedule.count - first)
     columns = checker.inputs(schedule.candidate.arity, schedule.seed, first, count)
     counter = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
-        hard_counter_address(local_file(schedule, "hard"))
+        address(local_file(schedule, "hard"), "udfref_hard")
     )
     return int(counter(count, columns[0].ctypes.data, columns[-1].ctypes.data))
 
@@ -244,4 +241,7 @@ def _bins(errors: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 def outputs_digest(schedule: Schedule, index: int) -> str:
     """Return the digest of one chunk's outputs, without judging them."""
-    return run_chunk(replace(schedule, judge=False), index).digest
+    if schedule.candidate.dtype in SIXTEEN_BITS:
+        return _run_sixteen_bits(schedule).digest
+    # The digest of the normal numbers would cost as much again.
+    return _sha256(_run(schedule, load_checker(local_file(schedule, "checker")), index)[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates together: merged into one, and compared in a table."""
+"""Merging certificates, and comparing them in a table."""
 
 from __future__ import annotations
 
@@ -46,12 +46,11 @@ def merge(certificates: Iterable[Certificate]) -> Certificate:
                 f"and {other.domain}."
             )
         for run in other.runs:
-            for number, mine in enumerate(runs):
-                if mine.key == run.key:
-                    runs[number] = _merge_runs(mine, run, first.name)
-                    break
-            else:
+            same = next((n for n, mine in enumerate(runs) if mine.key == run.key), None)
+            if same is None:
                 runs.append(run)
+            else:
+                runs[same] = _merge_runs(runs[same], run, first.name)
     return replace(first, runs=in_order(runs))
 
 
@@ -79,18 +78,16 @@ def _merge_runs(a: Run, b: Run, name: str) -> Run:
         if len(both) == len(a.chunks) == len(b.chunks):
             return b if b.date >= a.date else a
         raise CertificateMismatchError(
-            f"Chunks {both[0]} to {both[-1]} of {name} are in both certificates, so their counts "
-            "would be added twice. Merge certificates of separate chunks."
+            f"Chunks {both[0]} to {both[-1]} of {name} are in both certificates, and would count "
+            "twice. Merge certificates of separate chunks."
         )
-    worst = a.largest
-    if a.largest is None or (b.largest is not None and b.largest["ulp"] > a.largest["ulp"]):
-        worst = b.largest
+    largest = [run.largest for run in (a, b) if run.largest]
     parts = (a, b) if min(a.chunks) < min(b.chunks) else (b, a)
     return replace(
         a,
         chunks={**a.chunks, **b.chunks},
         tally=parts[0].tally + parts[1].tally,
-        largest=worst,
+        largest=max(largest, key=lambda error: error["ulp"], default=None),
         date=max(a.date, b.date),
         seconds=a.seconds + b.seconds,
     )
@@ -101,6 +98,8 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
 
     One line per run; the lines of a function stand together.
     """
+    from tabulate import tabulate
+
     rows = []
     for certificate in certificates:
         subject = certificate.subject
@@ -119,11 +118,12 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
                     ", ".join(largest["inputs"]) if largest else "",
                 )
             )
-    header = (
-        "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
-    )  # fmt: skip
-    lines = [header, ("---",) * len(header), *sorted(rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    header = "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
+    # The cells hold finished text: tabulate neither reads numbers out of it nor pads it.
+    table: str = tabulate(
+        sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None
+    )
+    return table
 
 
 def _error_cell(tally: Tally, largest: Mapping[str, Any] | None) -> str:

@@ -8,14 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.candidate import (
-    OPERATOR,
-    SIXTEEN_BITS,
-    Candidate,
-    file_sha256,
-    find_candidate,
-)
-from pytest_udftorch.verify.certificate import RUN_KEY
+from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, Candidate, file_sha256
+from pytest_udftorch.verify.certificate import IDENTITY, RUN_KEY, SUBJECT
+from pytest_udftorch.verify.find import find_candidate
 from pytest_udftorch.verify.reference.checker import (
     ReferenceMissingError,
     checker_file,
@@ -33,7 +28,7 @@ PAIRS: Final = 2**30
 #: are a few units of 2**-53 (Gladman, Innocente, Mather, Zimmermann, "Accuracy of
 #: Mathematical Functions", 2024: below 8 for these functions), so this leaves room.
 MARGIN_BITS: Final = 48
-#: MPFR judges one input in so many, whether or not anything disagrees.
+#: MPFR judges one input in SAMPLE, even if nothing disagrees.
 SAMPLE: Final = 4096
 
 
@@ -55,7 +50,6 @@ class Request:
         chunk_bits: a chunk has 2**chunk_bits inputs.
         pairs: inputs of a function of two arguments.
         seed: of the pairs.
-        sample: MPFR judges one input in so many.
         count_hard: count the inputs that a UDF's fast path leaves to the accurate one.
     """
 
@@ -68,7 +62,6 @@ class Request:
     chunk_bits: int = CHUNK_BITS
     pairs: int = PAIRS
     seed: int = 0
-    sample: int = SAMPLE
     count_hard: bool = True
 
 
@@ -85,7 +78,7 @@ class Schedule:
         reference_text: names and versions of everything that judges.
         flush: denormals are flushed while the candidate runs.
         garbage: vector forms get one true lane among random ones.
-        sample: MPFR judges one input in so many.
+        sample: MPFR judges one input in ``sample``.
         judge: compare the results; otherwise only take their digests.
         files: role -> (path on the machine that made the schedule, SHA-256).
     """
@@ -114,18 +107,8 @@ class Schedule:
 
     def identity(self) -> dict[str, Any]:
         """Return what two runs must share to be merged."""
-        c = self.candidate
-        return {
-            "cpu_level": c.cpu_level,
-            "form": c.form,
-            "symbol": c.symbol,
-            "flush": self.flush,
-            "garbage": self.garbage,
-            "build_id": c.build_id,
-            "library_sha256": c.library_sha256,
-            "compiler": c.compiler,
-            "reference": self.reference_text,
-        }
+        own = {"flush": self.flush, "garbage": self.garbage, "reference": self.reference_text}
+        return {k: own[k] if k in own else getattr(self.candidate, k) for k in IDENTITY}
 
     def key(self) -> tuple[Any, ...]:
         """Return what tells this run apart from the others of a certificate."""
@@ -133,16 +116,7 @@ class Schedule:
 
     def subject(self) -> dict[str, Any]:
         """Return what the certificate is about."""
-        c = self.candidate
-        return {
-            "function": c.function,
-            "dtype": c.dtype,
-            "library": c.library,
-            "version": c.version,
-            "claim": c.claim,
-            "max_ulp": c.max_ulp,
-            "source_sha256": c.source_sha256,
-        }
+        return {key: getattr(self.candidate, key) for key in SUBJECT}
 
     def domain(self) -> dict[str, Any]:
         """Return which inputs there are, and how they are cut into chunks."""
@@ -198,7 +172,7 @@ def make_schedule(library: str, function: str, request: Request = Request()) -> 
         f"MPFR {mpfr}",
         flush=request.flush,
         garbage=request.garbage,
-        sample=1 if chosen == "mpfr" else request.sample,
+        sample=1 if chosen == "mpfr" else SAMPLE,
         files={role: (str(path), file_sha256(path)) for role, path in files.items()},
     )
 
@@ -230,8 +204,8 @@ def _choose_reference(reference: Reference, function: str) -> tuple[str, str]:
         if reference == "llvmlibc":
             raise ReferenceMissingError(
                 f"LLVM-libc {libc.version} has no correctly rounded {function}. Choose "
-                "--reference libm (the double-precision C library with a rounding test, MPFR "
-                "where that is in doubt) or mpfr (slow)."
+                "--reference libm (the double-precision C library with a rounding test, and MPFR "
+                "where that leaves doubt) or mpfr (slow)."
             )
         return "libm", ""
     return reference, "MPFR decides every result; " if reference == "mpfr" else ""

