@@ -131,5 +131,7 @@ PreservedAnalyses udf::InstrumentPass::run(Module &M,
   if (Path.empty())
     return PreservedAnalyses::all();
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
-  return preservedBut(runImpl(M, Path), FAM);
+  const SmallVector<Function *, 32> Changed = runImpl(M, Path);
+  return Changed.empty() ? PreservedAnalyses::all()
+                         : preservedBut(Changed, FAM);
 }

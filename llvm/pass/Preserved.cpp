@@ -8,24 +8,34 @@
 
 #include "Preserved.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SetVector.h"
+#include "llvm/IR/GlobalValue.h"
 #include "llvm/IR/Instruction.h"
 
 using namespace llvm;
 
-PreservedAnalyses udf::preservedBut(ArrayRef<Function *> Changed,
-                                    FunctionAnalysisManager &FAM) {
-  if (Changed.empty())
-    return PreservedAnalyses::all();
-  SetVector<Function *> Stale(Changed.begin(), Changed.end());
-  for (const Function *F : Changed)
-    for (const User *U : F->users())
-      if (const auto *I = dyn_cast<Instruction>(U))
-        Stale.insert(const_cast<Function *>(I->getFunction()));
-  for (Function *F : Stale)
-    FAM.invalidate(*F, PreservedAnalyses::none());
+PreservedAnalyses udf::preservedFunctions() {
   PreservedAnalyses PA;
   PA.preserve<FunctionAnalysisManagerModuleProxy>();
   PA.preserveSet<AllAnalysesOn<Function>>();
   return PA;
+}
+
+PreservedAnalyses udf::preservedBut(ArrayRef<Function *> Changed,
+                                    FunctionAnalysisManager &FAM) {
+  SetVector<Function *> Stale(Changed.begin(), Changed.end());
+  SmallVector<const User *, 32> Users;
+  for (const Function *F : Changed)
+    append_range(Users, F->users());
+  while (!Users.empty()) {
+    const User *U = Users.pop_back_val();
+    if (const auto *I = dyn_cast<Instruction>(U))
+      Stale.insert(const_cast<Function *>(I->getFunction()));
+    else if (!isa<GlobalValue>(U))
+      append_range(Users, U->users());
+  }
+  for (Function *F : Stale)
+    FAM.invalidate(*F, PreservedAnalyses::none());
+  return preservedFunctions();
 }

@@ -15,10 +15,13 @@
 
 namespace udf {
 
+/// What a module pass preserves that keeps the analyses of functions up to date
+/// itself: all of them, and none of the module's.
+llvm::PreservedAnalyses preservedFunctions();
+
 /// Forgets the analyses of functions that a module pass has made or changed,
 /// and of those that use them, whose analyses may rest on their attributes.
-/// Returns that the pass preserves the analyses of all other functions, or
-/// everything where it has changed none.
+/// Returns that the pass preserves the analyses of all other functions.
 llvm::PreservedAnalyses preservedBut(llvm::ArrayRef<llvm::Function *> Changed,
                                      llvm::FunctionAnalysisManager &FAM);
 

@@ -56,6 +56,7 @@ void udf::replaceBody(ReplaceRun &R, Tally &T, Function &F, Function &Form) {
     Original->setVisibility(GlobalValue::DefaultVisibility);
     Original->setDSOLocal(true);
     Original->addFnAttr(LinkedMark);
+    R.Changed.insert(Original);
     F.replaceUsesWithIf(Original, [&](Use &U) {
       return !isForeignUse(U) &&
              cast<Instruction>(U.getUser())->getFunction() != Original;
@@ -90,9 +91,8 @@ void udf::replaceBody(ReplaceRun &R, Tally &T, Function &F, Function &Form) {
     B.CreateRet(Call);
   weakenAttributes(F, Form);
   F.addFnAttr(ReplacedMark, Form.getName());
-  R.FAM.invalidate(F, PreservedAnalyses::none());
   remarkReplaced(*Call, F.getName(), Form.getName());
   ++T.Bodies;
   ++NumBodies;
-  R.Changed = true;
+  R.Changed.insert(&F);
 }

@@ -125,6 +125,6 @@ void udf::rewriteIntrinsicCalls(ReplaceRun &R, Tallies &Done,
     Result->takeName(Call);
     Call->replaceAllUsesWith(Result);
     Call->eraseFromParent();
-    R.Changed = true;
+    R.Changed.insert(B.GetInsertBlock()->getParent());
   }
 }

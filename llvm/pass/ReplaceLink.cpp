@@ -171,7 +171,9 @@ void udf::linkForms(ReplaceRun &R, const ReplaceWork &W) {
       settleForm(R, *Forms.back());
     }
     NumLinked += Forms.size();
-    R.Changed = true;
+    for (Function &F : R.M)
+      if (F.hasFnAttribute(LinkedMark))
+        R.Changed.insert(&F);
   }
   SmallVector<GlobalValue *, 8> Alive;
   if (R.Stage != ReplaceRun::Stages::Late)

@@ -122,7 +122,7 @@ static void redirect(ReplaceRun &R, Tally &T, Function &Target,
       continue;
     }
     Call->setCalledOperand(&Form);
-    R.Changed = true;
+    R.Changed.insert(Call->getFunction());
     attachVariants(R, *Call, Form);
     remarkReplaced(*Call, Target.getName(), Form.getName());
     ++T.Calls;
@@ -133,7 +133,8 @@ static void redirect(ReplaceRun &R, Tally &T, Function &Target,
       return false;
     ++T.Addresses;
     ++NumAddresses;
-    return R.Changed = true;
+    R.Changed.insert(&Form); // and with it all that use it
+    return true;
   });
 }
 

@@ -127,5 +127,7 @@ PreservedAnalyses udf::WidenPass::run(Module &M, ModuleAnalysisManager &MAM) {
   if (Path.empty())
     return PreservedAnalyses::all();
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
-  return preservedBut(runImpl(M, FAM, Path), FAM);
+  const SmallVector<Function *, 32> Changed = runImpl(M, FAM, Path);
+  return Changed.empty() ? PreservedAnalyses::all()
+                         : preservedBut(Changed, FAM);
 }
