@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from benches.render.bench_files import Bench, BenchFormatError, Row, as_written, load_all, medians
-from benches.render.figures import PUBLISHED, SECTIONS, ratio_cell, whole_cell
+from benches.render.figures import PUBLISHED, SECTIONS, numbers
 from pytest_udftorch import UdfError
-from pytest_udftorch.report import Cell, heading, page, table, text_cell
+from pytest_udftorch.report import heading, page
 
 __all__ = ["Bench", "BenchFormatError", "load_all", "sections", "terminal"]
 
@@ -90,7 +90,7 @@ def _about(benches: Sequence[Bench]) -> str:
 
 def _published(benches: Sequence[Bench]) -> str:
     """Return the table of what the thesis published and what was measured here."""
-    found: list[list[Cell]] = []
+    found = []
     for bench in benches:
         if bench.kind not in ("end_to_end", "cells"):
             continue
@@ -101,14 +101,14 @@ def _published(benches: Sequence[Bench]) -> str:
                 continue
             plan = row.get("plan_over", {}).get("eager", {}).get("times_faster")
             found.append(
-                [
-                    text_cell(row["model"]),
-                    text_cell(bench.where),
-                    whole_cell(row["batch"]),
-                    ratio_cell(published),
-                    ratio_cell(times["eager"] / times["compile"]),
-                    ratio_cell(plan),
-                ]
+                {
+                    "model": row["model"],
+                    "device": bench.where,
+                    "batch": int(row["batch"]),
+                    "published": published,
+                    "torch.compile here": times["eager"] / times["compile"],
+                    "plan here": plan,
+                }
             )
     if not found:
         return ""
@@ -118,11 +118,7 @@ def _published(benches: Sequence[Bench]) -> str:
             '<p class="hint">Times faster than interpreted, end to end. Published: torch.compile '
             "in the thesis, on its machine and with its software. Ours: the same model in this "
             "measurement, and the plan of the oracle.</p>",
-            table(
-                "published",
-                ["model", "device", "batch", "published", "torch.compile here", "plan here"],
-                found,
-            ),
+            numbers("published", found),
         ]
     )
 
