@@ -6,7 +6,7 @@
 Reads the files that the commands in ``benches/experiments`` write, and those that pytest-benchmark
 writes for the suites. The files may come from several devices; each figure then shows all of them.
 Where the thesis "Evaluating the PyTorch Compiler in the Vision Domain" published a number, the
-page shows it beside ours; the thesis used another machine and other software.
+page shows it beside ours. The thesis used another machine and other software.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def sections(benches: Sequence[Bench]) -> list[str]:
 def _by_machine(benches: Sequence[Bench]) -> list[Bench]:
     """Return one bench for each kind and machine, with a tag for each machine.
 
-    Rows of one case from several files: the first file's counts.
+    If several files have a row of one case, the first file's row counts.
     """
     machines: dict[str, list[str]] = {}
     merged: dict[tuple[str, str, str], Bench] = {}
@@ -89,7 +89,7 @@ def _about(benches: Sequence[Bench]) -> str:
 
 
 def _published(benches: Sequence[Bench]) -> str:
-    """Return the table of what the thesis published and what was measured here."""
+    """Return the table of the published speed-ups and of those measured here."""
     found = []
     for bench in benches:
         if bench.kind not in ("end_to_end", "cells"):
@@ -116,8 +116,8 @@ def _published(benches: Sequence[Bench]) -> str:
         [
             "<h2>Published numbers beside ours</h2>",
             '<p class="hint">Times faster than interpreted, end to end. Published: torch.compile '
-            "in the thesis, on its machine and with its software. Ours: the same model in this "
-            "measurement, and the plan of the oracle.</p>",
+            "in the study, on its machine and with its software. Ours: the same model in this "
+            "measurement, and the oracle's plan.</p>",
             numbers("published", found),
         ]
     )

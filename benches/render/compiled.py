@@ -18,13 +18,13 @@ PLANS = (
     ("greedy", "greedy"),
     ("layer-timed oracle", "layer-timed oracle"),
     ("profiler-timed oracle", "profiler-timed oracle"),
-    ("thesis programme", "programme of the thesis"),
+    ("thesis programme", "programme of the research"),
     ("programme over all executors", "the same, all executors"),
     ("ours", "segments (ours)"),
     ("joined programme", "joined units (ours)"),
 )
 
-#: What is asked of plans on the GPU: ratios of medians, cells, minutes.
+#: Targets of the plans on the GPU: ratios of medians, cells, minutes.
 ASKED = {"best_uniform": 0.99, "gains": 1.02, "cells": 3, 1: 2.5, 32: 1.15, "minutes": 10}
 
 
@@ -119,7 +119,7 @@ def oracles(document: Document, bounds: Document | None = None) -> list[str]:
 
 
 def asked(document: Document) -> list[str]:
-    """Return the figures asked of the plans on the GPU, and whether they are reached."""
+    """Return the targets of the plans on the GPU, and what was measured."""
     cells = document["cells"]
     over = [cell["plan_over"]["best_uniform"]["times_faster"] for cell in cells]
     gains = sum(value >= ASKED["gains"] for value in over)
@@ -171,7 +171,7 @@ def _steady(cells: Sequence[Document], timed: str) -> list[str]:
 
 
 def end_to_end(document: Document) -> list[str]:
-    """Return steady state, calls until it has paid, and the first call of every executor."""
+    """Return steady state, break-even calls and the first call of every executor."""
     cells = document["end_to_end"]
 
     def seconds(cell: Document, name: str) -> str:

@@ -118,7 +118,7 @@ def speed(document: dict[str, Any]) -> str:
         for name, asked in ASKED.items()
         if document["operators"][name]["stock_over_corem"]["median"] < asked
     ]
-    text = f"Missed: {', '.join(missed)}." if missed else "None of the figures asked for is missed."
+    text = f"Missed: {', '.join(missed)}." if missed else "No target is missed."
     return "\n".join([*table(header, rows), "", text, "", source(document), ""])
 
 

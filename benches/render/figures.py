@@ -15,7 +15,7 @@ from pytest_udftorch.report import Cell, table, text_cell
 
 __all__ = ["PUBLISHED", "SECTIONS", "numbers"]
 
-#: End-to-end speed-ups of torch.compile over interpreted, as the thesis has them.
+#: Published end-to-end speed-ups of torch.compile over interpreted (see bench_report).
 PUBLISHED: Final = {"resnet50": 1.61, "googlenet": 1.43, "mobilenet_v2": 1.63}
 
 
@@ -68,7 +68,7 @@ def _median(row: Row, name: str) -> float:
 
 
 def _whose(bench: Bench, benches: Sequence[Bench]) -> str:
-    """Return what tells the bench's series from those of other devices."""
+    """Return what distinguishes the bench's series from those of other devices."""
     return f", {bench.tag}" if len({b.tag for b in benches}) > 1 else ""
 
 
@@ -305,7 +305,7 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
                 f"predictor-{bench.tag}",
                 "Predicting the speed-up of a convolution",
                 f"{bench.where}; {result['convolutions']} random convolutions, each held out once. "
-                "Share of predictions within 5 % of the measurement; asked for were 95 %.",
+                "Share of predictions within 5 % of the measurement; the target was 95 %.",
                 charts.bars(groups, Axis("percent of held-out convolutions")),
                 cells,
             ),
@@ -389,8 +389,8 @@ def _end_to_end(benches: Sequence[Bench]) -> list[str]:
         chosen,
         "end-to-end",
         "The six models end to end",
-        "Times faster than interpreted. The mark is what the thesis published for torch.compile, "
-        "on its own machine.",
+        "Times faster than interpreted. The mark is the published speed-up of torch.compile, on "
+        "another machine.",
     )
 
 
@@ -565,7 +565,7 @@ def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str
         timings = row.get("plan_measurement", {}).get("timings", {})
         bound = row.get("roofline_ns", least.get((bench.where, row["model"], row["batch"])))
         for name, value in row.get("regret", {}).items():
-            # It would squeeze the others together; the next figure shows it.
+            # It is far above the others, which would lie on one line; the next figure shows it.
             if name != "torch.compile":
                 plans.setdefault(name, []).append((float(number), 100 * float(value), cell))
             taken = timings.get(name, {}).get("median_ns")
