@@ -31,7 +31,7 @@ SUITES = {
 
 #: Commands that store by themselves.
 COMMANDS = {
-    "reach": ("pytest_udftorch.reach", "--store", str(stored.RESULTS / "reach.json")),
+    "reach": ("pytest_udftorch.cli", "reach", "--store", str(stored.RESULTS / "reach.json")),
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),

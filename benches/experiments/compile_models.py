@@ -205,9 +205,9 @@ def model_name(text):
 
 
 def positive(text):
-    """Return a positive whole number, for argparse."""
+    """Return a whole number above 0, for argparse."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 

@@ -34,14 +34,16 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from pytest_udftorch import UdfError
-from pytest_udftorch.pairs import ModelPair
 from pytest_udftorch.statistics import FEWEST_RUNS, median
 from pytest_udftorch.timers import Comparison, SyncTimer, describe_device, require_device
+
+if TYPE_CHECKING:
+    from pytest_udftorch.pairs import ModelPair
 
 Case = dict[str, Any]
 Call = Callable[[], Any]

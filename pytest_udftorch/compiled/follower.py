@@ -21,6 +21,7 @@ from pytest_udftorch import compat
 from pytest_udftorch.build.selection import Part, selection_id
 from pytest_udftorch.errors import CompileRunningError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
+from pytest_udftorch.overrides.undo import Undo
 
 # Raise it when Inductor is made to call operators in another way: its caches outlive this package.
 _VERSION: Final = 2
@@ -41,8 +42,10 @@ class Follower:
     def __init__(self) -> None:
         self.active = Active()
         self._changes: dict[str, Change] = {}
-        self._restore: list[Callable[[], None]] = []
+        self._undo = Undo()
         self._hook: _ImportHook | None = None
+        #: Whether an interrupt left the compilers half changed.
+        self._in_doubt = False
 
     def serve(self, changes: Mapping[str, Change]) -> None:
         """Add the names of modules, each with the function that changes the module."""
@@ -61,7 +64,7 @@ class Follower:
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
         active = _active(parts, operators)
-        if active.key == self.active.key:
+        if active.key == self.active.key and not self._in_doubt:
             return
         frames = sys.modules.get(compat.DYNAMO_FRAMES)
         if frames is None:
@@ -99,17 +102,19 @@ class Follower:
 
     def _switch(self, active: Active) -> None:
         before = self.active
+        self._in_doubt = True
         try:
             self._change(active)
         except BaseException:
             self._change(before)
+            self._in_doubt = False
             raise
         if compat.DYNAMO in sys.modules:
             sys.modules[compat.DYNAMO].reset()
+        self._in_doubt = False
 
     def _change(self, active: Active) -> None:
-        while self._restore:
-            self._restore.pop()()
+        self._undo.run()
         self.active = active
         if active.id == STOCK:
             return
@@ -123,7 +128,7 @@ class Follower:
     def _imported(self, module: ModuleType) -> None:
         if self.active.id != STOCK:
             compat.check_changed(module)
-            self._restore.append(self._changes[module.__name__](module, self.active))
+            self._changes[module.__name__](module, self.active, self._undo)
 
 
 class _ImportHook(importlib.abc.MetaPathFinder):

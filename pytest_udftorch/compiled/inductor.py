@@ -34,6 +34,7 @@ from pytest_udftorch.cuda.table import COMPILED, Applied, evaluate, plain
 from pytest_udftorch.errors import CompiledElsewhereError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
 from pytest_udftorch.overrides.schemas import overload
+from pytest_udftorch.overrides.undo import Undo
 
 #: Key of a package's metadata; its value is the id of the active functions.
 METADATA: Final = "UDFTORCH_FUNCTIONS"
@@ -68,68 +69,41 @@ def _libraries(active: Active) -> str:
     return ", ".join(names) or STOCK
 
 
-def _set_config(config: Any, active: Active) -> Callable[[], None]:
-    cxx, metadata = config.cpp.cxx, config.aot_inductor.metadata
-    threads, rounding = config.compile_threads, config.eager_numerics.division_rounding
+def _set_config(config: Any, active: Active, undo: Undo) -> None:
     if active.functions:
-        config.eager_numerics.division_rounding = True
+        undo.set(config.eager_numerics, "division_rounding", True)
     if active.parts:
-        config.cpp.cxx = (None, str(compiler_for(active.parts)))
+        undo.set(config.cpp, "cxx", (None, str(compiler_for(active.parts))))
     changes = _CHANGES_METADATA if active.functions else {}
     names = {METADATA: active.id, _LIBRARIES: _libraries(active)}
-    config.aot_inductor.metadata = {**metadata, **changes, **names}
+    undo.set(config.aot_inductor, "metadata", {**config.aot_inductor.metadata, **changes, **names})
     # Triton's functions are changed in this process; a pool of workers would not see the change.
-    config.compile_threads = 1
-
-    def restore() -> None:
-        config.cpp.cxx = cxx
-        config.aot_inductor.metadata = metadata
-        config.compile_threads = threads
-        config.eager_numerics.division_rounding = rounding
-
-    return restore
+    undo.set(config, "compile_threads", 1)
 
 
-def _set_overrides(codegen: Any, active: Active) -> Callable[[], None]:
-    kind = codegen.CppVecOverrides
-    own = {name: kind.__dict__[name] for name in active.functions.intersection(_REWRITTEN)}
-    for name in own:
-        setattr(kind, name, staticmethod(functools.partial(_rewritten, _REWRITTEN[name])))
-
-    def restore() -> None:
-        for name, value in own.items():
-            setattr(kind, name, value)
-
-    return restore
+def _set_overrides(codegen: Any, active: Active, undo: Undo) -> None:
+    for name in active.functions.intersection(_REWRITTEN):
+        rewritten = staticmethod(functools.partial(_rewritten, _REWRITTEN[name]))
+        undo.set_own(codegen.CppVecOverrides, name, rewritten)
 
 
 def _rewritten(template: str, x: object) -> str:
     return template.format(x=x, lanes=compat.vector_bits() // 32)
 
 
-def _set_triton_overrides(codegen: Any, active: Active) -> Callable[[], None]:
+def _set_triton_overrides(codegen: Any, active: Active, undo: Undo) -> None:
     """Write out the divisions that Triton or Inductor would not round correctly.
 
     ``tl.sigmoid`` divides approximately, and torch 2.11 takes the reciprocal of a float as an
     integer's quotient, which ``division_rounding`` does not affect.
     """
     if not active.functions:
-        return lambda: None
+        return
     kind = codegen.TritonKernelOverrides
     # Inductor wraps sigmoid for float64 once, when it makes the first kernel.
     compat.route_libdevice(kind)
-    own = {name: kind.__dict__.get(name) for name in ("sigmoid", "reciprocal")}
-    for name in own:
-        setattr(kind, name, staticmethod(_in_float32(name, getattr(kind, name))))
-
-    def restore() -> None:
-        for name, value in own.items():
-            if value is None:
-                delattr(kind, name)
-            else:
-                setattr(kind, name, value)
-
-    return restore
+    for name in ("sigmoid", "reciprocal"):
+        undo.set_own(kind, name, staticmethod(_in_float32(name, getattr(kind, name))))
 
 
 def _in_float32(formula: str, stock: Callable[[Any], Any]) -> Any:
@@ -182,42 +156,30 @@ def _lowered(how: Callable[..., Applied | None]) -> Callable[..., Any]:
     return lower
 
 
-def _set_lowerings(lowering: Any, active: Active) -> Callable[[], None]:
+def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
     """Make Inductor call overridden operators instead of computing them with its own code."""
     fresh = {o: _lowered(how) for o, how in _composed(active).items()}
     for name in active.operators:
         operator = overload(name)
         fresh[operator] = lowering.fallback_handler(operator, add_to_fallback_set=False)
-    own = {operator: lowering.lowerings.get(operator) for operator in fresh}
-    lowering.lowerings.update(fresh)
-
-    def restore() -> None:
-        for operator, value in own.items():
-            if value is None:
-                del lowering.lowerings[operator]
-            else:
-                lowering.lowerings[operator] = value
-
-    return restore
+    for operator, lower in fresh.items():
+        undo.set_item(lowering.lowerings, operator, lower)
 
 
-def _set_decompositions(decomposition: Any, active: Active) -> Callable[[], None]:
+def _set_decompositions(decomposition: Any, active: Active, undo: Undo) -> None:
     """Keep overridden and composed operators from being decomposed before the lowerings."""
     table = decomposition.decompositions
-    composed = _composed(active)
-    taken = (*map(overload, active.operators), *composed)
-    own = {o: table.pop(o) for o in taken if o in table}
-    for operator, how in composed.items():
-        if operator in own:
-            table[operator] = _unless(how, own[operator])
     forget = decomposition.fast_random_decomps.cache_clear  # holds a copy of the table
+    undo.later(forget)
+    composed = _composed(active)
+    for operator in (*map(overload, active.operators), *composed):
+        if operator not in table:
+            continue
+        if operator in composed:
+            undo.set_item(table, operator, _unless(composed[operator], table[operator]))
+        else:
+            undo.drop_item(table, operator)
     forget()
-
-    def restore() -> None:
-        table.update(own)
-        forget()
-
-    return restore
 
 
 def _unless(how: Callable[..., Applied | None], stock: Callable[..., Any]) -> Callable[..., Any]:
@@ -234,18 +196,17 @@ def _unless(how: Callable[..., Applied | None], stock: Callable[..., Any]) -> Ca
     return decomposition
 
 
-def _set_shims(shims: Any, active: Active) -> Callable[[], None]:
+def _set_shims(shims: Any, active: Active, undo: Undo) -> None:
     """Make code without Python call overridden operators through the dispatcher.
 
     For the operators in a list, such code calls the kernels directly.
     """
-    table = shims.inductor_fallback_ops
-    names = [str(overload(name)) for name in active.operators]
-    own = {n: table.pop(n) for n in names if n in table}
-    return lambda: table.update(own)
+    for name in active.operators:
+        if str(overload(name)) in shims.inductor_fallback_ops:
+            undo.drop_item(shims.inductor_fallback_ops, str(overload(name)))
 
 
-def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
+def _guard_packages(package: Any, active: Active, undo: Undo) -> None:
     """Make an AOTInductor package refuse to run under functions other than its own.
 
     The change stays, because the package may outlive the session.
@@ -272,23 +233,20 @@ def _guard_packages(package: Any, active: Active) -> Callable[[], None]:
             return call(self, *args, **kwargs)
 
         kind.__call__ = checked
-    return lambda: None
 
 
-def _forget_modules(codecache: Any, active: Active) -> Callable[[], None]:
+def _forget_modules(codecache: Any, active: Active, undo: Undo) -> None:
     """Drop the modules of kernels from memory: their names depend on their source only.
 
     A module of Triton kernels holds the compiled kernels.
     """
-    forget: Callable[[], None] = codecache.PyCodeCache.cache_clear
-    forget()
-    return forget
+    undo.later(codecache.PyCodeCache.cache_clear)
+    codecache.PyCodeCache.cache_clear()
 
 
-def _forget_kernels(async_compile: Any, active: Active) -> Callable[[], None]:
-    forget: Callable[[], None] = async_compile.CompiledTritonKernels.cache_clear
-    forget()
-    return forget
+def _forget_kernels(async_compile: Any, active: Active, undo: Undo) -> None:
+    undo.later(async_compile.CompiledTritonKernels.cache_clear)
+    async_compile.CompiledTritonKernels.cache_clear()
 
 
 CHANGES: Final[dict[str, Change]] = {

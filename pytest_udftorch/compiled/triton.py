@@ -24,6 +24,7 @@ from pytest_udftorch.build.libdevice import libdevice_for
 from pytest_udftorch.build.selection import cuda_id
 from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
 from pytest_udftorch.overrides.active import Active, Change
+from pytest_udftorch.overrides.undo import Undo
 
 _VARIABLE: Final = "TRITON_LIBDEVICE_PATH"
 
@@ -72,40 +73,26 @@ def _libdevice(active: Active) -> Path | UdfError:
     return path
 
 
-def _set_knobs(knobs: Any, active: Active) -> Callable[[], None]:
+def _set_knobs(knobs: Any, active: Active, undo: Undo) -> None:
     if not active.functions:
-        return lambda: None
+        return
     path = _libdevice(active)
     if isinstance(path, UdfError):
         # A session without Triton kernels works. The first kernel compiled in it raises the error.
-        return lambda: None
-    nvidia = knobs.nvidia
-    own_path = nvidia.__dict__.get("libdevice_path")
-    own_variable = os.environ.get(_VARIABLE)
-    nvidia.libdevice_path = str(path)
-    # Inductor passes the variable to its workers, and sets the knob from it.
-    os.environ[_VARIABLE] = str(path)
-
-    def restore() -> None:
-        if own_path is None:
-            nvidia.__dict__.pop("libdevice_path", None)
-        else:
-            nvidia.__dict__["libdevice_path"] = own_path
-        if own_variable is None:
-            os.environ.pop(_VARIABLE, None)
-        else:
-            os.environ[_VARIABLE] = own_variable
-
-    return restore
+        return
+    # Inductor passes the variable to its workers, and sets the knob from it. The knob sets the
+    # variable too, so the variable's own value is recorded first.
+    undo.set_item(os.environ, _VARIABLE, str(path))
+    undo.set_own(knobs.nvidia, "libdevice_path", str(path))
 
 
-def _set_keys(module: Any, active: Active) -> Callable[[], None]:
+def _set_keys(module: Any, active: Active, undo: Undo) -> None:
     """Keep kernels apart: in memory by ``compute_cache_key``, on disk by ``get_cache_key``.
 
     Triton's own knob for changed pipelines is part of the keys only from 3.7 on.
     """
     if not active.functions:
-        return lambda: None
+        return
     names = _KEYS_OF[module.__name__]
     if missing := [name for name in names if not hasattr(module, name)]:
         raise LibdeviceError(
@@ -113,7 +100,6 @@ def _set_keys(module: Any, active: Active) -> Callable[[], None]:
             "it Triton's caches would mix kernels of different libraries. Open the session "
             "before triton is imported and use no Triton kernel in it, or report its version."
         )
-    own = {name: getattr(module, name) for name in names}
     libdevice, mark = _libdevice(active), cuda_id(active.parts)
 
     def marked(compute: Callable[..., str]) -> Callable[..., str]:
@@ -125,52 +111,31 @@ def _set_keys(module: Any, active: Active) -> Callable[[], None]:
 
         return key
 
-    for name, function in own.items():
-        setattr(module, name, marked(function))
-
-    def restore() -> None:
-        for name, function in own.items():
-            setattr(module, name, function)
-
-    return restore
+    for name in names:
+        undo.set(module, name, marked(getattr(module, name)))
 
 
-def _set_builtins(math: Any, active: Active) -> Callable[[], None]:
-    changed: list[tuple[Any, Any]] = []
-
-    def restore() -> None:
-        for function, code in changed:
-            function.__code__ = code
-            del function.__globals__[_global_name(function)]
-
-    for name in active.functions.intersection(_BUILTINS):
-        function = inspect.unwrap(getattr(math, name))
-        own = function.__code__
-        if own.co_freevars or own.co_varnames[: own.co_argcount] != ("x", "_semantic"):
-            restore()
+def _set_builtins(math: Any, active: Active, undo: Undo) -> None:
+    functions = [inspect.unwrap(getattr(math, n)) for n in _BUILTINS if n in active.functions]
+    for function in functions:
+        code = function.__code__
+        if code.co_freevars or code.co_varnames[: code.co_argcount] != ("x", "_semantic"):
             raise LibdeviceError(
-                f"triton.language.math.{name} is not built as in triton 3.6 to 3.9, so it "
-                "cannot be made to call libdevice. Leave the function out of the session, or "
-                "report triton's version."
+                f"triton.language.math.{function.__name__} is not built as in triton 3.6 to 3.9, "
+                "so it cannot be made to call libdevice. Leave the function out of the session, "
+                "or report triton's version."
             )
-        stock = types.FunctionType(own, function.__globals__, name, function.__defaults__)
-        function.__globals__[_global_name(function)] = functools.partial(
-            _through_libdevice, name, stock
-        )
-        scope: dict[str, Any] = {}
-        exec(
-            f"def {name}(x, _semantic=None):\n    return {_global_name(function)}(x, _semantic)\n",
-            scope,
-        )
+    for function in functions:
+        name, scope = function.__name__, function.__globals__
+        stock = types.FunctionType(function.__code__, scope, name, function.__defaults__)
+        # The new code calls this global, so it has to be there first and go last.
+        call = f"_udftorch_{name}"
+        undo.set_item(scope, call, functools.partial(_through_libdevice, name, stock))
+        own: dict[str, Any] = {}
+        exec(f"def {name}(x, _semantic=None):\n    return {call}(x, _semantic)\n", own)
         # Replace the code of the function, not the name in the module: users' kernels and
         # triton's tensor class hold the function itself.
-        function.__code__ = scope[name].__code__
-        changed.append((function, own))
-    return restore
-
-
-def _global_name(function: Any) -> str:
-    return f"_udftorch_{function.__name__}"
+        undo.set(function, "__code__", own[name].__code__)
 
 
 def _through_libdevice(name: str, stock: Any, x: Any, semantic: Any) -> Any:

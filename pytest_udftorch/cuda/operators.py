@@ -32,6 +32,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.overrides import canary, dispatcher
 from pytest_udftorch.overrides.active import Active, Change
+from pytest_udftorch.overrides.undo import Undo
 
 _Maker = Callable[[Launcher, Any], dict[str, Callable[..., Any]]]
 
@@ -77,9 +78,9 @@ class Registration:
 
     def close(self) -> None:
         """Give the operators back their stock kernels."""
-        library, self._library = self._library, None
-        if library is not None:
-            compat.destroy(library)
+        if self._library is not None:
+            compat.destroy(self._library)
+            self._library = None
 
 
 class CudaOperators:
@@ -90,19 +91,25 @@ class CudaOperators:
         self._registration: Registration | None = None
         self._queued = False
 
-    def change(self, cuda: Any, active: Active) -> Callable[[], None]:
+    def change(self, cuda: Any, active: Active, undo: Undo) -> None:
         """Override the operators now, or when the process begins to use CUDA.
 
         Args:
             cuda: the module ``torch.cuda``.
             active: the functions.
-
-        Returns:
-            A function that gives the operators back their stock kernels.
+            undo: gives the operators back their stock kernels.
         """
         if not active.functions:
-            return lambda: None
+            return
         registration = Registration(active)
+
+        def restore() -> None:
+            with self._lock:
+                registration.close()
+                if self._registration is registration:
+                    self._registration = None
+
+        undo.later(restore)
         with self._lock:
             self._registration = registration
             if cuda.is_initialized():
@@ -111,20 +118,12 @@ class CudaOperators:
                 compat.when_cuda_starts(cuda, self._started)
                 self._queued = True
 
-        def restore() -> None:
-            with self._lock:
-                if self._registration is registration:
-                    self._registration = None
-                registration.close()
-
-        return restore
-
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
         with self._lock:
-            registration, self._registration = self._registration, None
-            if registration is not None:
-                registration.close()
+            if self._registration is not None:
+                self._registration.close()
+                self._registration = None
 
     def _started(self) -> None:
         with self._lock:

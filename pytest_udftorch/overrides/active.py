@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_udftorch.build.selection import Part
+from pytest_udftorch.overrides.undo import Undo
 
 #: What ``Active.id`` is while nothing is swapped.
 STOCK: Final = "stock"
@@ -41,5 +42,5 @@ class Active:
         return frozenset(name for name, dtype in keys if dtype == "float32")
 
 
-#: Changes an imported module and returns what puts it back.
-Change = Callable[[Any, Active], Callable[[], None]]
+#: Changes an imported module through an :class:`Undo`, which can take the change back.
+Change = Callable[[Any, Active, Undo], None]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cut a traced model into units, and take any run of units out as a module of its own.
 
-A cut lies between two nodes where exactly one value is alive, so that what crosses a
-boundary is one tensor. A unit is what lies between neighbouring cuts; a segment is one or
-more neighbouring units, and a region of its own for a compiler.
+A cut lies between two nodes where exactly one value is alive, so that one tensor crosses each
+boundary. A unit is what lies between neighbouring cuts. A segment is one or more neighbouring
+units, and a region of its own for a compiler.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.fusion import UntraceableModelError, trace
 
-__all__ = ["SegmentError", "Units"]
-
 
 class SegmentError(UdfError):
-    """The segment that was asked for does not lie in the model."""
+    """The model does not contain the segment that was asked for."""
 
 
 class Units:
@@ -33,14 +31,14 @@ class Units:
 
     Args:
         model: traceable; its parameters are shared.
-        inputs: example inputs; they weigh the nodes, see ``limit``.
-        limit: at most this many units. Cuts are then kept where they divide the time of
+        inputs: example inputs, which the nodes are timed on; see ``limit``.
+        limit: the most units. If there are more, those cuts are kept that divide the time of
             an eager pass most evenly.
-        bounds: the cuts of a stored plan, instead of choosing them.
+        bounds: the cuts of a stored plan; without them, cuts are chosen.
 
     Raises:
         UntraceableModelError: FX cannot follow the model, or its trace does not run on the
-            inputs: it took the branch for an optional one that is not given, for instance.
+            inputs, for instance because it took the branch of an input that is not given.
     """
 
     def __init__(
@@ -63,8 +61,8 @@ class Units:
             first = str(error).strip().splitlines() or ["no message"]
             raise UntraceableModelError(
                 f"torch.fx's trace of {type(model).__name__} does not run on these inputs "
-                f"({type(error).__name__}: {first[0][:300]}). A trace keeps one branch, and calls "
-                "every input given. The model can still be run by executors that need no trace."
+                f"({type(error).__name__}: {first[0][:300]}). A trace keeps one branch, and takes "
+                "every input as given. Executors that need no trace can still run the model."
             ) from error
         places = self._choose(self._cuts(), [weights[n] for n in self.body], limit)
         self.bounds = [0, *places, len(self.body)]
@@ -92,7 +90,7 @@ class Units:
         return digest.hexdigest()
 
     def _weights(self, inputs: Sequence[Any]) -> dict[fx.Node, float]:
-        """Weigh a node by its time in the second of two eager passes, in nanoseconds."""
+        """Return each node's weight: its time in the second of two eager passes, in ns."""
         weights: dict[fx.Node, float] = {}
         on_cuda = any(isinstance(t, torch.Tensor) and t.is_cuda for t in inputs)
 
@@ -111,7 +109,7 @@ class Units:
         return weights
 
     def _belongs(self, before: fx.Node, after: fx.Node) -> bool:
-        """Whether ``after`` is an epilogue of ``before``, which a cut should not part from it."""
+        """Whether ``after`` is an epilogue of ``before``, and no cut should part the two."""
 
         def module(node: fx.Node) -> nn.Module | None:
             is_module = node.op == "call_module"
@@ -119,7 +117,7 @@ class Units:
 
         mine = module(after)
         if mine is None:
-            # Sums, activations and reshapes called as functions; a concatenation may begin.
+            # Sums, activations and reshapes called as functions; a concatenation may begin a unit.
             return after.target is not torch.cat
         norm, convolution, pooling = compat.layer_kinds()
         if isinstance(mine, norm):
@@ -127,7 +125,7 @@ class Units:
         return not isinstance(mine, (convolution, nn.Linear, pooling))
 
     def _cuts(self) -> list[int]:
-        """Return k such that one value is alive between body[k - 1] and body[k]."""
+        """Return each k such that one value is alive between body[k - 1] and body[k]."""
         body, end = self.body, len(self.body)
         position = {n: k for k, n in enumerate(body)}
         last_use = {}
@@ -157,10 +155,10 @@ class Units:
         return [cuts[i] for i in sorted(chosen)]
 
     def segment(self, first: int, stop: int) -> fx.GraphModule:
-        """Return units ``first`` to ``stop - 1`` as one module, sharing parameters.
+        """Return units ``first`` to ``stop - 1`` as one module that shares the parameters.
 
         Raises:
-            SegmentError: no such units.
+            SegmentError: there are no such units.
         """
         if not 0 <= first < stop <= len(self):
             raise SegmentError(f"units {first} to {stop} of {len(self)}: give 0 <= first < stop.")
@@ -191,7 +189,7 @@ class Units:
         return fx.GraphModule(self.traced, graph)
 
     def activations(self, inputs: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the inputs of each unit in one eager pass, detached copies."""
+        """Return the inputs of each unit in one eager pass, as detached copies."""
         found: list[tuple[Any, ...]] = []
         values: tuple[Any, ...] = tuple(_clone(t) for t in inputs)
         with torch.no_grad():

@@ -6,11 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytest_udftorch.reach.table import (
-        ReachError,
-        load,
-        markdown,
-    )
+    from pytest_udftorch.reach.table import ReachError, load, markdown
 
 __all__ = ["ReachError", "load", "markdown"]
 

@@ -152,8 +152,8 @@ def test_a_validation_that_is_cut_short_is_not_stored(small, tmp_path, monkeypat
     [
         (["--models", "alexnot"], "Did you mean 'alexnet'"),
         (["--models", "raft_small"], "no image model 'raft_small'"),
-        (["--batches", "0"], "not a positive whole number"),
-        (["--batches", "two"], "not a positive whole number"),
+        (["--batches", "0"], "not a whole number above 0"),
+        (["--batches", "two"], "not a whole number above 0"),
     ],
 )
 def test_wrong_options_of_a_command_are_refused(tmp_path, capsys, command, given, says):

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from spawned_cases import CRASHING, MANY, square
 from torch import nn
 
 from benches.experiments import (
@@ -37,13 +38,6 @@ from benches.render.bench_report import BenchFormatError
 from pytest_udftorch.planning.pairs import accuracy
 
 ROOT = Path(__file__).parents[2]
-
-
-def square(case, device):
-    if case["n"] == 13:
-        raise ValueError("thirteen\nand more")
-    x = torch.ones(case["n"])
-    return Prepared({"slow": lambda: [x * x for _ in range(50)], "fast": lambda: x * x})
 
 
 def squares(numbers, **options):
@@ -121,32 +115,13 @@ def test_a_case_cut_short_while_it_is_timed_is_not_stored(tmp_path):
 # Several processes --------------------------------------------------------------------
 
 
-def numbers(*given):
-    return [{"n": n, "process": True} for n in given]
+@pytest.fixture
+def quick_processes(monkeypatch):
+    """Processes that do not begin with a compilation, which no case here needs."""
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
 
 
-def one_to_four(_device, _scale):
-    return numbers(1, 2, 3, 4, 13)
-
-
-def killing(_device, _scale):
-    # The last one begins when one of the others has been stored.
-    return numbers(1, 2, 99)
-
-
-def with_process(case, device):
-    if case["n"] == 99:
-        os._exit(7)
-    prepared = square(case, device)
-    prepared.info["process"] = os.getpid()
-    prepared.info["cudnn.benchmark"] = torch.backends.cudnn.benchmark
-    return prepared
-
-
-MANY = Experiment("many", one_to_four, with_process)
-
-
-def test_processes_share_the_cases(tmp_path):
+def test_processes_share_the_cases(tmp_path, quick_processes):
     path = tmp_path / "out.json"
     lines = []
     document = experiment.run(MANY, path, "cpu", "small", 60, lines.append, processes=2)
@@ -169,11 +144,10 @@ def test_processes_share_the_cases(tmp_path):
         experiment.run(MANY, path, "cpu", "small", processes=0)
 
 
-def test_a_process_that_ends_loses_no_other_case(tmp_path):
+def test_a_process_that_ends_loses_no_other_case(tmp_path, quick_processes):
     path = tmp_path / "out.json"
-    crashing = Experiment("many", killing, with_process)
     with pytest.raises(ProcessEndedError, match=r"n 99.*--processes 1"):
-        experiment.run(crashing, path, "cpu", "small", say=lambda _: None, processes=2)
+        experiment.run(CRASHING, path, "cpu", "small", say=lambda _: None, processes=2)
     stored = json.loads(path.read_text())
     assert stored["interrupted"]
     assert {row["case"]["n"] for row in stored["rows"]} <= {1, 2}

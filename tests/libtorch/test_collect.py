@@ -724,13 +724,13 @@ def test_no_profile_where_none_was_asked_for(library):
 
 
 def test_an_observer_that_does_not_compile_says_why(library, tmp_path, monkeypatch):
-    from pytest_udftorch.profile import observer
+    from pytest_udftorch.profile import collect, observer
 
     broken = tmp_path / "observer.cpp"
     broken.write_text("#include <no/such/header.h>\n")
     stock = observer.native_source
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(observer, "_observer", None)
+    monkeypatch.setattr(collect, "load_observer", observer.load_observer.__wrapped__)
     monkeypatch.setattr(
         observer, "native_source", lambda name: broken if name == "observer.cpp" else stock(name)
     )

@@ -16,6 +16,7 @@ from pytest_udftorch.overrides import dispatcher
 from pytest_udftorch.overrides.active import Active
 from pytest_udftorch.overrides.dispatcher import Role, Spec
 from pytest_udftorch.overrides.python_override import PythonOverride
+from pytest_udftorch.overrides.undo import Undo
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -95,18 +96,19 @@ def test_nothing_is_registered_before_cuda_is_used():
     queue = torch.cuda._queued_calls
     queued = len(queue)
     stock = kernel("exp")
-    first = cuda_operators.change(torch.cuda, Chosen("exp"))
+    undo = Undo()
+    cuda_operators.change(torch.cuda, Chosen("exp"), undo)
     assert kernel("exp") == stock
-    first()
-    second = cuda_operators.change(torch.cuda, Chosen("exp"))
+    undo.run()
+    cuda_operators.change(torch.cuda, Chosen("exp"), undo)
     (started,) = (call for call, _ in queue[queued:])
     started()
     assert kernel("exp") != stock
-    second()
+    undo.run()
     assert kernel("exp") == stock
     started()
     assert kernel("exp") == stock
-    cuda_operators.change(torch.cuda, Chosen("exp"))
+    cuda_operators.change(torch.cuda, Chosen("exp"), undo)
     started()
     assert kernel("exp") != stock
     cuda_operators.reset()
@@ -115,9 +117,10 @@ def test_nothing_is_registered_before_cuda_is_used():
 
 def test_a_session_without_float32_functions_overrides_nothing():
     stock = kernel("exp")
-    restore = CudaOperators().change(torch.cuda, Chosen(""))
+    undo = Undo()
+    CudaOperators().change(torch.cuda, Chosen(""), undo)
     assert kernel("exp") == stock
-    restore()
+    undo.run()
 
 
 # Kernels, compiled for a GPU that need not be there ------------------------------------

@@ -22,6 +22,8 @@ from pytest_udftorch.timing.environment import describe
 
 FEW = Settings(epochs=1, batch=20, test_batch=50, threads=1)
 
+pytestmark = pytest.mark.usefixtures("digits_read_once")
+
 
 @pytest.fixture(scope="module")
 def shipped():

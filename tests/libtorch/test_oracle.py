@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.planning import executors, in_place, oracle, pairs, plans, search
+from pytest_udftorch import executors, oracle, pairs
+from pytest_udftorch.planning import in_place, plans, search
 from pytest_udftorch.planning.fusion import (
     FusedConv,
     UntraceableModelError,

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is opened and closed, in whatever order, the process is afterwards as it was."""
 
+import contextlib
 import functools
+import importlib
+import inspect
+import os
 import random
 import sys
 from pathlib import Path
@@ -9,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_udftorch import operator_udf, patched, trace
-from pytest_udftorch.compiled.follower import STOCK, Follower, follower
+from pytest_udftorch import compat, operator_udf, patched, trace
+from pytest_udftorch.compiled.follower import STOCK, follower
 from pytest_udftorch.errors import ProfileBusyError
 from pytest_udftorch.overrides import dispatcher, stacked
 from pytest_udftorch.profile import forks
@@ -18,8 +22,6 @@ from pytest_udftorch.session.binder import binder
 
 X = torch.linspace(-5.0, 5.0, 1001)
 PACKAGE = str(Path(dispatcher.__file__).parents[1])
-#: An interrupt inside a change of a compiler's own tables is not healed yet.
-SPARED = Follower.follow.__code__
 
 
 @pytest.fixture(scope="module")
@@ -113,27 +115,24 @@ class _Interrupt(BaseException):
     pass
 
 
-def _interrupted_after(count: int, leave) -> bool:
-    """Raise where Python runs signal handlers, once restoring has begun; tell whether it did.
+def _interrupted_after(count: int, run, *, begun: bool = False) -> bool:
+    """Raise where Python runs signal handlers; tell whether there was such a place.
 
     Python looks for signals where a function begins and where a call of a C function ends.
+
+    Args:
+        count: how many of these places in the package are passed over.
+        run: what is interrupted.
+        begun: count from the start, and not from where restoring begins.
     """
     left = count
-    begun = hit = False
-    spared = 0
+    hit = False
 
     def interrupt(frame, event, argument):
-        nonlocal left, begun, hit, spared
-        if frame.f_code is SPARED and event in ("call", "return"):
-            spared += 1 if event == "call" else -1
+        nonlocal left, begun, hit
         if frame.f_code is stacked.insist.__code__:
             begun = True
-        elif (
-            begun
-            and event in ("call", "c_return")
-            and PACKAGE in frame.f_code.co_filename
-            and not spared
-        ):
+        elif begun and event in ("call", "c_return") and PACKAGE in frame.f_code.co_filename:
             left -= 1
             if left < 0 and not hit:
                 hit = True
@@ -141,7 +140,7 @@ def _interrupted_after(count: int, leave) -> bool:
 
     sys.setprofile(interrupt)
     try:
-        leave()
+        run()
     except _Interrupt:
         assert hit
     finally:
@@ -177,3 +176,63 @@ def test_an_interrupt_waits_until_everything_is_restored(shifted, as_before, wha
             break
         count += 1
     assert count > 20
+
+
+def _compilers() -> dict[str, object]:
+    """What a session changes in the compilers of this process."""
+    config = importlib.import_module(compat.INDUCTOR_CONFIG)
+    cpp = importlib.import_module(compat.INDUCTOR_CPP)
+    on_gpu = importlib.import_module(compat.INDUCTOR_TRITON)
+    found = {
+        "cxx": config.cpp.cxx,
+        "metadata": config.aot_inductor.metadata,
+        "threads": config.compile_threads,
+        "rounding": config.eager_numerics.division_rounding,
+        "vectors": dict(vars(cpp.CppVecOverrides)),
+        "kernels": dict(vars(on_gpu.TritonKernelOverrides)),
+        "lowerings": dict(importlib.import_module(compat.INDUCTOR_LOWERING).lowerings),
+        "decomposed": dict(importlib.import_module(compat.INDUCTOR_DECOMPOSITION).decompositions),
+        "shims": dict(importlib.import_module(compat.INDUCTOR_SHIMS).inductor_fallback_ops),
+        "environment": dict(os.environ),
+    }
+    with contextlib.suppress(ImportError):
+        math = importlib.import_module(compat.TRITON_MATH)
+        found["builtins"] = [inspect.unwrap(getattr(math, n)).__code__ for n in ("exp", "erf")]
+        found["globals"] = set(inspect.unwrap(math.exp).__globals__)
+        found["knob"] = importlib.import_module(compat.TRITON_KNOBS).nvidia.libdevice_path
+        jit = importlib.import_module(compat.TRITON_JIT)
+        found["keys"] = (jit.compute_cache_key, jit.get_cache_key)
+    return found
+
+
+@pytest.mark.parametrize("when", ["opening", "closing"])
+def test_an_interrupt_leaves_no_change_in_a_compiler(as_before, when):
+    wanted = functools.partial(patched, "corem", functions=("exp", "erf"))
+    importlib.import_module(compat.DYNAMO_FRAMES)
+    _compilers()  # imports them
+    with wanted():  # builds what is compiled once, and lets Inductor wrap its operations
+        changed = _compilers()
+    before = _compilers()
+    assert {k for k in before if before[k] != changed[k]} >= {"cxx", "rounding", "vectors"}
+    stock = torch.exp(X)
+    count, hit, still_open = 0, True, 0
+    while hit:
+        session = wanted()
+        if when == "opening":
+            hit = _interrupted_after(count, lambda s=session: _leave(s), begun=True)
+        else:
+            hit = _interrupted_after(count, session.__enter__().close)
+        if session.is_open:
+            # Between the end of __enter__ and the begin of closing, Python lets no one step in.
+            still_open += 1
+            session.close()
+        assert _compilers() == before
+        assert torch.equal(torch.exp(X), stock)
+        count += 3
+    assert count > 100
+    assert still_open < 3
+
+
+def _leave(session) -> None:
+    with session:
+        pass

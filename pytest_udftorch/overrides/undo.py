@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes to objects of others that an interrupt cannot leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final
+
+_MISSING: Final = object()
+
+
+class Undo:
+    """Takes changes back, the latest first.
+
+    Each change is recorded before it is made, and stays recorded until it has been taken back: a
+    signal handler that raises in between loses none.
+    """
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], object]] = []
+
+    def run(self) -> None:
+        """Take everything back. After an error or an interrupt, run it again for the rest."""
+        while self._steps:
+            self._steps[-1]()
+            self._steps.pop()
+
+    def later(self, step: Callable[[], object]) -> None:
+        """Record a step; it may run more than once, and before the change it takes back."""
+        self._steps.append(step)
+
+    def set(self, owner: Any, name: str, value: object) -> None:
+        """Set an attribute."""
+        before = getattr(owner, name)
+        self.later(lambda: setattr(owner, name, before))
+        setattr(owner, name, value)
+
+    def set_own(self, owner: Any, name: str, value: object) -> None:
+        """Set an attribute in the object's or class's own dictionary."""
+        before = vars(owner).get(name, _MISSING)
+
+        def restore() -> None:
+            if before is not _MISSING:
+                setattr(owner, name, before)
+            elif name in vars(owner):
+                delattr(owner, name)
+
+        self.later(restore)
+        setattr(owner, name, value)
+
+    def set_item(self, table: MutableMapping[Any, Any], key: object, value: object) -> None:
+        """Set an entry of a table."""
+        self._record_item(table, key)
+        table[key] = value
+
+    def drop_item(self, table: MutableMapping[Any, Any], key: object) -> None:
+        """Remove an entry of a table, if it is there."""
+        self._record_item(table, key)
+        table.pop(key, None)
+
+    def _record_item(self, table: MutableMapping[Any, Any], key: object) -> None:
+        before = table.get(key, _MISSING)
+
+        def restore() -> None:
+            if before is not _MISSING:
+                table[key] = before
+            else:
+                table.pop(key, None)
+
+        self.later(restore)

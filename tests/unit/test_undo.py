@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An Undo takes back what was changed through it, also after an interrupt."""
+
+import pytest
+
+from pytest_udftorch.overrides.undo import Undo
+
+
+class Base:
+    inherited = "base"
+
+
+class Owner(Base):
+    own = "own"
+
+
+def test_everything_is_taken_back_in_reverse_order():
+    undo, table, owner = Undo(), {"a": 1, "b": 2}, Owner()
+    undo.set(owner, "own", 1)
+    undo.set_own(Owner, "own", 2)
+    undo.set_own(Owner, "inherited", 3)
+    undo.set_item(table, "a", 4)
+    undo.set_item(table, "a", 5)
+    undo.set_item(table, "new", 6)
+    undo.drop_item(table, "b")
+    undo.drop_item(table, "missing")
+    assert (owner.own, Owner.own, Owner.inherited) == (1, 2, 3)
+    assert table == {"a": 5, "new": 6}
+    undo.run()
+    assert (owner.own, Owner.own, Owner.inherited) == ("own", "own", "base")
+    assert "inherited" not in vars(Owner)
+    assert table == {"a": 1, "b": 2}
+
+
+def test_a_step_that_fails_stays_to_be_run_again():
+    undo, table, tries = Undo(), {"a": 1}, []
+
+    def step():
+        tries.append(1)
+        if len(tries) == 1:
+            raise KeyboardInterrupt
+
+    undo.set_item(table, "a", 2)
+    undo.later(step)
+    with pytest.raises(KeyboardInterrupt):
+        undo.run()
+    assert table == {"a": 2}
+    undo.run()
+    assert table == {"a": 1}
+    assert len(tries) == 2
+
+
+def test_a_change_that_fails_is_recorded_before():
+    class Stubborn(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            if value == "bad":
+                raise KeyboardInterrupt
+
+    undo, table = Undo(), Stubborn(a=1)
+    with pytest.raises(KeyboardInterrupt):
+        undo.set_item(table, "a", "bad")
+    undo.run()
+    assert table == {"a": 1}
