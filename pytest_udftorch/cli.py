@@ -144,7 +144,8 @@ def _verify_one(
     options: argparse.Namespace, function: str, form: str | None, level: str | None
 ) -> list[str]:
     from pytest_udftorch.verify import run as verify
-    from pytest_udftorch.verify.schedule import Request, make_schedule
+    from pytest_udftorch.verify.find import Request
+    from pytest_udftorch.verify.schedule import make_schedule
 
     request = Request(
         dtype=options.dtype,
@@ -165,12 +166,7 @@ def _verify_one(
     with _progress(what, quiet=options.quiet) as progress:
         how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
         certificate = verify.verify(
-            schedule,
-            path,
-            how,
-            resume=options.resume,
-            judge_all=options.judge_all,
-            against=against,
+            schedule, path, how, resume=options.resume, judge_all=options.judge_all, against=against
         )
     print(*certificate.summaries(), sep="\n")
     return certificate.failures()

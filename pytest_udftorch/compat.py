@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private names of torch and Triton, and the versions in which each was seen.
 
-No other module of the package uses a private name of torch or Triton, and none at all uses one of
+No other module of the package uses a private name of torch or Triton, and no module uses one of
 pytest. If the installed version lacks a name, a :class:`PrivateNameError` names that version.
 torch is imported when a name is first asked for.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
 import sys
 from dataclasses import dataclass
 from typing import Any, Final
@@ -43,16 +44,6 @@ def import_torch() -> Any:
     return torch
 
 
-def _missing(owner: str, path: str, seen: str, need: str) -> PrivateNameError:
-    package = owner.partition(".")[0]
-    version = getattr(sys.modules.get(package), "__version__", "(not imported)")
-    return PrivateNameError(
-        f"{package} {version} has no {owner}.{path}, which {package} {seen} has. "
-        f"pytest_udftorch needs it {need}. Install one of these versions of {package}, or report "
-        "the version that you have."
-    )
-
-
 @dataclass(frozen=True)
 class PrivateName:
     """A name that its package may rename or drop.
@@ -60,7 +51,7 @@ class PrivateName:
     Attributes:
         owner: the module or class that has it.
         path: the name in it; dots separate an attribute from its own attributes.
-        need: what it is needed for; it ends the sentence "pytest_udftorch needs it".
+        need: the end of the sentence "pytest_udftorch needs it".
         seen: the versions of the package in which it was seen.
     """
 
@@ -75,13 +66,10 @@ class PrivateName:
         Raises:
             PrivateNameError: it has no such attribute.
         """
-        found = owner
-        for part in self.path.split("."):
-            try:
-                found = getattr(found, part)
-            except AttributeError as error:
-                raise _missing(self.owner, self.path, self.seen, self.need) from error
-        return found
+        try:
+            return operator.attrgetter(self.path)(owner)
+        except AttributeError as error:
+            raise self._missing() from error
 
     def get(self) -> Any:
         """Return the attribute of ``owner``, a module.
@@ -92,8 +80,17 @@ class PrivateName:
         try:
             module = importlib.import_module(self.owner)
         except ImportError as error:
-            raise _missing(self.owner, self.path, self.seen, self.need) from error
+            raise self._missing() from error
         return self.of(module)
+
+    def _missing(self) -> PrivateNameError:
+        package = self.owner.partition(".")[0]
+        version = getattr(sys.modules.get(package), "__version__", "(not imported)")
+        return PrivateNameError(
+            f"{package} {version} has no {self.owner}.{self.path}, which {package} {self.seen} "
+            f"has. pytest_udftorch needs it {self.need}. Install one of these versions of "
+            f"{package}, or report the version that you have."
+        )
 
 
 # The dispatcher ----------------------------------------------------------------------
@@ -182,8 +179,12 @@ _APPLY: Final = PrivateName("torch.nn.Module", "_apply", "to convert the buffers
 _VERSION: Final = PrivateName(
     "torch.Tensor", "_version", "to know whether a model writes into its inputs"
 )
-
-
+_KINDS: Final = tuple(
+    PrivateName(f"torch.nn.modules.{module}", name, "to tell layers apart")
+    for module, name in (
+        ("batchnorm", "_BatchNorm"), ("conv", "_ConvNd"), ("pooling", "_MaxPoolNd"),
+    )
+)  # fmt: skip
 _PYTREE: Final = PrivateName("torch.utils", "_pytree", "to find the tensors in a model's result")
 
 
@@ -206,13 +207,6 @@ def convert(module: Any, function: Any) -> Any:
 def write_count(tensor: Any) -> int:
     """Return how many times a tensor was written to."""
     return int(_VERSION.of(tensor))
-
-
-_KINDS: Final = (
-    PrivateName("torch.nn.modules.batchnorm", "_BatchNorm", "to tell layers apart"),
-    PrivateName("torch.nn.modules.conv", "_ConvNd", "to tell layers apart"),
-    PrivateName("torch.nn.modules.pooling", "_MaxPoolNd", "to tell layers apart"),
-)
 
 
 def pytree() -> Any:
@@ -289,9 +283,9 @@ _CHANGED: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 _OPS: Final = PrivateName("torch._inductor.virtualized", "ops", "to give Inductor formulas")
-_LOWERING: Final = (
-    PrivateName(INDUCTOR_LOWERING, "make_pointwise", "to give Inductor formulas"),
-    PrivateName(INDUCTOR_LOWERING, "to_dtype", "to give Inductor formulas"),
+_LOWERING: Final = tuple(
+    PrivateName(INDUCTOR_LOWERING, name, "to give Inductor formulas")
+    for name in ("make_pointwise", "to_dtype")
 )
 _VECTOR: Final = PrivateName(
     "torch._inductor.cpu_vec_isa", "pick_vec_isa", "to give Inductor functions of vectors"
@@ -322,7 +316,7 @@ def check_changed(module: Any) -> None:
     """Check that a compiler's module has what a session changes in it.
 
     Raises:
-        PrivateNameError: it lacks one of these; nothing was changed.
+        PrivateNameError: it lacks one of these; nothing has changed yet.
     """
     name = module.__name__
     seen = TRITON_SEEN if name.startswith("triton") else TORCH_SEEN

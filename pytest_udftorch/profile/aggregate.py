@@ -8,7 +8,7 @@ A :class:`Profile` is made from the records of one process, or of several by
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -59,22 +59,19 @@ class Row:
     @property
     def name(self) -> str:
         """The key as one text."""
-        parts = []
-        for name, text in self.key.items():
-            if name == "module":
-                parts.append(text or NO_MODULE)
-            elif name == "device":
-                parts += [text] if text != DEVICES[0] else []
-            elif name != "dtype" or text not in ("float32", "any"):
-                parts.append(text or "(none)")
+        usual = {"device": DEVICES[:1], "dtype": ("float32", "any")}
+        parts = [
+            text or (NO_MODULE if name == "module" else "(none)")
+            for name, text in self.key.items()
+            if text not in usual.get(name, ())
+        ]
         return " ".join(parts)
 
     @property
     def function_name(self) -> str:
         """The function, with its dtype and device where they are not float32 and the CPU."""
-        function, dtype, device = (self.key[name] for name in ("function", "dtype", "device"))
-        name = function if dtype in ("float32", "any") else f"{function} {dtype}"
-        return name if device == DEVICES[0] else f"{name} {device}"
+        names = ("function", "dtype", "device")
+        return replace(self, key={name: self.key[name] for name in names}).name
 
     @property
     def layer(self) -> str:
@@ -135,7 +132,7 @@ class First:
 
     Attributes:
         kind: ``nan``, ``inf`` or ``subnormal``.
-        function, dtype, form, device, operator, module, stage: which one, and where.
+        function, dtype, form, device, operator, module, stage: which function, and where.
         time_ns: when, in ns of UTC since 1970.
         after_s: when, in seconds since the profile began.
     """
@@ -330,23 +327,16 @@ class Profile:
         cells = add_cells(self.cells, key)
         if not len(cells):
             return []
-        columns = {name: self.texts(name, cells) for name in key}
+        columns = [self.texts(name, cells) for name in key]
         full, starts = _grouped(self.cells, key)
-        ends = [*starts[1:], len(full)]
         contexts = {tuple(int(o[name]) for name in layout.OPERATOR_KEY): o for o in self.operators}
         found = []
-        for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            part = full[start:end]
+        for cell, part, *texts in zip(cells, np.split(full, starts[1:]), *columns, strict=True):
             used = set(zip(*(part[name].tolist() for name in layout.OPERATOR_KEY), strict=True))
             ops = [contexts[c] for c in used if c in contexts]
-            found.append(
-                Row(
-                    {name: column[i] for name, column in columns.items()},
-                    cells[i],
-                    sum(int(o["calls"]) for o in ops),
-                    sum(float(o["time_ns"]) for o in ops),
-                )
-            )
+            calls = sum(int(o["calls"]) for o in ops)
+            time_ns = sum(float(o["time_ns"]) for o in ops)
+            found.append(Row(dict(zip(key, texts, strict=True)), cell, calls, time_ns))
         return found
 
     def layers(self) -> list[Row]:
@@ -499,9 +489,9 @@ def load_all(paths: Iterable[str | Path]) -> list[Profile]:
 
 def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:
     """Read a file or a folder's files; return each with notes about what is missing."""
+    if not path.exists():
+        raise NoProfileError(f"There is no file or folder {path}.")
     if not path.is_dir():
-        if not path.exists():
-            raise NoProfileError(f"There is no file or folder {path}.")
         file = record.read(path)
         return [(file, _notes(file))]
     found = []

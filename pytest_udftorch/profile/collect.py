@@ -77,13 +77,14 @@ class Collector:
     """Counts from :meth:`start` to :meth:`stop`.
 
     Attributes:
-        depth: ``counters``, ``timed`` or ``events``.
-        stride: the histograms sample one block in this many.
-        meta: for the header of the profile.
         strings: the table that the ids of the records belong to.
         writer: the writer of the profile's file, or None.
 
     Args:
+        depth: ``counters``, ``timed`` or ``events``.
+        stride: the histograms sample one block in this many.
+        meta: for the header of the profile.
+        out: the folder of the profile's file, or None for no file.
         operators: names of the UDFs at operator level, by the numbers they count under.
     """
 
@@ -96,7 +97,6 @@ class Collector:
         operators: Sequence[str] = (),
     ) -> None:
         self.depth = depth
-        self.stride = stride
         self._counting = Counting(depth, stride, operators)
         self.strings = self._counting.strings
         self._all_operators = bool(operators)

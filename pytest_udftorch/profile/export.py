@@ -159,18 +159,15 @@ def to_pandas(profile: Profile, what: Part = "cells") -> Any:
     """
     pandas = package("pandas", "A DataFrame")
     rows = getattr(profile, what)
-    data: dict[str, Any] = {}
+    table = pandas.DataFrame()
     for name in rows.dtype.names:
-        if (name.startswith("hist_") and rows.dtype[name].shape) or name in ("pad", "process"):
-            continue
         if name in layout.CELL_KEY:
-            data[name] = pandas.Categorical(profile.texts(name, rows))
-        else:
-            data[name] = rows[name]
-    table = pandas.DataFrame(data)
+            table[name] = pandas.Categorical(profile.texts(name, rows))
+        elif not rows.dtype[name].shape and name != "process":
+            table[name] = rows[name]
     for side in ("in", "out"):
         low, high = f"{side}_min", f"{side}_max"
-        if low in data:
+        if low in table:
             table.loc[table[low] > table[high], [low, high]] = np.nan
     if what == "events":
         for bit, name in enumerate(layout.EVENT_FLAGS):

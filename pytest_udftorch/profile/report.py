@@ -183,8 +183,7 @@ def _first_card(profile: Profile, kind: Kind, whose: str) -> str:
 
 def _headroom_card(profile: Profile, whose: str) -> str:
     title = f"{whose}Nearest to overflow"
-    rows = [r for r in profile.layers() if math.isfinite(largest(r))]
-    rows = [r for r in rows if headroom(r) > 0]
+    rows = [r for r in profile.layers() if math.isfinite(largest(r)) and headroom(r) > 0]
     if not rows:
         return _card("", title, "-")
     row = min(rows, key=headroom)

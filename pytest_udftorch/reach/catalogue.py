@@ -32,11 +32,7 @@ BACKWARD: Final = ("contiguous", "strided", "sliced", "transposed", "channels_la
 
 #: Shapes of the operators that mix a row, by the dimension they mix; the inner 37 elements
 #: of the last two are two 16-lane blocks and an odd tail.
-_ROWS: Final[dict[Dim, tuple[int, ...]]] = {
-    "last": (3, 67),
-    "middle": (2, 7, 37),
-    "first": (7, 37),
-}
+_ROWS: Final[dict[Dim, tuple[int, ...]]] = {"last": (3, 67), "middle": (2, 7, 37), "first": (7, 37)}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -28,6 +29,7 @@ _BELOW_0: Final = (-3.0, -0.1)
 _ABOVE_0: Final = (0.2, 3.0)
 _WIDE: Final = (-3.0, 3.0)
 _REAL: Final = ("float32", "float64")
+_MISH: Final = "exp log1p tanh"
 _DIMS: Final[tuple[Dim, ...]] = ("last", "middle", "first")
 
 # What the derivatives of torch.<name> need (tools/autograd/derivatives.yaml). The others need
@@ -116,80 +118,56 @@ def _recurrent(kind: str, x: Any) -> Any:
     return module(x[:, None] if kind.endswith("Cell") else x[None, :, None])
 
 
-_ACTIVATIONS: Final = (
-    Operator(
-        "torch.sigmoid",
-        torch.sigmoid,
-        "exp",
-        "",
-        inplace=torch.sigmoid_,
-        out=lambda x, buffer: torch.sigmoid(x, out=buffer),
-    ),
-    # Below 0 the derivative grows with sigmoid, so a changed sigmoid always changes it.
-    Operator(
-        "F.silu",
-        F.silu,
-        "exp",
-        "exp",
-        (-1.0, -0.1),
-        layouts=_FIXED,
-        inplace=lambda x: F.silu(x, inplace=True),
-    ),
-    Operator("F.elu", F.elu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.elu_),
-    Operator("F.selu", F.selu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.selu_),
-    Operator("F.celu", F.celu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.celu_),
-    Operator("F.softplus", F.softplus, "exp log1p", "exp", layouts=_PLAIN),
-    Operator(
-        "F.mish",
-        F.mish,
-        "exp log1p tanh",
-        "exp log1p tanh",
-        _BELOW_0,
-        layouts=_FIXED,
-        inplace=lambda x: F.mish(x, inplace=True),
-    ),
-    Operator("F.logsigmoid", F.logsigmoid, "exp log1p|log", "", layouts=_PLAIN),
-    Operator("F.gelu", F.gelu, "erf", "erf exp", _BELOW_0, layouts=_PLAIN),
-    Operator("F.gelu, oneDNN off", _without_onednn(F.gelu), "erf", None, _BELOW_0, layouts=_ONE),
-    Operator(
-        "F.gelu(tanh)",
-        lambda x: F.gelu(x, approximate="tanh"),
-        "tanh",
-        "tanh",
-        _BELOW_0,
-        layouts=_PLAIN,
-    ),
-    Operator(
-        "F.glu",
-        lambda x: F.glu(torch.stack((x, x)), 0),
-        "exp",
-        "exp",
-        (-1.0, -0.1),
-        layouts=_PLAIN,
-    ),
-    Operator("torch.logit", torch.logit, "log", "", _UNIT, layouts=_PLAIN),
-    Operator("torch.sinc", torch.sinc, "sin", "sin cos", (0.1, 3.0), layouts=_PLAIN),
-    Operator("torch.special.entr", torch.special.entr, "log", "log", _UNIT, layouts=_PLAIN),
-    Operator("torch.xlogy", lambda x: torch.xlogy(x, x), "log", "log", _ABOVE_0, layouts=_PLAIN),
-    Operator(
-        "torch.special.xlog1py",
-        lambda x: torch.special.xlog1py(x, x),
-        "log1p",
-        "log1p",
-        _ABOVE_0,
-        layouts=_PLAIN,
-    ),
-    Operator(
-        "torch.logaddexp",
-        lambda x: torch.logaddexp(x, 0.5 * x),
-        "exp log1p",
-        "exp",
-        layouts=_PLAIN,
-    ),
-    Operator("torch.pow(x, 2.5)", lambda x: x**2.5, "pow", "pow", _ABOVE_0, layouts=_PLAIN),
-    Operator("torch.pow(2.5, x)", lambda x: 2.5**x, "pow", "log", layouts=_PLAIN),
-    Operator("torch.pow(x, 3)", lambda x: x**3, "", "", layouts=_PLAIN),
-    Operator("torch.rsqrt", torch.rsqrt, "", "", _ABOVE_0, layouts=_PLAIN),
+_SIGMOID: Final = Operator(
+    "torch.sigmoid",
+    torch.sigmoid,
+    "exp",
+    "",
+    inplace=torch.sigmoid_,
+    out=lambda x, buffer: torch.sigmoid(x, out=buffer),
+)
+
+_IN_PLACE: Final = tuple(
+    Operator(name, call, needs, needs_backward, domain, layouts=_FIXED, inplace=inplace)
+    for name, call, inplace, needs, needs_backward, domain in (
+        # Below 0 the derivative grows with sigmoid, so a changed sigmoid always changes it.
+        ("F.silu", F.silu, partial(F.silu, inplace=True), "exp", "exp", (-1.0, -0.1)),
+        ("F.elu", F.elu, F.elu_, "expm1", "exp|expm1", _NEGATIVE),
+        ("F.selu", F.selu, F.selu_, "expm1", "exp|expm1", _NEGATIVE),
+        ("F.celu", F.celu, F.celu_, "expm1", "exp|expm1", _NEGATIVE),
+        ("F.mish", F.mish, partial(F.mish, inplace=True), _MISH, _MISH, _BELOW_0),
+    )
+)
+
+_OTHERS: Final = tuple(
+    Operator(name, call, needs, needs_backward, domain, layouts=_PLAIN)
+    for name, call, needs, needs_backward, domain in (
+        ("F.softplus", F.softplus, "exp log1p", "exp", _WIDE),
+        ("F.logsigmoid", F.logsigmoid, "exp log1p|log", "", _WIDE),
+        ("F.gelu", F.gelu, "erf", "erf exp", _BELOW_0),
+        ("F.gelu(tanh)", partial(F.gelu, approximate="tanh"), "tanh", "tanh", _BELOW_0),
+        ("F.glu", lambda x: F.glu(torch.stack((x, x)), 0), "exp", "exp", (-1.0, -0.1)),
+        ("torch.logit", torch.logit, "log", "", _UNIT),
+        ("torch.sinc", torch.sinc, "sin", "sin cos", (0.1, 3.0)),
+        ("torch.special.entr", torch.special.entr, "log", "log", _UNIT),
+        ("torch.xlogy", lambda x: torch.xlogy(x, x), "log", "log", _ABOVE_0),
+        (
+            "torch.special.xlog1py",
+            lambda x: torch.special.xlog1py(x, x),
+            "log1p",
+            "log1p",
+            _ABOVE_0,
+        ),
+        ("torch.logaddexp", lambda x: torch.logaddexp(x, 0.5 * x), "exp log1p", "exp", _WIDE),
+        ("torch.pow(x, 2.5)", lambda x: x**2.5, "pow", "pow", _ABOVE_0),
+        ("torch.pow(2.5, x)", lambda x: 2.5**x, "pow", "log", _WIDE),
+        ("torch.pow(x, 3)", lambda x: x**3, "", "", _WIDE),
+        ("torch.rsqrt", torch.rsqrt, "", "", _ABOVE_0),
+    )
+)
+
+_WITHOUT_ONEDNN: Final = Operator(
+    "F.gelu, oneDNN off", _without_onednn(F.gelu), "erf", None, _BELOW_0, layouts=_ONE
 )
 
 
@@ -280,12 +258,7 @@ _COMPLEX: Final = tuple(
             "log atan2",
             (1.5, 3.0),
         ),
-        (
-            "torch.complex(x, x).abs()",
-            lambda x: torch.complex(x, 0.5 * x).abs(),
-            "hypot",
-            _ABOVE_0,
-        ),
+        ("torch.complex(x, x).abs()", lambda x: torch.complex(x, 0.5 * x).abs(), "hypot", _ABOVE_0),
         (
             "torch.complex(x, x).angle()",
             lambda x: torch.complex(x, 0.5 * x).angle(),
@@ -311,7 +284,10 @@ _RANDOM: Final = tuple(
 #: Every operator of the reach table.
 OPERATORS: Final = (
     *_elementary(),
-    *_ACTIVATIONS,
+    _SIGMOID,
+    *_IN_PLACE,
+    *_OTHERS,
+    _WITHOUT_ONEDNN,
     *_ROWS,
     *_ATTENTION,
     *_LOSSES,

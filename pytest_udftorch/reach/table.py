@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, golden_points
 from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Operator, groups, place
 from pytest_udftorch.session.binder import binder
@@ -384,7 +384,6 @@ def cases(only: Sequence[str] = ()) -> Iterator[tuple[Operator, Direction, str, 
     Raises:
         ReachError: a name is unknown.
     """
-    from pytest_udftorch.errors import nearest
     from pytest_udftorch.reach.operators import OPERATORS
 
     known = {op.name: op for op in OPERATORS}
@@ -397,17 +396,14 @@ def cases(only: Sequence[str] = ()) -> Iterator[tuple[Operator, Direction, str, 
     for op in known.values():
         if only and op.name not in chosen:
             continue
+        lacks = {"out=": op.out is None, "in place": op.inplace is None}
+        forward = [layout for layout in op.layouts if not lacks.get(layout)]
+        backward = [n for n in op.layouts if n in BACKWARD and op.needs_backward is not None]
         for dtype in op.dtypes:
-            for layout in op.layouts:
-                if (layout == "out=" and op.out is None) or (
-                    layout == "in place" and op.inplace is None
-                ):
-                    continue
+            for layout in forward:
                 yield op, "forward", dtype, layout
-            if op.needs_backward is not None:
-                for layout in op.layouts:
-                    if layout in BACKWARD:
-                        yield op, "backward", dtype, layout
+            for layout in backward:
+                yield op, "backward", dtype, layout
 
 
 def table(only: Sequence[str] = (), store: Path | None = None) -> list[ReachRow]:
@@ -445,11 +441,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     Raises:
         ReachError: the file cannot be written.
     """
-    head = {
-        "format": FORMAT,
-        "command": "udftorch reach --store FILE",
-        "environment": describe(),
-    }
+    head = {"format": FORMAT, "command": "udftorch reach --store FILE", "environment": describe()}
     slim = ({k: v for k, v in asdict(r).items() if v not in ({}, "", None)} for r in rows)
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in slim)
     text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'

@@ -31,28 +31,13 @@ from pytest_udftorch.errors import UdfError
 from pytest_udftorch.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
 #: Keys of a certificate's subject.
-SUBJECT: Final = (
-    "function",
-    "dtype",
-    "library",
-    "version",
-    "claim",
-    "max_ulp",
-    "source_sha256",
-)
+SUBJECT: Final = ("function", "dtype", "library", "version", "claim", "max_ulp", "source_sha256")
 #: Keys of a run's identity that tell the runs of a certificate apart.
 RUN_KEY: Final = ("cpu_level", "form", "symbol", "flush", "garbage")
 #: Keys of a run's identity.
 IDENTITY: Final = (*RUN_KEY, "build_id", "library_sha256", "compiler", "reference")
 #: The counts of a tally that can be added.
-_COUNTS: Final = (
-    "inputs",
-    "wrong",
-    "reference_wrong",
-    "disagreements",
-    "arbitrated",
-    "flushed",
-)
+_COUNTS: Final = ("inputs", "wrong", "reference_wrong", "disagreements", "arbitrated", "flushed")
 
 
 class CertificateError(UdfError):

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from pytest_udftorch.verify.certificate import (
     IDENTITY,
@@ -13,7 +12,6 @@ from pytest_udftorch.verify.certificate import (
     Certificate,
     CertificateMismatchError,
     Run,
-    Tally,
     ulp_text,
 )
 from pytest_udftorch.verify.reference.checker import BINS
@@ -105,6 +103,9 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
         subject = certificate.subject
         for run in certificate.runs:
             tally, largest = run.tally, run.largest
+            error = ulp_text(largest["ulp"]) if largest else "0"
+            if incomparable := tally.histogram.get(BINS - 1):
+                error += f"; {incomparable:,} NaN or infinite"
             mode = ", denormals flushed" if run.identity["flush"] else ""
             rows.append(
                 (
@@ -114,7 +115,7 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
                     f"{run.identity['form']}, {run.identity['cpu_level']}{mode}",
                     f"{tally.wrong:,}" + ("" if run.complete else " (incomplete)"),
                     f"{tally.inputs:,}",
-                    _error_cell(tally, largest),
+                    error,
                     ", ".join(largest["inputs"]) if largest else "",
                 )
             )
@@ -124,9 +125,3 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
         sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None
     )
     return table
-
-
-def _error_cell(tally: Tally, largest: Mapping[str, Any] | None) -> str:
-    incomparable = tally.histogram.get(BINS - 1, 0)
-    error = ulp_text(largest["ulp"]) if largest else "0"
-    return f"{error}; {incomparable:,} NaN or infinite" if incomparable else error
