@@ -144,7 +144,8 @@ def _verify_one(
     options: argparse.Namespace, function: str, form: str | None, level: str | None
 ) -> list[str]:
     from pytest_udftorch.verify import run as verify
-    from pytest_udftorch.verify.schedule import Request, make_schedule
+    from pytest_udftorch.verify.find import Request
+    from pytest_udftorch.verify.schedule import make_schedule
 
     request = Request(
         dtype=options.dtype,

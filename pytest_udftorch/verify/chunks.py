@@ -23,7 +23,7 @@ from pytest_udftorch.exact.formats import FORMATS, canonical
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
 from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, STOCK, address, file_sha256
 from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
-from pytest_udftorch.verify.find import find_candidate
+from pytest_udftorch.verify.find import Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
     BINS,
     COARSE_BINS,
@@ -61,7 +61,7 @@ def local_file(schedule: Schedule, role: str) -> Path:
         return shipped[sha256]
     if role == "candidate" and schedule.candidate.library in STOCK:
         c = schedule.candidate
-        own = find_candidate(c.library, c.function, form=c.form)
+        own = find_candidate(c.library, c.function, Request(form=c.form))
         if own.library_sha256 == sha256:
             return own.path
     raise WorkerError(

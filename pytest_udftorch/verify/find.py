@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import UnknownFunctionError, nearest
@@ -25,27 +27,50 @@ from pytest_udftorch.verify.candidate import (
 from pytest_udftorch.verify.torch_candidate import operator_candidate, shipped_candidate
 from pytest_udftorch.verify.udf_candidate import udf_candidate
 
+Reference = Literal["auto", "llvmlibc", "libm", "mpfr"]
 
-def find_candidate(
-    library: str,
-    function: str,
-    *,
-    dtype: str = "float32",
-    form: str | None = None,
-    cpu_level: str | None = None,
-    count_hard: bool = True,
-) -> Candidate:
+
+@dataclass(frozen=True)
+class Request:
+    """How a function is to be verified.
+
+    Attributes:
+        dtype: ``float32``; ``bfloat16`` and ``float16`` go through torch's operators.
+        form: by default ``array``, the widest vector for SLEEF, ``scalar`` for libm,
+            ``operator`` for ``std`` and for 16-bit dtypes.
+        cpu_level: ``baseline``, ``avx2`` or ``avx512``; the best of this CPU by default.
+        reference: ``auto`` takes LLVM-libc if it has the function, else the C library.
+        flush: flush denormals while the candidate runs.
+        garbage: fill all lanes of a vector but one with random numbers.
+        chunk_bits: a chunk has 2**chunk_bits inputs; 2**24 take some tenths of a second.
+        pairs: inputs of a function of two arguments.
+        seed: of the pairs.
+        count_hard: count the inputs that a UDF's fast path leaves to the accurate one.
+    """
+
+    dtype: str = "float32"
+    form: str | None = None
+    cpu_level: str | None = None
+    reference: Reference = "auto"
+    flush: bool = False
+    garbage: bool = False
+    chunk_bits: int = 24
+    pairs: int = 2**30
+    seed: int = 0
+    count_hard: bool = True
+
+
+DEFAULTS: Final = Request()
+
+
+def find_candidate(library: str, function: str, request: Request = DEFAULTS) -> Candidate:
     """Build or locate one form of one function.
 
     Args:
         library: a UDF library's name or path, ``vml``, ``sleef``, ``sleef-u35``, ``libm`` or
             ``std``.
         function: torch's name.
-        dtype: ``float32``; ``bfloat16`` and ``float16`` go through torch's operators.
-        form: by default ``array``, the widest vector for SLEEF, ``scalar`` for libm,
-            ``operator`` for ``std`` and for 16-bit dtypes.
-        cpu_level: ``baseline``, ``avx2`` or ``avx512``; the best of this CPU by default.
-        count_hard: also compile a counter of the inputs that need the accurate path.
+        request: which dtype, form and CPU level, and whether to count hard inputs.
 
     Raises:
         UnknownFunctionError: no such function, or the library does not have it.
@@ -54,6 +79,7 @@ def find_candidate(
     """
     if function not in FUNCTIONS:
         raise UnknownFunctionError(f"Unknown function {function!r}. {nearest(function, FUNCTIONS)}")
+    dtype, form = request.dtype, request.form
     if dtype not in ("float32", *SIXTEEN_BITS):
         raise UnknownFormError(
             f"dtype {dtype!r} cannot be verified over all its encodings. Choose float32, "
@@ -65,7 +91,7 @@ def find_candidate(
     described = find_library(library)
     if described.stock or dtype != "float32" or form == OPERATOR:
         return operator_candidate(described, function, dtype, form)
-    return udf_candidate(described, function, form, cpu_level, count_hard)
+    return udf_candidate(described, function, form, request.cpu_level, request.count_hard)
 
 
 def functions_of(library: str, dtype: str) -> tuple[str, ...]:

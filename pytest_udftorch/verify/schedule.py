@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, Candidate, file_sha256
 from pytest_udftorch.verify.certificate import IDENTITY, RUN_KEY, SUBJECT
-from pytest_udftorch.verify.find import find_candidate
+from pytest_udftorch.verify.find import DEFAULTS, Reference, Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
     ReferenceMissingError,
     checker_file,
@@ -18,12 +18,6 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 
-Reference = Literal["auto", "llvmlibc", "libm", "mpfr"]
-
-#: A chunk has 2**CHUNK_BITS inputs and takes some tenths of a second.
-CHUNK_BITS: Final = 24
-#: Pairs for a function of two arguments.
-PAIRS: Final = 2**30
 #: The C library's double results are trusted to this many bits. Their largest known errors
 #: are a few units of 2**-53 (Gladman, Innocente, Mather, Zimmermann, "Accuracy of
 #: Mathematical Functions", 2024: below 8 for these functions), so this leaves room.
@@ -34,35 +28,6 @@ SAMPLE: Final = 4096
 
 class ScheduleError(UdfError):
     """The request cannot be verified."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """How a function is to be verified.
-
-    Attributes:
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
-        form: see ``find_candidate``; by default the library's usual one.
-        cpu_level: see ``find_candidate``; by default the best of this CPU.
-        reference: ``auto`` takes LLVM-libc if it has the function, else the C library.
-        flush: flush denormals while the candidate runs.
-        garbage: fill all lanes of a vector but one with random numbers.
-        chunk_bits: a chunk has 2**chunk_bits inputs.
-        pairs: inputs of a function of two arguments.
-        seed: of the pairs.
-        count_hard: count the inputs that a UDF's fast path leaves to the accurate one.
-    """
-
-    dtype: str = "float32"
-    form: str | None = None
-    cpu_level: str | None = None
-    reference: Reference = "auto"
-    flush: bool = False
-    garbage: bool = False
-    chunk_bits: int = CHUNK_BITS
-    pairs: int = PAIRS
-    seed: int = 0
-    count_hard: bool = True
 
 
 @dataclass(frozen=True)
@@ -129,7 +94,7 @@ class Schedule:
         }
 
 
-def make_schedule(library: str, function: str, request: Request = Request()) -> Schedule:
+def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> Schedule:
     """Decide what to run, and build what it needs.
 
     Raises:
@@ -138,14 +103,7 @@ def make_schedule(library: str, function: str, request: Request = Request()) -> 
             it does not have the function.
         The errors of ``find_candidate``.
     """
-    candidate = find_candidate(
-        library,
-        function,
-        dtype=request.dtype,
-        form=request.form,
-        cpu_level=request.cpu_level,
-        count_hard=request.count_hard,
-    )
+    candidate = find_candidate(library, function, request)
     if request.garbage and candidate.form not in ("v8", "v16"):
         raise ScheduleError(
             f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "

@@ -779,7 +779,7 @@ def test_records_have_the_layout_of_the_header(tmp_path):
             )
     lines.append(f'_Static_assert(UDFPROF_SLOTS >= {len(WATCHED) * 10}, "");')
     lines.append(f'_Static_assert(UDFPROF_LOG == {WATCHED.index("log")}, "");')
-    pass_source = Path(__file__).parents[2] / "llvm" / "pass" / "Instrument.cpp"
+    pass_source = Path(__file__).parents[2] / "llvm" / "pass" / "InstrumentWork.h"
     (words,) = re.findall(r"enum HotOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
     members = {
         "Left": "left",
