@@ -334,6 +334,18 @@ def clear_cublas_workspaces() -> None:
     _WORKSPACES.get()()
 
 
+# torch.distributed -------------------------------------------------------------------
+
+_STORE: Final = PrivateName(
+    "torch.distributed.distributed_c10d", "_get_default_store", "to compare the sessions of ranks"
+)
+
+
+def default_store() -> Any:
+    """Return the store of the default process group."""
+    return _STORE.get()()
+
+
 # torch.compile -----------------------------------------------------------------------
 
 DYNAMO: Final = "torch._dynamo"

@@ -92,6 +92,10 @@ class SessionStateError(UdfError):
     """A session was entered twice, or used while it is not open."""
 
 
+class RanksDifferError(UdfError):
+    """A rank of the process group has other sessions than the others, or none."""
+
+
 class CompiledElsewhereError(UdfError):
     """A compiled model is called under functions other than those it was compiled with."""
 
@@ -182,6 +186,10 @@ class NoProfileError(UdfError):
 
 class PackageMissingError(UdfError):
     """An optional package is needed for what was asked."""
+
+
+class RanksDifferWarning(UserWarning):
+    """A rank of the process group has other sessions than the others, or none."""
 
 
 class ProfileLossWarning(UserWarning):

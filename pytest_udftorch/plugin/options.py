@@ -25,6 +25,7 @@ class Options:
             ``UDFTORCH_CUDA_FORM`` says.
         profile: ``counters``, ``timed``, ``events``, or None for no profile.
         profile_out: the folder for profiles and their report, as an absolute path, or None.
+        strict: whether ranks of a process group that differ are an error.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -33,6 +34,7 @@ class Options:
     cuda_form: str | None = None
     profile: str | None = None
     profile_out: Path | None = None
+    strict: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -76,10 +78,17 @@ def add_options(parser: pytest.Parser) -> None:
         help="Write the profiles and report.html into this folder; those of an earlier run "
         "in it are replaced.",
     )
+    group.addoption(
+        "--udf-strict",
+        action="store_true",
+        default=None,
+        help="Fail, instead of warning, if the ranks of a distributed run have other libraries.",
+    )
     parser.addini("udf_lib", "as --udf-lib, one library per line", type="linelist")
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
+    parser.addini("udf_strict", "as --udf-strict", type="bool", default=False)
 
 
 def freeze(config: pytest.Config) -> Options:
@@ -119,6 +128,7 @@ def freeze(config: pytest.Config) -> Options:
         cuda_form=_cuda_form(config),
         profile=profile,
         profile_out=_out(config, profile),
+        strict=bool(_given(config, "udf_strict")),
     )
 
 

@@ -38,6 +38,7 @@ class Target:
     ) -> Session:
         """Return a session of this target, not yet entered."""
         chosen: Any = {"profile": profile or False, "cuda_form": options.cuda_form}
+        chosen["ranks"] = "error" if options.strict else "warn"
         level = options.cpu_level
         return patched(self.library, self.functions, cpu_level=level, profile_out=out, **chosen)
 
