@@ -64,6 +64,10 @@ class TorchNotFoundError(UdfError):
     """torch is not installed, or its libtorch_cpu.so cannot be rebound."""
 
 
+class UnsupportedHostError(UdfError):
+    """This operating system, processor, C library or Python is not supported."""
+
+
 class PrivateNameError(UdfError):
     """The installed torch or Triton lacks a private name that this package needs."""
 
