@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
@@ -102,8 +103,10 @@ def runtime() -> Runtime:
     """Load the native runtime once per process.
 
     Raises:
+        UnsupportedHostError: this system, processor or Python cannot have it.
         NativeLibraryError: it is missing, cannot be loaded, or has another ABI.
     """
+    require_host()
     return Runtime(native_file("libudfrt.so"))
 
 
