@@ -359,7 +359,27 @@ def innocent_pairs(results: Results) -> str:
     return "\n".join([text, "", *lines, "", caption(found["environment"]), ""])
 
 
+def interrupts(results: Results) -> str:
+    """Return what was found after sessions that a signal handler interrupted."""
+    found = results["interrupts"]
+    kinds = {
+        "trials": "trials",
+        "interrupted": "interrupted in the session",
+        "still_open": "still open, and closed when asked",
+        "left_swapped": "left swapped",
+        "left_changed": "compiler left changed",
+        "other_errors": "other errors",
+    }
+    rows = [
+        (name, *(f"{row[kind]:,}" for kind in kinds))
+        for name, row in found.items()
+        if isinstance(row, dict) and "trials" in row
+    ]
+    return "\n".join([*table(["", *kinds.values()], rows), "", caption(found["environment"]), ""])
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
+    "interrupts": interrupts,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
     "demo": demo,

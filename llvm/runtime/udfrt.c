@@ -259,6 +259,28 @@ int udfrt_exchange(const struct udfrt_slot *slots, size_t count,
   return Result;
 }
 
+void udfrt_insist(const struct udfrt_python *python, void *step, int tries) {
+  void *First[3] = {NULL, NULL, NULL};
+  for (; tries > 0; --tries) {
+    void *Result = python->call(step);
+    if (Result) {
+      python->release(Result);
+      break;
+    }
+    void *Error[3];
+    python->fetch(&Error[0], &Error[1], &Error[2]);
+    int IsFirst = !First[0];
+    for (size_t I = 0; I < 3; ++I) {
+      if (IsFirst)
+        First[I] = Error[I];
+      else if (Error[I])
+        python->release(Error[I]);
+    }
+  }
+  if (First[0])
+    python->restore(First[0], First[1], First[2]);
+}
+
 void udfrt_read(const struct udfrt_slot *slots, size_t count,
                 uint64_t *values) {
   for (size_t I = 0; I < count; ++I)

@@ -18,7 +18,7 @@
 
 /// pytest_udftorch/native/runtime.py reads the layout below, and checks its ABI
 /// number when it loads the library.
-#define UDFRT_ABI 1
+#define UDFRT_ABI 2
 
 /// Room for every symbol of pytest_udftorch/library/symbols.py; trampolines.S
 /// emits this many.
@@ -69,6 +69,20 @@ UDFRT_EXPORT uint64_t udfrt_resolve(const char *object, const char *name,
 UDFRT_EXPORT uint64_t udfrt_trampoline(size_t index);
 UDFRT_EXPORT extern uint64_t udfrt_hits[UDFRT_TRAMPOLINES];
 UDFRT_EXPORT extern uint64_t udfrt_targets[UDFRT_TRAMPOLINES];
+
+/// Functions of Python's C API; this library does not link to Python.
+struct udfrt_python {
+  void *(*call)(void *);                    ///< PyObject_CallNoArgs
+  void (*release)(void *);                  ///< Py_DecRef
+  void (*fetch)(void **, void **, void **); ///< PyErr_Fetch
+  void (*restore)(void *, void *, void *);  ///< PyErr_Restore
+};
+
+/// Calls the Python object \p step until it raises nothing, at most \p tries
+/// times, and leaves the first error set. Python runs signal handlers between
+/// any two lines of its own, but not in this loop. The caller holds the GIL.
+UDFRT_EXPORT void udfrt_insist(const struct udfrt_python *python, void *step,
+                               int tries);
 
 /// The MXCSR register of the calling thread (FTZ is bit 15, DAZ bit 6).
 UDFRT_EXPORT uint32_t udfrt_mxcsr(void);

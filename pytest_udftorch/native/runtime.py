@@ -15,9 +15,16 @@ from typing import Any, Final
 from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import NativeLibraryError
 
-_ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
+_ABI: Final = 2  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
 _PROFILER_ABI: Final = 3  # UDFPROF_ABI in llvm/runtime/udfprof.h
+
+
+#: Functions of Python's C API in the order of ``struct udfrt_python`` of llvm/runtime/udfrt.h.
+_PYTHON: Final = ("PyObject_CallNoArgs", "Py_DecRef", "PyErr_Fetch", "PyErr_Restore")
+
+#: A signal handler may raise again and again. A step that fails by itself does so at once.
+_TRIES: Final = 100
 
 
 class _CSlot(ctypes.Structure):
@@ -167,8 +174,30 @@ class Runtime:
         self.hits = table.in_dll(self._lib, "udfrt_hits")
         self.targets = table.in_dll(self._lib, "udfrt_targets")
         self.trampoline_count = _TRAMPOLINES
+        # A PyDLL keeps the GIL, and raises the error that the function leaves set.
+        self._insist = ctypes.PyDLL(str(path)).udfrt_insist
+        self._insist.restype = None
+        self._insist.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_int)
+        addresses = [ctypes.cast(getattr(ctypes.pythonapi, n), ctypes.c_void_p) for n in _PYTHON]
+        self._python = (ctypes.c_void_p * len(_PYTHON))(*(a.value for a in addresses))
         #: The address of the counting trampoline with an index.
         self.trampoline: Callable[[int], int] = self._lib.udfrt_trampoline
+
+    def insisting(self, step: Callable[[], object]) -> Callable[[], None]:
+        """Return a callable that repeats a step until it raises nothing.
+
+        If a signal handler raises in the middle of restoring, its error comes once everything is
+        restored. A loop in Python would not do: Python runs signal handlers at the loop's own
+        lines too. The callable is made of C, so nothing comes between its call and the loop; get
+        it before the step can be needed.
+
+        Args:
+            step: does what is left to do, or nothing.
+
+        Returns:
+            The callable. It raises the first error of the step, after the last attempt.
+        """
+        return functools.partial(self._insist, self._python, step, _TRIES)
 
     def cpu_level(self) -> int:
         """Return the highest x86-64 level (1 to 4) of this CPU."""

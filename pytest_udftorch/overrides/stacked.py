@@ -6,30 +6,9 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 Layer = TypeVar("Layer")
-
-# A timer may interrupt again and again. A step that fails by itself does so at the first try.
-_TRIES: Final = 100
-
-
-def insist(step: Callable[[], None]) -> None:
-    """Repeat a step until it ends without an error, then raise the first error, if any.
-
-    If a signal handler raises in the middle of restoring, its error comes once everything is
-    restored. ``step`` does what is left to do, or nothing.
-    """
-    first: BaseException | None = None
-    for _ in range(_TRIES):
-        try:
-            step()
-            break
-        except BaseException as error:
-            first = first or error
-    if first is not None:
-        raise first
 
 
 class Stacked(ABC, Generic[Layer]):

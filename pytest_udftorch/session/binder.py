@@ -18,7 +18,7 @@ from pytest_udftorch.compat import import_torch
 from pytest_udftorch.errors import RestoreError, SymbolsMissingError, TorchNotFoundError
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.native.runtime import Runtime, Slot, runtime
-from pytest_udftorch.overrides.stacked import Stacked, insist
+from pytest_udftorch.overrides.stacked import Stacked
 
 #: The objects whose calls are rebound; torch's bundled third-party libraries are not.
 TORCH_OBJECTS: Final = (
@@ -118,6 +118,7 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._counted.pop(owner, None)
                 self._apply()
 
+        leaving = self.native.insisting(leave)
         before: dict[str, int] = {}
         try:
             with self.lock:
@@ -126,7 +127,7 @@ class Binder(Stacked[Mapping[str, int]]):
                 before |= {n: self.hits(self.symbols[n]) for n in sorted(chosen)}
             yield calls
         finally:
-            insist(leave)
+            leaving()
             after = {n: self.hits(self.symbols[n]) for n in before}
             calls |= {n: after[n] - before[n] for n in before if after[n] > before[n]}
 

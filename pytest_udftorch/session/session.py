@@ -31,7 +31,6 @@ from pytest_udftorch.cuda import operators as cuda_operators
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
-from pytest_udftorch.overrides.stacked import insist
 from pytest_udftorch.session import ranks as process_group
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
 
@@ -118,6 +117,7 @@ class Session:
             )
         bound = binder()
         cuda_operators.refuse_capture()
+        restoring = bound.native.insisting(self._restore)
         with bound.lock:
             try:
                 if self._profiling is not None:
@@ -135,8 +135,7 @@ class Session:
                 _compilers_follow(bound, wait=False)
                 _watch_process_group(bound)
             except BaseException:
-                insist(self._restore)
-                self._state = "closed"
+                restoring()
                 raise
         # Other threads may open sessions while this one waits for the ranks.
         try:
@@ -154,16 +153,13 @@ class Session:
     def close(self) -> None:
         """Restore the slots, if the session is open."""
         if self._state == "open":
-            try:
-                insist(self._restore)
-            finally:
-                self._state = "closed"
+            binder().native.insisting(self._restore)()
 
     def _restore(self) -> None:
         """Remove what this session put into the process; can be repeated."""
         bound = binder()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(bound.lock)
+        with bound.lock, contextlib.ExitStack() as stack:
+            stack.callback(setattr, self, "_state", "closed")
             stack.callback(_watch_process_group, bound)
             stack.callback(_compilers_follow, bound, wait=True)
             stack.callback(bound.remove, self)
