@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_udftorch.errors import NoProfileError, UdfError
+
+if TYPE_CHECKING:
+    from pytest_udftorch.library.description import UdfLibrary
 
 Subparsers = Any  # argparse has no public name for it
 
@@ -264,21 +267,35 @@ def run_libraries(options: argparse.Namespace) -> int:
     """Print each library's functions with their dtypes, and operators with dispatch keys."""
     from pytest_udftorch.library.description import available_libraries, find_library
 
-    for which in options.libraries or sorted(available_libraries()):
-        library = find_library(which)
-        claim = f" ({library.claim})" if library.claim else ""
-        print(f"{library.name} {library.version}{claim}: {library.description}".rstrip(": "))
-        if library.stock:
-            print("  the stock functions and operators")
-        for name in () if library.stock else library.function_names:
-            dtypes = ", ".join(d for n, d in library.functions if n == name)
-            print(f"  {name}: {dtypes}")
-        for name, udfs in library.operators.items():
-            for udf in udfs:
-                keys = ", ".join(udf.dispatch_keys)
-                only = f"; {', '.join(udf.dtypes)} only" if udf.dtypes else ""
-                print(f"  {name}: {keys}{only}")
-    return 0
+    if options.libraries:
+        for which in options.libraries:
+            _print_library(find_library(which))
+        return 0
+    broken = []
+    for name, folder in sorted(available_libraries().items()):
+        if folder is None:
+            print(f"{name}: only code of its package knows where it is; udftorch libraries {name}")
+            continue
+        try:
+            _print_library(find_library(folder))
+        except UdfError as error:
+            broken.append(f"{name}: {error}")
+    return _status(broken)
+
+
+def _print_library(library: UdfLibrary) -> None:
+    claim = f" ({library.claim})" if library.claim else ""
+    print(f"{library.name} {library.version}{claim}: {library.description}".rstrip(": "))
+    if library.stock:
+        print("  the stock functions and operators")
+    for name in () if library.stock else library.function_names:
+        dtypes = ", ".join(d for n, d in library.functions if n == name)
+        print(f"  {name}: {dtypes}")
+    for name, udfs in library.operators.items():
+        for udf in udfs:
+            keys = ", ".join(udf.dispatch_keys)
+            only = f"; {', '.join(udf.dtypes)} only" if udf.dtypes else ""
+            print(f"  {name}: {keys}{only}")
 
 
 # reach -------------------------------------------------------------------------------
