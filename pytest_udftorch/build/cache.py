@@ -9,7 +9,6 @@ damaged build again, and refuses one that belongs to another user.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import CacheError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    require_host()
+    raise
 
 FACTS: Final = "build.json"
 
