@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kill a process at each of its steps in the file system, as SQLite's crash tests do.
 
-``python -W error tests/killed.py SCENARIO FOLDER [LIBRARY]`` runs a scenario in a forked child,
-kills it before its first step, and lets another child, whom nobody kills, do the same work. Then
-it kills before the second step, and so on until a child comes to its end. It prints JSON: how many
-were killed, how many of the next runs gave the right bytes, and how many left something behind.
+``python tests/killed.py SCENARIO FOLDER LIBRARY STRIDE`` runs a scenario in a forked child, kills
+it before its first step, and lets another child, which nobody kills, do the same work. Then it
+kills before a later step (the stride is 1 for all steps), and so on until a child comes to its
+end. It prints JSON: how many children were killed, after how many of these the next run gave the
+right bytes, and after how many something was left behind.
 """
 
 from __future__ import annotations
@@ -175,5 +176,5 @@ def tidied(folder: Path) -> bytes:
 
 
 if __name__ == "__main__":
-    given = [*sys.argv[3:], "/nowhere", "1"][:2]
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), Path(given[0]), int(given[1]))))
+    scenario, folder, library, stride = sys.argv[1:]
+    print(json.dumps(main(scenario, Path(folder), Path(library), int(stride))))
