@@ -2,8 +2,8 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
-        [profile_cuda]
+        [compiled_cpu] [innocent_pairs] [profile] [compile] [cuda_digests] [cuda_pairs]
+        [cuda_speed] [cuda_training] [profile_cuda]
 
 Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
 ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. Each
@@ -36,6 +36,11 @@ COMMANDS = {
     "speed": ("benches.experiments.speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
+    "innocent_pairs": (
+        "benches.experiments.innocent_pairs",
+        "--store",
+        str(stored.RESULTS / "innocent_pairs.json"),
+    ),
 }
 #: Those that need a GPU; left out unless they are named.
 GPU = {

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private names of torch and Triton, and the versions in which each was seen.
+"""What the package needs of its host, and of torch and Triton beyond their public names.
+
+:func:`require_host` looks at the operating system, the processor, the C library and Python.
 
 No other module of the package uses a private name of torch or Triton, and no module uses one of
 pytest. If the installed version lacks a name, a :class:`PrivateNameError` names that version.
@@ -11,15 +13,101 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import platform
 import sys
+import sysconfig
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_udftorch.errors import PrivateNameError, TorchNotFoundError
+from pytest_udftorch.errors import (
+    PrivateNameError,
+    TorchNotFoundError,
+    UnsupportedHostError,
+)
 
 #: Versions that the package was tested with, first and last.
 TORCH_SEEN: Final = "2.11 to 2.15"
 TRITON_SEEN: Final = "3.6 to 3.9"
+
+
+#: ``requires-python`` of pyproject.toml.
+OLDEST_PYTHON: Final = (3, 11)
+
+
+# The host ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Host:
+    """What decides whether the package can work here.
+
+    Attributes:
+        system: ``sys.platform``.
+        processor: ``platform.machine()``.
+        python: the first two numbers of Python's version.
+        abi: Python's ``SOABI``, which ends with the C library; or None.
+        free_threaded: True for a build of Python without the GIL.
+    """
+
+    system: str
+    processor: str
+    python: tuple[int, int]
+    abi: str | None
+    free_threaded: bool
+
+
+@functools.cache
+def this_host() -> Host:
+    """Return the host of this process."""
+    return Host(
+        sys.platform,
+        platform.machine(),
+        sys.version_info[:2],
+        sysconfig.get_config_var("SOABI"),
+        bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    )
+
+
+def require_host(host: Host | None = None) -> None:
+    """Refuse a host on which the package cannot work.
+
+    Raises:
+        UnsupportedHostError: the message says what is missing, why, and what to use instead.
+    """
+    host = host or this_host()
+    version = ".".join(map(str, host.python))
+    if host.python < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise UnsupportedHostError(
+            f"This is Python {version}, and pytest_udftorch uses modules of Python {oldest}. "
+            f"Install Python {oldest} or newer."
+        )
+    if host.system != "linux":
+        name = {"darwin": "macOS", "win32": "Windows"}.get(host.system, host.system)
+        raise UnsupportedHostError(
+            f"pytest_udftorch does not work on {name}: it changes relocations of ELF files that "
+            "the loader of Linux keeps. Use Linux on x86-64; in a virtual machine or, on Windows, "
+            "in WSL 2 it is the same."
+        )
+    if host.processor not in ("x86_64", "AMD64"):
+        raise UnsupportedHostError(
+            f"pytest_udftorch does not work on {host.processor} processors: its runtime and its "
+            "functions are compiled for x86-64. Use Linux on x86-64."
+        )
+    if "musl" in (host.abi or ""):
+        raise UnsupportedHostError(
+            "This Python is built for musl, and torch's wheels and the runtime of pytest_udftorch "
+            "need the GNU C library. Use a distribution that has it (Debian, Ubuntu, Fedora), for "
+            "instance python:3-slim instead of python:3-alpine."
+        )
+    if host.free_threaded:
+        raise UnsupportedHostError(
+            f"This is a free-threaded build of Python {version}, with which nothing of "
+            f"pytest_udftorch was tested. Use the ordinary build of Python {version}."
+        )
+
+
+# torch -------------------------------------------------------------------------------
 
 
 def torch_summary() -> tuple[str, str]:
@@ -32,8 +120,10 @@ def import_torch() -> Any:
     """Return torch.
 
     Raises:
+        UnsupportedHostError: this system, processor or Python has no torch that can be rebound.
         TorchNotFoundError: it cannot be imported.
     """
+    require_host()
     try:
         import torch
     except ImportError as error:
@@ -242,6 +332,18 @@ def current_stream() -> Any:
 def clear_cublas_workspaces() -> None:
     """Give the workspaces that torch keeps for cuBLAS back to the memory pools they came from."""
     _WORKSPACES.get()()
+
+
+# torch.distributed -------------------------------------------------------------------
+
+_STORE: Final = PrivateName(
+    "torch.distributed.distributed_c10d", "_get_default_store", "to compare the sessions of ranks"
+)
+
+
+def default_store() -> Any:
+    """Return the store of the default process group."""
+    return _STORE.get()()
 
 
 # torch.compile -----------------------------------------------------------------------

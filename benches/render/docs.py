@@ -330,7 +330,37 @@ def _cuda(name: str) -> Callable[[Results], str]:
     return render
 
 
+def innocent_pairs(results: Results) -> str:
+    """Return what the judge of pairs said of innocent and of faulty forms."""
+    found = results["innocent_pairs"]
+    rows = [
+        (
+            name,
+            str(row["pairs"]),
+            str(row["pairs"] - row["agree"]),
+            f"{row['times_eager_most']:.1f}",
+        )
+        for name, row in found["innocent"].items()
+    ]
+    rows += [
+        (
+            f"fault: {name}", str(row["pairs"]), str(row["pairs"] - row["agree"]),
+            f"{row['times_eager_least']:,.0f} (least)",
+        )
+        for name, row in found["faults"].items()
+    ]  # fmt: skip
+    lines = table(["form", "pairs", "accused", "farthest, times eager's distance"], rows)
+    one = found["over_tolerance_by_one_eager_result"]
+    text = (
+        f"Of {found['innocent_pairs']:,} innocent pairs the check accuses "
+        f"{len(found['accused'])} (by the eager result alone it would be {one}), and of "
+        f"{found['faulty_pairs']} planted faults it misses {len(found['missed'])}:"
+    )
+    return "\n".join([text, "", *lines, "", caption(found["environment"]), ""])
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
+    "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
     "demo": demo,
     "costs": costs,

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import math
@@ -26,7 +25,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import CacheError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    require_host()
+    raise
 
 FACTS: Final = "build.json"
 _SEAL: Final = "seal"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
@@ -18,7 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import errors
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    require_host()
+    raise
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
@@ -102,8 +104,10 @@ def runtime() -> Runtime:
     """Load the native runtime once per process.
 
     Raises:
+        UnsupportedHostError: this system, processor or Python cannot have it.
         NativeLibraryError: it is missing, cannot be loaded, or has another ABI.
     """
+    require_host()
     return Runtime(native_file("libudfrt.so"))
 
 
@@ -186,6 +190,14 @@ class Runtime:
                  s.version.decode())
             for s in found[:count]
         ]  # fmt: skip
+
+    def loaders(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Return those slots that lie in the object which the loader knows by the slot's name.
+
+        Another object may have the same file name. The program can unload it at any time.
+        """
+        bases = {name: _base(name) for name in {slot.object for slot in slots}}
+        return [s for s in slots if (base := bases[s.object]) and _place(s.address).base == base]
 
     def read(self, slots: Sequence[Slot]) -> list[int]:
         """Return what the slots hold."""
@@ -309,6 +321,39 @@ class Cells:
     def set_gomp_parallel(self, address: int) -> None:
         """Set the function that the stand-in for GOMP_parallel calls."""
         ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address
+
+
+class _Place(ctypes.Structure):
+    """``Dl_info`` of dlfcn.h."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("symbol_address", ctypes.c_void_p),
+    )
+
+
+_LINK_MAP: Final = 2  # RTLD_DI_LINKMAP of dlfcn.h
+_DYNAMIC: Final = 2  # l_ld among the pointers of struct link_map (link.h)
+
+
+def _place(address: int) -> _Place:
+    """Return which loaded object an address lies in."""
+    found = _Place()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
+    return found
+
+
+def _base(name: str) -> int:
+    """Return where the object lies that the loader knows by a name, or 0."""
+    try:
+        handle = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)._handle
+    except OSError:
+        return 0
+    words = ctypes.POINTER(ctypes.c_uint64)()
+    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _LINK_MAP, ctypes.byref(words))
+    return _place(words[_DYNAMIC]).base or 0
 
 
 def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:

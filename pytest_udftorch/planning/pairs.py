@@ -25,6 +25,7 @@ from torch import nn
 from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
+from pytest_udftorch.planning.error_model import rounding_distances, unit_roundoff
 from pytest_udftorch.planning.executor import (
     Executor,
     ExecutorUnavailableError,
@@ -145,6 +146,12 @@ def _double(value: Any) -> Any:
     return convert(value, widen)
 
 
+def _in_double(model: nn.Module) -> nn.Module:
+    """Return a float64 copy; ``double()`` leaves complex parameters as they are."""
+    doubled: nn.Module = compat.convert(copy.deepcopy(model).double(), _double)
+    return doubled
+
+
 def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tuple[Any, ...]:
     """Return the results of the first calls of a float64 copy of the model on float64 inputs.
 
@@ -153,8 +160,7 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
     """
     try:
         with torch.no_grad():
-            # double() leaves complex parameters as they are.
-            exact = compat.convert(copy.deepcopy(model).double(), _double)
+            exact = _in_double(model)
             given = copies(_double(inputs))
             return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
     except Exception as error:
@@ -163,6 +169,13 @@ def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tupl
             f"float64: {_reason(error)}. Let tensors made in forward() take dtype and device from "
             "the inputs."
         ) from error
+
+
+def _rounding(
+    model: nn.Module, inputs: tuple[Any, ...], exact: Sequence[Any]
+) -> list[tuple[float, ...]]:
+    unit = unit_roundoff(model, inputs)
+    return rounding_distances(_in_double(model), _double(inputs), exact, unit)
 
 
 def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -283,6 +296,9 @@ class ModelPair(Interruptible):
         interrupted: whether Ctrl-C came before all members were made; the rest failed.
         wanted: the references of the first two calls; see :meth:`judge`.
         exact: the accuracy of the eager results of these calls.
+        rounding: returns how far rounding may bring the outputs of these calls from the
+            references; see :func:`error_model.rounding_distances`. It is called once, if a
+            result is too far by the eager result alone.
     """
 
     inputs: tuple[Any, ...]
@@ -294,6 +310,8 @@ class ModelPair(Interruptible):
     interrupted: bool = False
     wanted: Sequence[Any] = ()
     exact: Sequence[Accuracy] = ()
+    rounding: Callable[[], list[tuple[float, ...]]] | None = field(default=None, repr=False)
+    _earned: list[tuple[float, ...]] | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return a member's callable.
@@ -321,12 +339,15 @@ class ModelPair(Interruptible):
     def judge(self, member: Member, outputs: Sequence[Any]) -> None:
         """Set a member's accuracy from its first two calls, and whether it agrees.
 
+        One eager result is one sample of a random error, so a result that is too far by that
+        sample is judged again by how far rounding may bring any order of computation.
+
         The accuracy is that of the second call if only this call is out of tolerance.
         """
         found = [accuracy(mine, theirs) for mine, theirs in zip(outputs, self.wanted, strict=True)]
         agree = [
-            mine.within(self.tolerance, theirs)
-            for mine, theirs in zip(found, self.exact, strict=True)
+            mine.within(self.tolerance, eager) or mine.within(self.tolerance, self._rounded(call))
+            for call, (mine, eager) in enumerate(zip(found, self.exact, strict=True))
         ]
         member.agrees = all(agree)
         member.accuracy = found[0]
@@ -336,6 +357,18 @@ class ModelPair(Interruptible):
                 problem=f"the second call differs, {found[1].problem or 'in its values'}: does "
                 "the model keep state from call to call, which this executor drops?",
             )
+
+    def _rounded(self, call: int) -> Accuracy:
+        """Return the eager accuracy of a call with the distances that rounding may reach."""
+        if self.rounding is None:
+            return self.exact[call]
+        if self._earned is None:
+            self._earned = self.rounding()
+        eager = self.exact[call]
+        earned = self._earned[call]
+        if len(earned) != len(eager.distances):
+            return eager
+        return replace(eager, distances=tuple(map(max, eager.distances, earned)))
 
     def check(self) -> None:
         """Check that all working members agree.
@@ -357,9 +390,14 @@ class ModelPair(Interruptible):
             assert eager is not None
             raise DisagreementError(
                 f"More than {self.tolerance:g} times as far from the float64 reference as the "
-                f"eager result ({eager.distance:.3g}): {'; '.join(wrong)}. Leave the executor out, "
-                "or give a larger tolerance if this model can bear it."
+                f"eager result ({eager.distance:.3g}){self._explained()}: {'; '.join(wrong)}. "
+                "Leave the executor out, or give a larger tolerance if this model can bear it."
             )
+
+    def _explained(self) -> str:
+        """Say how far rounding explains a distance, if that was asked."""
+        reached = max((far for call in self._earned or () for far in call), default=0.0)
+        return f" and as rounding explains ({reached:.3g})" if reached else ""
 
     def measure(self, **options: Any) -> Comparison:
         """Time the working members, interleaved, under ``no_grad``.
@@ -544,8 +582,9 @@ def model_pair(
             always made.
         device: if given, a copy of the model and the inputs are moved there first.
         tolerance: a member agrees if, in its first two calls, the distance of each output to the
-            float64 reference is at most this many times the eager result's, or 4 units of its
-            dtype's precision. Integers and flags have to equal the eager result's.
+            float64 reference is at most this many times the eager result's, or this many times
+            what rounding explains (see ``planning.error_model``), or 4 units of its dtype's
+            precision. Integers and flags have to equal the eager result's.
         progress: called with members made, members in all, and a text.
 
     Raises:
@@ -579,6 +618,7 @@ def model_pair(
                 _check_eager(member, drawn, _random_state(home))
                 doubled = reference(model, arguments, len(outputs))
                 pair.wanted = list(map(_decided_by, outputs, doubled))
+                pair.rounding = functools.partial(_rounding, model, arguments, doubled)
                 pair.exact = list(map(accuracy, outputs, pair.wanted))
             if member.error is None:
                 pair.judge(member, outputs)

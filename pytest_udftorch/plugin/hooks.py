@@ -70,7 +70,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _switcher(config: pytest.Config) -> Switcher:
     if _SWITCHER not in config.stash:
-        from pytest_udftorch.plugin.switching import Switcher
+        from pytest_udftorch.errors import UnsupportedHostError
+
+        try:
+            from pytest_udftorch.plugin.switching import Switcher
+        except UnsupportedHostError as error:
+            raise pytest.UsageError(str(error)) from None
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
         config.pluginmanager.register(switcher, "udftorch-switcher")

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -26,6 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import (
     ProfileDamagedError,
     ProfileFileBusyError,
@@ -46,6 +46,12 @@ from pytest_udftorch.records.layout import (
     Records,
     StringTable,
 )
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    require_host()
+    raise
 
 # The first byte is not text. The last one shows whether something converted the line ends.
 MAGIC: Final = b"\x89UDFPRF\n"

@@ -32,6 +32,7 @@ from pytest_udftorch.library.description import UdfLibrary, check_names, find_li
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
 from pytest_udftorch.overrides.stacked import insist
+from pytest_udftorch.session import ranks as process_group
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Session:
         cpu_level: str | None,
         profiling: Profiling | None = None,
         cuda_form: str = DOUBLE,
+        ranks: process_group.Ranks = "warn",
     ) -> None:
         self.library = library
         chosen = library.select(names)
@@ -79,6 +81,7 @@ class Session:
         self._profiling = profiling
         self._collector: Collector | None = None
         self._watch_id = ""
+        self._ranks = ranks
 
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
@@ -100,6 +103,7 @@ class Session:
             CpuLevelError: torch calls vector forms wider than the build has.
             SwapReachedNothingError: an operator did not go through the rebound slots.
             SwapMismatchError: it did, but the result is not the UDF's.
+            RanksDifferError: with ``ranks="error"``, another rank has no such session.
             CompileRunningError: torch.compile is running in another thread.
             CudaGraphCaptureError: this thread is capturing a CUDA graph.
             ProfileBusyError: another profiled session is open in this process.
@@ -129,10 +133,18 @@ class Session:
                     self._collect(bound, self._profiling)
                 self._state = "open"
                 _compilers_follow(bound, wait=False)
+                _watch_process_group(bound)
             except BaseException:
                 insist(self._restore)
                 self._state = "closed"
                 raise
+        # Other threads may open sessions while this one waits for the ranks.
+        try:
+            if self._ranks != "ignore":
+                process_group.compare(_facts(bound), self._ranks)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,6 +164,7 @@ class Session:
         bound = binder()
         with contextlib.ExitStack() as stack:
             stack.enter_context(bound.lock)
+            stack.callback(_watch_process_group, bound)
             stack.callback(_compilers_follow, bound, wait=True)
             stack.callback(bound.remove, self)
             stack.callback(dispatcher.overrides.remove, self)
@@ -210,6 +223,17 @@ class Session:
                 f"{self!r} was not entered yet: its build is not chosen."
             )
         return cuda_forms(Part(self.build, tuple(self._keys()), self.cuda_form))
+
+    def _facts(self) -> process_group.Facts:
+        """Return what the ranks of a process group compare."""
+        ids = (self.build.build_id if self.build else "", self._prepared.build_id)
+        return {
+            "library": self.library.name,
+            "version": self.library.version,
+            "build": "+".join(i for i in ids if i),
+            "cpu_level": self.build.cpu_level if self.build else "",
+            "functions": [*self.functions, *self.operators],
+        }
 
     def _keys(self) -> list[tuple[str, str]]:
         return [(f, dtype) for f in self.functions for dtype in self.dtypes(f)]
@@ -346,6 +370,33 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
     )
 
 
+def _compared(bound: Binder) -> list[Session]:
+    """Return the open sessions that ranks compare, the lowest first."""
+    sessions = [o for o in bound.owners() if isinstance(o, Session) and o.is_open]
+    sessions = [s for s in sessions if s._ranks != "ignore"]
+    # One rank alone may watch the stock functions.
+    while sessions and sessions[0].library.stock and sessions[0]._profiling is not None:
+        del sessions[0]
+    return sessions
+
+
+def _facts(bound: Binder) -> list[process_group.Facts]:
+    return [session._facts() for session in _compared(bound)]
+
+
+def _watch_process_group(bound: Binder) -> None:
+    """Let the ranks compare if a process group is initialised while sessions are open."""
+    if not _compared(bound):
+        process_group.unwatch()
+        return
+
+    def compare() -> None:
+        hows = {session._ranks for session in _compared(bound)}
+        process_group.compare(_facts(bound), "error" if "error" in hows else "warn")
+
+    process_group.watch(compare)
+
+
 @dataclass(frozen=True)
 class Profiling:
     """The depth of a profile, the stride of its histograms in blocks, and its folder."""
@@ -364,6 +415,7 @@ def patched(
     profile_out: str | Path | None = None,
     profile_stride: int | None = None,
     cuda_form: Literal["double", "float-float", "auto"] | None = None,
+    ranks: Literal["warn", "error", "ignore"] = "warn",
 ) -> Session:
     """Return a context manager that swaps functions of libtorch for those of a UDF library.
 
@@ -387,6 +439,8 @@ def patched(
             same bits faster where double precision is weak, for the functions that the library
             has in that form; or ``"auto"``, which decides by the GPUs of the machine
             (``cuda_form.choose``). By default ``UDFTORCH_CUDA_FORM``, or else ``"auto"``.
+        ranks: what happens if the ranks of a process group (torch.distributed) do not open the
+            same sessions: a :class:`RanksDifferWarning`, a :class:`RanksDifferError`, or nothing.
 
     Returns:
         A :class:`Session`, which can be entered once. On entry the library is compiled, unless a
@@ -394,8 +448,12 @@ def patched(
 
     Raises:
         UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
-            CudaFormError: raised at once. Errors of building and binding are raised on entry.
+            CudaFormError, SessionStateError: raised at once. Errors of building and binding are
+            raised on entry.
     """
+    if ranks not in process_group.RANKS:
+        known = ", ".join(map(repr, process_group.RANKS))
+        raise errors.SessionStateError(f"ranks={ranks!r} is not one of {known}.")
     found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
         chosen = [name for name in found.select(functions) if not is_operator(name)]
@@ -406,6 +464,7 @@ def patched(
         cpu_level,
         _profiling(profile, profile_out, profile_stride),
         asked_form(cuda_form),
+        ranks,
     )
 
 
