@@ -2,8 +2,8 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
-        [profile_cuda]
+        [compiled_cpu] [patch] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed]
+        [cuda_training] [profile_cuda]
 
 Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
 ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. Each
@@ -35,6 +35,7 @@ COMMANDS = {
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
+    "patch": ("benches.experiments.patch", "--store", str(stored.RESULTS / "patch.json")),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
 }
 #: Those that need a GPU; left out unless they are named.

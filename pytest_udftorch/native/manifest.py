@@ -109,8 +109,9 @@ def native_source(name: str) -> Path:
     for path in native_files(name):
         return path
     raise NativeLibraryError(
-        f"{name} is not installed with pytest_udftorch, but profiled libraries are compiled "
-        "with it. Install the package (pip install .) instead of importing its source tree."
+        f"{name} is not installed with pytest_udftorch, but profiled libraries, or the stand-ins "
+        "of a patch, are compiled with it. Install the package (pip install .) instead of "
+        "importing its source tree."
     )
 
 
