@@ -216,7 +216,7 @@ def patch(results: Results) -> str:
     size, original = (sum(document[key].values()) for key in ("bytes", "original_bytes"))
     files = f"{len(document['bytes'])} files, {size / 1e6:.2g} MB"
     rows = [
-        *((f"`--{n}`".replace("make", "out"), seconds(t["median"]) + " s")
+        *((f"`--{n}`, wall clock".replace("make", "out"), seconds(t["median"]) + " s")
           for n, t in document["steps_ns"].items()),
         *((f"`import torch`, {name.split()[0]}, processor time", seconds(t["median"]) + " s")
           for name, t in document["import_ns"].items() if name.endswith("cpu")),

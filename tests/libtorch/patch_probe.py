@@ -18,7 +18,7 @@ SWAPPED = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos"
            "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc",
            "sigmoid")  # fmt: skip
 PAIRS = ("pow", "atan2", "hypot")
-STOCK = ("sqrt", "lgamma", "digamma", "erfinv", "round")
+STOCK = ("sqrt", "lgamma", "erfinv", "round")
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -30,7 +30,9 @@ def functions(dtypes=(torch.float32, torch.float64)) -> dict[str, str]:
     """Digests of every function, on contiguous and on strided tensors."""
     found = {}
     for dtype in dtypes:
-        x = torch.cat((torch.linspace(-4, 4, 20011), torch.linspace(4, 500, 20011))).to(dtype)
+        # Exact, unlike linspace, whose kernels round by the capability.
+        steps = torch.arange(-20011, 20011).to(dtype)
+        x = torch.cat((steps / 4096, steps / 64))
         for name in (*SWAPPED, *PAIRS, *STOCK):
             call = getattr(torch, name)
             for layout, y in (("", x), (" strided", torch.stack((x, x), -1)[:, 0])):
