@@ -2,8 +2,8 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [patch] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed]
-        [cuda_training] [profile_cuda]
+        [compiled_cpu] [innocent_pairs] [patch] [profile] [compile] [cuda_digests] [cuda_pairs]
+        [cuda_speed] [cuda_training] [profile_cuda]
 
 Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
 ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. Each
@@ -31,12 +31,17 @@ SUITES = {
 
 #: Commands that store by themselves.
 COMMANDS = {
-    "reach": ("pytest_udftorch.reach", "--store", str(stored.RESULTS / "reach.json")),
+    "reach": ("pytest_udftorch.cli", "reach", "--store", str(stored.RESULTS / "reach.json")),
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "patch": ("benches.experiments.patch", "--store", str(stored.RESULTS / "patch.json")),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
+    "innocent_pairs": (
+        "benches.experiments.innocent_pairs",
+        "--store",
+        str(stored.RESULTS / "innocent_pairs.json"),
+    ),
 }
 #: Those that need a GPU; left out unless they are named.
 GPU = {

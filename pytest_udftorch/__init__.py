@@ -8,6 +8,7 @@ anything else that is heavy: names are loaded when they are first used.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -52,12 +53,25 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+def names_from(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``, which loads a name's module when the name is used.
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    Args:
+        package: the package.
+        homes: name -> the module in the package that defines it.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return find
+
+
+__getattr__ = names_from(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

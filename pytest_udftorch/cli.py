@@ -1,23 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``udftorch``.
 
-A subcommand is a function that adds its parser to an ``argparse`` collection of subparsers and
-sets the function to call as the default ``run``; ``COMMANDS`` lists them.
+Each subcommand has a function that adds its parser and sets ``run``, the function to call;
+``COMMANDS`` lists them.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pytest_udftorch.errors import NoProfileError, UdfError
-from pytest_udftorch.reach import table as reach
-
-if TYPE_CHECKING:
-    from pytest_udftorch.verify.certificate import Certificate
 
 Subparsers = Any  # argparse has no public name for it
 
@@ -27,6 +26,13 @@ FAILED: Final = 1
 MISUSE: Final = 2
 #: Exit status of an interrupted run, as shells report SIGINT.
 INTERRUPTED: Final = 130
+
+
+def _status(failures: Sequence[str]) -> int:
+    """Print what failed and return the exit status."""
+    for sentence in failures:
+        print(f"FAILED: {sentence}", file=sys.stderr)
+    return FAILED if failures else 0
 
 
 # verify ------------------------------------------------------------------------------
@@ -47,13 +53,13 @@ def add_verify(commands: Subparsers) -> None:
         "libm; std for torch's operators",
     )
     parser.add_argument(
-        "functions", nargs="*", metavar="function", help="torch's names; by default all it has"
+        "functions", nargs="*", metavar="function", help="torch's names; by default all"
     )
     parser.add_argument(
         "--form",
         action="append",
         choices=["array", "scalar", "v8", "v16", "operator", "all"],
-        help="may be repeated; by default array, or what the library has",
+        help="may be repeated; by default array, or the usual form of the library",
     )
     parser.add_argument(
         "--cpu-level",
@@ -67,7 +73,7 @@ def add_verify(commands: Subparsers) -> None:
         default="auto",
         choices=["auto", "llvmlibc", "libm", "mpfr"],
         help="auto: LLVM-libc where it has the function, libm elsewhere; MPFR decides what these "
-        "leave open; mpfr asks it for every result (hours)",
+        "leave open; mpfr: MPFR decides every result (hours)",
     )
     parser.add_argument("--flush-denormal", action="store_true", help="run with FTZ and DAZ set")
     parser.add_argument(
@@ -77,17 +83,18 @@ def add_verify(commands: Subparsers) -> None:
         "--workers", type=int, help="processes; 0 runs in this one; by default one per CPU"
     )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: beside the UDF's source")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="by default beside the UDF's source"
+    )
     parser.add_argument(
         "--judge-all",
         action="store_true",
-        help="judge every form; by default a form whose outputs all have the digests of an "
-        "already judged one is not judged again",
+        help="judge every form, even if its outputs have the digests of a judged one",
     )
     parser.add_argument(
         "--against",
         metavar="LIBRARY",
-        help="do not judge outputs that all have the digests of this library's certificate",
+        help="do not judge outputs that have the digests of this library's certificate",
     )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     parser.add_argument(
@@ -112,6 +119,7 @@ def _chunk_range(text: str) -> range:
 
 def run_verify(options: argparse.Namespace) -> int:
     """Verify every function, form and CPU level asked for."""
+    from pytest_udftorch.verify.find import cpu_levels, forms_of, functions_of
     from pytest_udftorch.verify.schedule import ScheduleError
 
     if not 8 <= options.chunk_bits <= 28:
@@ -119,66 +127,26 @@ def run_verify(options: argparse.Namespace) -> int:
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
         raise ScheduleError("--pairs must be positive, --workers must not be negative.")
     failures: list[str] = []
-    for function in options.functions or _all_functions(options.library, options.dtype):
-        for level in _levels(options.cpu_level):
-            for form in _forms(options, level):
+    for function in options.functions or functions_of(options.library, options.dtype):
+        for level in _each(options.cpu_level, cpu_levels):
+            for form in _each(options.form, partial(forms_of, options.library, level)):
                 failures += _verify_one(options, function, form, level)
-    for sentence in failures:
-        print(f"FAILED: {sentence}", file=sys.stderr)
-    return FAILED if failures else 0
+    return _status(failures)
 
 
-def _all_functions(library: str, dtype: str) -> tuple[str, ...]:
-    from pytest_udftorch.errors import UnknownFunctionError
-    from pytest_udftorch.library.description import find_library
-    from pytest_udftorch.library.symbols import FUNCTIONS
-    from pytest_udftorch.verify.candidate import SIXTEEN_BITS, STOCK, find_candidate
-
-    if dtype in SIXTEEN_BITS:
-        # A function of two arguments has 2**32 pairs there.
-        names = find_library(library).function_names
-        return tuple(name for name in names if FUNCTIONS[name].arity == 1)
-    if library not in STOCK:
-        return find_library(library).function_names
-    found = []
-    for name in FUNCTIONS:
-        try:
-            find_candidate(library, name)
-        except UnknownFunctionError:
-            continue
-        found.append(name)
-    return tuple(found)
-
-
-def _levels(asked: list[str] | None) -> list[str | None]:
-    from pytest_udftorch.build.toolchain import resolve_cpu_level
-    from pytest_udftorch.library.symbols import CPU_LEVELS
-
+def _each(asked: Sequence[str] | None, every: Callable[[], Sequence[str]]) -> Sequence[str | None]:
+    """Return what an option asks for, with ``all`` spelled out; None stands for the default."""
     if not asked:
         return [None]
-    if "all" not in asked:
-        return list(asked)
-    names = list(CPU_LEVELS)
-    return list(names[: names.index(resolve_cpu_level(None)) + 1])
-
-
-def _forms(options: argparse.Namespace, level: str | None) -> list[str | None]:
-    if not options.form:
-        return [None]
-    if "all" not in options.form:
-        return list(options.form)
-    from pytest_udftorch.build.toolchain import resolve_cpu_level
-    from pytest_udftorch.library.symbols import forms
-    from pytest_udftorch.verify.candidate import STOCK
-
-    return list(STOCK.get(options.library) or forms("float32", resolve_cpu_level(level)))
+    return every() if "all" in asked else asked
 
 
 def _verify_one(
     options: argparse.Namespace, function: str, form: str | None, level: str | None
 ) -> list[str]:
     from pytest_udftorch.verify import run as verify
-    from pytest_udftorch.verify.schedule import Request, make_schedule
+    from pytest_udftorch.verify.find import Request
+    from pytest_udftorch.verify.schedule import make_schedule
 
     request = Request(
         dtype=options.dtype,
@@ -196,56 +164,33 @@ def _verify_one(
     against = options.against and verify.stored_certificate(schedule, options.against)
     c = schedule.candidate
     what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
-    with _Progress(what, quiet=options.quiet) as progress:
+    with _progress(what, quiet=options.quiet) as progress:
         how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
         certificate = verify.verify(
-            schedule,
-            path,
-            how,
-            resume=options.resume,
-            judge_all=options.judge_all,
-            against=against,
+            schedule, path, how, resume=options.resume, judge_all=options.judge_all, against=against
         )
-    print(summary_line(certificate))
+    print(*certificate.summaries(), sep="\n")
     return certificate.failures()
 
 
-class _Progress:
-    """A progress bar over chunks."""
+@contextmanager
+def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a progress bar over chunks from the first report on."""
+    bar: Any = None
 
-    def __init__(self, what: str, *, quiet: bool) -> None:
-        self.what = what
-        self.quiet = quiet
-        self.bar: Any = None
-
-    def __enter__(self) -> Callable[[int, int], None] | None:
-        return None if self.quiet else self.update
-
-    def update(self, done: int, total: int) -> None:
-        if self.bar is None:
+    def update(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
             from tqdm import tqdm
 
-            self.bar = tqdm(total=total, initial=done, desc=self.what, unit="chunk")
-        self.bar.update(done - self.bar.n)
+            bar = tqdm(total=total, initial=done, desc=what, unit="chunk")
+        bar.update(done - bar.n)
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-
-
-def summary_line(certificate: Certificate) -> str:
-    """Return one line about the (only) run of a certificate."""
-    from pytest_udftorch.verify.certificate import ulp_text
-
-    (run,) = certificate.runs
-    digest = run.digest()
-    largest = ulp_text(run.largest["ulp"]) if run.largest else "0"
-    where = f" at {', '.join(run.largest['inputs'])}" if run.largest else ""
-    return (
-        f"{certificate.name} {run.identity['form']} {run.identity['cpu_level']}: "
-        f"{run.tally.wrong:,} wrong of {run.tally.inputs:,}; largest error {largest} ULP{where}; "
-        f"sha256 {digest[:16] if digest else 'incomplete'}; {run.seconds:.0f} s"
-    )
+    try:
+        yield None if quiet else update
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 # certificate -------------------------------------------------------------------------
@@ -253,20 +198,19 @@ def summary_line(certificate: Certificate) -> str:
 
 def add_certificate(commands: Subparsers) -> None:
     """Add ``udftorch certificate``."""
-    parser = commands.add_parser(
-        "certificate", help="check, merge or tabulate certificates", description="See --help."
-    )
+    what = "check, merge or tabulate certificates"
+    parser = commands.add_parser("certificate", help=what, description=f"{what.capitalize()}.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    check = actions.add_parser("check", help="check certificates against their digests and claims")
-    check.add_argument("files", nargs="+", type=Path)
-    check.set_defaults(run=run_check)
-    merge = actions.add_parser("merge", help="make one certificate of several")
-    merge.add_argument("files", nargs="+", type=Path)
-    merge.add_argument("--out", required=True, type=Path, metavar="FILE")
-    merge.set_defaults(run=run_merge)
-    table = actions.add_parser("table", help="print functions x libraries as Markdown")
-    table.add_argument("files", nargs="+", type=Path)
-    table.set_defaults(run=run_table)
+    for name, run, text in (
+        ("check", run_check, "check certificates against their digests and claims"),
+        ("merge", run_merge, "make one certificate of several"),
+        ("table", run_table, "print functions x libraries as Markdown"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("files", nargs="+", type=Path)
+        action.set_defaults(run=run)
+        if name == "merge":
+            action.add_argument("--out", required=True, type=Path, metavar="FILE")
 
 
 def run_check(options: argparse.Namespace) -> int:
@@ -276,17 +220,9 @@ def run_check(options: argparse.Namespace) -> int:
     failures = []
     for path in options.files:
         certificate = load(path)
-        failures += certificate.failures()
-        failures += [
-            f"{certificate.name}, {r.identity['form']} form: {len(r.chunks)} of "
-            f"{r.total_chunks} chunks are done."
-            for r in certificate.runs
-            if not r.complete
-        ]
+        failures += certificate.failures() + certificate.unfinished()
         print(f"{path}: {certificate.name}, {len(certificate.runs)} runs, intact")
-    for sentence in failures:
-        print(f"FAILED: {sentence}", file=sys.stderr)
-    return FAILED if failures else 0
+    return _status(failures)
 
 
 def run_merge(options: argparse.Namespace) -> int:
@@ -346,6 +282,34 @@ def run_libraries(options: argparse.Namespace) -> int:
     return 0
 
 
+# reach -------------------------------------------------------------------------------
+
+
+def add_reach(commands: Subparsers) -> None:
+    """Add ``udftorch reach``."""
+    parser = commands.add_parser(
+        "reach",
+        help="run the table of operators, dtypes and layouts that a session reaches",
+        description="Runs operators in every dtype and layout, counts the math symbols they "
+        "call, and finds out with swapped probes whether every element went through them.",
+    )
+    parser.add_argument(
+        "operators", nargs="*", metavar="operator", help="such as torch.exp; by default all"
+    )
+    parser.add_argument("--store", type=Path, metavar="FILE", help="also write the rows as JSON")
+    parser.set_defaults(run=run_reach)
+
+
+def run_reach(options: argparse.Namespace) -> int:
+    """Run the table, store it and print it."""
+    from pytest_udftorch.reach import table as reach
+
+    rows = reach.table(options.operators, options.store)
+    print(reach.terminal(rows))
+    unexplained = reach.unexplained(rows)
+    return _status([f"no reason is known for {', '.join(unexplained)}"] if unexplained else [])
+
+
 # report ------------------------------------------------------------------------------
 
 
@@ -371,7 +335,7 @@ def add_report(commands: Subparsers) -> None:
         "--torch-trace",
         type=Path,
         metavar="FILE",
-        help="a trace of torch.profiler from the same run, to be taken into --trace",
+        help="a trace of torch.profiler from the same run, which --trace takes in",
     )
     parser.add_argument("--title", help="of the page")
     parser.set_defaults(run=run_report)
@@ -381,7 +345,7 @@ def run_report(options: argparse.Namespace) -> int:
     """Read profiles; print the short form, and write what was asked for."""
     from pytest_udftorch.profile import report
     from pytest_udftorch.profile.aggregate import load_all
-    from pytest_udftorch.profile.export import write_file
+    from pytest_udftorch.profile.export import write_text
 
     for path in options.paths:
         if path.suffix == ".json":
@@ -394,21 +358,20 @@ def run_report(options: argparse.Namespace) -> int:
     print(report.terminal(profiles))
     if options.out:
         text = report.html(profiles, title=options.title or report.TITLE)
-        write_file(options.out, lambda p: p.write_text(text, encoding="utf-8"))
-
-    def place(path: Path, label: str) -> Path:
-        # One file for each library.
-        return path if len(profiles) == 1 else path.with_name(f"{path.stem}-{label}{path.suffix}")
+        write_text(options.out, text)
 
     for profile in profiles:
-        if options.json:
-            profile.to_json(place(options.json, profile.label))
-        if options.csv:
-            profile.to_csv(place(options.csv, profile.label))
-        if options.parquet:
-            profile.to_parquet(place(options.parquet, profile.label))
-        if options.trace:
-            profile.to_trace(place(options.trace, profile.label), options.torch_trace)
+        for path, write in (
+            (options.json, profile.to_json),
+            (options.csv, profile.to_csv),
+            (options.parquet, profile.to_parquet),
+            (options.trace, partial(profile.to_trace, torch_trace=options.torch_trace)),
+        ):
+            if path and len(profiles) > 1:
+                # One file for each library.
+                write(path.with_name(f"{path.stem}-{profile.label}{path.suffix}"))
+            elif path:
+                write(path)
     return 0
 
 
@@ -484,31 +447,101 @@ def run_cuda_form(options: argparse.Namespace) -> int:
     try:
         import torch
 
-        from pytest_udftorch.timing import cuda_forms as cuda_timing
+        from pytest_udftorch.timing import cuda_forms
     except ImportError as error:
         raise CudaFormError(
             f"udftorch cuda-form needs torch and triton: {error}. Install a torch with CUDA."
         ) from error
-    timings = cuda_timing.measure(options.library)
+    timings = cuda_forms.measure(options.library)
     name = torch.cuda.get_device_name()
     print(f"{name}: ns per element in double, in float-float, ratio")
     for timing in timings:
         double, pairs = timing.ns[DOUBLE], timing.ns[FLOAT_FLOAT]
         print(f"{timing.function:6} {double:9.4f} {pairs:9.4f} {timing.ratio:7.2f}")
-    means = cuda_timing.mean_ns(timings)
+    means = cuda_forms.mean_ns(timings)
     print(f"faster: {min(means, key=lambda form: means[form])}")
     if not options.no_store:
         print(f"stored in {store_measurement(name, means)}")
     return 0
 
 
+# run ---------------------------------------------------------------------------------
+
+
+def add_run(commands: Subparsers) -> None:
+    """Add ``udftorch run``."""
+    parser = commands.add_parser(
+        "run",
+        help="run a program under a library",
+        usage="udftorch run --udf-lib LIB [options] [-m MODULE | -c CODE | FILE] ...",
+        description="Runs a program as python does, in a session over its whole life. The Python "
+        "processes that it starts, with the same interpreter and environment, open the same "
+        "session.",
+    )
+    parser.add_argument("--udf-lib", required=True, metavar="LIB", help="a name, or ./folder")
+    parser.add_argument("--udf-functions", action="append", metavar="NAMES", help="only these")
+    parser.add_argument("--udf-cpu-level", metavar="LEVEL", help="baseline, avx2 or avx512")
+    parser.add_argument("--udf-cuda-form", metavar="FORM", help="double, float-float or auto")
+    parser.add_argument(
+        "--udf-strict", action="store_true", help="fail if ranks have other libraries"
+    )
+    parser.add_argument("--udf-profile-out", type=Path, metavar="DIR", help="write profiles there")
+    parser.add_argument("--udf-profile", metavar="DEPTH", help="counters, timed or events")
+    program = argparse.REMAINDER
+    parser.add_argument("-m", dest="module", nargs=program, metavar="MODULE", help="as python -m")
+    parser.add_argument("-c", dest="code", nargs=program, metavar="CODE", help="as python -c")
+    parser.add_argument("file", nargs=program, metavar="FILE", help="and its arguments")
+    parser.set_defaults(run=run_run)
+
+
+def run_run(options: argparse.Namespace) -> int:
+    """Check and build the library; then become the program."""
+    from pytest_udftorch.build.shared import build_library
+    from pytest_udftorch.build.toolchain import resolve_cpu_level
+    from pytest_udftorch.errors import ProfileDepthError, SessionStateError
+    from pytest_udftorch.session import asked, startup
+    from pytest_udftorch.session.session import patched
+
+    program: list[str] = options.file
+    for flag, words in (("-m", options.module), ("-c", options.code)):
+        program = [flag, *words] if words else program
+    if not program:
+        raise SessionStateError(
+            "There is nothing to run. Give a file, -m and a module, or -c and code, and its "
+            "arguments: udftorch run --udf-lib corem train.py --epochs 2."
+        )
+    if bool(options.udf_profile) != bool(options.udf_profile_out):
+        raise ProfileDepthError(
+            "--udf-profile says what is counted, and --udf-profile-out where it goes. Give both."
+        )
+    arguments: dict[str, Any] = {
+        "library": str(asked.as_path_or_name(options.udf_lib, Path.cwd())),
+        "functions": options.udf_functions and asked.names_in(options.udf_functions),
+        "cpu_level": options.udf_cpu_level,
+        "cuda_form": options.udf_cuda_form,
+        "ranks": "error" if options.udf_strict else "warn",
+    }
+    if options.udf_profile:
+        arguments["profile"] = options.udf_profile
+        arguments["profile_out"] = str(Path.cwd() / options.udf_profile_out.expanduser())
+    session = patched(**arguments)
+    level = resolve_cpu_level(options.udf_cpu_level)
+    if session.functions and not session.library.stock:
+        build_library(session.library, level, profiled=bool(options.udf_profile))
+    environment = startup.environment(arguments)
+    sys.stdout.flush()
+    command = [*startup.interpreter(), *program]
+    os.execve(command[0], command, environment)
+
+
 # The command -------------------------------------------------------------------------
 
 COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
+    add_run,
     add_verify,
     add_certificate,
     add_libraries,
-    reach.add_parser,
+    add_reach,
     add_report,
     add_patch,
     add_cuda_form,
@@ -530,11 +563,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"udftorch {options.command}: {error}", file=sys.stderr)
         return MISUSE
     except KeyboardInterrupt:
-        kept = " Finished chunks are recorded; continue with --resume."
-        print(
-            f"\nudftorch {options.command}: interrupted.{kept if 'resume' in options else ''}",
-            file=sys.stderr,
-        )
+        resume = " Finished chunks are recorded; continue with --resume."
+        more = resume if options.command == "verify" else ""
+        print(f"\nudftorch {options.command}: interrupted.{more}", file=sys.stderr)
         return INTERRUPTED
 
 

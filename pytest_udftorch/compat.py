@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private names of torch and Triton, and the versions in which each was seen.
+"""What the package needs of its host, and of torch and Triton beyond their public names.
 
-No other module of the package uses a private name of torch or Triton, and none at all uses one of
+:func:`require_host` looks at the operating system, the processor, the C library and Python.
+
+No other module of the package uses a private name of torch or Triton, and no module uses one of
 pytest. If the installed version lacks a name, a :class:`PrivateNameError` names that version.
 torch is imported when a name is first asked for.
 """
@@ -10,15 +12,102 @@ from __future__ import annotations
 
 import functools
 import importlib
+import operator
+import platform
 import sys
+import sysconfig
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_udftorch.errors import PrivateNameError, TorchNotFoundError
+from pytest_udftorch.errors import (
+    PrivateNameError,
+    TorchNotFoundError,
+    UnsupportedHostError,
+)
 
 #: Versions that the package was tested with, first and last.
 TORCH_SEEN: Final = "2.11 to 2.15"
 TRITON_SEEN: Final = "3.6 to 3.9"
+
+
+#: ``requires-python`` of pyproject.toml.
+OLDEST_PYTHON: Final = (3, 11)
+
+
+# The host ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Host:
+    """What decides whether the package can work here.
+
+    Attributes:
+        system: ``sys.platform``.
+        processor: ``platform.machine()``.
+        python: the first two numbers of Python's version.
+        abi: Python's ``SOABI``, which ends with the C library; or None.
+        free_threaded: True for a build of Python without the GIL.
+    """
+
+    system: str
+    processor: str
+    python: tuple[int, int]
+    abi: str | None
+    free_threaded: bool
+
+
+@functools.cache
+def this_host() -> Host:
+    """Return the host of this process."""
+    return Host(
+        sys.platform,
+        platform.machine(),
+        sys.version_info[:2],
+        sysconfig.get_config_var("SOABI"),
+        bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+    )
+
+
+def require_host(host: Host | None = None) -> None:
+    """Refuse a host on which the package cannot work.
+
+    Raises:
+        UnsupportedHostError: the message says what is missing, why, and what to use instead.
+    """
+    host = host or this_host()
+    version = ".".join(map(str, host.python))
+    if host.python < OLDEST_PYTHON:
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        raise UnsupportedHostError(
+            f"This is Python {version}, and pytest_udftorch uses modules of Python {oldest}. "
+            f"Install Python {oldest} or newer."
+        )
+    if host.system != "linux":
+        name = {"darwin": "macOS", "win32": "Windows"}.get(host.system, host.system)
+        raise UnsupportedHostError(
+            f"pytest_udftorch does not work on {name}: it changes relocations of ELF files that "
+            "the loader of Linux keeps. Use Linux on x86-64; in a virtual machine or, on Windows, "
+            "in WSL 2 it is the same."
+        )
+    if host.processor not in ("x86_64", "AMD64"):
+        raise UnsupportedHostError(
+            f"pytest_udftorch does not work on {host.processor} processors: its runtime and its "
+            "functions are compiled for x86-64. Use Linux on x86-64."
+        )
+    if "musl" in (host.abi or ""):
+        raise UnsupportedHostError(
+            "This Python is built for musl, and torch's wheels and the runtime of pytest_udftorch "
+            "need the GNU C library. Use a distribution that has it (Debian, Ubuntu, Fedora), for "
+            "instance python:3-slim instead of python:3-alpine."
+        )
+    if host.free_threaded:
+        raise UnsupportedHostError(
+            f"This is a free-threaded build of Python {version}, with which nothing of "
+            f"pytest_udftorch was tested. Use the ordinary build of Python {version}."
+        )
+
+
+# torch -------------------------------------------------------------------------------
 
 
 def torch_summary() -> tuple[str, str]:
@@ -31,8 +120,10 @@ def import_torch() -> Any:
     """Return torch.
 
     Raises:
+        UnsupportedHostError: this system, processor or Python has no torch that can be rebound.
         TorchNotFoundError: it cannot be imported.
     """
+    require_host()
     try:
         import torch
     except ImportError as error:
@@ -43,16 +134,6 @@ def import_torch() -> Any:
     return torch
 
 
-def _missing(owner: str, path: str, seen: str, need: str) -> PrivateNameError:
-    package = owner.partition(".")[0]
-    version = getattr(sys.modules.get(package), "__version__", "(not imported)")
-    return PrivateNameError(
-        f"{package} {version} has no {owner}.{path}, which {package} {seen} has. "
-        f"pytest_udftorch needs it {need}. Install one of these versions of {package}, or report "
-        "the version that you have."
-    )
-
-
 @dataclass(frozen=True)
 class PrivateName:
     """A name that its package may rename or drop.
@@ -60,7 +141,7 @@ class PrivateName:
     Attributes:
         owner: the module or class that has it.
         path: the name in it; dots separate an attribute from its own attributes.
-        need: what it is needed for; it ends the sentence "pytest_udftorch needs it".
+        need: the end of the sentence "pytest_udftorch needs it".
         seen: the versions of the package in which it was seen.
     """
 
@@ -75,13 +156,10 @@ class PrivateName:
         Raises:
             PrivateNameError: it has no such attribute.
         """
-        found = owner
-        for part in self.path.split("."):
-            try:
-                found = getattr(found, part)
-            except AttributeError as error:
-                raise _missing(self.owner, self.path, self.seen, self.need) from error
-        return found
+        try:
+            return operator.attrgetter(self.path)(owner)
+        except AttributeError as error:
+            raise self._missing() from error
 
     def get(self) -> Any:
         """Return the attribute of ``owner``, a module.
@@ -92,8 +170,17 @@ class PrivateName:
         try:
             module = importlib.import_module(self.owner)
         except ImportError as error:
-            raise _missing(self.owner, self.path, self.seen, self.need) from error
+            raise self._missing() from error
         return self.of(module)
+
+    def _missing(self) -> PrivateNameError:
+        package = self.owner.partition(".")[0]
+        version = getattr(sys.modules.get(package), "__version__", "(not imported)")
+        return PrivateNameError(
+            f"{package} {version} has no {self.owner}.{self.path}, which {package} {self.seen} "
+            f"has. pytest_udftorch needs it {self.need}. Install one of these versions of "
+            f"{package}, or report the version that you have."
+        )
 
 
 # The dispatcher ----------------------------------------------------------------------
@@ -182,8 +269,12 @@ _APPLY: Final = PrivateName("torch.nn.Module", "_apply", "to convert the buffers
 _VERSION: Final = PrivateName(
     "torch.Tensor", "_version", "to know whether a model writes into its inputs"
 )
-
-
+_KINDS: Final = tuple(
+    PrivateName(f"torch.nn.modules.{module}", name, "to tell layers apart")
+    for module, name in (
+        ("batchnorm", "_BatchNorm"), ("conv", "_ConvNd"), ("pooling", "_MaxPoolNd"),
+    )
+)  # fmt: skip
 _PYTREE: Final = PrivateName("torch.utils", "_pytree", "to find the tensors in a model's result")
 
 
@@ -206,13 +297,6 @@ def convert(module: Any, function: Any) -> Any:
 def write_count(tensor: Any) -> int:
     """Return how many times a tensor was written to."""
     return int(_VERSION.of(tensor))
-
-
-_KINDS: Final = (
-    PrivateName("torch.nn.modules.batchnorm", "_BatchNorm", "to tell layers apart"),
-    PrivateName("torch.nn.modules.conv", "_ConvNd", "to tell layers apart"),
-    PrivateName("torch.nn.modules.pooling", "_MaxPoolNd", "to tell layers apart"),
-)
 
 
 def pytree() -> Any:
@@ -248,6 +332,18 @@ def current_stream() -> Any:
 def clear_cublas_workspaces() -> None:
     """Give the workspaces that torch keeps for cuBLAS back to the memory pools they came from."""
     _WORKSPACES.get()()
+
+
+# torch.distributed -------------------------------------------------------------------
+
+_STORE: Final = PrivateName(
+    "torch.distributed.distributed_c10d", "_get_default_store", "to compare the sessions of ranks"
+)
+
+
+def default_store() -> Any:
+    """Return the store of the default process group."""
+    return _STORE.get()()
 
 
 # torch.compile -----------------------------------------------------------------------
@@ -289,9 +385,9 @@ _CHANGED: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 _OPS: Final = PrivateName("torch._inductor.virtualized", "ops", "to give Inductor formulas")
-_LOWERING: Final = (
-    PrivateName(INDUCTOR_LOWERING, "make_pointwise", "to give Inductor formulas"),
-    PrivateName(INDUCTOR_LOWERING, "to_dtype", "to give Inductor formulas"),
+_LOWERING: Final = tuple(
+    PrivateName(INDUCTOR_LOWERING, name, "to give Inductor formulas")
+    for name in ("make_pointwise", "to_dtype")
 )
 _VECTOR: Final = PrivateName(
     "torch._inductor.cpu_vec_isa", "pick_vec_isa", "to give Inductor functions of vectors"
@@ -322,7 +418,7 @@ def check_changed(module: Any) -> None:
     """Check that a compiler's module has what a session changes in it.
 
     Raises:
-        PrivateNameError: it lacks one of these; nothing was changed.
+        PrivateNameError: it lacks one of these; nothing has changed yet.
     """
     name = module.__name__
     seen = TRITON_SEEN if name.startswith("triton") else TORCH_SEEN

@@ -64,6 +64,10 @@ class TorchNotFoundError(UdfError):
     """torch is not installed, or its libtorch_cpu.so cannot be rebound."""
 
 
+class UnsupportedHostError(UdfError):
+    """This operating system, processor, C library or Python is not supported."""
+
+
 class PrivateNameError(UdfError):
     """The installed torch or Triton lacks a private name that this package needs."""
 
@@ -86,6 +90,10 @@ class RestoreError(UdfError):
 
 class SessionStateError(UdfError):
     """A session was entered twice, or used while it is not open."""
+
+
+class RanksDifferError(UdfError):
+    """A rank of the process group has other sessions than the others, or none."""
 
 
 class CompiledElsewhereError(UdfError):
@@ -190,6 +198,10 @@ class NoProfileError(UdfError):
 
 class PackageMissingError(UdfError):
     """An optional package is needed for what was asked."""
+
+
+class RanksDifferWarning(UserWarning):
+    """A rank of the process group has other sessions than the others, or none."""
 
 
 class ProfileLossWarning(UserWarning):

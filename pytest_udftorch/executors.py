@@ -1,25 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to run a model.
+"""Ways to run a model: see docs/compile.md."""
 
-See docs/compile.md.
-"""
-
-from __future__ import annotations
-
-from pytest_udftorch.planning.executors import (
-    VARIATIONS,
+from pytest_udftorch.planning.cuda_graph import capture
+from pytest_udftorch.planning.executor import (
     CapturedShapeError,
     Executor,
     ExecutorUnavailableError,
     LostBranchError,
     UnknownExecutorError,
-    capture,
-    make,
-    register,
-    registered,
-    resolve,
-    unregister,
 )
+from pytest_udftorch.planning.executors import make, register, registered, resolve, unregister
+from pytest_udftorch.planning.executors.variations import VARIATIONS
 
 __all__ = [
     "VARIATIONS",

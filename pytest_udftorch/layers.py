@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time inside a model.
-
-See docs/compile.md.
-"""
-
-from __future__ import annotations
+"""Time inside a model: see docs/compile.md."""
 
 from pytest_udftorch.timing.layers import (
     INSTRUMENTS,

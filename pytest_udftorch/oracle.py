@@ -1,22 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers to compile.
+"""Which layers to compile: see docs/compile.md."""
 
-See docs/compile.md.
-"""
-
-from __future__ import annotations
-
-from pytest_udftorch.planning.oracle import (
-    JournalError,
-    OracleOptionError,
-    Plan,
-    PlanInputsError,
-    oracle,
-)
-from pytest_udftorch.planning.plans import (
-    PlanFileError,
-    PlanMismatchError,
-)
+from pytest_udftorch.planning.oracle import Plan, PlanInputsError, oracle
+from pytest_udftorch.planning.plans import PlanFileError, PlanMismatchError
+from pytest_udftorch.planning.search import OracleOptionError
+from pytest_udftorch.planning.search_record import JournalError
 
 __all__ = [
     "JournalError",

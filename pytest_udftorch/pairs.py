@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interpreted and compiled forms of a model.
-
-See docs/compile.md.
-"""
-
-from __future__ import annotations
+"""Interpreted and compiled forms of a model: see docs/compile.md."""
 
 from pytest_udftorch.planning.pairs import (
     Accuracy,
@@ -17,9 +12,7 @@ from pytest_udftorch.planning.pairs import (
     model_pair,
     reference,
 )
-from pytest_udftorch.timing.layers import (
-    PairInputError,
-)
+from pytest_udftorch.timing.layers import PairInputError
 
 __all__ = [
     "Accuracy",

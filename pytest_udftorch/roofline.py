@@ -1,17 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A lower bound for every executor.
+"""A lower bound on the time of every executor: see docs/compile.md."""
 
-See docs/compile.md.
-"""
-
-from __future__ import annotations
-
-from pytest_udftorch.planning.roofline import (
-    Ceilings,
-    Work,
-    bound_ns,
-    ceilings,
-    work,
-)
+from pytest_udftorch.planning.roofline import Ceilings, Work, bound_ns, ceilings, work
 
 __all__ = ["Ceilings", "Work", "bound_ns", "ceilings", "work"]

@@ -6,11 +6,7 @@ See docs/verification.md.
 
 from __future__ import annotations
 
-from pytest_udftorch.exact.formats import (
-    FORMATS,
-    MismatchError,
-    UnsupportedDtypeError,
-)
+from pytest_udftorch.exact.formats import FORMATS, MismatchError, UnsupportedDtypeError
 from pytest_udftorch.exact.rounding import (
     NothingToCheckError,
     UnknownOracleFunctionError,
@@ -21,10 +17,7 @@ from pytest_udftorch.exact.rounding import (
     ulp_distance,
     ulp_error,
 )
-from pytest_udftorch.exact.ziv import (
-    OracleMissingError,
-    UndecidedError,
-)
+from pytest_udftorch.exact.ziv import OracleMissingError, UndecidedError
 
 __all__ = [
     "FORMATS",

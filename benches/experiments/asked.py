@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The speeds asked of corem, and the speeds measured."""
+"""The target speeds of corem, and the measured speeds."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-#: Against VML, for what torch.exp, log, sin and cos call, and for the rest.
+#: Largest ratios to VML's time: for exp, log, sin and cos, and for the rest.
 VML: Final = (frozenset(("exp", "log", "sin", "cos")), 1.0, 1.25)
-#: Against SLEEF's most accurate form, for these and for the rest.
+#: Largest ratios to the time of SLEEF's most accurate form: for these, and for the rest.
 SLEEF: Final = (frozenset(("exp", "expm1", "log", "tanh")), 2.0, 2.5)
 INTEL_CR: Final = 1.0
-#: erf has no correctly rounded form at Intel; the 1-ULP one, at AVX-512.
+#: Intel has no correctly rounded erf; this is against its 1-ULP form, at AVX-512.
 INTEL_ERF: Final = 1.0
 #: The scalar form.
 GLIBC: Final = 1.2
 #: Four times as fast, at the widest level.
 LLVM_LIBC: Final = 0.25
-#: Of whole operators, corem over std.
+#: Largest ratios of corem's time to std's, for whole operators.
 OPERATORS: Final = {"elu": 1.25, "softmax": 1.25, "gelu": 1.25, "sigmoid": 1.25}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One ratio of times: asked for, and measured.
+    """One ratio of times: its target, and what was measured.
 
     Attributes:
         what: function or operator.
         level: ``avx512``, ``avx2``, ``scalar``, ``memory`` or ``operator``.
         peer: what corem is compared with.
-        limit: the largest ratio that was asked for.
+        limit: the largest ratio that meets the target.
         measured: the ratio, median of the rounds.
     """
 
@@ -55,7 +55,7 @@ def _limits(function: str, level: str, widest: str) -> Iterator[tuple[str, float
 
 
 def figures(speeds: dict[str, Any]) -> list[Figure]:
-    """Return every figure that was asked for and is in a stored result of ``speed``."""
+    """Return every figure that has a target and is in a stored result of ``speed``."""
     found = []
     for function, entry in speeds["functions"].items():
         widest = next(iter(entry))

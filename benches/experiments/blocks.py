@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interleaved blocks of training steps, to measure the profiler's cost.
 
-A block runs every contender once, in a random order, for the same number of steps of the
-same training. Its sample of a contender is the median step of the run. The first steps do not
-count: they find the caches as the previous contender left them. Samples are paired within a
-block, so that a disturbance that lasts longer than a block meets all of them. Intervals are
+A block runs every contender once, in a random order, for the same number of steps of the same
+training. Its sample of a contender is the median step of the run. The first steps do not count:
+they find the caches as the previous contender left them. Samples are paired within a block, so that
+a disturbance that lasts longer than a block affects all of them. Intervals are
 bootstrapped over blocks (``pytest_udftorch.statistics``).
 
-:func:`against` is for differences of a percent. The base runs between any two contenders, and
+:func:`against` measures differences of a percent. The base runs between any two contenders, and
 each contender is compared with the two runs of the base beside it, so that a machine that slows
-down or speeds up favours nobody. Each run opens its contender again, so the interval includes
-whatever differs between two openings.
+down or speeds up favours none of them. Each run opens its contender again, so the interval includes
+the differences between two openings.
 
 Two clocks run: the wall clock, and the processor time of all threads of the process, which
 other processes disturb less.
@@ -48,7 +48,7 @@ Samples = dict[str, dict[str, list[float]]]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread: other threads' scheduling is the largest noise there is."""
+    """Run torch on one thread: the scheduling of other threads is the largest source of noise."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -104,7 +104,7 @@ class _Runner:
 
 
 def _block_numbers(blocks: int, seconds: float | None) -> Iterator[int]:
-    """Count blocks until there are enough, or the time is over."""
+    """Count blocks until there are enough or the time is over."""
     begin = time.monotonic()
     for done in range(blocks):
         late = seconds is not None and time.monotonic() - begin > seconds
@@ -132,9 +132,9 @@ def measure(
         contenders: by name.
         blocks: how many samples of each, at most.
         steps: timed in a run; one more runs before them.
-        seconds: no block begins later than this after the first, but for the fewest that an
-            interval needs; without it all blocks are run.
-        learning: whether the weights move; if not, every step works on the same values.
+        seconds: no block begins later than this after the first, except the few that an interval
+            needs. None runs all blocks.
+        learning: whether the weights change; if not, every step works on the same values.
         after: called after the steps of each run, still within its context, with the
             contender's name, what its context yielded, and the processor times of all its steps.
         seed: of weights, batches and order.
@@ -186,8 +186,7 @@ def against(
 
     Args:
         task: as for :func:`measure`.
-        base: what the contenders are compared with. The A/A control is the same once more as
-            a contender.
+        base: what the contenders are compared with. For the A/A control, it is also one of them.
         contenders: by name.
         blocks: how many ratios of each, at most.
         steps: timed in a run.

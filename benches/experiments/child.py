@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fresh process that has imported torch and waits for orders, to time what happens once.
 
-Run as ``python -m benches.experiments.child``; it reads a JSON order from each line, and answers
-with a line of JSON:
+``python -m benches.experiments.child`` reads a JSON order from each line, and answers with a line
+of JSON:
 
     {"do": "build", "library": "corem"}
     {"do": "enter", "library": "corem", "functions": ["exp"] or null}
@@ -16,15 +16,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
 class Child:
     """The parent's end.
 
-    ``order`` sends one order, waits for the answer and returns it; ``ns`` in the answer is
-    what the child itself measured, without the way through the pipe.
+    ``order`` sends one order, waits for the answer and returns it. ``ns`` in the answer is the time
+    that the child itself measured, without the pipe.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
@@ -68,6 +68,21 @@ class Child:
         self.process.stdin.close()
         self.process.wait()
         self.process.stdout.close()
+
+
+def timed(
+    benchmark: Any, rounds: int, start: Callable[[], Child] = Child, **order: Any
+) -> list[dict[str, Any]]:
+    """Time an order with pytest-benchmark, each time in a new child; return the answers."""
+    children: list[Child] = []
+    answers: list[dict[str, Any]] = []
+    benchmark.pedantic(
+        lambda: answers.append(children[-1].order(**order)),
+        setup=lambda: children.append(start()),
+        teardown=lambda: children.pop().close(),
+        rounds=rounds,
+    )
+    return answers
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ def main(arguments=None):
     try:
         found = bounds(options.models, options.batches, device)
     except KeyboardInterrupt:
-        print("Interrupted; nothing is stored.", file=sys.stderr)
+        print("Interrupted. Nothing is stored.", file=sys.stderr)
         return 130
     save(options.output, {**describe_device(device), **found})
     print(found["ceilings"])

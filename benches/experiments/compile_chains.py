@@ -3,8 +3,8 @@
 
     python -m benches.experiments.compile_chains OUT.json [--scale full] [--device cuda]
 
-A row also holds each layer's time in the interpreted chain, by hooks, and the time that the
-compiled form's first call took.
+A row also holds the time of each layer in the interpreted chain, measured by hooks, and the time of
+the compiled form's first call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LENGTHS = {"small": (1, 4), "full": (1, 16, 4, 8, 2, 12, 3, 6)}
 
 
 def chain(blocks: int, channels: int) -> nn.Sequential:
-    """Return that many blocks in series, weights of seed 0, statistics of the norms not trivial."""
+    """Return that many blocks in series: weights from seed 0, norms with random statistics."""
     torch.manual_seed(0)
     model = nn.Sequential()
     for number in range(blocks):
@@ -43,7 +43,7 @@ def chain(blocks: int, channels: int) -> nn.Sequential:
 
 
 def cases(device: str, scale: str) -> list[Case]:
-    """Return the chain's lengths with the shape of what goes through."""
+    """Return the lengths of the chains, with the shape of their input."""
     batch, channels, size = SHAPES[device, scale]
     return [
         {"blocks": n, "batch": batch, "channels": channels, "size": size} for n in LENGTHS[scale]

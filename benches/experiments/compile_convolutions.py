@@ -15,13 +15,8 @@ import torch
 from torch import nn
 
 from benches.experiments import experiment
-from benches.experiments.experiment import Case, Experiment, Prepared
+from benches.experiments.experiment import EXECUTORS, Case, Experiment, Prepared
 from pytest_udftorch.pairs import model_pair
-
-EXECUTORS = {
-    "cpu": ["eager", "compile"],
-    "cuda": ["eager", "compile", "eager+cudagraph", "compile+cudagraph"],
-}
 
 #: Batch, channels in and out, height and width.
 SHAPES = {
@@ -52,7 +47,7 @@ def cases(device: str, scale: str) -> list[Case]:
 
 
 def prepare(case: Case, device: str) -> Prepared:
-    """Return the executors of one convolution with bias, weights of seed 0."""
+    """Return the executors of one convolution with a bias; its weights come from seed 0."""
     torch.manual_seed(0)
     channels, size = case["channels"], case["size"]
     layer = nn.Conv2d(

@@ -6,7 +6,7 @@
 The figures show the density of the layers' speed-ups, and each layer's time by its place in the
 model. Layers that do the same work on the same shape are measured once. The layers of the first
 model come first, in their order. The others come in a random order with a fixed seed, so that a
-budget leaves out layers of all models alike.
+budget leaves out layers of every model equally.
 """
 
 from __future__ import annotations

@@ -14,18 +14,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benches.experiments import experiment
+from benches.experiments import experiment, native
 from benches.experiments.experiment import Case, Experiment, Prepared
 from pytest_udftorch import executors
 from pytest_udftorch.pairs import accuracy
@@ -37,10 +34,10 @@ MODES = (
     "compile-max-autotune-no-cudagraphs",
 )
 
-#: Rows of the result that are compared with float64; the whole would take longer than the bench.
+#: Rows of the result that are compared with float64. All of them would take longer than the bench.
 CHECKED_ROWS = 64
 
-#: The thesis goes up to 17,500. The last ones fill the curve where a budget has room for them.
+#: The published curve goes up to 17,500. The last sizes refine it where the budget allows.
 SIZES = {
     ("cpu", "small"): (128, 512),
     ("cpu", "full"): (250, 500, 1000, 2000, 4000),
@@ -65,25 +62,10 @@ class Product(nn.Module):
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """Compile matmul.cpp for this CPU.
-
-    Raises:
-        CompilerNotFoundError: no clang here.
-    """
-    from pytest_udftorch.build import find_compiler
-
-    source = Path(__file__).parent / "native" / "matmul.cpp"
-    with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder) / "matmul.so"
-        subprocess.run(
-            [
-                find_compiler().path, "-x", "c++", "-std=c++17", "-O3", "-march=native",
-                "-mprefer-vector-width=512", "-ffp-contract=fast", "-shared", "-fPIC", "-pthread",
-                str(source), "-o", str(library), "-lstdc++",
-            ],
-            check=True,
-        )  # fmt: skip
-        return ctypes.CDLL(str(library))
+    return native.load(
+        "matmul.cpp", "-std=c++17", "-O3", "-march=native", "-pthread",
+        "-mprefer-vector-width=512", "-ffp-contract=fast", "-lstdc++",
+    )  # fmt: skip
 
 
 def by_cpp(a: Tensor, b: Tensor) -> Callable[[], Tensor]:

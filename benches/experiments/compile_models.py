@@ -2,8 +2,8 @@
 """The six torchvision models end to end over the executors, and what the instruments cost.
 
 ``python -m benches.experiments.compile_models OUT.json --models resnet50`` measures on the
-GPU if there is one. The command keeps what OUT.json already holds from this machine, so a run
-that was cut off goes on where it stopped. ``--side-by-side`` gives each model a process; the
+GPU if there is one. The command keeps what OUT.json already holds from this machine, so an
+interrupted run continues where it stopped. ``--side-by-side`` gives each model a process; the
 processes make executors at the same time, but a lock lets only one of them measure.
 """
 
@@ -51,10 +51,10 @@ EXECUTORS = {
 }
 
 
-#: What is left out unless it is asked for by name, and why.
+#: What the command leaves out unless you name it, and why.
 LEFT_OUT = {
     ("densenet121", "cuda"): {
-        name: "TorchScript's tensor-expression fuser does not come to an end on it (torch 2.11 on "
+        name: "TorchScript's tensor-expression fuser does not finish on it (torch 2.11 on "
         "an H200; without the fuser it runs), and Ctrl-C does not reach that compiler"
         for name in ("torchscript-trace", "torchscript-script")
     },
@@ -78,7 +78,7 @@ def images(batch, device, size=224):
 
 
 def end_to_end(name, batch, device, executors=None, lock=None, **timer):
-    """Return the pair's report for one model and batch; of what is made by then on Ctrl-C."""
+    """Return the pair's report for one model and batch; after Ctrl-C, of what is made by then."""
     model, x = build(name).to(device), images(batch, device)
     left_out = {} if executors else LEFT_OUT.get((name, device), {})
     for executor, why in left_out.items():
@@ -98,7 +98,7 @@ def end_to_end(name, batch, device, executors=None, lock=None, **timer):
 
 
 def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds=3):
-    """Return Figure 5.7's eight instruments, and how well the layers' sums meet the whole."""
+    """Return what eight instruments cost, and how well the layers' sums meet the whole."""
     model, x = build(name).to(device), images(batch, device)
     with turn(lock, fcntl.LOCK_EX):
         print(f"{name} {batch}: instruments", flush=True)
@@ -147,7 +147,7 @@ def begin(path, device, lists):
         found = json.loads(path.read_text(encoding="utf-8"))
         other = differing(found, settings)
     except (OSError, ValueError, KeyError, TypeError):
-        sys.exit(f"{path} is no stored result of a bench. Name another file, or delete it.")
+        sys.exit(f"{path} is not a stored result of a bench. Name another file, or delete it.")
     if other:
         sys.exit(
             f"{path} was measured with another {', '.join(other)}, and would be overwritten. "
@@ -164,7 +164,7 @@ def there(rows, name, batch):
 def side_by_side(module, options, device, lists, arguments):
     """Run one process for each model and join what they stored; return the worst exit status.
 
-    Each has a file of its own beside the output, so that whatever is cut off, the rest is kept.
+    Each process has its own file beside the output, so that an interruption loses no finished row.
     """
     lock = options.output.with_suffix(".lock")
     processes = {}
@@ -194,32 +194,32 @@ def side_by_side(module, options, device, lists, arguments):
 
 
 def model_name(text):
-    """Return the name of a model that images go into, for argparse."""
+    """Return the name of a model that takes images, for argparse."""
     if text not in torchvision.models.list_models(torchvision.models):
         close = difflib.get_close_matches(text, MODELS)
         hint = f"Did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise argparse.ArgumentTypeError(
-            f"torchvision has no model {text!r} of images. {hint or f'Known: {sorted(MODELS)}.'}"
+            f"torchvision has no image model {text!r}. {hint or f'Known: {sorted(MODELS)}.'}"
         )
     return text
 
 
 def positive(text):
-    """Return a whole number from 1 on, for argparse."""
+    """Return a whole number above 0, for argparse."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
 
 
 def status(run, *given):
-    """Return the exit status of ``run``, with a line where there would be a traceback."""
+    """Return the exit status of ``run``; an error of the user's is one line, not a traceback."""
     try:
         return run(*given)
     except UdfError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("Interrupted; the same command goes on.", file=sys.stderr)
+        print("Interrupted. The same command continues the run.", file=sys.stderr)
         return 130
 
 
@@ -245,6 +245,24 @@ def handed_on(options, names):
     return given
 
 
+def run(name, options, lists, measure, handed):
+    """Run ``measure`` on this machine's device, in a process for each model if asked to.
+
+    Args:
+        name: of the command's module.
+        options: of the command.
+        lists: of the document, with a row for each model and batch.
+        measure: takes the options and the device, and returns an exit status.
+        handed: the options that a process of one model gets, beside the batches.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True
+    if options.side_by_side:
+        given = handed_on(options, handed)
+        return status(side_by_side, f"benches.experiments.{name}", options, device, lists, given)
+    return status(measure, options, device)
+
+
 LISTS = ("end_to_end", "validation")
 
 
@@ -255,15 +273,8 @@ def main(arguments=None):
     parser.add_argument("--only", choices=["validation", "end_to_end"])
     parser.add_argument("--executors", nargs="+")
     options = parser.parse_args(arguments)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.backends.cudnn.benchmark = True
-    if options.side_by_side:
-        names = ["runs", "rounds", "prefix_rounds", "only", "executors"]
-        given = handed_on(options, names)
-        return status(
-            side_by_side, "benches.experiments.compile_models", options, device, LISTS, given
-        )
-    return status(measure, options, device)
+    handed = ["runs", "rounds", "prefix_rounds", "only", "executors"]
+    return run("compile_models", options, LISTS, measure, handed)
 
 
 def measure(options, device):

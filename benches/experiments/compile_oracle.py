@@ -2,8 +2,8 @@
 """Plans for the six torchvision models: every oracle, the bounds, and the fresh verdicts.
 
 ``python -m benches.experiments.compile_oracle OUT.json --models resnet50 --batches 1 32``.
-A run that was cut off goes on where it stopped: it reads whole cells from OUT.json, and what was
-measured of an unfinished cell from its journal beside OUT.json. ``--side-by-side`` is as in
+An interrupted run continues where it stopped: it reads finished cells from OUT.json, and the
+measurements of an unfinished cell from its journal beside OUT.json. ``--side-by-side`` is as in
 ``compile_models``.
 """
 
@@ -19,21 +19,19 @@ from benches.experiments.compile_models import (
     begin,
     build,
     common,
-    handed_on,
     images,
     positive,
-    side_by_side,
-    status,
+    run,
     there,
 )
 from benches.experiments.experiment import save, turn
 from pytest_udftorch.oracle import oracle
 from pytest_udftorch.statistics import median, ratio
 
-#: What a user can write for a whole model without this package, each in a CUDA graph on CUDA.
+#: What a user can write for a whole model without this package; on CUDA, each in a CUDA graph.
 STOCK = ("eager", "eager+channels_last", "compile", "compile+channels_last")
 
-#: What a plan is measured against and never made of.
+#: Executors that a plan is measured against but never made of.
 OPPONENTS = {
     "cpu": ["thunder-profile"],
     "cuda": ["compile", "thunder-profile", "thunder-profile+cudagraph"],
@@ -41,7 +39,7 @@ OPPONENTS = {
 
 
 def cell(name, batch, device, lock=None, size=224, **options):
-    """Return the report of one model and batch, with the figures that are asked of a plan."""
+    """Return the report of one model and batch, with the ratios that a plan has to reach."""
     model, x = build(name).to(device), images(batch, device, size)
     plan = oracle(
         model,
@@ -67,7 +65,7 @@ def cell(name, batch, device, lock=None, size=224, **options):
 
 
 def figures(report, device):
-    """Return the asked ratios, all from the one fresh interleaved measurement.
+    """Return the ratios that a plan has to reach, all from one fresh, interleaved measurement.
 
     The plan's time is that of what the plan runs: the hybrid, or the uniform executor that
     replaced it.
@@ -113,14 +111,8 @@ def main(arguments=None):
     parser.add_argument("--max-seconds", type=float, default=600)
     parser.add_argument("--executors", nargs="+")
     options = parser.parse_args(arguments)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    torch.backends.cudnn.benchmark = True
-    if options.side_by_side:
-        given = handed_on(options, ["runs", "rounds", "units", "max_seconds", "executors"])
-        return status(
-            side_by_side, "benches.experiments.compile_oracle", options, device, LISTS, given
-        )
-    return status(measure, options, device)
+    handed = ["runs", "rounds", "units", "max_seconds", "executors"]
+    return run("compile_oracle", options, LISTS, measure, handed)
 
 
 def measure(options, device):

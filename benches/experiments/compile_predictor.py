@@ -36,9 +36,9 @@ from pytest_udftorch.statistics import median
 
 EXECUTORS = ["eager", "compile"]
 
-#: Convolutions drawn; a budget may end before them.
+#: How many convolutions are drawn; the budget may end first.
 COUNTS = {"small": 15, "full": 300}
-#: Multiply-adds of a convolution: between what a launch hides and what a round takes too long for.
+#: Multiply-adds of a convolution: enough to outlast a launch, and few enough for a short round.
 WORK: Final = {"cpu": (1e4, 3e8), "cuda": (1e5, 5e9)}
 #: Elements of input and output together.
 ELEMENTS: Final = {"cpu": 4e6, "cuda": 2e8}
@@ -48,8 +48,8 @@ FOLDS: Final = 5
 #: Perceptrons whose mean is the prediction; each starts from other weights.
 ENSEMBLE: Final = 5
 STEPS: Final = 800
-#: Standard deviation of what is added to the features at each step, in their own: with a few
-#: hundred rows, weight decay alone leaves the perceptrons to learn rows by heart.
+#: Standard deviation of the noise added to the normalised features at each step. With a few
+#: hundred rows, weight decay alone does not keep the perceptrons from memorising rows.
 NOISE: Final = 0.3
 TREES: Final = 300
 
@@ -130,8 +130,8 @@ def features(row: dict[str, Any], *, timed: bool) -> list[float]:
         # Of the interpreted form: its time, and the rates that it reaches.
         ns = row["timings"]["eager"]["median_ns"]
         sizes += [ns, work / ns, elements / ns, weights / ns]
-    # Libraries take channels in blocks of 16, and have kernels of their own for images, depthwise
-    # convolutions and products.
+    # Libraries process channels in blocks of 16, and have special kernels for images, depthwise
+    # convolutions and matrix products.
     kinds = (
         case["groups"] > 1, case["bias"], kernel == 1, kernel == 1 and case["padding"] > 0,
         c_in == 3, c_in % 16 == 0, c_out % 16 == 0,
@@ -164,7 +164,7 @@ def by_trees(x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
 def cross_validate(x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
     """Return a prediction of each row of ``y`` by perceptrons that did not see its fold.
 
-    The perceptrons of all folds are learnt at once, with the weights stacked.
+    The perceptrons of all folds are trained at once, with stacked weights.
 
     Args:
         x: features, rows x features.
@@ -174,7 +174,7 @@ def cross_validate(x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     seen = _folds(len(y), seed)
     share = seen / seen.sum(1, keepdim=True)
-    # Means and widths are of what a fold sees, too.
+    # Means and widths, too, come only from the rows that a fold sees.
     mean = share @ x
     width = (torch.einsum("fn,fnk->fk", share, (x - mean[:, None]) ** 2)).sqrt().clamp_min(1e-6)
     inputs = ((x - mean[:, None]) / width[:, None]).repeat_interleave(ENSEMBLE, 0)
@@ -200,11 +200,11 @@ def cross_validate(x: Tensor, y: Tensor, seed: int = 0) -> Tensor:
             hidden = torch.baddbmm(bias, nn.functional.silu(hidden) if number else hidden, weight)
         return hidden[..., 0]
 
-    # These matrices are small: a second thread would cost more than it does.
+    # These matrices are small: a second thread would cost more than it saves.
     with one_thread(), torch.enable_grad():
         for _ in range(STEPS):
             optimizer.zero_grad()
-            # Absolute errors: a few disturbed measurements shall not bend the rest.
+            # Absolute errors: a few disturbed measurements must not distort the rest.
             noise = NOISE * torch.randn(inputs.shape, generator=generator)
             losses = nn.functional.smooth_l1_loss(
                 predict(inputs + noise), targets, reduction="none", beta=0.05

@@ -8,8 +8,8 @@ Alone, a convolution is a model of its own, timed end to end, interpreted and co
 model, the profiler watches the whole network, interpreted and compiled as one, and the times of
 its convolution operators are sorted by the shapes of input and weight; Inductor calls the same
 operator from the code that it generates. The profiler's time is the time of the kernels on CUDA,
-and of the operator on the CPU.
-Convolutions of one shape are measured once; ``calls`` says how often the model has them.
+and of the operator on the CPU. Convolutions of one shape are measured once; ``calls`` says how
+often they occur in the model.
 """
 
 from __future__ import annotations
@@ -24,15 +24,10 @@ from torch.profiler import ProfilerActivity, profile
 
 from benches.experiments import experiment, single_layers
 from benches.experiments.compile_models import build, images
-from benches.experiments.experiment import Case, Experiment, Prepared
+from benches.experiments.experiment import EXECUTORS, Case, Experiment, Prepared
 from pytest_udftorch import executors
 from pytest_udftorch.pairs import model_pair
 from pytest_udftorch.statistics import median
-
-EXECUTORS = {
-    "cpu": ["eager", "compile"],
-    "cuda": ["eager", "compile", "eager+cudagraph", "compile+cudagraph"],
-}
 
 #: Batch, and pixels of a side.
 INPUTS = {
@@ -42,7 +37,7 @@ INPUTS = {
     ("cuda", "full"): (32, 224),
 }
 
-#: The operator of which every convolution is one call, and its time on the device.
+#: The operator that every convolution calls once.
 OPERATOR = "aten::convolution"
 PASSES = 10
 
@@ -56,7 +51,7 @@ def _convolutions(batch: int, size: int) -> dict[str, list[single_layers.Single]
 
 
 def _shapes(single: single_layers.Single) -> tuple[Any, ...]:
-    """Return what the profiler can tell a convolution by."""
+    """Return the shapes by which the profiler identifies a convolution."""
     module = single.module
     assert isinstance(module, nn.Conv2d)
     return single.shape, tuple(module.weight.shape)

@@ -6,7 +6,7 @@
 The vision transformer is torchvision's; at the full scale vit_b_16 at 224 x 224. The GPT is a
 decoder of pre-norm blocks with causal attention; at the full scale 12 layers of width 768 over
 512 tokens of 50,257 (the sizes of GPT-2's smallest). Weights are random.
-A row also holds each layer's time in the interpreted model, by hooks.
+A row also holds the time of each layer in the interpreted model, measured by hooks.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ class Gpt(nn.Module):
 
 
 def build(kind: str, scale: str, batch: int) -> tuple[nn.Module, Tensor]:
-    """Return the model in evaluation mode, weights of seed 0, and an input."""
+    """Return the model in evaluation mode, with weights from seed 0, and an input."""
     torch.manual_seed(0)
     layers, heads, width, size, last = SIZES[kind, scale]
     if kind == "vit":
         model: nn.Module = VisionTransformer(size, last, layers, heads, width, 4 * width)
-        # torchvision starts the head at zero, and all outputs would be equal.
+        # torchvision initialises the head with zeros, and all outputs would be equal.
         nn.init.normal_(model.heads.head.weight, std=0.02)
         return model.eval(), torch.randn(batch, 3, size, size)
     model = Gpt(layers, heads, width, size, last)
@@ -102,7 +102,7 @@ def build(kind: str, scale: str, batch: int) -> tuple[nn.Module, Tensor]:
 
 
 def cases(device: str, scale: str) -> list[Case]:
-    """Return models and batches; the large batches on a GPU alone."""
+    """Return models and batches; the large batches only on a GPU."""
     wide = {"vit": 32, "gpt": 8} if (device, scale) == ("cuda", "full") else {}
     found = [{"model": kind, "batch": 1, "size": scale} for kind in ("vit", "gpt")]
     return found + [{"model": k, "batch": b, "size": scale} for k, b in wide.items()]

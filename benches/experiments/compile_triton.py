@@ -33,11 +33,11 @@ SIZES = [2**k for k in range(12, 29, 4)]
 #: Rows up to this length stay in the registers of one program.
 IN_REGISTERS = 32768
 
-#: Of longer ones, up to about twice that, two or three chunks of this many stay there, and the
-#: rest too if it is short.
+#: Of longer rows, up to about twice that, two or three chunks of this length stay there, and so
+#: does the rest if it is short.
 CHUNK = 16384
 
-#: A multiprocessor has so many registers; a program has all of them where a row needs it.
+#: How many registers a multiprocessor has. A program gets all of them where a row needs them.
 REGISTERS = 65536
 
 #: Too many registers, or too much shared memory.
@@ -206,11 +206,11 @@ def settings(n):
     The kernel's name, then its block sizes and warps.
     """
     block = triton.next_power_of_2(n)
-    # Four lanes of the rest are for what lies before the first group of four.
+    # Four lanes of the rest hold the floats before the first group of four.
     kept = min(3, (n if n % 4 == 0 else n - 3) // CHUNK)
     rest = max(128, triton.next_power_of_2(n - kept * CHUNK + (0 if n % 4 == 0 else 4)))
     if n > IN_REGISTERS and rest <= CHUNK:
-        # 56 floats of a thread and what it needs besides, of 64 registers.
+        # Of 64 registers, a thread can give 56 to floats of the row.
         again = kept * CHUNK + rest > 56 * 1024
         return [
             ("wide", kept, rest, again, warps, store) for warps in (16, 32) for store in ("", ".cs")
@@ -279,7 +279,7 @@ def softmax(x):
         def cost(setting, milliseconds):
             try:
                 _launch(x, y, setting)
-                # Ten replays of so many milliseconds of calls.
+                # Ten replays, each of this many milliseconds of calls.
                 return triton.testing.do_bench_cudagraph(
                     lambda: _launch(x, y, setting), rep=milliseconds, return_mode="median"
                 )
@@ -304,12 +304,21 @@ def _distance(result, reference):
     return float((result.double() - reference).norm() / reference.norm())
 
 
+def _medians(timed):
+    return {name: round(timing.median_ns) for name, timing in timed.timings.items()}
+
+
+def _launches(timed):
+    return {name: round(median(timing.launch_ns)) for name, timing in timed.timings.items()}
+
+
 def _both(contenders, runs, rounds):
     """Return the time on the device, and the time of a call with its launch.
 
     For the first each contender is captured in a CUDA graph, and a flush of the L2 before each
-    round hides the launch of the graph. (What is moved here is far larger than the L2.) A
-    captured copy is another thing, and slower: the copy is launched, quickly enough to be hidden.
+    round hides the launch of the graph. (The tensors are far larger than the L2.) The copy is
+    launched without a graph, because a captured copy is another, slower operation; its launch is
+    short enough to be hidden.
     """
     marker = torch.zeros(1, device="cuda")
     replays = {"copy": contenders["copy"]}
@@ -346,7 +355,7 @@ def measure_softmax(elements, lengths=ROW_LENGTHS, runs=20, rounds=10):
                 "columns": n,
                 "rows": rows,
                 "setting": list(_chosen[n]),
-                "median_ns": {k: round(t.median_ns) for k, t in device.timings.items()},
+                "median_ns": _medians(device),
                 "share_of_copy": {
                     k: round(copy_ns / t.median_ns, 4) for k, t in device.timings.items()
                 },
@@ -356,11 +365,11 @@ def measure_softmax(elements, lengths=ROW_LENGTHS, runs=20, rounds=10):
                 "triton_over_torch": round(device.speedup("triton", over="torch").value, 4),
                 "verdict_over_torch": device.verdict("triton", over="torch"),
                 "with_launch": {
-                    "median_ns": {k: round(t.median_ns) for k, t in called.timings.items()},
+                    "median_ns": _medians(called),
                     "triton_over_torch": round(called.speedup("triton", over="torch").value, 4),
                     "verdict_over_torch": called.verdict("triton", over="torch"),
                 },
-                "launch_ns": {k: round(median(t.launch_ns)) for k, t in called.timings.items()},
+                "launch_ns": _launches(called),
                 "distance_to_float64": {
                     "triton": _distance(softmax(x)[:64], reference),
                     "torch": _distance(torch.softmax(x, dim=1)[:64], reference),
@@ -384,7 +393,7 @@ def measure_add(sizes=SIZES, runs=20, rounds=10):
             "triton": lambda a=a, b=b: add(a, b),
             "torch": lambda a=a, b=b: a + b,
         }
-        # One program needs some 30 ns per kilobyte: seconds for the largest sizes.
+        # One program takes some 30 ns per kilobyte, and so seconds for the largest sizes.
         if n <= 2**20:
             contenders["triton, one block"] = lambda a=a, b=b: add_one_block(a, b)
         device, called = _both(contenders, runs, rounds)
@@ -393,15 +402,13 @@ def measure_add(sizes=SIZES, runs=20, rounds=10):
         table.append(
             {
                 "elements": n,
-                "median_ns": {k: round(t.median_ns) for k, t in device.timings.items()},
-                "launch_ns": {k: round(median(t.launch_ns)) for k, t in called.timings.items()},
+                "median_ns": _medians(device),
+                "launch_ns": _launches(called),
                 "share_of_copy": {
                     k: round(moved[k] * per_byte / t.median_ns, 4)
                     for k, t in device.timings.items()
                 },
-                "with_launch": {
-                    "median_ns": {k: round(t.median_ns) for k, t in called.timings.items()}
-                },
+                "with_launch": {"median_ns": _medians(called)},
                 "exact": bool(torch.equal(add(a, b), a + b)),
                 "throttled": device.throttled or called.throttled,
                 "runs_ns": {k: t.to_json()["runs_ns"] for k, t in device.timings.items()},
@@ -414,7 +421,7 @@ def _compile_settings(n, elements):
     x = torch.zeros(elements // n, n, device="cuda")
     y = torch.empty_like(x)
     for setting in settings(n):
-        # Tried again, and left out, when its time is asked for.
+        # The choice of a setting tries it again, and leaves it out.
         with contextlib.suppress(*FAILURES):
             _launch(x, y, setting)
     torch.cuda.synchronize()

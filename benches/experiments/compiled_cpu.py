@@ -3,8 +3,8 @@
 
     python -m benches.experiments.compiled_cpu [--rounds N] [--store]
 
-Each case is compiled twice, outside any session and under corem, and the two are called in
-turns in one process, on one thread. The ratio is the median over the pairs of calls.
+Each case is compiled twice, outside any session and under corem. One process calls the two in
+turns, on one thread. The ratio is the median over the pairs of calls.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def cases() -> dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, 
 
 
 def compiled(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> Callable[..., Any]:
-    """Return Inductor's code for ``function``, which stays what it is when sessions change."""
+    """Return Inductor's code for ``function``; later sessions do not change it."""
     made: Callable[..., Any] = torch._inductor.compile(make_fx(function)(*inputs), list(inputs))
     return made
 
@@ -59,7 +59,9 @@ def compare(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rounds
         with patched("corem"):
             udf = compiled(function, inputs)
         if torch.equal(stock(*inputs), udf(*inputs)):
-            raise RuntimeError("Both give the same bits: the functions are not inside.")
+            raise RuntimeError(
+                "Both give the same bits: the compiled code does not contain corem's functions."
+            )
         times: dict[str, list[int]] = {"stock": [], "corem": []}
         for _ in range(3 + rounds):
             for name, call in (("stock", stock), ("corem", udf)):
@@ -75,7 +77,7 @@ def compare(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rounds
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Return the comparison of every case; torch's number of threads is put back."""
+    """Return the comparison of every case; restores torch's number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speeds asked of the operators of a CUDA session, as shares of the stock kernels' bandwidth."""
+"""Target speeds of the operators of a CUDA session, as shares of the stock kernels' bandwidth."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 
     python -m benches.experiments.cuda_digests [--functions exp,log] [--store FILE]
 
-There are three ways to each function: torch's operator (eager CUDA, overridden inside the
-session), a Triton kernel written here that calls ``libdevice``, and torch.compile. The outputs of
-the first go to the host and are hashed as ``certificate.DIGEST_METHOD`` says. The outputs of the
-other two are compared with them on the GPU, encoding by encoding, with every NaN canonical. A
-one-bit-wrong library has to fail on the same inputs.
+Each function is called in three ways: by torch's operator (eager CUDA, overridden inside the
+session), by a Triton kernel of this module that calls ``libdevice``, and through torch.compile. The
+host hashes the outputs of the first as ``certificate.DIGEST_METHOD`` says. The GPU compares the
+outputs of the other two with them, encoding by encoding, with every NaN canonical. A one-bit-wrong
+library has to fail on the same inputs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SLAB_BITS = 28
 CHUNK_BITS = 24
 
 
-# A kernel of one line for each function, as a user would write it: Triton reads source.
+# A kernel for each function, as a user would write it. Triton reads its source from a file.
 _KERNEL = """
 import triton
 import triton.language as tl
@@ -89,7 +89,7 @@ def canonical(y: torch.Tensor) -> torch.Tensor:
 
 
 class Hasher:
-    """Hashes slabs on the host while the GPU goes on."""
+    """Hashes slabs on the host while the GPU continues."""
 
     def __init__(self, threads: int, slab: int, buffers: int = 4) -> None:
         self._pool = ThreadPoolExecutor(threads)
@@ -99,7 +99,7 @@ class Hasher:
         self._next = 0
 
     def add(self, encodings: torch.Tensor) -> list[Future[bytes]]:
-        """Return the digests to come of the chunks of one slab."""
+        """Return the pending digests of the chunks of one slab."""
         at = self._next
         self._next = (at + 1) % len(self._buffers)
         for job in self._busy[at]:
@@ -146,8 +146,8 @@ def examine(
     """Run one function on slabs of inputs in the open session."""
     start = time.perf_counter()
     eager = getattr(torch, name)
-    # One code object for all functions would run into torch's limit of recompilations, and from
-    # there on eagerly.
+    # All functions share one code object. Without a reset, torch reaches its limit of
+    # recompilations and then runs eagerly.
     torch._dynamo.reset()
     compiled = torch.compile(lambda *x: eager(*x), dynamic=False, fullgraph=True)
     jobs: list[Future[bytes]] = []
@@ -179,7 +179,7 @@ def certified(name: str) -> tuple[Certificate, Run]:
 
 
 def control(hasher: Hasher, name: str, x: tuple[torch.Tensor, ...]) -> dict[str, Any]:
-    """Run the library whose results are one bit off; return how many chunks agree."""
+    """Run the library whose results are one bit off; return how many chunks still agree."""
     found = []
     for library in ("corem", "canary"):
         with patched(library, functions=(name,)):

@@ -3,11 +3,11 @@
 
     python -m benches.experiments.cuda_pairs [--functions pow,hypot] [--seconds 90] [--store FILE]
 
-The pairs come from the generator that the certificates name (reference/pairs.c), made again on
-the host from the same seed. Each function goes the three ways of ``cuda_digests``. The
-digest of every chunk is compared with that of the certificate. A function takes as many slabs of
-chunks as it can begin within its share of the seconds; how many there were is stored. The
-one-bit-wrong library has to fail on the first slab.
+The host makes the pairs again, from the certificates' seed and with the generator that they name
+(reference/pairs.c). Each function is called in the three ways of ``cuda_digests``. The digest of
+every chunk is compared with that of the certificate. A function gets as many slabs of chunks as it
+can begin within its share of the seconds; the result says how many. The one-bit-wrong library has
+to fail on the first slab.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def slab(source: Inputs, threads: ThreadPoolExecutor, seed: int, number: int, de
 
 
 def within(seconds: float, slabs: Iterator[Any]) -> Iterator[Any]:
-    """Yield the first, and those that can begin before the time is over."""
+    """Yield the first slab, and those that can begin before the time is over."""
     end = time.perf_counter() + seconds
     for item in slabs:
         yield item

@@ -3,10 +3,10 @@
 
     python -m benches.experiments.cuda_speed [--store FILE]
 
-Large: 2^26 float32 elements. Before each call the L2 is overwritten, so that the GPU has work
-while the call is being launched: a pair of CUDA events gives the kernel's time alone. Small:
-2^16 elements, which stay in the L2: the kernel's time from replays of a CUDA graph of many
-calls, and the time per call of a loop in Python. Stock and corem take turns in random order.
+Large: 2^26 float32 elements. The L2 is overwritten before each call, so that the GPU is busy while
+the call is launched, and a pair of CUDA events gives the kernel's time alone. Small: 2^16 elements,
+which stay in the L2. Replays of a CUDA graph of many calls give the kernel's time, and a loop in
+Python gives the time of a call. Stock and corem take turns in random order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def operators() -> dict[str, tuple[Call, int]]:
-    """Return the call and the bytes it moves per element."""
+    """Return for each operator the call and the bytes that it moves per element."""
     aten = torch.ops.aten
     found: dict[str, tuple[Call, int]] = {name: (getattr(torch, name), 8) for name in BARE}
     one: dict[str, Call] = {
@@ -81,7 +81,7 @@ def numbers(count: int) -> torch.Tensor:
 
 
 def graph_of(call: Call, x: torch.Tensor, times: int) -> torch.cuda.CUDAGraph:
-    """Return a captured graph of ``times`` calls; what is captured stays after the session."""
+    """Return a graph of ``times`` captured calls; it keeps its kernels after the session."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

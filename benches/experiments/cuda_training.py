@@ -3,9 +3,9 @@
 
     python -m benches.experiments.cuda_training [--mnist DIR] [--store FILE]
 
-Both libraries train the same weights on the same batches, and take turns of some steps, so
-that a disturbance of the machine meets both. A step is timed from a synchronised
-device to a synchronised device over a whole turn.
+Both libraries train the same weights on the same batches. They take turns of a few steps, so that a
+disturbance of the machine affects both. A whole turn is timed between two synchronisations of the
+device.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def on_gpu(task: training.Task) -> training.Task:
 
 
 def turn_ns(run: training.Training, batches: Sequence[torch.Tensor]) -> float:
-    """Return the time of a step, the first left out: it compiles or loads what is new."""
+    """Return the time of a step without the first one, which compiles or loads what is new."""
     run.step(batches[0])
     torch.cuda.synchronize()
     start = time.perf_counter_ns()
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
                 n: (found[n]["accuracy"], round(found[n]["step_ns"]["median"] / 1e3))
                 for n in LIBRARIES
             }, found["weights_that_differ"], flush=True)  # fmt: skip
-        # After each model: a run that is cut off keeps what it has.
+        # After each model, so that an interrupted run keeps its results.
         command.store("cuda_training", options, {"device": gpu(), "tasks": tasks})
     return 0
 

@@ -3,10 +3,10 @@
 
     python -m benches.experiments.demo_lenet [--mnist DIR] [--epochs N] [--store FILE]
 
-Every library trains its own model from the same seed on the same batches. That happens
-twice: once timed, the libraries taking turns every few steps so that a disturbance of the
-machine meets both; and once observed, where a dispatch mode sees every operator that needs
-exp, expm1 or log. The observed run must end with the weights of the timed one, bit for bit.
+Every library trains its own model from the same seed on the same batches, twice. In the timed run
+the libraries take turns every few steps, so that a disturbance of the machine affects both. In the
+observed run a dispatch mode sees every operator that needs exp, expm1 or log. The observed run must
+end with the weights of the timed one, bit for bit.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benches import stored
 from benches.data.mnist import load
 from benches.data.models.lenet import LeNet
 from benches.data.samples import Samples
+from benches.experiments.training import Task, Training
 from pytest_udftorch import UdfError, patched, trace
 from pytest_udftorch.environment import caption, describe
 
 FUNCTIONS = ("exp", "expm1", "log")
 
-#: Steps that one library runs before the other has its turn. The first of them finds the
-#: caches as the other library left them and is not timed.
+#: Steps of a turn. The first of them is not timed: it finds the caches as the other library left
+#: them.
 TURN = 8
 
 
@@ -53,11 +53,11 @@ class Settings:
 
 @dataclass
 class Operand:
-    """What one elementary function inside one ATen operator was given.
+    """The arguments of one elementary function inside one ATen operator.
 
     Attributes:
         calls: of the ATen operator.
-        elements: operands the function's definition gives it.
+        elements: arguments that the operator's definition gives the function.
         low, high: smallest and largest of them.
         symbols: symbol of libm, SLEEF or MKL -> calls that libtorch made to it.
     """
@@ -82,7 +82,7 @@ class Operand:
 
     @property
     def providers(self) -> str:
-        """Whose functions libtorch called, before any swap."""
+        """The libraries whose functions libtorch called, before any swap."""
         found = {
             "SLEEF" if s.startswith("Sleef") else "MKL" if s.startswith("vm") else "libm"
             for s in self.symbols
@@ -103,7 +103,7 @@ def _elu_backward(
 
 def _log_softmax(x: torch.Tensor, dim: int, *_: Any) -> dict[str, torch.Tensor]:
     below = x - x.amax(dim, keepdim=True)
-    # In double precision: its exp is no symbol that the demo's libraries have.
+    # In double precision, because its exp is not a symbol that the demo's libraries swap.
     return {"exp": below, "log": below.double().exp().sum(dim)}
 
 
@@ -113,8 +113,8 @@ def _log_softmax_backward(
     return {"exp": result}
 
 
-#: ATen operator -> what it is shown as, and its arguments -> operands by function, as its
-#: definition has it (ATen/native/cpu/Elu.h, LogSoftmaxKernelImpl.h).
+#: ATen operator -> its name in the table, and what finds the operands of each function in its
+#: arguments, by its definition (ATen/native/cpu/Elu.h, LogSoftmaxKernelImpl.h).
 OPERANDS: dict[Any, tuple[str, Callable[..., dict[str, torch.Tensor]]]] = {
     torch.ops.aten.elu: ("elu", _elu),
     torch.ops.aten._log_softmax: ("log_softmax", _log_softmax),
@@ -126,8 +126,8 @@ OPERANDS: dict[Any, tuple[str, Callable[..., dict[str, torch.Tensor]]]] = {
 class Observer(TorchDispatchMode):
     """Records the operands of exp, expm1 and log in the operators that LeNet runs.
 
-    What a vector computes and drops (elu where x > 0) is not counted as an operand. The
-    calls of symbols are counted while the operator itself runs.
+    Values that a vector computes and drops (elu where x > 0) are not operands. The calls of symbols
+    are counted while the operator itself runs.
     """
 
     def __init__(self) -> None:
@@ -154,47 +154,30 @@ def _is_form_of(symbol: str, function: str) -> bool:
     return symbol in (function + "f", names[function]) or symbol.startswith(f"Sleef_{function}f")
 
 
-class Training:
-    """One model with its optimizer; ``step`` and ``accuracy`` run under what is bound."""
-
-    def __init__(self, digits: Samples, settings: Settings) -> None:
-        self.digits = digits
-        self.settings = settings
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(settings.seed)
-            self.model = LeNet()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), settings.learning_rate)
-
-    def step(self, batch: torch.Tensor) -> None:
-        """Train on the images with the indices ``batch``."""
-        images, labels = self.digits.train_inputs[batch], self.digits.train_targets[batch]
-        self.optimizer.zero_grad()
-        F.nll_loss(self.model(images), labels).backward()
-        self.optimizer.step()
-
-    def accuracy(self) -> float:
-        """Return the share of the test images that the model tells right."""
-        right = 0
-        with torch.no_grad():
-            for images, labels in zip(
-                self.digits.test_inputs.split(self.settings.test_batch),
-                self.digits.test_targets.split(self.settings.test_batch),
-                strict=True,
-            ):
-                right += int((self.model(images).argmax(1) == labels).sum())
-        return right / len(self.digits.test_targets)
-
-    def weights(self) -> torch.Tensor:
-        """Return all parameters as one vector of their int32 encodings."""
-        return nn.utils.parameters_to_vector(self.model.parameters()).detach().view(torch.int32)
+def task_of(digits: Samples, settings: Settings) -> Task:
+    """Return LeNet on the digits."""
+    return Task(
+        "lenet",
+        "LeNet",
+        digits,
+        LeNet,
+        lambda weights: torch.optim.SGD(weights, settings.learning_rate),
+        settings.batch,
+        settings.test_batch,
+    )
 
 
-def epochs(digits: Samples, settings: Settings) -> Iterator[tuple[torch.Tensor, ...]]:
+def epochs(task: Task, settings: Settings) -> Iterator[list[torch.Tensor]]:
     """Yield, for each epoch, the indices of its batches; the same for every library."""
-    generator = torch.Generator().manual_seed(settings.seed)
+    batches = task.batches(settings.seed)
     for _ in range(settings.epochs):
-        order = torch.randperm(len(digits.train_targets), generator=generator)
-        yield order.split(settings.batch)
+        yield list(islice(batches, len(task.samples.train_targets) // task.batch))
+
+
+def accuracy(training: Training) -> float:
+    """Return the share of the test images that the model classifies correctly."""
+    right = training.test()[0] == training.task.samples.test_targets
+    return int(right.sum()) / right.numel()
 
 
 @dataclass
@@ -208,9 +191,10 @@ class Timed:
 
 def timed(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict[str, Timed]:
     """Train under each library, in turns of ``TURN`` steps, and time the steps."""
-    runs = {name: Timed(Training(digits, settings)) for name in libraries}
+    task = task_of(digits, settings)
+    runs = {name: Timed(Training(task, settings.seed)) for name in libraries}
     turn = 0
-    for number, batches in enumerate(epochs(digits, settings), start=1):
+    for number, batches in enumerate(epochs(task, settings), start=1):
         for first in range(0, len(batches), TURN):
             turn += 1
             for name in libraries if turn % 2 else reversed(libraries):
@@ -224,7 +208,7 @@ def timed(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict
                             run.step_ns.append(elapsed)
         for name, run in runs.items():
             with patched(name, None if name == "std" else FUNCTIONS):
-                run.accuracies.append(run.training.accuracy())
+                run.accuracies.append(accuracy(run.training))
         print(f"epoch {number} of {settings.epochs}", file=sys.stderr)
     return runs
 
@@ -232,13 +216,14 @@ def timed(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict
 def observed(
     digits: Samples, settings: Settings, library: str
 ) -> tuple[Training, dict[tuple[str, str], Operand]]:
-    """Train once more under one library and record what its functions are given."""
-    training, observer = Training(digits, settings), Observer()
+    """Train once more under one library and record the arguments of its functions."""
+    task, observer = task_of(digits, settings), Observer()
+    training = Training(task, settings.seed)
     with patched(library, None if library == "std" else FUNCTIONS), observer:
-        for batches in epochs(digits, settings):
+        for batches in epochs(task, settings):
             for batch in batches:
                 training.step(batch)
-            training.accuracy()
+            accuracy(training)
     print(f"observed {library}", file=sys.stderr)
     return training, observer.found
 
@@ -247,7 +232,7 @@ def observed(
 
 
 class DemoError(UdfError):
-    """The demo's own check of itself failed."""
+    """The demo's check of itself failed."""
 
 
 def run(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 """Experiments on torch.compile: cases, timing within a budget, and files that resume.
 
 An experiment is a list of cases, each a JSON object, and a function that makes the contenders
-of one case. The same experiment runs as a pytest-benchmark suite, one bench per case, and as
-a command that stores a row per case:
+of one case. It runs as a pytest-benchmark suite, with a bench for each case, and as a command that
+stores a row for each case:
 
     python -m benches.experiments.compile_convolutions OUT.json --scale full --device cuda
         --budget 80
 
-A case does not start if the last three suggest that it would outlast the budget. The command
-prints the cases that it left out, and the file counts them. The command continues an existing file
-of the same experiment, scale, device and versions; ``--again`` starts afresh. Ctrl-C keeps the
-rows so far. ``--processes N`` makes the contenders of N cases side by side and times one case at a
-time.
+A case does not start if the last three suggest that it would exceed the budget. The command prints
+the cases that it left out, and the file counts them. The command continues an existing file of the
+same experiment, scale, device and versions; ``--again`` starts over. Ctrl-C keeps the rows so far.
+``--processes N`` makes the contenders of N cases side by side and times one case at a time.
 """
 
 from __future__ import annotations
@@ -35,32 +34,42 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from pytest_udftorch import UdfError
-from pytest_udftorch.pairs import ModelPair
 from pytest_udftorch.statistics import FEWEST_RUNS, median
 from pytest_udftorch.timers import Comparison, SyncTimer, describe_device, require_device
+
+if TYPE_CHECKING:
+    from pytest_udftorch.pairs import ModelPair
 
 Case = dict[str, Any]
 Call = Callable[[], Any]
 
 SCALES: Final = ("small", "full")
 
-#: Twenty runs of ten rounds, as in the thesis, where a case's share of the budget has room.
+#: The published study's twenty runs of ten rounds, where a case's share of the budget allows it.
 RUNS: Final = 20
 ROUNDS: Final = 10
 
-#: How many of the cases left out are printed by name.
+#: How many of the omitted cases the command prints by name.
 SAID: Final = 12
 
 #: Seconds that the rounds of one case may take.
 CASE_SECONDS: Final = {"small": 0.5, "full": 1.5}
 
-#: Seconds of one round of all contenders above which one pilot round is enough.
+#: If one round of all contenders takes longer than this, in seconds, one pilot round is enough.
 LONG_ROUND: Final = 0.02
+
+
+#: Executors by device. On CUDA, both forms are also replayed from a CUDA graph, which times the
+#: kernels without their launches.
+EXECUTORS: Final = {
+    "cpu": ["eager", "compile"],
+    "cuda": ["eager", "compile", "eager+cudagraph", "compile+cudagraph"],
+}
 
 
 class ResumeError(UdfError):
@@ -68,15 +77,16 @@ class ResumeError(UdfError):
 
 
 class ProcessEndedError(UdfError):
-    """A process that measured cases ended by itself."""
+    """A process that measured cases ended unexpectedly."""
 
 
 @contextlib.contextmanager
 def turn(lock: Path | None, kind: int) -> Iterator[None]:
-    """Hold a lock file that processes share; nothing without one.
+    """Hold a lock file that processes share; without one, do nothing.
 
-    Makers (``fcntl.LOCK_SH``) go side by side, who measures (``fcntl.LOCK_EX``) is alone. Who
-    waits to measure goes first: makers begin once nobody measures or waits to, all together.
+    Processes that make contenders (``fcntl.LOCK_SH``) run side by side; one that measures
+    (``fcntl.LOCK_EX``) runs alone. Measuring has priority: making begins when no process measures
+    or waits to measure.
     """
     if lock is None:
         yield
@@ -85,7 +95,7 @@ def turn(lock: Path | None, kind: int) -> Iterator[None]:
         open(lock, "w", encoding="utf-8") as file,
         open(f"{lock}.measuring", "w", encoding="utf-8") as measuring,
     ):
-        # Held shared by all who measure or wait to.
+        # Every process that measures, or waits to, holds it shared.
         making = kind == fcntl.LOCK_SH
         fcntl.flock(measuring, fcntl.LOCK_EX if making else fcntl.LOCK_SH)
         fcntl.flock(file, kind)
@@ -100,7 +110,7 @@ class Prepared:
 
     Attributes:
         calls: by name; the first is the baseline of the speed-ups.
-        info: what is known without timing, a JSON object; becomes part of the row.
+        info: what is known without timing, as a JSON object. It becomes part of the row.
     """
 
     calls: dict[str, Call]
@@ -116,7 +126,7 @@ class Experiment:
         cases: device type and scale -> cases, the most telling first.
         prepare: makes the contenders of a case on a device.
         finish: rows -> what is derived from all of them, or None.
-        keep_runs: whether rows keep every run's time and not the medians alone.
+        keep_runs: whether rows keep the time of every run, and not only the medians.
         budget_s: scale -> seconds that a run of the command may take by default.
     """
 
@@ -129,7 +139,7 @@ class Experiment:
 
 
 def pair_calls(pair: ModelPair) -> Prepared:
-    """Return the working members of a pair as contenders, with what making them showed."""
+    """Return the working members of a pair as contenders, with what was learnt by making them."""
 
     def bind(name: str) -> Call:
         call = pair[name]
@@ -148,7 +158,7 @@ def pair_calls(pair: ModelPair) -> Prepared:
 
 
 def cold() -> AbstractContextManager[None]:
-    """Compile with empty caches: a first call found in the cache of an earlier run is another."""
+    """Compile with empty caches: a first call that hits the cache of an earlier run is shorter."""
     from torch._inductor.utils import fresh_cache
 
     return fresh_cache()
@@ -157,7 +167,7 @@ def cold() -> AbstractContextManager[None]:
 def compare(calls: dict[str, Call], device: str, seconds: float) -> Comparison:
     """Time contenders, interleaved, with as many runs and rounds as fit in ``seconds``.
 
-    At least six runs of one round, however long they take: fewer give no verdict.
+    There are at least six runs of one round, however long they take: fewer give no verdict.
     """
     with torch.no_grad():
         each = _seconds(SyncTimer(device, runs=1, rounds=1, warmup=0, gpu_state=False), calls)
@@ -243,11 +253,11 @@ def bench(
 def measure(
     experiment: Experiment, case: Case, device: str, scale: str, lock: Path | None = None
 ) -> dict[str, Any]:
-    """Return what one case showed: what preparing told, and the times.
+    """Return the row of one case: what preparing it showed, and the times.
 
     A case that fails (a compiler's error, too little memory) gives ``error`` instead.
     """
-    # Every case is a compilation of its own; entries of earlier ones would slow the guards.
+    # Every case compiles anew. Cache entries of earlier cases would slow the guards down.
     torch._dynamo.reset()
     try:
         with turn(lock, fcntl.LOCK_SH):
@@ -279,7 +289,7 @@ def _set_flags() -> None:
 
 
 def describe_run(experiment: Experiment, device: str, scale: str) -> dict[str, Any]:
-    """Return what a row must be read with: experiment, scale, machine, versions, flags."""
+    """Return the context of a row: experiment, scale, machine, versions, flags."""
     return {**_settings(experiment, device, scale), "date": _today()}
 
 
@@ -299,7 +309,7 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
         others = differing(document, settings)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResumeError(
-            f"{path} is no stored result of this bench ({type(error).__name__}). Name another "
+            f"{path} is not a stored result of this bench ({type(error).__name__}). Name another "
             "file, or delete it."
         ) from error
     if others:
@@ -314,8 +324,8 @@ def _earlier(path: Path, settings: dict[str, Any], keys: Sequence[str]) -> list[
 def differing(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     """Return the settings in which a stored document differs.
 
-    Older files do not name the kernels that torch chose for the CPU, nor one process: they are
-    taken to be alike in that.
+    Older files do not name the kernels that torch chose for the CPU, or the single process; those
+    settings count as equal.
 
     Raises:
         KeyError, TypeError: ``found`` does not describe a machine.
@@ -327,24 +337,24 @@ def differing(found: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
 
 
 def missing_folder(path: Path) -> str | None:
-    """Return what to say where the folder of an output does not exist, or None."""
+    """Return an error message if the folder of an output does not exist, or None."""
     if path.parent.is_dir():
         return None
-    return f"{path.parent}, the folder of the output, does not exist. Make it."
+    return f"The output's folder, {path.parent}, does not exist. Make it."
 
 
 def save(path: Path | None, document: dict[str, Any]) -> None:
-    """Write a document as JSON, where there is a path to write it to."""
+    """Write a document as JSON, if there is a path."""
     if path is None:
         return
-    # Whole or not at all: a run may be stopped at any time.
+    # Whole or not at all, because a run may be stopped at any time.
     scratch = path.with_name(f"{path.name}.partial")
     scratch.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     os.replace(scratch, path)
 
 
 class _Budget:
-    """Seconds for all cases; by the last three it is known what the next one takes."""
+    """Seconds for all cases; the last three predict what the next one takes."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -383,7 +393,7 @@ def _one_by_one(
 
 
 def _begin_process(device: str) -> None:
-    # Ctrl-C reaches all processes of a command. The first one says so; the others end.
+    # Ctrl-C reaches all processes of a command. The parent reports it; the workers just end.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     _set_flags()
     _warm_compiler(device)
@@ -421,9 +431,9 @@ def _side_by_side(
                 except BrokenProcessPool as error:
                     texts = "; ".join(_text(case) for case in running.values())
                     raise ProcessEndedError(
-                        "A process ended without a word (a crash in compiled code, or too little "
-                        f"memory) in one of these cases: {texts}. What was measured is kept and "
-                        "the same command goes on; with --processes 1 the case can be told."
+                        "A process ended without an error (a crash in compiled code, or too little "
+                        f"memory) in one of these cases: {texts}. Finished rows are kept, and "
+                        "the same command continues; --processes 1 shows which case it is."
                     ) from error
                 del running[future]
                 yield measured
@@ -431,9 +441,9 @@ def _side_by_side(
 
 def _check_options(output: Path | None, budget_s: float | None, processes: int) -> None:
     if budget_s is not None and not budget_s > 0:
-        raise ResumeError(f"A budget of {budget_s:g} s: give seconds, more than none.")
+        raise ResumeError(f"The budget is {budget_s:g} s. Give a positive number of seconds.")
     if processes < 1:
-        raise ResumeError(f"{processes} processes: give how many, from 1 on.")
+        raise ResumeError(f"The number of processes is {processes}. Give at least 1.")
     if output is not None and (missing := missing_folder(output)):
         raise ResumeError(missing)
 
@@ -457,7 +467,7 @@ def run(
         budget_s: seconds; by default the experiment's own.
         say: gets a line per case.
         processes: how many make contenders side by side; only one measures at a time. With
-            several, first calls are those of a busy machine.
+            several, first calls are timed on a busy machine.
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent.
@@ -504,7 +514,7 @@ def run(
                 )
         document["interrupted"] = False
     except KeyboardInterrupt:
-        say(f"Interrupted after {len(rows)} of {len(cases)} cases; the same command goes on.")
+        say(f"Interrupted after {len(rows)} of {len(cases)} cases. The same command continues.")
     rows.sort(key=lambda row: place[_key(row["case"])])
     left_out = [case for case, key in zip(cases, keys, strict=True) if key not in done]
     for case in left_out[:SAID]:
@@ -519,7 +529,7 @@ def run(
 
 @functools.cache
 def _warm_compiler(device: str) -> None:
-    """Compile something: a process's first compilation loads the compiler, which is no case."""
+    """Compile something: the first compilation of a process also loads the compiler."""
     with torch.no_grad():
         torch.compile(lambda x: x @ x + 1, dynamic=False)(torch.ones(8, 8, device=device))
 

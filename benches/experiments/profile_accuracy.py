@@ -46,7 +46,7 @@ SEEDS = 5
 #: Passes over the training samples; enough for each model to be well above chance.
 EPOCHS = {"lenet": 10, "resnet": 8, "transformer": 1}
 
-#: Channels of the first stage, instead of ResNet-18's 64: some thirty trainings in minutes.
+#: Channels of the first stage, instead of ResNet-18's 64, so that thirty trainings take minutes.
 NARROW = 8
 
 
@@ -83,7 +83,7 @@ class Outcome:
     """What a training ended with.
 
     Attributes:
-        accuracy: share of the test targets that are told right.
+        accuracy: share of the test targets that are predicted correctly.
         loss: mean negative log-likelihood of the test targets.
         predictions: for each test target.
         weights: encodings of all parameters.
@@ -95,7 +95,7 @@ class Outcome:
     weights: NDArray[np.int32]
 
     def same(self, other: Outcome) -> bool:
-        """Tell whether both ended with the same weights, bit for bit."""
+        """Return whether both ended with the same weights, bit for bit."""
         return bool((self.weights == other.weights).all())
 
 
@@ -132,7 +132,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
         raise ValueError("one pair has no spread")
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
     half = float(t.ppf(0.975, count - 1)) * deviation / count**0.5
-    # Rounding of the sums must not make a flip that gives the same mean look smaller.
+    # Rounding errors must not make a flip with the same mean look smaller.
     reached = abs(sum(differences)) * (1 - 1e-12)
     flips = [
         abs(sum(s * d for s, d in zip(signs, differences, strict=True))) >= reached
@@ -153,7 +153,7 @@ def run(plans: Sequence[Plan], seeds: int) -> dict[str, Any]:
     Raises:
         NotDeterministicError: the first training, repeated, ended with other weights.
     """
-    # A fresh process for every worker: no session and no threads are inherited.
+    # Fresh worker processes inherit no session and no threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=context) as pool:
         waiting, again = {}, {}

@@ -36,12 +36,12 @@ PUBLISHED = {
     "exp_range": "-58 to -79, up to 0",
 }
 
-#: What the research calls exp: ELU uses expm1.
+#: What the study calls exp; ELU uses expm1.
 EXPONENTIALS = ("exp", "expm1")
 
 
 def operator_calls(profile: Profile, functions: Sequence[str], stage: str) -> int:
-    """Return how many operator calls used one of the functions; each is counted once."""
+    """Return how many operator calls used one of the functions; each counts once."""
     contexts = {
         (row.key["operator"], row.key["module"])
         for row in profile.rows("function", "operator", "module", "stage")
@@ -57,7 +57,7 @@ def operator_calls(profile: Profile, functions: Sequence[str], stage: str) -> in
 def watch(task: Task, library: str, epochs: int, seed: int = 0) -> dict[str, Any]:
     """Train and test under the profiler; return counts, ranges and where they come from.
 
-    ``passes`` is counted by the loop itself, everything else by the profiler.
+    The loop itself counts ``passes``; the profiler counts everything else.
     """
     training, batches = Training(task, seed), task.batches(seed)
     tests = len(task.samples.test_inputs.split(task.test_batch))

@@ -49,7 +49,7 @@ OPERATORS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "softmax": lambda x: torch.softmax(x.view(-1, 4096), -1),
 }
 
-#: Zeros, as of a ReLU, in every block: each looks twice.
+#: Zeros in every block, as after a ReLU; a block with zeros takes a second look at its elements.
 WITH_ZEROS = "exp, a zero in 1,000"
 
 ROUNDS, CALLS, CALL_ROUNDS = 43, 100, 8
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "operators": operators(),
         "models": {},
     }
-    # After each part: a run that is cut off keeps what it has.
+    # After each part, so that an interrupted run keeps its results.
     command.store("profile_cuda", options, figures)
     for task in (training.lenet(options.mnist), training.transformer()):
         figures["models"][task.name] = {"counts": counts(task), **steps(on_gpu(task))}

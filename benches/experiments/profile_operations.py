@@ -18,9 +18,9 @@ Definition of the counts, in float32 or float64 operations on single elements:
 - maxima, comparisons, signs, integers and the moving of data are not counted.
 
 The formulas are those of the operators' documentation, evaluated once for each element, with no
-reuse across elements. The research counted instructions in a binary instead. There, a vector
-instruction counts once, and here up to 16 times; blocking and recomputation show there and not
-here; and the code itself decides there whether a compiler or a library fused a product.
+reuse across elements. The published study counted instructions in a binary instead. There, a vector
+instruction counts once, and here up to 16 times; blocking and recomputation show there but not
+here; and there the machine code shows whether a compiler or a library fused a product.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ Rule = Callable[..., Counts]
 
 
 class UnknownOperatorError(UdfError):
-    """An operator ran that the table of operations does not have."""
+    """An operator ran that has no rule."""
 
 
 def _per(count: int, **each: int) -> Counts:
@@ -280,7 +280,7 @@ RULES |= dict.fromkeys(MOVES, _nothing)
 
 
 class Operations(TorchDispatchMode):
-    """Adds up, by stage, what every operator counts that runs inside it.
+    """Adds up, by stage, the operations of every operator that runs inside it.
 
     Attributes:
         counts: stage -> fma, div, ... -> operations.

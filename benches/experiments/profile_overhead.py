@@ -4,20 +4,20 @@
     python -m benches.experiments.profile_overhead [--mnist DIR] [--cifar DIR] [--store FILE]
 
 The base is a session without a profile. Contenders are the same once more (``off again``,
-the A/A control: what the method itself takes for a difference), and a session with each
+the A/A control, which shows what differences the method itself makes), and a session with each
 depth. They run interleaved on one training, each between two runs of the base
 (``against`` of benches/experiments/blocks.py), and each run opens its session again. The result
 is the median over the blocks of the step's time over that of the base (the geometric mean of the
 runs before and after), with its 95 % bootstrap interval. The cost is within a bound if the whole
-interval is, above it if the whole interval is, and otherwise the measurement is too coarse to
-tell. The same ratios of processor time stand beside it and decide nothing. Each model and library
-has a share of the time, some seven minutes in all, and its figures are stored when it is done.
+interval is, and above it if the whole interval is; otherwise the measurement is too coarse to
+decide. The ratios of processor time are shown, but decide nothing. Each model and library has a
+share of the time, some seven minutes in all. Its figures are stored when it is done.
 
-Memory is what the profiler's runtime itself has allocated, after some steps and after four
-times as many.
+Memory is what the profiler's runtime itself has allocated after a few steps, and after four times
+as many.
 
-That nothing is left when profiling is off needs no timing: the library that an ordinary session
-binds is the same file, byte for byte, before and after profiled sessions, and it refers to
+No timing is needed to show that nothing remains when profiling is off: the library that an ordinary
+session binds is the same file, byte for byte, before and after profiled sessions, and it refers to
 nothing in the profiler.
 """
 
@@ -43,7 +43,7 @@ from pytest_udftorch.statistics import FEWEST_RUNS, Interval, bootstrap
 LIBRARIES = ("std", "corem")
 DEPTHS = ("counters", "timed", "events")
 
-#: The largest ratio to ``off`` that is asked for.
+#: The largest ratio to ``off`` that is accepted.
 BOUNDS = {"counters": 1.01, "timed": 1.02, "events": 1.05}
 
 
@@ -80,7 +80,7 @@ class ChangedResultError(UdfError):
 
 
 def verdict(interval: Interval, bound: float, count: int) -> str:
-    """Say what a ratio's interval, from ``count`` blocks, tells about a bound."""
+    """Return what a ratio's interval, from ``count`` blocks, says about a bound."""
     if count < FEWEST_RUNS:
         return "too few blocks"
     if interval.high <= bound:
@@ -130,7 +130,7 @@ def check_results(task: Task, library: str, steps: int) -> None:
         if not torch.equal(weights[depth], weights[False]):
             raise ChangedResultError(
                 f"{task.name} under {library!r} with profile={depth!r} ended with other weights "
-                "than without a profile: the instrumented forms do not return what the others do."
+                "than without a profile: the instrumented forms return other values."
             )
 
 

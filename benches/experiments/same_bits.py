@@ -84,10 +84,10 @@ Results = list[torch.Tensor]
 
 
 def ways(numbers: torch.Tensor) -> Iterator[tuple[str, Callable[[Any], Iterator[Results]]]]:
-    """Yield the group of a way and what calls for it.
+    """Yield for each way its group and a generator function.
 
-    The latter takes what is called, with tensors of one shape, and yields for each pool that
-    comes out the results of every function, in the pool's order.
+    The latter takes a call on tensors of one shape. It yields the results of every function, in the
+    pool's order, once for each copy of the pool in the outputs.
     """
     pair = tuple(numbers)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benches.experiments.compile_models import build, images
 
-#: Layers that compute nothing in evaluation mode: there is nothing to compare.
+#: Layers that compute nothing in evaluation mode, so that there is nothing to compare.
 IDLE: Final = (nn.Dropout, nn.Identity, nn.Flatten)
 
 
@@ -37,7 +37,7 @@ class Single:
 
     @property
     def sort(self) -> str:
-        """Text that two calls share exactly when they do the same work."""
+        """Text that is equal for two calls exactly when they do the same work."""
         return f"{self.kind}({self.module.extra_repr()}) on {'x'.join(map(str, self.shape))}"
 
 

@@ -2,7 +2,7 @@
 """How fast corem's forms are, against what PyTorch calls and against other libraries.
 
 Contenders of one function run interleaved in one process: each runs once a round, in a rotating
-order, so that a disturbance hits all alike. The result holds the median of the rounds, the
+order, so that a disturbance affects them equally. The result holds the median of the rounds, the
 quartiles, and ratios formed within a round.
 
 The peers are what libtorch calls (MKL VML, SLEEF, GNU libm), LLVM-libc's correctly rounded
@@ -17,8 +17,6 @@ import argparse
 import ctypes
 import importlib.metadata
 import statistics
-import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +26,10 @@ import numpy as np
 
 import pytest_udftorch
 from benches import stored
-from pytest_udftorch.build import find_compiler
+from benches.experiments import native
 from pytest_udftorch.environment import caption, describe
 from pytest_udftorch.library import FUNCTIONS
 from pytest_udftorch.references import ReferenceMissingError, llvmlibc
-
-HARNESS: Final = Path(__file__).parent / "native" / "harness.c"
 
 #: Elements of an L1-resident run (16 KiB in, 16 KiB out) and of a memory-resident one.
 L1_ELEMENTS: Final = 4096
@@ -71,11 +67,7 @@ class Harness:
 
         # MKL would spread an array over threads, which no other contender does.
         torch.set_num_threads(1)
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "harness.so"
-            command = [str(find_compiler().path), "-O2", "-fPIC", "-shared", str(HARNESS), "-o"]
-            subprocess.run([*command, str(path)], check=True)
-            self._lib = ctypes.CDLL(str(path))
+        self._lib = native.load("harness.c", "-O2")
 
     def time_ns(
         self,

@@ -9,7 +9,7 @@ fewest cycles that the same instructions take on two processors that it has mode
 any waiting for memory or branches.
 
 It counts corem and the open peers, SLEEF inside libtorch and GNU libm. Intel's functions and MKL
-are proprietary; they are timed (see ``benches.experiments.speed``) and not looked into.
+are proprietary; ``benches.experiments.speed`` times them, and nothing here looks into them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import ctypes
 import re
 import shutil
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,11 +27,11 @@ from typing import Any, Final
 import numpy as np
 
 from benches import stored
+from benches.experiments import native
 from benches.experiments.speed import Contender, contenders, levels, sample
 from pytest_udftorch import UdfError, find_library
 from pytest_udftorch.build import find_compiler
 
-STEPS: Final = Path(__file__).parent / "native" / "steps.c"
 #: Elements of a followed run; the array form runs this many and twice as many.
 ELEMENTS: Final = 256
 MOST_STEPS: Final = 1 << 20
@@ -61,18 +60,14 @@ OTHER: Final = "other"
 
 
 class TracingError(UdfError):
-    """The system does not let a process follow its child."""
+    """The system does not let a process trace its child."""
 
 
 class Tracer:
     """The compiled functions that follow calls."""
 
     def __init__(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / LOOPS
-            command = [str(find_compiler().path), "-O2", "-fPIC", "-shared", str(STEPS), "-o"]
-            subprocess.run([*command, str(path)], check=True)
-            self._lib = ctypes.CDLL(str(path))
+        self._lib = native.load("steps.c", "-O2")
         self._where = np.empty(MOST_STEPS, dtype=np.uint64)
 
     def follow(self, contender: Contender, *inputs: np.ndarray) -> np.ndarray:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that the profiler's benches watch: LeNet, ResNet-18, a transformer."""
+"""The trainings that the profiler's benches watch: LeNet, ResNet-18, a transformer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Task:
     """A model, how it is trained, and on what.
 
     Attributes:
-        label: model, optimizer and sizes, as they are shown.
+        label: model, optimizer and sizes, for the tables.
         make: returns the model with fresh weights; it ends in LogSoftmax.
     """
 
@@ -41,18 +41,18 @@ class Task:
     test_batch: int = 1000
 
     def batches(self, seed: int, epochs: int | None = None) -> Iterator[torch.Tensor]:
-        """Yield the indices of each batch in turn; without ``epochs`` there is no end."""
+        """Yield the indices of each batch in turn, endlessly without ``epochs``."""
         generator = torch.Generator().manual_seed(seed)
         done = 0
         while epochs is None or done < epochs:
             order = torch.randperm(len(self.samples.train_targets), generator=generator)
-            # A last batch that is not whole would make steps of another length.
+            # A shorter last batch would make a shorter step.
             yield from (b for b in order.split(self.batch) if len(b) == self.batch)
             done += 1
 
 
 class Training:
-    """One model in training; ``step`` and ``accuracy`` run under whatever is bound."""
+    """One model in training; ``step`` and ``test`` run under whatever is bound."""
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task = task

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the benches of torch.compile: what the commands and pytest-benchmark wrote.
+"""Files of the benches of torch.compile, as the commands and pytest-benchmark write them.
 
 A file may hold several kinds of rows; each kind of one machine becomes a :class:`Bench`.
 """
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class BenchFormatError(UdfError):
-    """A file is missing, is not whole, or holds no result of a bench that a report can draw."""
+    """A file is missing or incomplete, or holds no result that a report can draw."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Bench:
         predictor: what compile_predictor derived from all rows; empty for other kinds.
         path: of the file.
         left_out: how many cases were not measured.
-        tag: what tells the machine from others on the page; set by :func:`sections`.
+        tag: distinguishes the machine from others on the page; :func:`sections` sets it.
     """
 
     kind: str
@@ -80,8 +80,8 @@ def _load(path: Path) -> list[Bench]:
         raise BenchFormatError(f"{path} cannot be read: {error.strerror}.") from error
     except ValueError as error:
         raise BenchFormatError(
-            f"{path} is not a whole JSON file ({error}). A run that was stopped while writing "
-            "leaves such a file; measure again, or leave it out."
+            f"{path} is not a whole JSON file ({error}). A run that is stopped while it writes "
+            "leaves such a file. Measure again, or leave the file out."
         ) from error
     with as_written(path):
         found = list(_benches(document, path))
@@ -97,13 +97,14 @@ def _load(path: Path) -> list[Bench]:
 
 @contextlib.contextmanager
 def as_written(*paths: Path) -> Iterator[None]:
-    """Turn what entries that are missing, of another type or zero raise into a clear error."""
+    """Turn the errors of entries that are missing, zero or of another type into a clear one."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise BenchFormatError(
             f"{', '.join(map(str, paths))} is not as this version's benches write it "
-            f"({type(error).__name__}: {error}). Measure again with this version, or leave it out."
+            f"({type(error).__name__}: {error}). Measure again with this version, or leave the "
+            "file out."
         ) from error
 
 
@@ -148,7 +149,7 @@ def _of_suites(benchmarks: list[Row], path: Path) -> Iterable[Bench]:
             for key, kind in _SUITES.items():
                 if key in info:
                     add(kind, _run_of(info[key]), [info[key]])
-    # One file is of one machine, which not every older row names.
+    # A file comes from one machine, which some older rows do not name.
     named = {b.device: b for b in found.values() if b.where != b.device}
     for bench in found.values():
         known = named.get(bench.device, bench)
@@ -156,7 +157,7 @@ def _of_suites(benchmarks: list[Row], path: Path) -> Iterable[Bench]:
 
 
 def _run_of(row: Row) -> Row:
-    """Return where a row of an older suite was measured, which it says in its own way."""
+    """Return where a row of an older suite was measured; its keys differ from today's."""
     device = _device(row)
     if isinstance(row.get("versions"), dict):
         return {**row, "device": device}

@@ -6,7 +6,7 @@
 Reads the files that the commands in ``benches/experiments`` write, and those that pytest-benchmark
 writes for the suites. The files may come from several devices; each figure then shows all of them.
 Where the thesis "Evaluating the PyTorch Compiler in the Vision Domain" published a number, the
-page shows it beside ours; the thesis used another machine and other software.
+page shows it beside ours. The thesis used another machine and other software.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from benches.render.bench_files import Bench, BenchFormatError, Row, as_written, load_all, medians
-from benches.render.figures import PUBLISHED, SECTIONS, ratio_cell, whole_cell
+from benches.render.figures import PUBLISHED, SECTIONS, numbers
 from pytest_udftorch import UdfError
-from pytest_udftorch.report import Cell, heading, page, table, text_cell
+from pytest_udftorch.report import heading, page
 
 __all__ = ["Bench", "BenchFormatError", "load_all", "sections", "terminal"]
 
@@ -55,7 +55,7 @@ def sections(benches: Sequence[Bench]) -> list[str]:
 def _by_machine(benches: Sequence[Bench]) -> list[Bench]:
     """Return one bench for each kind and machine, with a tag for each machine.
 
-    Rows of one case from several files: the first file's counts.
+    If several files have a row of one case, the first file's row counts.
     """
     machines: dict[str, list[str]] = {}
     merged: dict[tuple[str, str, str], Bench] = {}
@@ -89,8 +89,8 @@ def _about(benches: Sequence[Bench]) -> str:
 
 
 def _published(benches: Sequence[Bench]) -> str:
-    """Return the table of what the thesis published and what was measured here."""
-    found: list[list[Cell]] = []
+    """Return the table of the published speed-ups and of those measured here."""
+    found = []
     for bench in benches:
         if bench.kind not in ("end_to_end", "cells"):
             continue
@@ -101,14 +101,14 @@ def _published(benches: Sequence[Bench]) -> str:
                 continue
             plan = row.get("plan_over", {}).get("eager", {}).get("times_faster")
             found.append(
-                [
-                    text_cell(row["model"]),
-                    text_cell(bench.where),
-                    whole_cell(row["batch"]),
-                    ratio_cell(published),
-                    ratio_cell(times["eager"] / times["compile"]),
-                    ratio_cell(plan),
-                ]
+                {
+                    "model": row["model"],
+                    "device": bench.where,
+                    "batch": int(row["batch"]),
+                    "published": published,
+                    "torch.compile here": times["eager"] / times["compile"],
+                    "plan here": plan,
+                }
             )
     if not found:
         return ""
@@ -116,13 +116,9 @@ def _published(benches: Sequence[Bench]) -> str:
         [
             "<h2>Published numbers beside ours</h2>",
             '<p class="hint">Times faster than interpreted, end to end. Published: torch.compile '
-            "in the thesis, on its machine and with its software. Ours: the same model in this "
-            "measurement, and the plan of the oracle.</p>",
-            table(
-                "published",
-                ["model", "device", "batch", "published", "torch.compile here", "plan here"],
-                found,
-            ),
+            "in the study, on its machine and with its software. Ours: the same model in this "
+            "measurement, and the oracle's plan.</p>",
+            numbers("published", found),
         ]
     )
 

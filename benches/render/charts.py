@@ -2,8 +2,8 @@
 """Charts for the report, drawn by matplotlib: lines and dots, bars, densities.
 
 Each chart is an SVG element with its legend. Variables of page/report.css take the place of the
-colors, so that a chart follows the reader's light or dark scheme. A series is told by its marker
-as well as by its color; bars past the last color are outlined. Points and bars have tips.
+colors, so that a chart follows the reader's light or dark scheme. Series differ in their markers as
+well as in their colors; bars past the last color are outlined. Points and bars have tips.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SETTINGS: Final = {
     # Text stays text, and no random identifier gets in.
     "svg.fonttype": "none",
     "svg.hashsalt": "charts",
-    # Names of layers are no formulas.
+    # A dollar sign in a layer's name does not start a formula.
     "text.parse_math": False,
     "axes.axisbelow": True,
     "axes.edgecolor": _LINE,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from benches.render.markdown import table
+from benches.render.markdown import records, table
 from pytest_udftorch.environment import cpu_caption
 
 Document = Mapping[str, Any]
@@ -18,13 +18,13 @@ PLANS = (
     ("greedy", "greedy"),
     ("layer-timed oracle", "layer-timed oracle"),
     ("profiler-timed oracle", "profiler-timed oracle"),
-    ("thesis programme", "programme of the thesis"),
+    ("thesis programme", "programme of the research"),
     ("programme over all executors", "the same, all executors"),
     ("ours", "segments (ours)"),
     ("joined programme", "joined units (ours)"),
 )
 
-#: What is asked of plans on the GPU: ratios of medians, cells, minutes.
+#: Targets of the plans on the GPU: ratios of medians, cells, minutes.
 ASKED = {"best_uniform": 0.99, "gains": 1.02, "cells": 3, 1: 2.5, 32: 1.15, "minutes": 10}
 
 
@@ -68,30 +68,25 @@ def plans(document: Document, bounds: Document | None = None) -> list[str]:
     least = _bounds(document, bounds)
     rows = []
     for cell in document["cells"]:
-        over, ours = cell["plan_over"], cell["plan_ns"]
+        over, ours, segments = cell["plan_over"], cell["plan_ns"], cell["segments"]
         bound = least.get((cell["model"], cell["batch"]))
         rows.append(
-            [
-                cell["model"],
-                str(cell["batch"]),
-                _us(ours),
-                f"{len(cell['segments'])}" if len(cell["segments"]) > 1 else cell["segments"][0][2],
-                _times(over, "eager"),
-                _times(over, "torch_compile"),
-                _times(over, "best_stock_uniform"),
-                _times(over, "best_uniform"),
-                _times(over, "thunder_profile"),
-                _us(bound),
-                f"{ours / bound - 1:.2f}" if bound else "-",
-                f"{cell['seconds'] / 60:.1f}",
-            ]
+            {
+                "model": cell["model"],
+                "batch": str(cell["batch"]),
+                "plan, us": _us(ours),
+                "segments": str(len(segments)) if len(segments) > 1 else segments[0][2],
+                "over eager": _times(over, "eager"),
+                "over compile": _times(over, "torch_compile"),
+                "over best stock uniform": _times(over, "best_stock_uniform"),
+                "over best uniform": _times(over, "best_uniform"),
+                "over thunder's choice": _times(over, "thunder_profile"),
+                "roofline, us": _us(bound),
+                "regret": f"{ours / bound - 1:.2f}" if bound else "-",
+                "search, min": f"{cell['seconds'] / 60:.1f}",
+            }
         )
-    header = (
-        "model", "batch", "plan, us", "segments", "over eager", "over compile",
-        "over best stock uniform", "over best uniform", "over thunder's choice", "roofline, us",
-        "regret", "search, min",
-    )  # fmt: skip
-    return [*table(header, rows), "", source(document)]
+    return [*records(rows), "", source(document)]
 
 
 def oracles(document: Document, bounds: Document | None = None) -> list[str]:
@@ -119,7 +114,7 @@ def oracles(document: Document, bounds: Document | None = None) -> list[str]:
 
 
 def asked(document: Document) -> list[str]:
-    """Return the figures asked of the plans on the GPU, and whether they are reached."""
+    """Return the targets of the plans on the GPU, and what was measured."""
     cells = document["cells"]
     over = [cell["plan_over"]["best_uniform"]["times_faster"] for cell in cells]
     gains = sum(value >= ASKED["gains"] for value in over)
@@ -171,7 +166,7 @@ def _steady(cells: Sequence[Document], timed: str) -> list[str]:
 
 
 def end_to_end(document: Document) -> list[str]:
-    """Return steady state, calls until it has paid, and the first call of every executor."""
+    """Return steady state, break-even calls and the first call of every executor."""
     cells = document["end_to_end"]
 
     def seconds(cell: Document, name: str) -> str:
@@ -220,41 +215,37 @@ def validation(document: Document) -> list[str]:
 
 def triton(document: Document) -> list[str]:
     """Return shares of copy bandwidth of softmax and addition."""
-    rows = []
-    for row in document["softmax"]:
-        share, called = row["share_of_copy"], row["with_launch"]
-        rows.append(
-            [
-                f"{row['columns']:,}",
-                f"{row['rows']:,}",
-                f"{share['triton']:.3f}",
-                f"{share['torch']:.3f}",
-                f"{share['naive']:.3f}",
-                f"{row['triton_over_torch']:.3f} ({row['verdict_over_torch']})",
-                f"{called['triton_over_torch']:.3f} ({called['verdict_over_torch']})",
-            ]
-        )
-    rows.sort(key=lambda cells: int(cells[0].replace(",", "")))
-    header = (
-        "columns", "rows", "Triton, of copy", "torch.softmax, of copy", "five steps, of copy",
-        "Triton over torch.softmax, device", "with the launch",
-    )  # fmt: skip
+
+    def share(row: Document, name: str) -> str:
+        return f"{row['share_of_copy'][name]:.3f}" if name in row["share_of_copy"] else "-"
+
+    def over(row: Document) -> str:
+        return f"{row['triton_over_torch']:.3f} ({row['verdict_over_torch']})"
+
+    rows = [
+        {
+            "columns": f"{row['columns']:,}",
+            "rows": f"{row['rows']:,}",
+            "Triton, of copy": share(row, "triton"),
+            "torch.softmax, of copy": share(row, "torch"),
+            "five steps, of copy": share(row, "naive"),
+            "Triton over torch.softmax, device": over(row),
+            "with the launch": over(row["with_launch"]),
+        }
+        for row in sorted(document["softmax"], key=lambda row: row["columns"])
+    ]
     sums = [
-        [
-            f"{row['elements']:,}",
-            *(
-                f"{row['share_of_copy'][name]:.3f}" if name in row["share_of_copy"] else "-"
-                for name in ("triton", "torch", "triton, one block")
-            ),
-            *(_us(row["launch_ns"][name]) for name in ("triton", "torch")),
-        ]
+        {
+            "elements added": f"{row['elements']:,}",
+            "Triton, of copy": share(row, "triton"),
+            "torch, of copy": share(row, "torch"),
+            "Triton in one block, of copy": share(row, "triton, one block"),
+            "launch, Triton, us": _us(row["launch_ns"]["triton"]),
+            "launch, torch, us": _us(row["launch_ns"]["torch"]),
+        }
         for row in document["add"]
     ]
-    titles = (
-        "elements added", "Triton, of copy", "torch, of copy", "Triton in one block, of copy",
-        "launch, Triton, us", "launch, torch, us",
-    )  # fmt: skip
-    return [*table(header, rows), "", *table(titles, sums), "", source(document)]
+    return [*records(rows), "", *records(sums), "", source(document)]
 
 
 #: What a page asks for -> stored file, and what renders it.

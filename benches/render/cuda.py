@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from benches.experiments.cuda_asked import ASKED
-from benches.render.markdown import table
+from benches.render.markdown import records, table
 
 
 def source(document: dict[str, Any]) -> str:
@@ -27,21 +27,19 @@ def digests(document: dict[str, Any]) -> str:
     for name, entry in document["functions"].items():
         compiled = entry["different"]["compiled"]
         rows.append(
-            [
-                name,
-                f"{document['inputs']:,}",
-                f"`{entry['digest'][:16]}`",
-                f"`{entry['certificate'][:16]}`",
-                f"{entry['different']['triton']:,}",
-                "not run" if compiled is None else f"{compiled:,}",
-            ]
+            {
+                "function": name,
+                "inputs": f"{document['inputs']:,}",
+                "eager CUDA: digest": f"`{entry['digest'][:16]}`",
+                "the CPU's certificate": f"`{entry['certificate'][:16]}`",
+                "Triton: different": f"{entry['different']['triton']:,}",
+                "compiled CUDA: different": "not run" if compiled is None else f"{compiled:,}",
+            }
         )
-    header = ["function", "inputs", "eager CUDA: digest", "the CPU's certificate",
-              "Triton: different", "compiled CUDA: different"]  # fmt: skip
     control = document["control"]
     return "\n".join(
         [
-            *table(header, rows),
+            *records(rows),
             "",
             f"Control: of {control['chunks']} chunks of exp, {control['chunks_equal']} have the "
             f"same digest under `{control['library']}`, which is one bit off.",
@@ -55,22 +53,19 @@ def digests(document: dict[str, Any]) -> str:
 def pairs(document: dict[str, Any]) -> str:
     """Return the proof over pairs of arguments."""
     rows = [
-        [
-            name,
-            f"{entry['inputs']:,}",
-            f"{entry['of']:,}",
-            str(entry["chunks"]),
-            str(entry["chunks_equal"]),
-            f"`{entry['digest'][:16]}`",
-            f"`{entry['certificate'][:16]}`",
-            f"{entry['different']['triton']:,}",
-            f"{entry['different']['compiled']:,}",
-        ]
+        {
+            "function": name,
+            "pairs": f"{entry['inputs']:,}",
+            "of the certificate's": f"{entry['of']:,}",
+            "chunks": str(entry["chunks"]),
+            "with the certificate's digest": str(entry["chunks_equal"]),
+            "eager CUDA: digest": f"`{entry['digest'][:16]}`",
+            "the CPU's certificate": f"`{entry['certificate'][:16]}`",
+            "Triton: different": f"{entry['different']['triton']:,}",
+            "compiled CUDA: different": f"{entry['different']['compiled']:,}",
+        }
         for name, entry in document["functions"].items()
     ]
-    header = ["function", "pairs", "of the certificate's", "chunks",
-              "with the certificate's digest", "eager CUDA: digest", "the CPU's certificate",
-              "Triton: different", "compiled CUDA: different"]  # fmt: skip
     controls = "; ".join(
         f"of {c['chunks']} chunks of {c['function']}, {c['chunks_equal']}"
         for c in document["controls"]
@@ -78,7 +73,7 @@ def pairs(document: dict[str, Any]) -> str:
     (library,) = {c["library"] for c in document["controls"]}
     return "\n".join(
         [
-            *table(header, rows),
+            *records(rows),
             "",
             f"Controls: {controls} have the same digest under `{library}`, which is one bit off.",
             "",
@@ -118,7 +113,7 @@ def speed(document: dict[str, Any]) -> str:
         for name, asked in ASKED.items()
         if document["operators"][name]["stock_over_corem"]["median"] < asked
     ]
-    text = f"Missed: {', '.join(missed)}." if missed else "None of the figures asked for is missed."
+    text = f"Missed: {', '.join(missed)}." if missed else "No target is missed."
     return "\n".join([*table(header, rows), "", text, "", source(document), ""])
 
 
@@ -154,21 +149,19 @@ def training(document: dict[str, Any]) -> str:
     rows = []
     for task in document["tasks"].values():
         for seed, entry in task["seeds"].items():
-            steps = [entry[n]["step_ns"]["median"] for n in ("std", "corem")]
+            ns = {n: entry[n]["step_ns"]["median"] for n in ("std", "corem")}
             rows.append(
-                [
-                    task["label"],
-                    str(seed),
-                    f"{task['steps']:,}",
-                    *(f"{100 * entry[n]['accuracy']:.1f} %" for n in ("std", "corem")),
-                    *(f"{step / 1e6:.2f}" for step in steps),
-                    f"{steps[1] / steps[0]:.2f}",
-                ]
+                {
+                    "model": task["label"],
+                    "seed": str(seed),
+                    "steps": f"{task['steps']:,}",
+                    **{f"accuracy, {n}": f"{100 * entry[n]['accuracy']:.1f} %" for n in ns},
+                    **{f"step, {n}, ms": f"{ns[n] / 1e6:.2f}" for n in ns},
+                    "corem / std": f"{ns['corem'] / ns['std']:.2f}",
+                }
             )
-    header = ["model", "seed", "steps", "accuracy, std", "accuracy, corem", "step, std, ms",
-              "step, corem, ms", "corem / std"]  # fmt: skip
     sources = "; ".join(task["source"] for task in document["tasks"].values())
-    return "\n".join([*table(header, rows), "", f"{sources}.", "", source(document), ""])
+    return "\n".join([*records(rows), "", f"{sources}.", "", source(document), ""])
 
 
 def _over(entry: dict[str, Any]) -> str:

@@ -227,15 +227,15 @@ def patch(results: Results) -> str:
 
 
 def missed(results: Results) -> str:
-    """Return the figures that corem misses, and what is executed there instead."""
+    """Return the targets that corem misses."""
     if not results.has("speed"):
         return ""
     speeds = results["speed"]
     found = [f for f in asked.figures(speeds) if f.measured > f.limit]
     lines = [
-        f"{len(found)} of {len(asked.figures(speeds))} figures asked for are missed. The table "
-        "gives the time of corem's array form over that of the other; for operators, the time of "
-        "the operator. VML runs its AVX-512 code in the AVX2 rows too.",
+        f"{len(found)} of {len(asked.figures(speeds))} targets are missed. The table gives the "
+        "time of corem's array form over that of the other library; for operators, the time of the "
+        "operator under corem over that under std. VML runs its AVX-512 code in the AVX2 rows too.",
         "",
         *table(
             ["what", "level", "against", "asked", "measured"],
@@ -273,8 +273,8 @@ def analysis(results: Results) -> str:
         sections.append("\n".join([f"{level}, per element:", "", *table(header, rows)]) + "\n")
     introduction = (
         "The instructions were counted by following each call step by step, fix-ups of hard "
-        "inputs included. The cycles are the fewest that llvm-mca gives for them on the "
-        "processors that it has models of, with nothing to wait for.\n\n"
+        "inputs included. The cycles are the fewest that llvm-mca predicts for them on the "
+        "processors that it models, with nothing to wait for.\n\n"
     )
     return introduction + "\n".join(sections) + "\n" + _with_source([], document).lstrip("\n")
 
@@ -346,7 +346,37 @@ def _cuda(name: str) -> Callable[[Results], str]:
     return render
 
 
+def innocent_pairs(results: Results) -> str:
+    """Return what the judge of pairs said of innocent and of faulty forms."""
+    found = results["innocent_pairs"]
+    rows = [
+        (
+            name,
+            str(row["pairs"]),
+            str(row["pairs"] - row["agree"]),
+            f"{row['times_eager_most']:.1f}",
+        )
+        for name, row in found["innocent"].items()
+    ]
+    rows += [
+        (
+            f"fault: {name}", str(row["pairs"]), str(row["pairs"] - row["agree"]),
+            f"{row['times_eager_least']:,.0f} (least)",
+        )
+        for name, row in found["faults"].items()
+    ]  # fmt: skip
+    lines = table(["form", "pairs", "accused", "farthest, times eager's distance"], rows)
+    one = found["over_tolerance_by_one_eager_result"]
+    text = (
+        f"Of {found['innocent_pairs']:,} innocent pairs the check accuses "
+        f"{len(found['accused'])} (by the eager result alone it would be {one}), and of "
+        f"{found['faulty_pairs']} planted faults it misses {len(found['missed'])}:"
+    )
+    return "\n".join([text, "", *lines, "", caption(found["environment"]), ""])
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
+    "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
     "demo": demo,
     "costs": costs,
@@ -403,7 +433,7 @@ def results_page(results: Results) -> str:
         entry_exit(results),
         "## Builds",
         "",
-        "With several processes at once, the time runs until the last of them has the build.",
+        "With several processes at once, the time ends when the last of them has the build.",
         "",
         build(results),
         "## LeNet on MNIST",
@@ -472,7 +502,7 @@ def accuracy_page(results: Results) -> str:
         "",
         "This page is generated from certificates: those beside the sources of corem and corem-ff, "
         "and those of the stock libraries under benches/results/certificates. Do not edit it; "
-        "`python -m benches.render.docs` writes it. [verification.md](../verification.md) tells "
+        "`python -m benches.render.docs` writes it. [verification.md](../verification.md) says "
         "how certificates are made and what they hold.",
         "",
         "## corem: which forms were run on which inputs",
@@ -487,8 +517,8 @@ def accuracy_page(results: Results) -> str:
         "",
         "## corem-ff: the form for GPUs with weak double precision",
         "",
-        "The array form, every vector in float-float. Left to double are the inputs for which the "
-        'float-float path says "hard", and all special and out-of-range arguments.',
+        "The array form, every vector in float-float. The inputs that the float-float path calls "
+        "hard, and all special and out-of-range arguments, are left to double.",
         "",
         *table(
             ["function", "inputs", "wrong", "left to double", "digest of the outputs"],
@@ -554,8 +584,8 @@ def fill(text: str, page: str, results: Results) -> str:
     filled, found = _REGION.subn(replace, text)
     if found != len(_OPENING.findall(text)):
         raise DocsError(
-            f"{page} has a line '<!-- generated:' that is no region. A region is the line "
-            "'<!-- generated: NAME -->', text, and the line '<!-- end -->'."
+            f"{page} has a line '<!-- generated:' that does not start a region. A region is the "
+            "line '<!-- generated: NAME -->', text, and the line '<!-- end -->'."
         )
     return filled
 

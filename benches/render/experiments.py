@@ -216,11 +216,11 @@ def page(folder: Path) -> str:
         "# Results of the experiments on torch.compile",
         "",
         "This page is generated from benches/results; do not edit it. [compile.md](../compile.md) "
-        "has the models, the timers, the plans and Triton, and tells how to measure again. "
+        "has the models, the timers, the plans and Triton, and says how to measure again. "
         "`python -m benches.render.bench_report benches/results/compile_*.json -o report.html` "
         "draws the figures. "
         "Intervals are 95 % bootstrap intervals of the median over interleaved runs. The "
-        "numbers that the thesis published of these experiments are not known to us.",
+        "published numbers of these experiments are not available to us.",
     ]
     for title, kind, make in SECTIONS:
         chosen = [b for b in benches if b.kind == kind and b.rows]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
@@ -13,48 +13,54 @@ from benches.render.charts import Axis, Bar
 from pytest_udftorch.profile import time_text
 from pytest_udftorch.report import Cell, table, text_cell
 
-__all__ = ["PUBLISHED", "SECTIONS", "ratio_cell", "whole_cell"]
+__all__ = ["PUBLISHED", "SECTIONS", "numbers"]
 
-#: End-to-end speed-ups of torch.compile over interpreted, as the thesis has them.
+#: Published end-to-end speed-ups of torch.compile over interpreted (see bench_report).
 PUBLISHED: Final = {"resnet50": 1.61, "googlenet": 1.43, "mobilenet_v2": 1.63}
 
 
 # What figures are made of ------------------------------------------------------------
 
 
-def _figure(
-    name: str,
-    title: str,
-    hint: str,
-    drawing: str,
-    header: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-) -> str:
+#: By column: text, a whole number, a ratio (float), a finished cell, or nothing.
+NumbersRow = Mapping[str, Cell | str | float | None]
+
+
+def numbers(name: str, rows: Sequence[NumbersRow]) -> str:
+    """Return a table of at least one row."""
+    return table(name, list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+
+
+def _figure(name: str, title: str, hint: str, drawing: str, rows: Sequence[NumbersRow]) -> str:
     name = escape(name)
     return (
         f'<figure id="{name}"><figcaption>{escape(title)}<span class="hint">{escape(hint)}</span>'
         f'</figcaption><div class="scroll drawing">{drawing}</div>'
-        f"<details><summary>Numbers</summary>{table(f'{name}-numbers', header, rows)}</details>"
-        "</figure>"
+        f"<details><summary>Numbers</summary>{numbers(f'{name}-numbers', rows)}</details></figure>"
     )
 
 
-def _number(value: float | None, digits: int = 3) -> Cell:
-    return ("-", "") if value is None else (f"{value:.{digits}g}", value)
+def _cell(value: Cell | str | float | None) -> Cell:
+    """Return a cell of text, of a whole number, or of a ratio."""
+    if value is None:
+        return "-", ""
+    if isinstance(value, str):
+        return text_cell(value)
+    if isinstance(value, int):
+        return f"{value:,}", value
+    return (f"{value:.2f}", value) if isinstance(value, float) else value
 
 
-def whole_cell(value: Any) -> Cell:
-    # What a file says is a number may be anything, and text would have to be escaped.
-    number = int(value)
-    return f"{number:,}", number
+def _number(value: float | None, digits: int = 3) -> Cell | None:
+    return None if value is None else (f"{value:.{digits}g}", value)
 
 
-def ratio_cell(value: float | None) -> Cell:
-    return ("-", "") if value is None else (f"{value:.2f}", value)
+def _time(value: float | None) -> Cell | None:
+    return None if value is None else (time_text(value), value)
 
 
-def _time(value: float) -> Cell:
-    return time_text(value), value
+def _percent(value: float, form: str = ".1f") -> Cell:
+    return f"{100 * value:{form}} %", value
 
 
 def _median(row: Row, name: str) -> float:
@@ -62,7 +68,7 @@ def _median(row: Row, name: str) -> float:
 
 
 def _whose(bench: Bench, benches: Sequence[Bench]) -> str:
-    """Return what tells the bench's series from those of other devices."""
+    """Return what distinguishes the bench's series from those of other devices."""
     return f", {bench.tag}" if len({b.tag for b in benches}) > 1 else ""
 
 
@@ -92,7 +98,7 @@ _TIMES_FASTER: Final = Axis("times faster", guide=1.0)
 def _matmul(benches: Sequence[Bench]) -> list[str]:
     times: dict[str, list[tuple[float, float]]] = {}
     ratios: dict[str, list[tuple[float, float]]] = {}
-    cells: list[list[Cell]] = []
+    cells = []
     for bench in benches:
         whose = _whose(bench, benches)
         for row in sorted(bench.rows, key=lambda r: float(r["case"]["n"])):
@@ -104,19 +110,17 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
                 faster = _median(row, "interpreted") / taken
                 if name != "interpreted":
                     ratios.setdefault(name + whose, []).append((n, faster))
-                first = row["first_call_ns"].get(name)
                 cells.append(
-                    [
-                        text_cell(name),
-                        text_cell(bench.tag),
-                        (f"{n:,.0f}", n),
-                        _time(taken),
-                        _number(2 * n**3 / taken),
-                        ratio_cell(faster),
-                        _time(first) if first is not None else ("-", ""),
-                    ]
+                    {
+                        "form": name,
+                        "device": bench.tag,
+                        "n": int(n),
+                        "time": _time(taken),
+                        "GFLOP/s": _number(2 * n**3 / taken),
+                        "times faster": faster,
+                        "first call": _time(row["first_call_ns"].get(name)),
+                    }
                 )
-    header = ["form", "device", "n", "time", "GFLOP/s", "times faster", "first call"]
     found = [
         _figure(
             "matmul",
@@ -128,7 +132,6 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
                 Axis("rows and columns", log=True),
                 Axis("GFLOP/s", log=True),
             ),
-            header,
             cells,
         )
     ]
@@ -144,16 +147,13 @@ def _matmul(benches: Sequence[Bench]) -> list[str]:
                     Axis("times faster", log=True, guide=1.0),
                     names=list(times),
                 ),
-                header,
                 cells,
             )
         )
-    return found + _matmul_compile(benches, header, cells)
+    return found + _matmul_compile(benches, cells)
 
 
-def _matmul_compile(
-    benches: Sequence[Bench], header: Sequence[str], cells: Sequence[Sequence[Cell]]
-) -> list[str]:
+def _matmul_compile(benches: Sequence[Bench], cells: Sequence[Mapping[str, Any]]) -> list[str]:
     groups: list[tuple[str, list[Bar]]] = []
     for bench in benches:
         for row in sorted(bench.rows, key=lambda r: float(r["case"]["n"])):
@@ -173,7 +173,6 @@ def _matmul_compile(
             "Compile time in the four modes",
             "The first call, with empty caches.",
             charts.bars(groups, Axis("seconds")),
-            header,
             cells,
         )
     ]
@@ -191,7 +190,7 @@ def _convolutions(benches: Sequence[Bench]) -> list[str]:
     for bench in benches:
         for suffix, text in (("", ""), ("+cudagraph", ", both in a CUDA graph")):
             groups: dict[str, list[tuple[float, float]]] = {}
-            cells: list[list[Cell]] = []
+            cells = []
             for row in bench.rows:
                 if f"compile{suffix}" not in row["timings"]:
                     continue
@@ -200,12 +199,12 @@ def _convolutions(benches: Sequence[Bench]) -> list[str]:
                 name = f"stride {case['stride']}, padding {case['padding']}"
                 groups.setdefault(name, []).append((float(case["kernel"]), faster))
                 cells.append(
-                    [
-                        *(whole_cell(case[k]) for k in ("kernel", "stride", "padding")),
-                        _time(_median(row, f"eager{suffix}")),
-                        _time(_median(row, f"compile{suffix}")),
-                        ratio_cell(faster),
-                    ]
+                    {
+                        **{k: int(case[k]) for k in ("kernel", "stride", "padding")},
+                        "interpreted": _time(_median(row, f"eager{suffix}")),
+                        "compiled": _time(_median(row, f"compile{suffix}")),
+                        "times faster": faster,
+                    }
                 )
             if not groups:
                 continue
@@ -221,7 +220,6 @@ def _convolutions(benches: Sequence[Bench]) -> list[str]:
                         Axis("kernel", ticks=(1, 3, 5)),
                         _TIMES_FASTER,
                     ),
-                    ["kernel", "stride", "padding", "interpreted", "compiled", "times faster"],
                     cells,
                 )
             )
@@ -245,17 +243,17 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
             if replayed is not None:
                 graphs.append((in_model, replayed, tip))
             cells.append(
-                [
-                    text_cell(case["name"]),
-                    text_cell(case["layer"], wrap=True),
-                    whole_cell(case["calls"]),
-                    _time(_median(row, "eager")),
-                    _time(_median(row, "compile")),
-                    _time(inside["eager"]),
-                    _time(inside["compile"]),
-                    ratio_cell(on_its_own),
-                    ratio_cell(in_model),
-                ]
+                {
+                    "layer": case["name"],
+                    "convolution": text_cell(case["layer"], wrap=True),
+                    "calls": int(case["calls"]),
+                    "alone, interpreted": _time(_median(row, "eager")),
+                    "alone, compiled": _time(_median(row, "compile")),
+                    "in the model, interpreted": _time(inside["eager"]),
+                    "in the model, compiled": _time(inside["compile"]),
+                    "faster alone": on_its_own,
+                    "faster in the model": in_model,
+                }
             )
         if not alone:
             continue
@@ -276,14 +274,9 @@ def _resnet(benches: Sequence[Bench]) -> list[str]:
                     joined=False,
                     diagonal=True,
                 ),
-                [
-                    "layer", "convolution", "calls", "alone, interpreted", "alone, compiled",
-                    "in the model, interpreted", "in the model, compiled", "faster alone",
-                    "faster in the model",
-                ],
                 cells,
             )
-        )  # fmt: skip
+        )
     return found
 
 
@@ -299,23 +292,21 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
             for name, j in judged.items()
         ]
         cells = [
-            [
-                text_cell(name),
-                (f"{100 * j['within']:.1f} %", j["within"]),
-                (f"{100 * j['median_error']:.1f} %", j["median_error"]),
-            ]
+            {
+                "prediction by": name,
+                "within 5 %": _percent(j["within"]),
+                "median error": _percent(j["median_error"]),
+            }
             for name, j in judged.items()
         ]
-        header = ["prediction by", "within 5 %", "median error"]
         pairs = list(zip(result["measured"], result["predicted"], strict=True))
         found += [
             _figure(
                 f"predictor-{bench.tag}",
                 "Predicting the speed-up of a convolution",
                 f"{bench.where}; {result['convolutions']} random convolutions, each held out once. "
-                "Share of predictions within 5 % of the measurement; asked for were 95 %.",
+                "Share of predictions within 5 % of the measurement; the target was 95 %.",
                 charts.bars(groups, Axis("percent of held-out convolutions")),
-                header,
                 cells,
             ),
             _figure(
@@ -330,7 +321,6 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
                     joined=False,
                     diagonal=True,
                 ),
-                header,
                 cells,
             ),
         ]
@@ -340,7 +330,7 @@ def _predictor(benches: Sequence[Bench]) -> list[str]:
 def _chains(benches: Sequence[Bench]) -> list[str]:
     faster: dict[str, list[tuple[float, float]]] = {}
     first: dict[str, list[tuple[float, float]]] = {}
-    cells: list[list[Cell]] = []
+    cells = []
     for bench in benches:
         whose = _whose(bench, benches)
         for row in sorted(bench.rows, key=lambda r: int(r["case"]["blocks"])):
@@ -355,19 +345,18 @@ def _chains(benches: Sequence[Bench]) -> list[str]:
                 if name != "eager":
                     faster.setdefault(f"{name} over eager{whose}", []).append((blocks, ratio))
                 cells.append(
-                    [
-                        (f"{blocks:.0f}", blocks),
-                        text_cell(name),
-                        text_cell(bench.tag),
-                        _time(_median(row, name)),
-                        ratio_cell(ratio),
-                        _time(row["first_call_ns"][name]),
-                    ]
+                    {
+                        "blocks": int(blocks),
+                        "executor": name,
+                        "device": bench.tag,
+                        "time": _time(_median(row, name)),
+                        "times faster": ratio,
+                        "first call": _time(row["first_call_ns"][name]),
+                    }
                 )
             first.setdefault(f"compile{whose}", []).append(
                 (blocks, row["first_call_ns"]["compile"] / 1e9)
             )
-    header = ["blocks", "executor", "device", "time", "times faster", "first call"]
     x = Axis(
         "blocks of convolution, norm and ReLU", ticks=range(1, 33, 1 if len(faster) < 2 else 3)
     )
@@ -377,19 +366,13 @@ def _chains(benches: Sequence[Bench]) -> list[str]:
             "Blocks in series: speed-up against their number",
             "; ".join(dict.fromkeys(b.where for b in benches)),
             charts.plot(faster, x, _TIMES_FASTER),
-            header,
             cells,
         ),
         _figure(
             "chains-compile",
             "Blocks in series: the first call, which compiles",
             "With empty caches.",
-            charts.plot(
-                first,
-                x,
-                Axis("seconds"),
-            ),
-            header,
+            charts.plot(first, x, Axis("seconds")),
             cells,
         ),
     ]
@@ -406,8 +389,8 @@ def _end_to_end(benches: Sequence[Bench]) -> list[str]:
         chosen,
         "end-to-end",
         "The six models end to end",
-        "Times faster than interpreted. The mark is what the thesis published for torch.compile, "
-        "on its own machine.",
+        "Times faster than interpreted. The mark is the published speed-up of torch.compile, on "
+        "another machine.",
     )
 
 
@@ -431,22 +414,19 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
             groups, cells = [], []
             for model, times in rows:
                 bars = []
-                for executor in executors:
-                    if executor == "eager" or executor not in times:
-                        continue
-                    faster = times["eager"] / times[executor]
-                    mark = PUBLISHED.get(model) if executor == "compile" else None
-                    bars.append(Bar(faster, f"{faster:.2f}", executor, mark))
                 for executor in (e for e in executors if e in times):
+                    faster = times["eager"] / times[executor]
                     published = PUBLISHED.get(model) if executor == "compile" else None
+                    if executor != "eager":
+                        bars.append(Bar(faster, f"{faster:.2f}", executor, published))
                     cells.append(
-                        [
-                            text_cell(model),
-                            text_cell(executor),
-                            _time(times[executor]),
-                            ratio_cell(times["eager"] / times[executor]),
-                            ratio_cell(published),
-                        ]
+                        {
+                            "model": model,
+                            "executor": executor,
+                            "time": _time(times[executor]),
+                            "times faster": faster,
+                            "published": published,
+                        }
                     )
                 if bars:
                     groups.append((model, bars))
@@ -457,7 +437,6 @@ def _models(benches: Sequence[Bench], name: str, title: str, hint: str) -> list[
                         f"{title}, batch {batch}",
                         f"{bench.where}. {hint}",
                         charts.bars(groups, _TIMES_FASTER),
-                        ["model", "executor", "time", "times faster", "published"],
                         cells,
                     )
                 )
@@ -474,14 +453,14 @@ def _validation(benches: Sequence[Bench]) -> list[str]:
                 over = float(one["over_pure"])
                 bars.append(Bar(over, f"{over:.2f}", name))
                 cells.append(
-                    [
-                        text_cell(row["model"]),
-                        text_cell(name),
-                        _time(one["wall_ns"]),
-                        ratio_cell(over),
-                        _number(row.get("layer_timing_share"), 4),
-                        _number(row.get("layer_subtraction_share"), 4),
-                    ]
+                    {
+                        "model": row["model"],
+                        "instrument": name,
+                        "time": _time(one["wall_ns"]),
+                        "times as long": over,
+                        "sum by hooks": _number(row.get("layer_timing_share"), 4),
+                        "sum by subtraction": _number(row.get("layer_subtraction_share"), 4),
+                    }
                 )
             groups.append((row["model"], bars))
         found.append(
@@ -492,20 +471,16 @@ def _validation(benches: Sequence[Bench]) -> list[str]:
                 "without any. In the table: the sum over layers by hooks and by subtraction, as "
                 "shares of the whole.",
                 charts.bars(groups, Axis("times as long", guide=1.0)),
-                [
-                    "model", "instrument", "time", "times as long", "sum by hooks",
-                    "sum by subtraction",
-                ],
                 cells,
             )
-        )  # fmt: skip
+        )
     return found
 
 
 def _layers(benches: Sequence[Bench]) -> list[str]:
     samples: dict[str, list[float]] = {}
     by_model: dict[str, dict[str, list[tuple[float, float, str]]]] = {}
-    cells: list[list[Cell]] = []
+    cells = []
     left_out = sum(b.left_out for b in benches)
     for bench in benches:
         whose = _whose(bench, benches)
@@ -518,20 +493,19 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
                         [ratio] * len(row["case"]["places"])
                     )
                 cells.append(
-                    [
-                        text_cell(row["case"]["layer"], wrap=True),
-                        text_cell(name),
-                        text_cell(bench.tag),
-                        whole_cell(len(row["case"]["places"])),
-                        _time(_median(row, name)),
-                        ratio_cell(ratio),
-                    ]
+                    {
+                        "layer": text_cell(row["case"]["layer"], wrap=True),
+                        "executor": name,
+                        "device": bench.tag,
+                        "calls": len(row["case"]["places"]),
+                        "time": _time(_median(row, name)),
+                        "times faster": ratio,
+                    }
                 )
                 for model, place, label in row["case"]["places"]:
                     by_model.setdefault(model, {}).setdefault(name + whose, []).append(
                         (float(place), _median(row, name) / 1e3, f"{label}: {row['case']['layer']}")
                     )
-    header = ["layer", "executor", "device", "calls", "time", "times faster"]
     more = f" {left_out} layers were left out." if left_out else ""
     where = "; ".join(dict.fromkeys(b.where for b in benches))
     found = [
@@ -540,14 +514,13 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
             "Density of the layers' speed-ups",
             f"{where}. Each layer alone, over its interpreted form.{more}",
             charts.density(samples, Axis("times faster", log=True, guide=1.0)),
-            header,
             cells,
         )
     ]
     for model, series in by_model.items():
         series = {name: sorted(points) for name, points in series.items()}
         lines = [
-            [text_cell(tip, wrap=True), text_cell(n), _time(1e3 * y)]
+            {"layer": text_cell(tip, wrap=True), "executor": n, "time": _time(1e3 * y)}
             for n, points in series.items()
             for _, y, tip in points
         ]
@@ -562,7 +535,6 @@ def _layers(benches: Sequence[Bench]) -> list[str]:
                     Axis("microseconds", log=True),
                     joined=False,
                 ),
-                ["layer", "executor", "time"],
                 lines,
             )
         )
@@ -587,24 +559,24 @@ def _oracles(benches: Sequence[Bench]) -> list[str]:
 def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str]:
     """Return the figure of the plans' regrets; ``least`` has rooflines that were measured apart."""
     plans: dict[str, list[tuple[float, float, str]]] = {}
-    cells: list[list[Cell]] = []
+    cells = []
     for number, row in enumerate(bench.rows, 1):
         cell = f"{row['model']}, batch {row['batch']}"
         timings = row.get("plan_measurement", {}).get("timings", {})
         bound = row.get("roofline_ns", least.get((bench.where, row["model"], row["batch"])))
         for name, value in row.get("regret", {}).items():
-            # It would squeeze the others together; the next figure shows it.
+            # It is far above the others, which would lie on one line; the next figure shows it.
             if name != "torch.compile":
                 plans.setdefault(name, []).append((float(number), 100 * float(value), cell))
             taken = timings.get(name, {}).get("median_ns")
             cells.append(
-                [
-                    text_cell(cell),
-                    text_cell(name),
-                    _time(taken) if taken else ("-", ""),
-                    (f"{100 * value:+.1f} %", value),
-                    ratio_cell(taken / bound - 1 if taken and bound else None),
-                ]
+                {
+                    "model and batch": cell,
+                    "plan": name,
+                    "time": _time(taken),
+                    "regret": _percent(value, "+.1f"),
+                    "regret over the roofline": taken / bound - 1 if taken and bound else None,
+                }
             )
     if not plans:
         return []
@@ -627,7 +599,6 @@ def _regrets(bench: Bench, least: dict[tuple[str, Any, Any], float]) -> list[str
                 Axis("regret, percent", guide=0.0),
                 joined=False,
             ),
-            ["model and batch", "plan", "time", "regret", "regret over the roofline"],
             cells,
         )
     ]
@@ -657,9 +628,8 @@ def _plans_over(bench: Bench) -> list[str]:
             "The plan that is used, against whole-model executors",
             f"{bench.where}. One fresh, interleaved measurement of each cell.",
             charts.bars(groups, _TIMES_FASTER),
-            ["model and batch", "over", "times faster"],
             [
-                [text_cell(cell), text_cell(b.name), ratio_cell(b.value)]
+                {"model and batch": cell, "over": b.name, "times faster": b.value}
                 for cell, bars in groups
                 for b in bars
             ],
@@ -673,7 +643,7 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
         adding = bench.kind == "add"
         size = "elements" if adding else "columns"
         series: dict[str, list[tuple[float, float]]] = {}
-        cells: list[list[Cell]] = []
+        cells = []
         for row in bench.rows:
             for name, taken in row["median_ns"].items():
                 # float32: read and written once; an addition reads two.
@@ -681,13 +651,13 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
                 moved = (12 if adding and name != "copy" else 8) * count
                 series.setdefault(name, []).append((float(row[size]), moved / taken))
                 cells.append(
-                    [
-                        whole_cell(row[size]),
-                        text_cell(name),
-                        _time(taken),
-                        _number(moved / taken, 4),
-                        _number(row["share_of_copy"][name]),
-                    ]
+                    {
+                        size: int(row[size]),
+                        "form": name,
+                        "time": _time(taken),
+                        "GB/s": _number(moved / taken, 4),
+                        "share of copy": _number(row["share_of_copy"][name]),
+                    }
                 )
         what = "Element-wise addition" if adding else "Softmax over rows"
         found.append(
@@ -701,7 +671,6 @@ def _triton(benches: Sequence[Bench]) -> list[str]:
                     Axis(size if adding else "columns of a row", log=True),
                     Axis("GB/s"),
                 ),
-                [size, "form", "time", "GB/s", "share of copy"],
                 cells,
             )
         )

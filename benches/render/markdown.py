@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tabulate import tabulate
 
@@ -15,3 +15,9 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
         list(rows), list(header), tablefmt="github", disable_numparse=True, stralign=None
     )
     return text.splitlines()
+
+
+def records(rows: Iterable[Mapping[str, str]]) -> list[str]:
+    """Return the lines of a table whose rows name their columns; there is at least one."""
+    found = list(rows)
+    return table(list(found[0]), (list(row.values()) for row in found))

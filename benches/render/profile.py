@@ -121,36 +121,25 @@ def accuracy(document: Document) -> list[str]:
     rows = []
     for model in document["models"].values():
         for arm, values in model["accuracy"].items():
+            label = f"{model['label']}, epochs: {model['epochs']}; {model['data']}"
             row = [
-                f"{model['label']}, epochs: {model['epochs']}; {model['data']}" if not rows
-                or rows[-1][1] == "corem" else "",
+                label if arm == "std" else "",
                 arm,
                 f"{100 * statistics.fmean(values):.2f} ± {100 * statistics.stdev(values):.2f}",
-            ]  # fmt: skip
-            if arm == "std":
-                rows.append([*row, "", "", "", ""])
-                continue
-            test, loss = model["accuracy_against_std"][arm], model["loss_against_std"][arm]
-            different = statistics.fmean(model["predictions_different"][arm])
-            rows.append(
-                [
-                    *row,
+            ]
+            if arm != "std":
+                test, loss = model["accuracy_against_std"][arm], model["loss_against_std"][arm]
+                different = statistics.fmean(model["predictions_different"][arm])
+                row += [
                     f"{100 * test['mean']:+.2f} ({100 * test['low']:+.2f} to "
                     f"{100 * test['high']:+.2f})",
                     f"{test['sign_flip_p']:.3g}",
                     f"{loss['mean']:+.2g} ({loss['low']:+.2g} to {loss['high']:+.2g})",
                     f"{_number(different)} of {model['test_targets']:,}",
                 ]
-            )
-    header = [
-        "model",
-        "library",
-        "accuracy, %",
-        "against std, points",
-        "p",
-        "loss against std",
-        "predictions that differ",
-    ]
+            rows.append([*row, *[""] * (7 - len(row))])
+    header = ["model", "library", "accuracy, %", "against std, points", "p", "loss against std",
+              "predictions that differ"]  # fmt: skip
     lines = table(header, rows)
     apart = [
         f"{model['label'].split(',')[0]}, {arm}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from benches import stored
-from benches.experiments.child import Child
+from benches.experiments.child import Child, timed
 from pytest_udftorch import build_library, find_library
 
 COLD_BUILDS = 3
@@ -28,18 +28,7 @@ def new_cache(tmp_path):
 @pytest.mark.parametrize("library", ["corem", "canary"])
 def test_cold_build(benchmark, new_cache, library):
     """Compiles every function of the library; the process has just started."""
-    children, answers = [], []
-
-    def fresh():
-        children.append(Child(new_cache()))
-
-    def build():
-        answers.append(children[-1].order(do="build", library=library))
-
-    def leave():
-        children.pop().close()
-
-    benchmark.pedantic(build, setup=fresh, teardown=leave, rounds=COLD_BUILDS)
+    answers = timed(benchmark, COLD_BUILDS, lambda: Child(new_cache()), do="build", library=library)
     benchmark.extra_info["functions"] = len(find_library(library).function_names)
     benchmark.extra_info["build_ns"] = stored.summary([a["ns"] for a in answers])
     assert all(a["compiled_s"] > 0 for a in answers)
@@ -48,18 +37,7 @@ def test_cold_build(benchmark, new_cache, library):
 def test_warm_lookup_in_a_new_process(benchmark):
     """Finds the finished build in the cache: reads and hashes the sources, asks clang's version."""
     build_library("corem")
-    children, answers = [], []
-
-    def fresh():
-        children.append(Child())
-
-    def build():
-        answers.append(children[-1].order(do="build", library="corem"))
-
-    def leave():
-        children.pop().close()
-
-    benchmark.pedantic(build, setup=fresh, teardown=leave, rounds=15)
+    answers = timed(benchmark, 15, do="build", library="corem")
     benchmark.extra_info["build_ns"] = stored.summary([a["ns"] for a in answers])
 
 

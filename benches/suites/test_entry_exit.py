@@ -12,7 +12,7 @@ from __future__ import annotations
 import pytest
 
 from benches import stored
-from benches.experiments.child import Child
+from benches.experiments.child import Child, timed
 from pytest_udftorch import build_library, find_library, patched
 
 FIRST_ENTRIES = 9
@@ -42,20 +42,16 @@ def count(library, functions):
 @pytest.mark.parametrize("before", ["build in the cache", "after build_library"])
 def test_first_entry(benchmark, before, name):
     library, functions = SELECTIONS[name]
-    children, answers = [], []
 
-    def fresh():
-        children.append(Child())
+    def start():
+        child = Child()
         if before == "after build_library":
-            children[-1].order(do="build", library="corem")
+            child.order(do="build", library="corem")
+        return child
 
-    def enter():
-        answers.append(children[-1].order(do="enter", library=library, functions=functions))
-
-    def leave():
-        children.pop().close()
-
-    benchmark.pedantic(enter, setup=fresh, teardown=leave, rounds=FIRST_ENTRIES)
+    answers = timed(
+        benchmark, FIRST_ENTRIES, start, do="enter", library=library, functions=functions
+    )
     benchmark.extra_info["functions"] = count(library, functions)
     benchmark.extra_info["entry_ns"] = stored.summary([a["ns"] for a in answers])
     if library != "std":

@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Branchless.h"
+#include "Preserved.h"
 #include "Usage.h"
 
 #include "llvm/ADT/SetVector.h"
@@ -206,8 +207,5 @@ PreservedAnalyses udf::BranchlessPass::run(Module &M,
   OfBlocks.preserveSet<CFGAnalyses>();
   for (Function *F : Changed)
     FAM.invalidate(*F, OfBlocks);
-  PreservedAnalyses PA;
-  PA.preserve<FunctionAnalysisManagerModuleProxy>();
-  PA.preserveSet<AllAnalysesOn<Function>>();
-  return PA;
+  return preservedFunctions();
 }

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Inline.h"
+#include "Preserved.h"
 #include "ReplaceWork.h"
 
 #include "llvm/ADT/Statistic.h"
@@ -66,8 +67,10 @@ static void cleanUp(Function &Caller, FunctionAnalysisManager &FAM) {
   Cleanup.run(Caller, FAM);
 }
 
-/// Returns whether the module was changed.
-static bool runImpl(Module &M, FunctionAnalysisManager &FAM, bool Optimizing) {
+/// Returns whether the module was changed. \p Changed receives the functions
+/// that were changed and are still there.
+static bool runImpl(Module &M, FunctionAnalysisManager &FAM, bool Optimizing,
+                    SetVector<Function *> &Changed) {
   SetVector<Function *> Forms, Callers;
   for (Function &F : M)
     if (F.hasFnAttribute(BoundMark) && !F.isDeclaration())
@@ -98,9 +101,12 @@ static bool runImpl(Module &M, FunctionAnalysisManager &FAM, bool Optimizing) {
     if (Form->use_empty()) {
       FAM.clear(*Form, Form->getName());
       Form->eraseFromParent();
+    } else {
+      Changed.insert(Form);
     }
   for (Function *Caller : Callers)
     cleanUp(*Caller, FAM);
+  Changed.insert(Callers.begin(), Callers.end());
   return true;
 }
 
@@ -108,6 +114,8 @@ PreservedAnalyses udf::InlinePass::run(Module &M, ModuleAnalysisManager &MAM) {
   if (replaceMapPath().empty())
     return PreservedAnalyses::all();
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
-  return runImpl(M, FAM, Optimizing) ? PreservedAnalyses::none()
-                                     : PreservedAnalyses::all();
+  SetVector<Function *> Changed;
+  return runImpl(M, FAM, Optimizing, Changed)
+             ? preservedBut(Changed.getArrayRef(), FAM)
+             : PreservedAnalyses::all();
 }

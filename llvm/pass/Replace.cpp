@@ -26,6 +26,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Replace.h"
+#include "Preserved.h"
 #include "ReplaceWork.h"
 #include "Usage.h"
 
@@ -42,13 +43,15 @@ void ReplaceRun::fail(const Twine &Message) {
   Failed = true;
 }
 
-/// Returns whether the module was changed.
+/// Returns whether the module was changed. \p Changed receives the functions
+/// that were.
 static bool runImpl(Module &M, FunctionAnalysisManager &FAM, StringRef Path,
-                    ReplacePass::Stage Stage, bool Optimizing) {
+                    ReplacePass::Stage Stage, bool Optimizing,
+                    SetVector<Function *> &Changed) {
   // One mistake is told once, not by every run of the pass.
   if (M.getNamedMetadata(FailedMetadata))
     return false;
-  bool Failed = true, Changed = false;
+  bool Failed = true;
   if (std::optional<ReplaceMap> Map = udf::readMap(M.getContext(), Path)) {
     ReplaceRun R{M, M.getContext(), FAM, *Map, Stage, Optimizing};
     ReplaceWork W;
@@ -59,11 +62,11 @@ static bool runImpl(Module &M, FunctionAnalysisManager &FAM, StringRef Path,
         udf::rewriteUses(R, W);
     }
     Failed = R.Failed;
-    Changed = R.Changed;
+    Changed = std::move(R.Changed);
   }
   if (Failed)
     M.getOrInsertNamedMetadata(FailedMetadata);
-  return Changed || Failed;
+  return Failed || !Changed.empty();
 }
 
 PreservedAnalyses ReplacePass::run(Module &M, ModuleAnalysisManager &MAM) {
@@ -71,6 +74,8 @@ PreservedAnalyses ReplacePass::run(Module &M, ModuleAnalysisManager &MAM) {
   if (Path.empty())
     return PreservedAnalyses::all();
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
-  return runImpl(M, FAM, Path, S, Optimizing) ? PreservedAnalyses::none()
-                                              : PreservedAnalyses::all();
+  SetVector<Function *> Changed;
+  return runImpl(M, FAM, Path, S, Optimizing, Changed)
+             ? preservedBut(Changed.getArrayRef(), FAM)
+             : PreservedAnalyses::all();
 }

@@ -2,24 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
-// Bodies, calls, addresses and calls of intrinsics that the map names come to
-// use the linked forms.
+// Calls and addresses of functions that the map names come to use the linked
+// forms. Bodies and calls of intrinsics have files of their own.
 //
 //===----------------------------------------------------------------------===//
 
+#include "ReplaceRewrite.h"
 #include "Compat.h"
-#include "ReplaceWork.h"
 #include "Usage.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Statistic.h"
 #include "llvm/Analysis/OptimizationRemarkEmitter.h"
 #include "llvm/Analysis/TargetTransformInfo.h"
-#include "llvm/IR/DebugInfoMetadata.h"
-#include "llvm/IR/IRBuilder.h"
+#include "llvm/IR/Instructions.h"
 #include "llvm/Support/Debug.h"
-#include "llvm/Support/ModRef.h"
-#include "llvm/Transforms/Utils/Cloning.h"
 
 #define DEBUG_TYPE "udf-replace"
 
@@ -28,33 +25,20 @@ using udf::Binding;
 using udf::IntrinsicBinding;
 using udf::isForeignUse;
 using udf::isUdfCode;
-using udf::LinkedMark;
-using udf::ReplacedMark;
+using udf::remarkReplaced;
 using udf::ReplaceRun;
 using udf::ReplaceWork;
-using udf::shape;
+using udf::Tallies;
+using udf::Tally;
 
-STATISTIC(NumBodies, "Number of function bodies replaced");
 STATISTIC(NumCalls, "Number of calls redirected");
 STATISTIC(NumAddresses, "Number of other uses redirected");
-STATISTIC(NumIntrinsics, "Number of intrinsic calls replaced");
 
 static constexpr StringLiteral VariantsAttribute =
     "vector-function-abi-variant";
 
-namespace {
-
-/// What was done for one target, for the report.
-struct Tally {
-  unsigned Bodies = 0, Calls = 0, Addresses = 0, Intrinsics = 0;
-};
-
-/// By target and replacement.
-using Tallies = std::map<std::pair<std::string, std::string>, Tally>;
-
-} // namespace
-
-static void remark(const CallBase &Call, StringRef Target, StringRef Form) {
+void udf::remarkReplaced(const CallBase &Call, StringRef Target,
+                         StringRef Form) {
   LLVM_DEBUG(dbgs() << DEBUG_TYPE << ": " << Target << " becomes " << Form
                     << " in " << Call.getFunction()->getName() << '\n');
   OptimizationRemarkEmitter ORE(Call.getFunction());
@@ -65,8 +49,8 @@ static void remark(const CallBase &Call, StringRef Target, StringRef Form) {
   });
 }
 
-static void attachVariants(const ReplaceRun &R, CallBase &Call,
-                           const Function &Form) {
+void udf::attachVariants(const ReplaceRun &R, CallBase &Call,
+                         const Function &Form) {
   // Mappings of the function that was called before must not outlive it.
   udf::compat::removeFnAttribute(Call, VariantsAttribute);
   if (R.Stage == ReplaceRun::Stages::Late || !isa<CallInst>(Call))
@@ -87,77 +71,6 @@ static void attachVariants(const ReplaceRun &R, CallBase &Call,
   }
   if (!Names.empty())
     Call.addFnAttr(Attribute::get(R.Ctx, VariantsAttribute, Names));
-}
-
-/// The new body may do what the old one did not; what the optimiser or the
-/// author said of the old one must hold for it too.
-static void weakenAttributes(Function &F, const Function &Form) {
-  F.setMemoryEffects(F.getMemoryEffects() | Form.getMemoryEffects());
-  for (Attribute::AttrKind Kind :
-       {Attribute::NoUnwind, Attribute::WillReturn, Attribute::NoRecurse,
-        Attribute::NoSync, Attribute::NoFree, Attribute::NoReturn,
-        Attribute::Speculatable})
-    if (!Form.hasFnAttribute(Kind))
-      F.removeFnAttr(Kind);
-  F.removeFnAttr(Attribute::OptimizeNone);
-  udf::compat::forgetReturnedClasses(F);
-  for (Argument &A : F.args())
-    for (Attribute::AttrKind Kind : {Attribute::ReadNone, Attribute::ReadOnly,
-                                     Attribute::WriteOnly, Attribute::Returned})
-      A.removeAttr(Kind);
-}
-
-static void replaceBody(ReplaceRun &R, Tally &T, Function &F, Function &Form) {
-  // UDF code that calls the target means the function as it was.
-  Function *Original = nullptr;
-  if (any_of(F.uses(), [](const Use &U) { return !isForeignUse(U); })) {
-    ValueToValueMapTy Values;
-    Original = CloneFunction(&F, Values);
-    Original->setName("__udf_original." + F.getName());
-    Original->setLinkage(GlobalValue::InternalLinkage);
-    Original->setComdat(nullptr);
-    Original->setVisibility(GlobalValue::DefaultVisibility);
-    Original->setDSOLocal(true);
-    Original->addFnAttr(LinkedMark);
-    F.replaceUsesWithIf(Original, [&](Use &U) {
-      return !isForeignUse(U) &&
-             cast<Instruction>(U.getUser())->getFunction() != Original;
-    });
-  }
-
-  GlobalValue::LinkageTypes Linkage = F.getLinkage();
-  Comdat *Group = F.getComdat();
-  SmallVector<std::pair<unsigned, MDNode *>, 4> Metadata;
-  F.getAllMetadata(Metadata);
-  F.deleteBody();
-  F.setLinkage(Linkage);
-  F.setComdat(Group);
-  F.clearMetadata();
-  for (auto [Kind, Node] : Metadata)
-    F.addMetadata(Kind, *Node);
-
-  IRBuilder<> B(BasicBlock::Create(R.Ctx, "entry", &F));
-  if (DISubprogram *Where = F.getSubprogram())
-    B.SetCurrentDebugLocation(
-        DILocation::get(R.Ctx, Where->getScopeLine(), 0, Where));
-  SmallVector<Value *, 5> Args;
-  for (Argument &A : F.args())
-    Args.push_back(&A);
-  CallInst *Call = B.CreateCall(&Form, Args);
-  Call->setCallingConv(Form.getCallingConv());
-  Call->setTailCall();
-  attachVariants(R, *Call, Form);
-  if (Form.getReturnType()->isVoidTy())
-    B.CreateRetVoid();
-  else
-    B.CreateRet(Call);
-  weakenAttributes(F, Form);
-  F.addFnAttr(ReplacedMark, Form.getName());
-  R.FAM.invalidate(F, PreservedAnalyses::none());
-  remark(*Call, F.getName(), Form.getName());
-  ++T.Bodies;
-  ++NumBodies;
-  R.Changed = true;
 }
 
 /// Whether two functions for the same CPU pass values of some types in the same
@@ -209,9 +122,9 @@ static void redirect(ReplaceRun &R, Tally &T, Function &Target,
       continue;
     }
     Call->setCalledOperand(&Form);
-    R.Changed = true;
+    R.Changed.insert(Call->getFunction());
     attachVariants(R, *Call, Form);
-    remark(*Call, Target.getName(), Form.getName());
+    remarkReplaced(*Call, Target.getName(), Form.getName());
     ++T.Calls;
     ++NumCalls;
   }
@@ -220,99 +133,9 @@ static void redirect(ReplaceRun &R, Tally &T, Function &Target,
       return false;
     ++T.Addresses;
     ++NumAddresses;
-    return R.Changed = true;
+    R.Changed.insert(&Form); // and with it all that use it
+    return true;
   });
-}
-
-static Value *callForm(const ReplaceRun &R, IRBuilder<> &B, Function &Form,
-                       ArrayRef<Value *> Args, const CallInst &Like) {
-  SmallVector<OperandBundleDef, 1> Bundles;
-  Like.getOperandBundlesAsDefs(Bundles);
-  CallInst *Call = B.CreateCall(&Form, Args, Bundles);
-  Call->setCallingConv(Form.getCallingConv());
-  Call->setTailCallKind(Like.getTailCallKind());
-  Call->copyMetadata(Like);
-  Call->copyFastMathFlags(&Like);
-  if (Call->getType() == Like.getType())
-    Call->setAttributes(Like.getAttributes());
-  attachVariants(R, *Call, Form);
-  return Call;
-}
-
-static void rewriteIntrinsicCalls(ReplaceRun &R, Tallies &Done,
-                                  const IntrinsicBinding &Binding) {
-  Function &Target = *Binding.Target;
-  auto Shape = *shape(Target.getReturnType());
-  std::map<unsigned, Function *> Forms;
-  for (const auto &[Lanes, Name] : Binding.Forms)
-    Forms[Lanes] = R.M.getFunction(Name);
-
-  SmallVector<CallInst *, 16> Calls;
-  for (User *U : Target.users())
-    if (auto *Call = dyn_cast<CallInst>(U); Call && !isUdfCode(*Call))
-      Calls.push_back(Call);
-  for (CallInst *Call : Calls) {
-    IRBuilder<> B(Call);
-    SmallVector<Value *, 3> Args(Call->args());
-    Value *Result = nullptr;
-    StringRef Used;
-    if (auto Exact = Forms.find(Shape.second); Exact != Forms.end()) {
-      Result = callForm(R, B, *Exact->second, Args, *Call);
-      Used = Exact->second->getName();
-    } else {
-      // Pieces: the narrowest form that takes all that is left, or else the
-      // widest there is. Spare lanes repeat the piece's first lane.
-      auto *VecTy = dyn_cast<FixedVectorType>(Call->getType());
-      Result = PoisonValue::get(Call->getType());
-      for (unsigned Start = 0; Start < Shape.second;) {
-        unsigned Left = Shape.second - Start;
-        auto Piece = Forms.lower_bound(Left);
-        if (Piece == Forms.end())
-          --Piece;
-        auto [Lanes, Form] = *Piece;
-        Used = Form->getName();
-        unsigned Live = std::min(Lanes, Left);
-        SmallVector<Value *, 3> Parts;
-        for (Value *Arg : Args) {
-          if (Lanes == 1) {
-            Parts.push_back(VecTy ? B.CreateExtractElement(Arg, Start) : Arg);
-            continue;
-          }
-          if (!VecTy) {
-            Parts.push_back(B.CreateVectorSplat(Lanes, Arg));
-            continue;
-          }
-          SmallVector<int, 64> Mask(Lanes, static_cast<int>(Start));
-          for (unsigned I = 0; I < Live; ++I)
-            Mask[I] = static_cast<int>(Start + I);
-          Parts.push_back(B.CreateShuffleVector(Arg, Mask));
-        }
-        Value *Y = callForm(R, B, *Form, Parts, *Call);
-        if (!VecTy) {
-          Result = Lanes == 1 ? Y : B.CreateExtractElement(Y, uint64_t(0));
-        } else if (Lanes == 1) {
-          Result = B.CreateInsertElement(Result, Y, Start);
-        } else {
-          SmallVector<int, 64> Spread(Shape.second, -1), Blend;
-          for (unsigned I = 0; I < Live; ++I)
-            Spread[Start + I] = static_cast<int>(I);
-          Value *Wide = B.CreateShuffleVector(Y, Spread);
-          for (unsigned I = 0; I < Shape.second; ++I)
-            Blend.push_back(
-                static_cast<int>(Spread[I] < 0 ? I : Shape.second + I));
-          Result = B.CreateShuffleVector(Result, Wide, Blend);
-        }
-        Start += Live;
-      }
-    }
-    remark(*Call, Target.getName(), Used);
-    ++Done[{Target.getName().str(), Used.str()}].Intrinsics;
-    ++NumIntrinsics;
-    Result->takeName(Call);
-    Call->replaceAllUsesWith(Result);
-    Call->eraseFromParent();
-    R.Changed = true;
-  }
 }
 
 static void report(const ReplaceRun &R, const Tallies &Done) {

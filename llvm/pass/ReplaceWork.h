@@ -4,8 +4,9 @@
 //
 // The steps of one run of udf-replace, and what they hand on: the map is read
 // (ReplaceMap.cpp), its targets are found in the module (ReplaceFind.cpp), the
-// forms are linked (ReplaceLink.cpp), and uses are rewritten
-// (ReplaceRewrite.cpp).
+// forms are checked (ReplaceCheck.cpp), adapted to the module
+// (ReplaceAdopt.cpp) and linked (ReplaceLink.cpp), and uses are rewritten
+// (ReplaceRewrite.cpp, ReplaceBody.cpp, ReplaceIntrinsics.cpp).
 //
 //===----------------------------------------------------------------------===//
 
@@ -91,7 +92,9 @@ struct ReplaceRun {
   const ReplaceMap &Map;
   const Stages Stage;
   const bool Optimizing;
-  bool Failed = false, Changed = false;
+  bool Failed = false;
+  /// Functions that were made, or got other bodies, attributes or calls.
+  llvm::SetVector<llvm::Function *> Changed = {};
   FormVariants Variants = {}; // of the forms that were linked
 
   /// Reports a mistake of the user's.

@@ -14,6 +14,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Split.h"
+#include "Preserved.h"
 #include "Usage.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -118,8 +119,5 @@ PreservedAnalyses udf::SplitPass::run(Module &M, ModuleAnalysisManager &) {
   if (!runImpl(M))
     return PreservedAnalyses::all();
   // Functions came into being; those that were there are as they were.
-  PreservedAnalyses PA;
-  PA.preserve<FunctionAnalysisManagerModuleProxy>();
-  PA.preserveSet<AllAnalysesOn<Function>>();
-  return PA;
+  return preservedFunctions();
 }

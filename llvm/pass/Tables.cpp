@@ -14,10 +14,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "Tables.h"
+#include "Preserved.h"
 #include "Target.h"
 #include "Widen.h"
 
 #include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/Statistic.h"
 #include "llvm/IR/Constants.h"
 #include "llvm/IR/IRBuilder.h"
@@ -63,8 +65,12 @@ public:
       : M(M), Ctx(M.getContext()), FAM(FAM), FloatTy(Type::getFloatTy(Ctx)),
         I32(Type::getInt32Ty(Ctx)) {}
 
+  /// These two return whether the module was changed.
   bool rewrite(Function &F);
   bool inlineCalls();
+
+  /// Functions that were made or changed, and are still there.
+  SetVector<Function *> Changed;
 
 private:
   std::optional<Permutation> permutation(Function &F);
@@ -143,6 +149,7 @@ Function *Tables::declare(const Twine &Name, unsigned Lanes,
   Function *F = Function::Create(FunctionType::get(Result, Index, false),
                                  GlobalValue::InternalLinkage, Name, M);
   udf::copyTarget(Model, *F);
+  Changed.insert(F);
   F->addFnAttr(TableMark);
   F->setDoesNotThrow();
   F->setDoesNotAccessMemory();
@@ -247,7 +254,10 @@ bool Tables::rewrite(Function &F) {
       ++NumLookups;
     }
   }
-  return !Found.empty();
+  if (Found.empty())
+    return false;
+  Changed.insert(&F);
+  return true;
 }
 
 bool Tables::inlineCalls() {
@@ -259,20 +269,21 @@ bool Tables::inlineCalls() {
     for (User *U : make_early_inc_range(F->users())) {
       auto *Call = cast<CallInst>(U);
       InlineFunctionInfo Info;
-      FAM.invalidate(*Call->getFunction(), PreservedAnalyses::none());
+      Changed.insert(Call->getFunction());
       if (InlineFunction(*Call, Info).isSuccess())
         ++NumInlined;
     }
-    if (F->use_empty())
+    if (F->use_empty()) {
+      Changed.remove(F);
+      FAM.clear(*F, F->getName());
       F->eraseFromParent();
+    }
   }
   return !Made.empty();
 }
 
 /// Returns whether the module was changed.
-static bool runImpl(Module &M, FunctionAnalysisManager &FAM,
-                    udf::TablesPass::Stage S) {
-  Tables T(M, FAM);
+static bool runImpl(Tables &T, Module &M, udf::TablesPass::Stage S) {
   if (S == udf::TablesPass::Stage::Late)
     return T.inlineCalls();
   SmallVector<Function *, 8> Forms;
@@ -287,6 +298,7 @@ static bool runImpl(Module &M, FunctionAnalysisManager &FAM,
 
 PreservedAnalyses udf::TablesPass::run(Module &M, ModuleAnalysisManager &MAM) {
   auto &FAM = MAM.getResult<FunctionAnalysisManagerModuleProxy>(M).getManager();
-  return runImpl(M, FAM, S) ? PreservedAnalyses::none()
-                            : PreservedAnalyses::all();
+  Tables T(M, FAM);
+  return runImpl(T, M, S) ? preservedBut(T.Changed.getArrayRef(), FAM)
+                          : PreservedAnalyses::all();
 }

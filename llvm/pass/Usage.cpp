@@ -81,6 +81,59 @@ std::optional<json::Value> udf::readJson(LLVMContext &Ctx, StringRef What,
   return std::move(*Parsed);
 }
 
+bool udf::readEntries(
+    LLVMContext &Ctx, StringRef What, StringRef Path, StringRef Key,
+    function_ref<bool(StringRef, const json::Object &)> Read) {
+  std::optional<json::Value> Root = readJson(Ctx, What, Path);
+  if (!Root)
+    return false;
+  std::string Where = (What + " '" + Path + "'").str();
+  const json::Object *Top = Root->getAsObject();
+  const json::Array *Entries = Top ? Top->getArray(Key) : nullptr;
+  if (!Entries) {
+    usageError(Ctx, Where + " must be an object with an array '" + Key + "'");
+    return false;
+  }
+  bool Ok = true;
+  for (unsigned Index = 0; Index < Entries->size(); ++Index) {
+    std::string Here = (Where + ": " + Key + "[" + Twine(Index) + "]").str();
+    const json::Object *Entry = (*Entries)[Index].getAsObject();
+    if (!Entry)
+      usageError(Ctx, Here + " must be an object");
+    Ok &= Entry && Read(Here, *Entry);
+  }
+  return Ok;
+}
+
+std::optional<std::string> udf::readName(LLVMContext &Ctx, StringRef Where,
+                                         const json::Object &Entry,
+                                         StringRef Key) {
+  std::optional<StringRef> Name = Entry.getString(Key);
+  if (!Name || Name->empty()) {
+    usageError(Ctx, Where + ": '" + Key + "' must be a non-empty string");
+    return std::nullopt;
+  }
+  return Name->str();
+}
+
+bool udf::readSignature(LLVMContext &Ctx, StringRef Where,
+                        const json::Object &Entry, bool &IsDouble,
+                        unsigned &Arity) {
+  std::optional<StringRef> Ty = Entry.getString("type");
+  if (!Ty || (*Ty != "float" && *Ty != "double")) {
+    usageError(Ctx, Where + ": 'type' must be \"float\" or \"double\"");
+    return false;
+  }
+  IsDouble = *Ty == "double";
+  std::optional<int64_t> Number = Entry.getInteger("arity");
+  if (!Number || (*Number != 1 && *Number != 2)) {
+    usageError(Ctx, Where + ": 'arity' must be 1 or 2");
+    return false;
+  }
+  Arity = static_cast<unsigned>(*Number);
+  return true;
+}
+
 std::string udf::typeName(const Type *T) {
   std::string Text;
   raw_string_ostream(Text) << *T;

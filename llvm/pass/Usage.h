@@ -9,6 +9,7 @@
 #ifndef UDF_PASS_USAGE_H
 #define UDF_PASS_USAGE_H
 
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/ADT/Twine.h"
 #include "llvm/Support/JSON.h"
@@ -36,6 +37,25 @@ void usageError(llvm::LLVMContext &Ctx, const llvm::Twine &Message);
 /// names the file's role ("udf-widen: manifest").
 std::optional<llvm::json::Value>
 readJson(llvm::LLVMContext &Ctx, llvm::StringRef What, llvm::StringRef Path);
+
+/// Reads the array \p Key of the JSON object in the file \p Path. Hands each
+/// entry to \p Read, which reports mistakes with the text that says where they
+/// are and returns false. Returns whether everything could be read.
+bool readEntries(
+    llvm::LLVMContext &Ctx, llvm::StringRef What, llvm::StringRef Path,
+    llvm::StringRef Key,
+    llvm::function_ref<bool(llvm::StringRef, const llvm::json::Object &)> Read);
+
+/// A name in an entry; on failure, reports it and returns nothing.
+std::optional<std::string> readName(llvm::LLVMContext &Ctx,
+                                    llvm::StringRef Where,
+                                    const llvm::json::Object &Entry,
+                                    llvm::StringRef Key);
+
+/// Whether an entry has a type and an arity; reports what is wrong with them.
+bool readSignature(llvm::LLVMContext &Ctx, llvm::StringRef Where,
+                   const llvm::json::Object &Entry, bool &IsDouble,
+                   unsigned &Arity);
 
 /// A warning under the same rules.
 void usageWarning(llvm::LLVMContext &Ctx, const llvm::Twine &Message);

@@ -25,7 +25,7 @@
 #define NAME3(a, b, c) PASTE3(a, b, c)
 #define NAMED(What) NAME3(What, SUFFIX, LANES)
 
-// All bits but the sign. Generated code reads them here (Instrument.cpp).
+// All bits but the sign. Generated code reads them here (InstrumentWork.cpp).
 HIDDEN __attribute__((used)) uint32_t __udf_magnitude_f = 0x7fffffff;
 HIDDEN __attribute__((used)) uint64_t __udf_magnitude_d = 0x7fffffffffffffff;
 

@@ -36,6 +36,9 @@ struct level {
 
 #include "patch_table.h"
 
+/// The path of what this stands for; pytest_udftorch/native/runtime.py asks.
+UDFRT_EXPORT const char *const udfpatch_original = Original;
+
 #define COUNT(Array) (sizeof(Array) / sizeof *(Array))
 
 enum { Symbols = COUNT(SymbolNames), Capacity = 4 * Symbols };

@@ -8,10 +8,16 @@
 //
 //===----------------------------------------------------------------------===//
 
+// stub.py defines Object, the file's name, and Original, its path, as strings.
+
+/// As in patch.c.
+__attribute__((visibility("default"))) const char *const udfpatch_original =
+    Original;
+
 /// Missing where the process had loaded the original libtorch_cpu.so before.
 __attribute__((weak)) void udfpatch_bind(const char *Name);
 
 __attribute__((constructor)) static void bindThis(void) {
   if (udfpatch_bind)
-    udfpatch_bind(UDFPATCH_OBJECT);
+    udfpatch_bind(Object);
 }

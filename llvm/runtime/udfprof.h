@@ -3,7 +3,7 @@
 //===----------------------------------------------------------------------===//
 //
 // Cells: one per function, form and context of each thread. The functions that
-// the pass udf-instrument rewrites fill them (llvm/pass/Instrument.cpp,
+// the pass udf-instrument rewrites fill them (llvm/pass/InstrumentLanes.cpp,
 // observe.c). The observer of libtorch sets the context
 // (llvm/observer/observer.cpp). pytest_udftorch/profile/collect.py reads them.
 //
@@ -72,12 +72,13 @@ struct udfprof_range {
 };
 
 /// What generated code reads and writes for one function and form in one
-/// context: a cache line in its row, at the offsets that Instrument.cpp states.
+/// context: a cache line in its row, at the offsets that InstrumentWork.h
+/// states.
 struct udfprof_hot {
   int64_t left; ///< calls until the next one that is looked at
   // Generated code knows what some functions make of zero and of negative
-  // infinity (see Instrument.cpp), and counts these arguments itself. The two
-  // counts lie apart, or LLVM would add to both in one vector, a detour.
+  // infinity (see InstrumentLanes.cpp), and counts these arguments itself. The
+  // two counts lie apart, or LLVM would add to both in one vector, a detour.
   uint64_t zeros;
   struct udfprof_cell *cell;
   // Values inside need no second look. The bounds are the extremes so far, but

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache of finished builds: one folder for each build, one lock and one check for all.
 
-A build is written aside and appears by one rename. Its ``build.json`` states the SHA-256 of every
-file. A process checks a build before it first uses it. A damaged build is removed and made again;
-a build of another user is refused.
+A build is written in a scratch folder, and one rename puts it in its place. Its ``build.json``
+states the SHA-256 of every file. A process checks a build before it first uses it. It makes a
+damaged build again, and refuses one that belongs to another user.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -20,7 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import CacheError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    require_host()
+    raise
 
 FACTS: Final = "build.json"
 
@@ -36,27 +42,10 @@ _checked: Final[dict[Path, tuple[tuple[int, ...], dict[str, Any]]]] = {}
 
 def cache_folder() -> Path:
     """Return the folder of finished builds: ``UDFTORCH_CACHE_DIR``, or the XDG cache."""
-    named = os.environ.get("UDFTORCH_CACHE_DIR")
-    if named:
+    if named := os.environ.get("UDFTORCH_CACHE_DIR"):
         return Path(named).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "pytest_udftorch"
-
-
-@contextlib.contextmanager
-def writing(cache: Path) -> Iterator[None]:
-    """Name the cache folder if an operation in it fails.
-
-    Raises:
-        CacheError: instead of an ``OSError``.
-    """
-    try:
-        yield
-    except OSError as error:
-        raise CacheError(
-            f"The build cache {cache} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to a "
-            "folder that can."
-        ) from error
 
 
 # The lock ----------------------------------------------------------------------------
@@ -68,20 +57,33 @@ def turn() -> threading.RLock:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other threads, and other processes that lock the same path, out of a block."""
-    with turn():
-        name = path.with_name(f"{path.name}.lock")
-        descriptor = os.open(name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        _held.add(descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            if descriptor in _held:  # a child that was forked in the block has closed it
-                _held.discard(descriptor)
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-                os.close(descriptor)
+def opened(path: Path) -> Iterator[None]:
+    """Keep other threads, and other processes that open the same path, out of a block.
+
+    The cache folder is made if necessary.
+
+    Raises:
+        CacheError: the cache cannot be written; an ``OSError`` in the block says so too.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with turn():
+            name = path.with_name(f"{path.name}.lock")
+            descriptor = os.open(name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            _held.add(descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                yield
+            finally:
+                if descriptor in _held:  # a child that was forked in the block has closed it
+                    _held.discard(descriptor)
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                    os.close(descriptor)
+    except OSError as error:
+        raise CacheError(
+            f"The build cache {path.parent} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to "
+            "a folder that can be."
+        ) from error
 
 
 def _renew() -> None:
@@ -119,7 +121,7 @@ def refuse_foreign(path: Path) -> os.stat_result:
         raise CacheError(
             f"{path} belongs to user {found.st_uid}, and this process runs as {os.geteuid()}. Code "
             "that another user built is not loaded. Delete it, or set UDFTORCH_CACHE_DIR to a "
-            "folder of your own."
+            "folder of yours."
         )
     return found
 
@@ -164,9 +166,9 @@ def _state(folder: Path, facts: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the facts of a build, after making it if it is missing or damaged.
+    """Return the facts of a build; make the build first if it is missing or damaged.
 
-    Of several threads and processes one makes it, the others wait.
+    If several threads and processes want it, one makes it and the others wait.
 
     Args:
         folder: where the build belongs.
@@ -186,21 +188,8 @@ def fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, A
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[None]:
-    """Make the cache folder if necessary, and lock a path in it.
-
-    Raises:
-        CacheError: the cache cannot be written.
-    """
-    with writing(path.parent):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with locked(path):
-            yield
-
-
-@contextlib.contextmanager
 def scratch(path: Path) -> Iterator[Path]:
-    """Make a private folder beside a path, and remove it in the end."""
+    """Make a private folder beside a path, and remove it at the end."""
     aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
         yield aside
@@ -211,7 +200,7 @@ def scratch(path: Path) -> Iterator[Path]:
 def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Rename a finished folder into its place, and return its facts.
 
-    An intact build of the same content stays: a process may be about to load it.
+    An intact build with the same content stays, because a process may be about to load it.
     """
     files = sorted(p for p in aside.rglob("*") if p.is_file())
     stated = {
@@ -219,8 +208,7 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
         "build": folder.name,
         "files": {str(p.relative_to(aside)): sha256_of(p) for p in files},
     }
-    before = look(folder)
-    if before is not None and before["files"] == stated["files"]:
+    if (before := look(folder)) is not None and before["files"] == stated["files"]:
         return before
     text = json.dumps(stated, indent=1)
     (aside / FACTS).write_text(text, encoding="utf-8")
@@ -232,14 +220,13 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
         shutil.rmtree(folder)
     aside.replace(folder)
     _sync(folder.parent)
-    # As the next process will read them.
-    told: dict[str, Any] = json.loads(text)
+    told: dict[str, Any] = json.loads(text)  # the facts as the next process will read them
     _checked[folder] = (_state(folder, told), told)
     return dict(told)
 
 
 def store(path: Path, text: str) -> None:
-    """Write a file aside and rename it into its place."""
+    """Write a new file beside a path, and rename it to the path."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

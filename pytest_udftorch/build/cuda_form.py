@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which form of a function a GPU gets: in double precision, or in float-float.
 
-Most GPUs compute float64 at 1/32 or 1/64 of their float32 speed. A library may name another
+Most GPUs compute float64 at 1/32 or 1/64 of their float32 speed. A library may name another one
 that has its functions in pairs of floats (``float_float`` in ``udf.toml``). Both forms give the
-same bits, so the choice is one of speed. The user makes it, or a stored measurement of both forms
-on the GPUs at hand, or the compute capability of these GPUs.
+same bits, so only speed is at stake. The user chooses; otherwise a stored measurement of both
+forms on the GPUs of this machine decides, or else their compute capability.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,7 +60,7 @@ def asked_form(form: str | None) -> str:
         source = f"cuda_form={asked!r}" if form else f"{VARIABLE}={asked!r}"
         raise CudaFormError(
             f"{source} is not a form of functions on a GPU. {nearest(str(asked), CUDA_FORMS)} Both "
-            "forms give the same bits; auto takes the faster one on the GPUs of this machine."
+            "forms give the same bits; auto chooses the faster one on the GPUs of this machine."
         )
     return asked
 
@@ -81,25 +79,22 @@ def choose(found: tuple[Gpu, ...], measured: Mapping[str, Mapping[str, float]]) 
     """Return the form for some GPUs: float-float if it is the faster one on each of them.
 
     Args:
-        found: the GPUs; without any the form is ``double``.
+        found: the GPUs; if there are none, the form is ``double``.
         measured: name of a GPU -> form -> time of an element in ns; overrides the capability.
     """
-    if not found:
-        return DOUBLE
-    for gpu in found:
+
+    def faster(gpu: Gpu) -> bool:
         times = measured.get(gpu.name)
-        weak = gpu.capability not in STRONG
-        if times is not None:
-            weak = times[FLOAT_FLOAT] < times[DOUBLE]
-        if not weak:
-            return DOUBLE
-    return FLOAT_FLOAT
+        return times[FLOAT_FLOAT] < times[DOUBLE] if times else gpu.capability not in STRONG
+
+    return FLOAT_FLOAT if found and all(map(faster, found)) else DOUBLE
 
 
 def gpus() -> tuple[Gpu, ...]:
     """Return the GPUs: torch's if it has initialised CUDA, else all that the driver lists.
 
-    This initialises nothing: a process that has opened CUDA cannot fork.
+    Reading the list takes nvidia-ml-py, and does not initialise CUDA: a process that has opened
+    CUDA cannot fork.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -107,31 +102,24 @@ def gpus() -> tuple[Gpu, ...]:
             Gpu(torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
             for i in range(torch.cuda.device_count())
         )
-    command = shutil.which("nvidia-smi")
-    if command is None:
+    try:
+        import pynvml
+    except ImportError:
         return ()
     try:
-        done = subprocess.run(
-            [command, "--query-gpu=name,compute_cap", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=20,
-        )
-    except (OSError, subprocess.SubprocessError):
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
         return ()
-    return parse_gpus(done.stdout)
-
-
-def parse_gpus(text: str) -> tuple[Gpu, ...]:
-    """Read what ``nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader`` prints."""
-    found = []
-    for line in text.splitlines():
-        name, _, capability = line.rpartition(",")
-        major, _, minor = capability.strip().partition(".")
-        if major.isdecimal() and minor.isdecimal():
-            found.append(Gpu(name.strip(), (int(major), int(minor))))
-    return tuple(found)
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return tuple(
+            Gpu(pynvml.nvmlDeviceGetName(h), tuple(pynvml.nvmlDeviceGetCudaComputeCapability(h)))
+            for h in handles
+        )
+    except pynvml.NVMLError:
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
 
 
 def measurement_file() -> Path:
@@ -145,7 +133,7 @@ def measurements() -> dict[str, dict[str, float]]:
         data = json.loads(measurement_file().read_text(encoding="utf-8"))
         return {str(n): {form: float(t[form]) for form in CUDA_FORMS[:2]} for n, t in data.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # Missing, or of another version: the compute capability decides.
+        # If the file is missing or of another version, the compute capability decides.
         return {}
 
 

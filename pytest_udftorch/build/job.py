@@ -29,8 +29,8 @@ class Step:
 
     Attributes:
         tool: the executable.
-        arguments: its arguments; files of the build are named without a folder.
-        source: what it compiles, for messages; a linker has none.
+        arguments: its arguments; they name files of the build without a folder.
+        source: what it compiles, for messages; None for linkers and the like.
     """
 
     tool: Path
@@ -42,19 +42,19 @@ class Step:
 class Job:
     """What a build is made from, and how.
 
-    The key covers the compiler, every argument, the texts, the contents of ``inputs`` and
-    ``covers``. The cache also notes the files that the compiler read: a build is not taken again
+    The key covers the compiler, every argument, the texts, the contents of ``inputs``, and
+    ``covers``. The cache also notes which files the compiler read, and does not use a build again
     once one of them has changed.
 
     Attributes:
-        kind: what the name of the build's folder begins with; empty for UDF libraries.
-        compiler: it compiles the steps that have a source.
-        stages: steps of a stage run side by side, stages one after the other.
-        output: the file that the build is made for.
-        failed: makes an error of a step that failed and what the tool wrote.
+        kind: how the name of the build's folder begins; empty for UDF libraries.
+        compiler: compiles the steps that have a source.
+        stages: the steps of a stage run side by side, the stages one after the other.
+        output: the file that is wanted.
+        failed: makes an error from a step that failed and what the tool wrote.
         texts: file name -> text of a file that a step reads.
-        root: folder against which paths enter the key, so that copies of it share a build.
-        inputs: files whose contents enter the key: those known to be read, and those that may be.
+        root: folder to which the paths in the key are relative, so that copies of it share a build.
+        inputs: files whose contents enter the key: those that are read, and those that may be.
         covers: what else the key covers.
         facts: what else ``build.json`` states.
         check: looks at the finished build, and raises an error to refuse it.
@@ -75,7 +75,7 @@ class Job:
     def key(self) -> str:
         """Return the SHA-256 over all that is known before the compiler runs, in hex."""
         steps = [step for stage in self.stages for step in stage]
-        plain = functools.cache(self._plain)  # most arguments stand in every step
+        plain = functools.cache(self._plain)  # most arguments occur in every step
         facts = [
             self.compiler.identity,
             [(s.tool.name, [plain(a) for a in s.arguments]) for s in steps],
@@ -86,8 +86,7 @@ class Job:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for path in self.inputs:
             digest.update(f"\0{self._plain(f'-I{path}')}\0".encode())
-            with open(path, "rb") as file:
-                digest.update(file.read())
+            digest.update(Path(path).read_bytes())
         return digest.hexdigest()
 
     def _plain(self, argument: str) -> str:
@@ -134,7 +133,7 @@ def compile_job(job: Job) -> Made:
 
 
 def _stored(job: Job, key: str, index: Path) -> Made | None:
-    """Return the build that an index names, unless the compiler would read other files now."""
+    """Return the build that an index names, unless a file that was read has changed."""
     try:
         cache.refuse_foreign(index)
         said = json.loads(index.read_text(encoding="utf-8"))
@@ -162,9 +161,7 @@ def _make(job: Job, key: str, index: Path) -> Made:
     began = time.time_ns()
     start = time.perf_counter()
     with cache.scratch(index) as aside:
-        for name, text in job.texts.items():
-            (aside / name).write_text(text, encoding="utf-8")
-        read = run_stages(job.stages, aside, job.failed)
+        read = run_stages(job.stages, job.texts, aside, job.failed)
         if job.check is not None:
             job.check(aside)
         for path in aside.iterdir():
@@ -181,11 +178,11 @@ def _make(job: Job, key: str, index: Path) -> Made:
 
 
 def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[int, int, str]]:
-    """Return path -> size, time and content of the files that a compiler read.
+    """Return path -> size, time and digest of the files that a compiler read.
 
-    What the key covers is left out. A path that begins with the job's root is relative to it. A
-    file that has changed since the job began has no content here: what the compiler read of it is
-    not known, and the build is not taken again.
+    Files that the key covers are left out. A path below the job's root is relative to it. A file
+    that has changed since the job began has no digest: it is not known what the compiler read of
+    it, and the build is not used again.
     """
     states = {}
     covered = {Path(p).resolve() for p in job.inputs}
@@ -201,9 +198,9 @@ def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[int, int, 
 
 
 def _build_id(job: Job, key: str, reads: Mapping[str, tuple[int, int, str]]) -> str:
-    """Return the id of a build: the key, and the files read that are not the system's.
+    """Return the id of a build, made from its key and the files read.
 
-    Headers of the system do not enter it: machines with other copies of them share an id.
+    The system's headers do not enter it, so machines with other copies of them share an id.
     """
     system = [_SYSTEM]
     for step in (s for stage in job.stages for s in stage):
@@ -217,13 +214,21 @@ def _build_id(job: Job, key: str, reads: Mapping[str, tuple[int, int, str]]) -> 
 
 
 def run_stages(
-    stages: Sequence[Sequence[Step]], folder: Path, failed: Callable[[Step, str], Exception]
+    stages: Sequence[Sequence[Step]],
+    texts: Mapping[str, str],
+    folder: Path,
+    failed: Callable[[Step, str], Exception],
 ) -> set[str]:
-    """Run steps in a folder, and return the files outside of it that compilers read.
+    """Write the texts into a folder and run the steps in it.
+
+    Returns:
+        The files outside the folder that compilers read.
 
     Raises:
         Exception: what ``failed`` makes of the first step that fails.
     """
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for number, stage in enumerate(stages):
             commands = []
@@ -240,7 +245,13 @@ def run_stages(
     return {n for n in names if os.path.isabs(n) and not n.startswith(f"{folder}/")}
 
 
+def read_report(folder: Path) -> list[dict[str, Any]]:
+    """Return what passes wrote into ``report.jsonl`` (``-udf-report``); empty if nothing."""
+    path = folder / "report.jsonl"
+    return [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
 def dependencies(text: str) -> list[str]:
-    """Return the files that a rule for make names, as compilers write it with ``-MD``."""
+    """Return the files that a rule for make names, as compilers write one for ``-MD``."""
     names = re.findall(r"(?:\\.|[^\s\\])+", text.partition(":")[2].replace("\\\n", " "))
     return [re.sub(r"\\(.)", r"\1", name).replace("$$", "$") for name in names]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UDFs written in Python, compiled by Numba to LLVM's text, and then built like any other.
+"""UDFs written in Python, which Numba compiles to LLVM's text, and which are built like others.
 
 The modules that Numba makes are linked, everything but the function becomes internal, and LLVM
-removes what nothing calls. One scalar function is left in LLVM's text form: the source of a
-library in the build cache.
+removes what nothing calls. What is left is one scalar function in LLVM's text form, the source of
+a library in the build cache.
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.toolchain import Compiler, find_compiler, tool
 from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfLibrary, load_library
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
+from pytest_udftorch.library.symbols import C_TYPES, DTYPES, FUNCTIONS
 
 # What LLVM before 21 cannot read, and its older spelling.
-_NEWER: Final = (
-    (" captures(none)", " nocapture"),
-    ("icmp samesign ", "icmp "),
-)
+_NEWER: Final = ((" captures(none)", " nocapture"), ("icmp samesign ", "icmp "))
 
-#: Numba's compiled functions -> the text of their modules before LLVM changed them. Numba
-#: compiles a function that others call only once in a process.
+#: Numba's compiled function -> the text of its modules before LLVM changed them. Numba compiles a
+#: function that others call only once in a process.
 _recorded: Final[MutableMapping[Any, list[str]]] = weakref.WeakKeyDictionary()
 
 
@@ -49,13 +46,13 @@ def udf(
     >>> with patched(rough_exp):  # doctest: +SKIP
     ...     torch.exp(torch.ones(3))
 
-    The function is compiled by Numba with the argument types float32 or float64; Python's
-    literals are float64, so a float32 UDF computes in double unless it says otherwise. It may
-    use what Numba can compile without Python objects: arithmetic, branches, loops, ``math``.
-    Division by zero gives an infinity or NaN; where the function raises, the result is NaN.
+    Numba compiles the function for float32 or float64 arguments. Python's literals are float64,
+    so a float32 UDF computes in double unless it says otherwise. It may use what Numba can compile
+    without Python objects: arithmetic, branches, loops, ``math``. Division by zero gives an
+    infinity or NaN; where the function raises, the result is NaN.
 
     Args:
-        function: torch's name of the function it stands for.
+        function: torch's name of the function that it stands for.
         dtype: ``float32`` or ``float64``.
         max_ulp: its claim, in ULP, for ``udftorch verify``.
 
@@ -71,8 +68,8 @@ def udf(
     """
     if not isinstance(function, str):
         raise UnknownFunctionError(
-            f"udf was given {type(function).__name__}, and takes torch's name of the function that "
-            'a UDF stands for: write @udf("exp") above the UDF.'
+            f"udf was given {type(function).__name__}, but it takes torch's name of the function "
+            'that the UDF stands for: write @udf("exp") above the UDF.'
         )
     if function not in FUNCTIONS:
         raise UnknownFunctionError(
@@ -97,59 +94,52 @@ def udf(
             f"[functions.{function}.{dtype}]", f'source = "{function}.ll"',
             f'scalar = "{symbol}"', *([] if max_ulp is None else [f"max_ulp = {float(max_ulp)}"]),
         ]  # fmt: skip
-        return load_library(_store({f"{function}.ll": text, DESCRIPTION_FILE: "\n".join(lines)}))
+        files = {f"{function}.ll": text, DESCRIPTION_FILE: "\n".join(lines)}
+        key = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
+        folder = cache_folder() / f"python-{key}"
+
+        def write(scratch: Path) -> dict[str, str]:
+            for file, content in files.items():
+                (scratch / file).write_text(content, encoding="utf-8")
+            return {}
+
+        fill(folder, write)
+        return load_library(folder)
 
     return make
 
 
 def _is_claim(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value < math.inf
 
 
 def _check_plain(source: object, function: str) -> None:
     if not inspect.isfunction(source):
         raise PythonUdfError(
-            f"A UDF is a plain Python function, and {type(source).__name__} was given for "
-            f"{function!r}. Write def or lambda; of a function that Numba has compiled already, "
-            "pass its py_func."
+            f"A UDF is a plain Python function, but {type(source).__name__} was given for "
+            f"{function!r}. Write def or lambda. If Numba has compiled the function already, pass "
+            "its py_func."
         )
     arity = FUNCTIONS[function].arity
     if source.__code__.co_argcount != arity:
         raise PythonUdfError(
-            f"{_name(source)} has {source.__code__.co_argcount} parameters, and {function!r} is a "
-            f"function of {arity}. Other numbers are constants in the function, or variables "
-            "around it."
+            f"{_name(source)} has {source.__code__.co_argcount} parameters, but {function!r} is a "
+            f"function of {arity}. Write other numbers as constants in the function, or as "
+            "variables around it."
         )
 
 
-def _store(files: dict[str, str]) -> Path:
-    """Write a library into the cache under a name made of its content; return its folder."""
-    key = hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache_folder() / f"python-{key}"
-
-    def make(scratch: Path) -> dict[str, str]:
-        for name, text in files.items():
-            (scratch / name).write_text(text, encoding="utf-8")
-        return {}
-
-    fill(folder, make)
-    return folder
-
-
 def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> str:
-    """Return LLVM text that defines ``symbol`` and nothing else that is visible."""
+    """Return LLVM text in which ``symbol`` is the only visible definition."""
     compiler = find_compiler()
     modules, inner = _numba_modules(source, dtype, arity)
-    real = {"float32": "float", "float64": "double"}[dtype]
+    real = C_TYPES[dtype]
     parameters = ", ".join(f"{real} x{i}" for i in range(arity))
     passed = ", ".join(f"x{i}" for i in range(arity))
-    # Numba's convention: result by pointer, and a status that is 0 unless it raised. Its
-    # math.ldexp is a function of its runtime.
+    # Numba's functions return the result by pointer, and a status that is 0 unless they raised.
+    # math.ldexp calls a function of Numba's runtime.
     wrapper = (
         "double numba_ldexp(double x, int e) { return __builtin_ldexp(x, e); }\n"
         f"int inner({real} *, void **, {', '.join([real] * arity)}) __asm__({json.dumps(inner)});\n"
@@ -160,10 +150,7 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
     )
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        (scratch / "wrapper.c").write_text(wrapper)
-        pieces = [f"{number}.ll" for number in range(len(modules))]
-        for piece, text in zip(pieces, modules, strict=True):
-            (scratch / piece).write_text(_older(text, compiler), encoding="utf-8")
+        pieces = {f"{i}.ll": _older(text, compiler) for i, text in enumerate(modules)}
         bare = Step(
             compiler.path,
             ("-O1", "-Xclang", "-disable-llvm-passes", "-ffp-contract=off", "-fPIC", "-emit-llvm",
@@ -175,9 +162,9 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
             ("-S", f"--internalize-public-api-list={symbol}",
              "-passes=internalize,default<O2>,globaldce", "linked.ll", "-o", "out.ll"),
         )  # fmt: skip
-        run_stages([[bare], [link], [shrink]], scratch, _failed)
+        run_stages([[bare], [link], [shrink]], {"wrapper.c": wrapper, **pieces}, scratch, _failed)
         text = (scratch / "out.ll").read_text(encoding="utf-8")
-    # The CPU is chosen when the library is built.
+    # The build of the library chooses the CPU.
     text = re.sub(r' "(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
     text = re.sub(r"^(; ModuleID|source_filename).*\n", "", text, flags=re.MULTILINE)
     text = _renamed(text)
@@ -190,34 +177,34 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
     if re.search(r"inttoptr \(i64 \d+ to ptr\)", text):
         raise PythonUdfError(
             f"{_name(source)} uses an address of this process (a function of ctypes, a large "
-            "array), which the build in the cache outlives. A UDF calls Python functions, and "
-            "has small tables in it as tuples."
+            "array), which the build in the cache outlives. Call Python functions instead, and "
+            "write small tables as tuples."
         )
     runtime = sorted(n for n in declared if n.startswith(("Py", "numba_", "NRT_")))
     if runtime:
         raise PythonUdfError(
             f"{_name(source)} needs Python's or Numba's runtime ({', '.join(runtime)}). A UDF "
-            "computes with numbers only: no arrays, strings, lists or prints."
+            "computes only with numbers: leave out arrays, strings, lists and prints."
         )
     return text
 
 
 def _renamed(text: str) -> str:
-    """Number the names that Numba mangles: they count the functions of its process."""
+    """Number the names that Numba mangles, which count the functions of the process."""
     mangled = r"_ZN[\w$]+"
     numbers = {name: f"inner{i}" for i, name in enumerate(dict.fromkeys(re.findall(mangled, text)))}
     return re.sub(mangled, lambda match: numbers[match.group()], text)
 
 
 def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[list[str], str]:
-    """Return the LLVM text of every module that is needed, and the name of the function in it."""
+    """Return the LLVM text of the modules that are needed, and the function's name in them."""
     try:
         import numba
         from numba.core import codegen
     except ImportError as error:
         raise PythonUdfError(
             f"UDFs written in Python are compiled by Numba, which cannot be imported: {error}. "
-            "pip install numba"
+            "Install it: pip install numba"
         ) from error
     real = getattr(numba, dtype)
     with _recording(codegen.CPUCodeLibrary):
@@ -229,7 +216,7 @@ def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[
             raise PythonUdfError(
                 f"Numba cannot compile {_name(source)} for {dtype}:\n{error}"
             ) from error
-    # One that calls itself is compiled for other arguments too.
+    # Numba compiles a function that calls itself for other arguments too.
     result = compiled.overloads[(real,) * arity]
     modules: list[str] = []
     _collect(result.library, modules, set())
@@ -238,10 +225,7 @@ def _numba_modules(source: Callable[..., Any], dtype: str, arity: int) -> tuple[
 
 @contextlib.contextmanager
 def _recording(kind: Any) -> Iterator[None]:
-    """Record the modules that Numba makes before LLVM changes them.
-
-    What Numba gives out afterwards is in the syntax of its own, newer LLVM.
-    """
+    """Record the modules that Numba makes before its own, newer LLVM rewrites their syntax."""
     own = kind.add_ir_module
 
     def add_ir_module(self: Any, module: Any) -> Any:
@@ -261,8 +245,8 @@ def _collect(library: Any, modules: list[str], seen: set[int]) -> None:
         return
     seen.add(id(library))
     if library not in _recorded:
-        # The user had Numba compile it before. It holds what it calls, and its definitions yield
-        # to others of the same name.
+        # The user had Numba compile it before. Its module also holds what it calls; these
+        # definitions yield to others of the same name.
         modules.append(str(library._get_module_for_linking()))
         return
     modules += _recorded[library]
@@ -271,8 +255,7 @@ def _collect(library: Any, modules: list[str], seen: set[int]) -> None:
 
 
 def _older(text: str, compiler: Compiler) -> str:
-    major = re.search(r"version (\d+)\.", compiler.version)
-    if major is not None and int(major.group(1)) < 21:
+    if compiler.major < 21:
         for new, old in _NEWER:
             text = text.replace(new, old)
     return text

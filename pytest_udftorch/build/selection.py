@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A selection: which functions come from which build, and what names it.
 
-Whoever keys a cache by a selection's name keeps different functions apart: the name is a hash
-of the content.
+The name is a hash of the content, so a cache keyed by it keeps different functions apart.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, resolved_form
 from pytest_udftorch.build.shared import Build
 from pytest_udftorch.library.description import UdfLibrary, find_library
 
-# Part of the key: raise it when the script or the map of ``bitcode`` changes.
+# Part of the name: raise it when the script or the map of ``bitcode`` changes.
 _VERSION: Final = 14
 
 
@@ -31,7 +30,7 @@ class Part:
     Attributes:
         build: the compiled library.
         functions: (torch's name, dtype) of each.
-        cuda_form: what was asked for on GPUs: ``double``, ``float-float`` or ``auto``.
+        cuda_form: the form asked for on GPUs: ``double``, ``float-float`` or ``auto``.
     """
 
     build: Build
@@ -46,7 +45,7 @@ def selection_id(parts: Iterable[Part]) -> str:
 
 
 def cuda_sources(part: Part) -> list[tuple[UdfLibrary, tuple[tuple[str, str], ...]]]:
-    """Return libraries, and which float32 functions of a part a GPU gets from each."""
+    """Return libraries with the float32 functions of a part that a GPU gets from each."""
     library = part.build.library
     keys = tuple(key for key in part.functions if key[1] == "float32")
     if library.float_float is None or resolved_form(part.cuda_form) != FLOAT_FLOAT:
@@ -62,12 +61,12 @@ def cuda_forms(part: Part) -> dict[str, str]:
     forms = {}
     for library, keys in cuda_sources(part):
         form = DOUBLE if library is part.build.library else FLOAT_FLOAT
-        forms.update({name: form for name, _ in keys})
-    return {name: forms[name] for name, dtype in part.functions if dtype == "float32"}
+        forms.update(dict.fromkeys(keys, form))
+    return {key[0]: forms[key] for key in part.functions if key in forms}
 
 
 def cuda_id(parts: Iterable[Part]) -> str:
-    """Return 16 hex digits that name a selection as GPUs get it, by its content."""
+    """Return 16 hex digits that name, by its content, a selection as GPUs get it."""
     parts = tuple(parts)
     facts: list[Any] = [selection_id(parts)]
     for part in parts:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From UDF sources to one shared library per (UDF library, CPU level), cached by content.
 
-Each C source is one clang command with the pass plugin loaded (``udf-widen`` makes the
-vector and array forms), all of them at once on the machine's cores; lld links the objects.
-The key covers the sources, every flag, the compiler, the plugin and the CPU level.
+One clang command compiles each C source with the pass plugin, in which ``udf-widen`` makes the
+vector and array forms. The commands run side by side, and lld links the objects. The key covers
+the sources, every flag, the compiler, the plugin and the CPU level.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_udftorch import errors
 from pytest_udftorch.build.cache import cache_folder, turn
-from pytest_udftorch.build.job import Job, Step, compile_job
+from pytest_udftorch.build.job import Job, Step, compile_job, read_report
 from pytest_udftorch.build.toolchain import (
     FLAGS,
     LINK_FLAGS,
@@ -27,26 +28,15 @@ from pytest_udftorch.build.toolchain import (
     find_compiler,
     resolve_cpu_level,
 )
-from pytest_udftorch.errors import (
-    CompilerNotFoundError,
-    NativeLibraryError,
-    SignatureError,
-    SourceCompileError,
-    UdfError,
-    UnknownFunctionError,
-    nearest,
-)
 from pytest_udftorch.library.description import (
     DESCRIPTION_FILE,
     UdfFunction,
     UdfLibrary,
     find_library,
 )
-from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS, forms
+from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, FUNCTIONS, SINCOS, forms
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
-from pytest_udftorch.native.runtime import pass_plugin, runtime
-
-_CTYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+from pytest_udftorch.native.runtime import address, load_built, pass_plugin
 
 
 @dataclass(frozen=True)
@@ -56,9 +46,9 @@ class Build:
     Attributes:
         library: what was compiled.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``.
-        build_id: first 16 hex digits of the SHA-256 over everything the result depends on.
+        build_id: first 16 hex digits of the SHA-256 over everything that the result depends on.
         path: the shared library.
-        seconds: wall-clock time the compilation took when it was made, in seconds.
+        seconds: how long the compilation took when it was made, in seconds of wall-clock time.
         profiled: True if its forms count what goes in and out (``udf-instrument``).
     """
 
@@ -68,24 +58,14 @@ class Build:
     path: Path
     seconds: float
     profiled: bool = False
-    _handles: dict[str, ctypes.CDLL] = field(default_factory=dict, repr=False, compare=False)
 
     def load(self) -> ctypes.CDLL:
-        """Map the library into the process, where it stays: a thread may be inside it.
+        """Load the library into the process, where it stays: a thread may be inside it.
 
         Raises:
             NativeLibraryError: the cached file cannot be loaded.
         """
-        if "lib" not in self._handles:
-            runtime()  # a profiled library asks for it by its name, which the loader then knows
-            try:
-                self._handles["lib"] = ctypes.CDLL(str(self.path))
-            except OSError as error:
-                raise NativeLibraryError(
-                    f"The cached build {self.path} cannot be loaded: {error}. Delete its "
-                    "folder; it is built again on the next run."
-                ) from error
-        return self._handles["lib"]
+        return load_built(self.path)
 
     def forms(self, function: str, dtype: str) -> dict[str, int]:
         """Return form -> address for one function.
@@ -94,23 +74,20 @@ class Build:
             UnknownFunctionError: the library does not have it.
         """
         if (function, dtype) not in self.library.functions:
-            raise UnknownFunctionError(
+            raise errors.UnknownFunctionError(
                 f"UDF library {self.library.name!r} has no {dtype} {function!r}. "
-                f"{nearest(function, self.library.function_names)}"
+                f"{errors.nearest(function, self.library.function_names)}"
             )
-        lib = self.load()
-        found = {}
-        for form in forms(dtype, self.cpu_level):
-            name = FUNCTIONS[function].export(dtype, form)
-            found[form] = ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
-        return found
+        lib, known = self.load(), FUNCTIONS[function]
+        return {
+            form: address(lib, known.export(dtype, form)) for form in forms(dtype, self.cpu_level)
+        }
 
     def sincos(self, dtype: str) -> int:
         """Return the address of the joint form, or 0 if sin or cos is not in the library."""
         if not _has_sincos(self.library, dtype):
             return 0
-        address = ctypes.cast(getattr(self.load(), f"__udf_{SINCOS[dtype]}"), ctypes.c_void_p)
-        return address.value or 0
+        return address(self.load(), f"__udf_{SINCOS[dtype]}")
 
     def array_function(self, function: str, dtype: str = "float32") -> Any:
         """Return the array form as a ctypes function ``(n, *inputs, output, mode)``.
@@ -118,15 +95,15 @@ class Build:
         Pointers are passed as integers (``tensor.data_ptr()``, ``array.ctypes.data``).
         """
         arity = FUNCTIONS[function].arity if function in FUNCTIONS else 1
-        address = self.forms(function, dtype)["array"]
         pointers = (ctypes.c_void_p,) * (arity + 1)
-        return ctypes.CFUNCTYPE(None, ctypes.c_int64, *pointers, ctypes.c_int64)(address)
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, *pointers, ctypes.c_int64)
+        return kind(self.forms(function, dtype)["array"])
 
     def scalar_function(self, function: str, dtype: str = "float32") -> Any:
         """Return the scalar form as a ctypes function of ``c_float`` or ``c_double``."""
-        real = _CTYPES[dtype]
-        address = self.forms(function, dtype)["scalar"]
-        return ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)(address)
+        real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
+        kind = ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)
+        return kind(self.forms(function, dtype)["scalar"])
 
 
 # Building ----------------------------------------------------------------------------
@@ -139,10 +116,10 @@ def build_library(
 ) -> Build:
     """Compile a UDF library, or take it from the cache.
 
-    Safe to call from several processes and threads at once: one compiles, the others wait.
+    Several processes and threads may call this at once: one compiles, the others wait.
 
     Args:
-        which: name, folder, or an already read library.
+        which: the library, its name, or its folder.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
         profiled: also run the pass ``udf-instrument``; another build under another id.
 
@@ -156,23 +133,25 @@ def build_library(
     """
     library = find_library(which)
     if library.stock:
-        raise UnknownFunctionError(
-            f"UDF library {library.name!r} stands for the stock functions; there is nothing "
-            "to build."
+        raise errors.UnknownFunctionError(
+            f"UDF library {library.name!r} stands for the stock functions: there is nothing to "
+            "build. Choose another library."
         )
     level = resolve_cpu_level(cpu_level)
     state = (profiled, *_state(library, level))
     with turn():
         if state not in _built:
-            _built[state] = _build(library, level, profiled)
+            made = compile_job(_job(library, level, profiled, find_compiler()))
+            seconds = made.facts["seconds"]
+            _built[state] = Build(library, level, made.build_id, made.path, seconds, profiled)
         return _built[state]
 
 
 def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
-    """Return what must be unchanged for a build of this process to be taken again.
+    """Return what must be unchanged if a build of this process is to be used again.
 
-    Sizes and times instead of contents: the content is what names the build in the cache,
-    but a session is entered per test and must not read every source each time.
+    It compares sizes and times. Contents name the build in the cache, but every test may enter a
+    session, which must not read every source.
     """
     files = []
     for path in (str(library.folder / DESCRIPTION_FILE), *library.source_files()):
@@ -181,31 +160,15 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
     return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
 
 
-def _build(library: UdfLibrary, level: str, profiled: bool) -> Build:
-    made = compile_job(_job(library, level, profiled, find_compiler()))
-    return Build(library, level, made.build_id, made.path, made.facts["seconds"], profiled)
-
-
 def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) -> Job:
     machine = (*FLAGS, *CPU_LEVELS[level][0])
-    texts = {"sincos.c": "".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d))}
-    steps = []
-    for index, (source, functions) in enumerate(by_source(library.functions.values()).items()):
-        texts[f"{index}.json"] = json.dumps(library_manifest(functions, level))
-        options = ["-mllvm", f"-udf-widen-manifest={index}.json"]
-        if profiled:
-            texts[f"{index}-watch.json"] = json.dumps(instrument_manifest(functions, level))
-            options += ["-mllvm", f"-udf-instrument-manifest={index}-watch.json"]
-            options += ["-mllvm", "-udf-report=report.jsonl"]
-        arguments = (
-            *machine, *include_flags(library), *compiler.plugin_flags, *options,
-            "-c", str(source), "-o", f"{index}.o",
-        )  # fmt: skip
-        steps.append(Step(compiler.path, arguments, source))
+    functions = library.functions.values()
+    steps, texts = compile_steps(library, functions, level, compiler, machine, profiled=profiled)
+    texts["sincos.c"] = "".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d))
     for source in (Path("sincos.c"), *observe_source()[: int(profiled)]):
         arguments = (*machine, "-c", str(source), "-o", f"{len(steps)}.o")
         steps.append(Step(compiler.path, arguments, source))
-    output = f"lib{_file_name(library.name)}-{level}.so"
+    output = f"lib{re.sub(r'[^A-Za-z0-9_.-]', '_', library.name)}-{level}.so"
     objects = [f"{i}.o" for i in range(len(steps))]
     libraries = link_inputs() if profiled else []
     link = Step(compiler.path, (*objects, *libraries, *LINK_FLAGS, "-o", output))
@@ -225,12 +188,56 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
     )
 
 
-def by_source(functions: Iterable[UdfFunction]) -> dict[Path, list[UdfFunction]]:
-    """Return source -> the functions in it."""
-    found: dict[Path, list[UdfFunction]] = {}
+def compile_steps(
+    library: UdfLibrary,
+    functions: Iterable[UdfFunction],
+    level: str,
+    compiler: Compiler,
+    flags: Sequence[str],
+    *,
+    profiled: bool = False,
+    bitcode: bool = False,
+    first: int = 0,
+) -> tuple[list[Step], dict[str, str]]:
+    """Return steps that compile functions of a library, one for each source.
+
+    Args:
+        library: it has the functions.
+        functions: what to compile.
+        level: CPU level; it decides which vector forms are made.
+        compiler: clang with the pass plugin.
+        flags: its flags.
+        profiled: let the functions count.
+        bitcode: make bitcode instead of objects, without array forms, which libtorch alone calls.
+        first: number of the first piece; the names of its files begin with it.
+
+    Returns:
+        The steps, whose last argument is the piece, and the texts of the manifests they read.
+    """
+    by_source: dict[Path, list[UdfFunction]] = {}
     for function in functions:
-        found.setdefault(function.source, []).append(function)
-    return found
+        by_source.setdefault(function.source, []).append(function)
+    steps: list[Step] = []
+    texts: dict[str, str] = {}
+    kind = ("-emit-llvm",) if bitcode else ()
+    for number, (source, inside) in enumerate(by_source.items(), start=first):
+        widened, watched = library_manifest(inside, level), instrument_manifest(inside, level)
+        if bitcode:
+            for entry in widened["functions"]:
+                del entry["forms"]["array"]
+            watched["watch"] = [e for e in watched["watch"] if e["form"] != "array"]
+        texts[f"{number}.json"] = json.dumps(widened)
+        options = ["-mllvm", f"-udf-widen-manifest={number}.json"]
+        if profiled:
+            texts[f"{number}-watch.json"] = json.dumps(watched)
+            options += ["-mllvm", f"-udf-instrument-manifest={number}-watch.json"]
+            options += ["-mllvm", "-udf-report=report.jsonl"]
+        arguments = (
+            *flags, *include_flags(library), *compiler.plugin_flags, *options, *kind,
+            "-c", str(source), "-o", f"{number}.{'bc' if bitcode else 'o'}",
+        )  # fmt: skip
+        steps.append(Step(compiler.path, arguments, source))
+    return steps, texts
 
 
 def include_flags(library: UdfLibrary) -> list[str]:
@@ -239,15 +246,15 @@ def include_flags(library: UdfLibrary) -> list[str]:
 
 
 def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
-    """Return what udf-widen is to make; the format is described in docs/passes.md."""
+    """Return what udf-widen is to make, in the format that docs/passes.md describes."""
     return {
         "functions": [
             {
                 "name": FUNCTIONS[f.name].c_name(f.dtype),
-                "type": {"float32": "float", "float64": "double"}[f.dtype],
+                "type": C_TYPES[f.dtype],
                 "arity": FUNCTIONS[f.name].arity,
                 "scalar": f.scalar,
-                # A quick path counts on fused multiply-adds, which the baseline lacks.
+                # A quick path relies on fused multiply-adds, which the baseline lacks.
                 "quick": None if level == "baseline" else f.quick,
                 "fast": f.fast,
                 "accurate": f.accurate,
@@ -262,25 +269,22 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
 
 def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder: Path) -> None:
     """Refuse a build in which a form is missing, or which would count nothing."""
-    runtime()  # a profiled library asks for it by its name, which the loader then knows
-    lib = ctypes.CDLL(str(folder / output))
+    lib = load_built(folder / output)
     for name, dtype in library.functions:
         for form in forms(dtype, level):
             symbol = FUNCTIONS[name].export(dtype, form)
             if not hasattr(lib, symbol):
-                raise SignatureError(
+                raise errors.SignatureError(
                     f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
                     "run. Reinstall pytest_udftorch, whose plugin is incomplete."
                 )
     if not profiled:
         return
-    text = (folder / "report.jsonl").read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in text.splitlines()]
-    done = {line["symbol"] for line in lines if line["pass"] == "udf-instrument"}
+    done = {e["symbol"] for e in read_report(folder) if e["pass"] == "udf-instrument"}
     manifest = instrument_manifest(library.functions.values(), level)
     missing = sorted({e["symbol"] for e in manifest["watch"]} - done)
     if missing:
-        raise SignatureError(
+        raise errors.SignatureError(
             f"The build of {library.name!r} does not count the calls of {', '.join(missing)}: the "
             "pass udf-instrument did not run. Reinstall pytest_udftorch, whose plugin is "
             "incomplete."
@@ -288,11 +292,11 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
 
 
 def _has_sincos(library: UdfLibrary, dtype: str) -> bool:
-    return ("sin", dtype) in library.functions and ("cos", dtype) in library.functions
+    return {("sin", dtype), ("cos", dtype)} <= set(library.functions)
 
 
 def _sincos_source(dtype: str) -> str:
-    real = {"float32": "float", "float64": "double"}[dtype]
+    real = C_TYPES[dtype]
     sin, cos = (FUNCTIONS[name].export(dtype, "scalar") for name in ("sin", "cos"))
     return (
         f"{real} {sin}({real}); {real} {cos}({real});\n"
@@ -302,31 +306,27 @@ def _sincos_source(dtype: str) -> str:
     )
 
 
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-
-
-def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -> UdfError:
+def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -> errors.UdfError:
     if step.source is None:
-        return SourceCompileError(
+        return errors.SourceCompileError(
             f"UDF library {library.name!r} does not link:\n{message}\n"
             "A UDF may call its own sources and libm, nothing else."
         )
     if "unable to load plugin" in message:
         _, major = pass_plugin()
-        return CompilerNotFoundError(
+        return errors.CompilerNotFoundError(
             f"{compiler.path} ({compiler.version}) cannot load the pass plugin {compiler.plugin}, "
             f"which is built for LLVM {major}:\n{message}\nUse a clang whose LLVM is a shared "
-            f"library, as that of the package clang-{major}; or reinstall pytest_udftorch with the "
-            "development files of the LLVM that this clang is made of."
+            f"library, such as that of the package clang-{major}, or reinstall pytest_udftorch "
+            "with the development files of this clang's LLVM."
         )
     if "udf-widen" in message:
-        return SignatureError(
+        return errors.SignatureError(
             f"{step.source} does not define what {library.folder / DESCRIPTION_FILE} names:\n"
-            f"{message}\nA UDF is 'float f(float)', a fast path 'float f(float, int *hard)'; with "
-            "double for float64, and one more argument for functions of two."
+            f"{message}\nA UDF is 'float f(float)', and a fast path 'float f(float, int *hard)'. "
+            "Write double for float64, and one more argument for functions of two."
         )
-    return SourceCompileError(
+    return errors.SourceCompileError(
         f"{step.source} of UDF library {library.name!r} does not compile. The compiler says:\n"
         f"{message}"
     )

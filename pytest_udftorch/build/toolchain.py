@@ -9,19 +9,16 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Final
 
-from pytest_udftorch.errors import (
-    CompilerNotFoundError,
-    CompilerTooOldError,
-    CpuLevelError,
-    nearest,
-)
+from pytest_udftorch import errors
 from pytest_udftorch.library.symbols import CPU_LEVELS
+from pytest_udftorch.native.manifest import link_inputs
 from pytest_udftorch.native.runtime import pass_plugin, runtime
 
 #: Oldest LLVM whose plugin interface the passes are written for.
@@ -29,17 +26,12 @@ OLDEST_LLVM: Final = 16
 
 C_COMPILERS: Final = ("cc", "gcc", "clang-19", "clang")
 
-
-#: Contraction is off so that a source means the same at every CPU level; traps and errno are off
+#: Contraction is off so that a source means the same at every CPU level. Traps and errno are off
 #: because the loop vectoriser otherwise refuses the fast paths. No flag allows a value to change.
 VALUE_FLAGS: Final = (
-    "-O3",
-    "-ffp-contract=off",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fPIC",
+    "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
     "-fvisibility=hidden",
-)
+)  # fmt: skip
 #: Flags of UDFs in C. ``-femit-all-decls`` keeps static UDFs until ``udf-widen`` has seen them.
 FLAGS: Final = ("-std=c17", *VALUE_FLAGS, "-femit-all-decls", "-Wall")
 LINK_FLAGS: Final = ("-shared", "-fuse-ld=lld", "-Wl,-Bsymbolic", "-Wl,--no-undefined", "-lm")
@@ -51,8 +43,8 @@ class Compiler:
 
     Attributes:
         path: the executable.
-        version: first line of ``--version``.
-        plugin: the pass plugin, which a clang of its own LLVM can load; None for other compilers.
+        version: the first line that ``--version`` prints.
+        plugin: the pass plugin, if this is a clang that can load it.
     """
 
     path: Path
@@ -60,14 +52,20 @@ class Compiler:
     plugin: Path | None = None
 
     @property
+    def major(self) -> int:
+        """The first number of the version, 0 if it is unknown."""
+        match = re.search(r"version (\d+)\.", self.version)
+        return int(match.group(1)) if match else 0
+
+    @property
     def plugin_flags(self) -> tuple[str, ...]:
-        """Return the flags that load the pass plugin, and let it have options."""
+        """Return the flags that load the pass plugin and its options."""
         plugin = str(self.plugin)
         return f"-fpass-plugin={plugin}", "-Xclang", "-load", "-Xclang", plugin
 
     @property
     def identity(self) -> list[str]:
-        """Return what a cache key must cover of the compiler: its version and the plugin."""
+        """Return what a cache key must cover: the version and the plugin's digest."""
         if self.plugin is None:
             return [self.version]
         return [self.version, _plugin_digest(self.plugin, self.plugin.stat().st_mtime_ns)]
@@ -76,8 +74,8 @@ class Compiler:
 def find_compiler() -> Compiler:
     """Return the clang that belongs to the pass plugin.
 
-    ``UDFTORCH_CLANG`` names one. Otherwise ``clang-<major>`` on the path, the one in LLVM's own
-    folder and plain ``clang`` are tried.
+    ``UDFTORCH_CLANG`` can name it. Otherwise the candidates are ``clang-<major>`` on the path, the
+    one in LLVM's own folder, and plain ``clang``.
 
     Raises:
         CompilerNotFoundError: there is none, or it does not run.
@@ -85,63 +83,60 @@ def find_compiler() -> Compiler:
     """
     plugin, major = pass_plugin()
     named = os.environ.get("UDFTORCH_CLANG")
+    usual = (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang")
+    for candidate in (named,) if named else usual:
+        if found := shutil.which(candidate):
+            compiler = _compiler(found, plugin)
+            if named or candidate != "clang" or compiler.major == major:
+                return _check(compiler, major)
     if named:
-        found = shutil.which(named)
-        if found is None:
-            raise CompilerNotFoundError(
-                f"UDFTORCH_CLANG={named!r} is not an executable. Point it to clang-{major}, or "
-                "unset it to search the usual places."
-            )
-        return _checked(Path(found), plugin, major)
-    for candidate in (f"clang-{major}", f"/usr/lib/llvm-{major}/bin/clang", "clang"):
-        found = shutil.which(candidate)
-        if found is not None and (candidate != "clang" or _major(Path(found)) == major):
-            return _checked(Path(found), plugin, major)
-    raise CompilerNotFoundError(
-        f"No clang {major} was found. UDF sources are compiled by the clang whose LLVM the "
-        f"pass plugin was built for. Install the packages clang-{major} and lld-{major}, or "
-        "set UDFTORCH_CLANG to its path."
+        raise errors.CompilerNotFoundError(
+            f"UDFTORCH_CLANG={named!r} is not an executable. Point it to clang-{major}, or "
+            "unset it to search the usual places."
+        )
+    raise errors.CompilerNotFoundError(
+        f"No clang {major} was found. The pass plugin, which UDF sources are compiled with, was "
+        f"built for its LLVM. Install the packages clang-{major} and lld-{major}, or set "
+        "UDFTORCH_CLANG to its path."
     )
 
 
 @functools.cache
 def _version(path: Path, mtime_ns: int) -> str:
     try:
-        run = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True, timeout=60
+        said = subprocess.check_output(
+            [path, "--version"], stderr=subprocess.PIPE, text=True, timeout=60
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CompilerNotFoundError(
+        raise errors.CompilerNotFoundError(
             f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
             "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
         ) from error
-    return run.stdout.splitlines()[0] if run.stdout else ""
+    return said.partition("\n")[0]
 
 
-def _major(path: Path) -> int:
-    match = re.search(r"version (\d+)\.", _version(path, path.stat().st_mtime_ns))
-    return int(match.group(1)) if match else 0
+def _compiler(path: str, plugin: Path | None = None) -> Compiler:
+    return Compiler(Path(path), _version(Path(path), os.stat(path).st_mtime_ns), plugin)
 
 
-def _checked(path: Path, plugin: Path, wanted: int) -> Compiler:
-    version = _version(path, path.stat().st_mtime_ns)
-    if "clang" not in version:
-        raise CompilerNotFoundError(
-            f"{path} is not clang: it calls itself {version!r}. Use clang-{wanted}."
+def _check(compiler: Compiler, wanted: int) -> Compiler:
+    path, major = compiler.path, compiler.major
+    if "clang" not in compiler.version:
+        raise errors.CompilerNotFoundError(
+            f"{path} is not clang: it calls itself {compiler.version!r}. Use clang-{wanted}."
         )
-    major = _major(path)
     if major < OLDEST_LLVM:
-        raise CompilerTooOldError(
+        raise errors.CompilerTooOldError(
             f"{path} is clang {major}; the passes need LLVM {OLDEST_LLVM} or newer. Install "
             f"clang-{wanted}."
         )
     if major != wanted:
-        raise CompilerTooOldError(
+        raise errors.CompilerTooOldError(
             f"{path} is clang {major}, but the pass plugin is built for LLVM {wanted} and "
             f"cannot be loaded into another. Install clang-{wanted}, or reinstall "
             f"pytest_udftorch with LLVM {major}'s development files."
         )
-    return Compiler(path, version, plugin)
+    return compiler
 
 
 @functools.cache
@@ -150,14 +145,14 @@ def _plugin_digest(plugin: Path, mtime_ns: int) -> str:
 
 
 def tool(compiler: Compiler, name: str) -> Path:
-    """Return a tool of the compiler's own LLVM.
+    """Return a tool of the LLVM that the compiler belongs to.
 
     Raises:
         CompilerNotFoundError: it is not beside the compiler.
     """
     beside = compiler.path.resolve().parent / name
     if not beside.is_file():
-        raise CompilerNotFoundError(
+        raise errors.CompilerNotFoundError(
             f"There is no {name} beside {compiler.path}. Install LLVM's tools of the same "
             "version (the package llvm-<version>)."
         )
@@ -167,7 +162,7 @@ def tool(compiler: Compiler, name: str) -> Path:
 def find_c_compiler() -> Compiler | None:
     """Return a C compiler for code that needs no passes, or None if there is none.
 
-    ``UDFTORCH_CC`` names one; otherwise ``cc``, ``gcc``, ``clang-19`` and ``clang`` are tried.
+    ``UDFTORCH_CC`` can name it; otherwise the candidates are ``C_COMPILERS``.
 
     Raises:
         CompilerNotFoundError: it does not run.
@@ -175,7 +170,7 @@ def find_c_compiler() -> Compiler | None:
     named = os.environ.get("UDFTORCH_CC")
     for candidate in (named,) if named else C_COMPILERS:
         if found := shutil.which(candidate):
-            return Compiler(Path(found), _version(Path(found), Path(found).stat().st_mtime_ns))
+            return _compiler(found)
     return None
 
 
@@ -187,23 +182,40 @@ def run(command: Sequence[str | Path], folder: Path | None = None) -> CompletedP
         return CompletedProcess(command, 127, "", str(error))
 
 
+def torch_flags() -> tuple[list[str], list[str]]:
+    """Return the flags, and the libraries, for C++ that uses the installed torch and Python."""
+    import torch
+
+    package = Path(torch.__file__).parent
+    include = package / "include"
+    folders = (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))
+    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    for folder in folders:
+        flags += ["-isystem", str(folder)]
+    return flags, [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs()]
+
+
 def resolve_cpu_level(cpu_level: str | None) -> str:
     """Return the level to build for: the one given, ``UDFTORCH_CPU_LEVEL``, or the best.
 
     Raises:
-        CpuLevelError: no such level, or this CPU does not have it.
+        CpuLevelError: there is no such level, or this CPU does not have it.
     """
     have = runtime().cpu_level()
     possible = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
     if not possible:
-        raise CpuLevelError("This CPU has no SSE4.2; x86-64-v2 is the least that is supported.")
+        raise errors.CpuLevelError(
+            "This CPU has no SSE4.2; x86-64-v2 is the least that is supported."
+        )
     asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
     if not asked:
         return possible[-1]
     if asked not in CPU_LEVELS:
-        raise CpuLevelError(f"Unknown CPU level {asked!r}. {nearest(asked, CPU_LEVELS)}")
+        raise errors.CpuLevelError(
+            f"Unknown CPU level {asked!r}. {errors.nearest(asked, CPU_LEVELS)}"
+        )
     if asked not in possible:
-        raise CpuLevelError(
+        raise errors.CpuLevelError(
             f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
         )
     return asked

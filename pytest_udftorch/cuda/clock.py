@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a GPU, read by a kernel.
+"""The clock of a GPU, read by a kernel, for ``counters``, which ``kernels`` imports.
 
 This module imports triton, so it is itself imported when the clock is needed.
 """

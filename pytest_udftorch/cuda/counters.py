@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the kernels of eager CUDA operators count in a profiled session.
 
-A kernel that counts gets the address of a *row* in the GPU's memory: one slot of 64-bit words
-for each function in the kernel. The host chooses the row at the launch, by operator, module and
-stage, as the CPU's runtime chooses its cells (llvm/runtime/udfprof.h). The host does not wait:
-the GPU adds to the row with atomic operations. Only a request for the profile makes the host
-wait for the GPU and read the rows.
+A kernel that counts gets the address of a *row* in the GPU's memory: one slot of 64-bit words for
+each function in the kernel. The host chooses the row at the launch, by operator, module and stage,
+as the CPU's runtime chooses its cells (llvm/runtime/udfprof.h). The GPU adds to the row with atomic
+operations. The host waits for the GPU, and reads the rows, only when the profile is asked for.
 
 Rows are kept for the life of the process and zeroed when a session begins. A CUDA graph holds
 the address of the row that was chosen at its capture, and counts there at every replay.
@@ -109,8 +108,7 @@ class CounterRow:
         counted: the functions whose counts are wanted.
         operator: the runtime's id of the ATen operator's name.
         place: the runtime's id of the module times 4, plus the stage.
-        chunk: index of the memory block.
-        first: index of its first slot there.
+        chunk, first: indices of the memory block, and of the row's first slot in it.
         words: the row itself; int64, on the GPU.
     """
 
@@ -186,8 +184,7 @@ class Counters:
         """Zero everything and begin to count.
 
         Args:
-            stride: one program of a launch in ``stride`` enters the histograms, beginning with the
-                first.
+            stride: one program of a launch in this many enters the histograms; the first does.
         """
         if os.getpid() != self._pid:  # CUDA does not survive a fork
             self.__init__()  # type: ignore[misc]
@@ -209,24 +206,16 @@ class Counters:
     def row(self, device: int, kernel: str, counted: frozenset[str], operator: str) -> Any:
         """Return the words that a launch on the calling thread counts in, or None.
 
-        Args:
-            device: index of the GPU, which must be the current one.
-            kernel: a formula of ``table``, or a kernel over rows.
-            counted: the functions whose counts are wanted.
-            operator: name of the ATen operator.
+        The arguments are those of :class:`CounterRow`, with the name of the ATen operator.
+        ``device`` must be the current GPU.
         """
         cells = self._cells
         if cells is None:
             return None
-        key = (device, kernel, counted, operator, cells.place())
-        found = self._rows.get(key)
-        return found.words if found is not None else self._make(*key)
-
-    def _make(
-        self, device: int, kernel: str, counted: frozenset[str], operator: str, place: int
-    ) -> Any:
-        assert self._cells is not None
+        place = cells.place()
         key = (device, kernel, counted, operator, place)
+        if key in self._rows:
+            return self._rows[key].words
         with self._lock:
             if key in self._rows:
                 return self._rows[key].words
@@ -237,7 +226,7 @@ class Counters:
             first, chunk = self._used[device], len(self._chunks[device]) - 1
             self._used[device] = first + count
             words = self._chunks[device][chunk][first * SLOT : (first + count) * SLOT]
-            operator_id = self._cells.intern(f"aten::{operator}")
+            operator_id = cells.intern(f"aten::{operator}")
             self._rows[key] = CounterRow(
                 device, kernel, counted, operator_id, place, chunk, first, words
             )  # fmt: skip

@@ -19,6 +19,9 @@ A formula consists of assignments and one result: no branches and no loops.
 """
 
 # Functions of one argument ----------------------------------------------------------------
+#
+# They differ in their text, although one template would do: Triton's cache of compiled kernels
+# tells formulas apart by their source.
 
 
 def exp(x, a, b, c, seen):

@@ -81,16 +81,16 @@ def _processor():
 
 @triton.jit
 def _shard(slot):
-    # Many programs of a multiprocessor read the same words, mostly from its L1; what is out of
-    # date there costs a second look.
+    # Many programs of a multiprocessor read the same words, mostly from its L1; a stale word there
+    # costs a second look.
     return slot + (_processor() & (_SHARDS - 1)) * _SHARD
 
 
 @triton.jit
 def _known(seen, SLOT: tl.constexpr):
-    """Return the extremes so far, but finite ones, and which programs enter the histograms.
+    """Return the extremes so far, clamped to finite ones, and which programs enter the histograms.
 
-    Asked for before the function is computed, so that nobody waits for them.
+    A kernel asks before it computes the function, so that the loads have arrived when it counts.
     """
     slot = _shard(seen[0] + SLOT * _SLOT)
     in_low = tl.maximum(_bound(slot + _IN), -_LARGEST)
@@ -120,10 +120,10 @@ def _side(x, side, inside):
         number = number & inside
     low = tl.min(tl.ravel(tl.where(number, key, _INFINITY)))
     high = tl.max(tl.ravel(tl.where(number, key, _LOWEST)))
-    # Most programs have nothing new, and would wait for each other.
+    # Most programs have nothing new. Without the masks they would wait for each other.
     tl.atomic_min(side, low.to(tl.int64), mask=low < tl.load(side), sem="relaxed")
     tl.atomic_max(side + 1, high.to(tl.int64), mask=high > tl.load(side + 1), sem="relaxed")
-    # Each has 16 bits: no program has more than 32,768 elements. NaNs are no kind.
+    # A kind has 16 bits: no program has more than 32,768 elements. NaNs are counted apart.
     kind = tl.where(tl.abs(x) < _SMALLEST_NORMAL, 1 << 16, 0).to(tl.int64)
     kind = tl.where(x == 0.0, 1, kind)
     kind = tl.where(x > _LARGEST, 1 << 32, kind)
@@ -157,7 +157,7 @@ def _histogram(x, bins, inside):
     if inside is not None:
         counted = counted & inside
     if x.numel >= 512:
-        # In shared memory first; a bin that no exponent has takes what does not count.
+        # In shared memory first. A bin that no exponent has takes the values that do not count.
         counts = tl.histogram(tl.ravel(tl.where(counted, at, _BINS // 2 - 1)), _BINS)
         bin = tl.arange(0, _BINS)
         some = (counts > 0) & (bin != _BINS // 2 - 1)
@@ -169,7 +169,7 @@ def _histogram(x, bins, inside):
 
 @triton.jit
 def _count(x, z, y, seen, known, SLOT: tl.constexpr):
-    """Count what a function got, x and z or None, and y that it returned."""
+    """Count the arguments of a function, x and z (or None), and its result y."""
     slot = seen[0] + SLOT * _SLOT
     shard = _shard(slot)
     inside = seen[1]
@@ -311,7 +311,7 @@ def _mapped(name):
 
 
 def _mapped_by_two(name):
-    """Return the same with a branch after every two elements, which takes fewer registers."""
+    """Return the same, but with a branch after every two elements: it takes fewer registers."""
     value, hard, rest = (_extern(name, part) for part in ("value", "hard", "rest"))
 
     def two(x0, x1):

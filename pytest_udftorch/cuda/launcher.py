@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from pytest_udftorch import compat
@@ -16,15 +16,13 @@ _OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 
 
 class Launcher:
-    """Launches the kernels of one set of active functions.
+    """Launches the kernels of one set of functions, ``active``.
+
+    ``check`` is called with this object before the first launch outside a CUDA graph's capture.
 
     Attributes:
-        active: the functions.
         counted: the functions that a profiled session counts.
-
-    Args:
-        active: the functions.
-        check: called with this object before its first launch outside a CUDA graph's capture.
+        current_device: returns the index of the current GPU.
     """
 
     def __init__(self, active: Active, check: Callable[[Launcher], None] | None = None) -> None:
@@ -36,7 +34,6 @@ class Launcher:
             for name, dtype in part.functions
             if dtype == "float32"
         )
-        #: Returns the index of the current GPU.
         self.current_device: Any = None
         self._stream: Any = None
         self._launchers: dict[Any, Any] = {}
@@ -192,10 +189,8 @@ def may_share(a: Any, b: Any) -> bool:
     return bool(a.is_cuda and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
 
 
-@contextlib.contextmanager
-def on_device(device: Any) -> Iterator[None]:
-    """Make a GPU the current one."""
+def on_device(device: Any) -> AbstractContextManager[None]:
+    """Make a GPU the current one while the result is entered."""
     import torch
 
-    with torch.cuda.device(device):
-        yield
+    return torch.cuda.device(device)

@@ -12,8 +12,7 @@ Two oracles that share no code decide what the correctly rounded result is:
 
 Rounding the reference to double first would decide some inputs wrongly; the tests have one.
 
-Arrays may be torch tensors (any device) or NumPy arrays; torch is never imported here.
-gmpy2 and mpmath are imported on first use.
+``formats`` says which arrays it takes. gmpy2 and mpmath are imported on first use.
 """
 
 from __future__ import annotations
@@ -113,10 +112,7 @@ def mpfr_rounded(function: str, args: Sequence[Encodings], fmt: Format) -> Encod
     """Return the correctly rounded results of flat encodings, by MPFR; NaNs canonical."""
     # MPFR writes significands as 0.1xxx, so its exponents lie one above the usual ones.
     context = _gmpy2().context(
-        precision=fmt.precision,
-        emin=fmt.min_exponent + 1,
-        emax=fmt.max_exponent,
-        subnormalize=True,
+        precision=fmt.precision, emin=fmt.min_exponent + 1, emax=fmt.max_exponent, subnormalize=True
     )
     call = getattr(context, function)
     columns = [decode(a, fmt).tolist() for a in args]
@@ -311,11 +307,7 @@ def assert_correctly_rounded(
 
 
 def assert_ulp(
-    fn_or_outputs: Callable[..., object] | object,
-    inputs: object,
-    *,
-    function: str,
-    max_ulp: float,
+    fn_or_outputs: Callable[..., object] | object, inputs: object, *, function: str, max_ulp: float
 ) -> None:
     """Assert that no result is farther than ``max_ulp`` ULP from the true value.
 

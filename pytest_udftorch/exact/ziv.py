@@ -56,36 +56,21 @@ def _is_odd_integer(y: float) -> bool:
 
 #: Results at +infinity and -infinity that are exact.
 _AT_INFINITY: Final[dict[str, tuple[float, float]]] = {
-    "exp": (_INF, 0.0),
-    "exp2": (_INF, 0.0),
+    **dict.fromkeys(("exp", "exp2"), (_INF, 0.0)),
+    **dict.fromkeys(("log", "log2", "log10", "log1p", "acosh"), (_INF, _NAN)),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atanh"), (_NAN, _NAN)),
+    **dict.fromkeys(("sinh", "asinh"), (_INF, -_INF)),
+    **dict.fromkeys(("tanh", "erf"), (1.0, -1.0)),
     "expm1": (_INF, -1.0),
-    "log": (_INF, _NAN),
-    "log2": (_INF, _NAN),
-    "log10": (_INF, _NAN),
-    "log1p": (_INF, _NAN),
-    "sin": (_NAN, _NAN),
-    "cos": (_NAN, _NAN),
-    "tan": (_NAN, _NAN),
-    "sinh": (_INF, -_INF),
     "cosh": (_INF, _INF),
-    "tanh": (1.0, -1.0),
-    "asin": (_NAN, _NAN),
-    "acos": (_NAN, _NAN),
-    "asinh": (_INF, -_INF),
-    "acosh": (_INF, _NAN),
-    "atanh": (_NAN, _NAN),
-    "erf": (1.0, -1.0),
     "erfc": (0.0, 2.0),
 }
 #: Ends of the domain, the pole at -infinity, and the exact zero other than f(0) = 0.
 _DOMAINS: Final[dict[str, tuple[float, float, float | None, float | None]]] = {
-    "log": (0.0, _INF, 0.0, 1.0),
-    "log2": (0.0, _INF, 0.0, 1.0),
-    "log10": (0.0, _INF, 0.0, 1.0),
+    **dict.fromkeys(("log", "log2", "log10"), (0.0, _INF, 0.0, 1.0)),
+    **dict.fromkeys(("asin", "atanh"), (-1.0, 1.0, None, None)),
     "log1p": (-1.0, _INF, -1.0, None),
-    "asin": (-1.0, 1.0, None, None),
     "acos": (-1.0, 1.0, None, 1.0),
-    "atanh": (-1.0, 1.0, None, None),
     "acosh": (1.0, _INF, None, 1.0),
 }
 #: Functions with f(±0) = ±0; the others are 1 or a pole there, or listed below.

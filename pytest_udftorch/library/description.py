@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """UDF libraries: a folder with a ``udf.toml`` and C sources.
 
-A library is found by name (shipped with this package, or offered by an installed one
-through the entry point group ``pytest_udftorch.libraries``) or by the path of its folder.
+A library has the path of its folder. It has a name too if this package ships it, or if another
+installed package offers it through the entry point group ``pytest_udftorch.libraries``.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ from __future__ import annotations
 import functools
 import os
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import (
-    LibraryFormatError,
-    UnknownFunctionError,
-    UnknownLibraryError,
-    nearest,
-)
+from pytest_udftorch import errors
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    require_host()
+    raise
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"
@@ -34,32 +35,19 @@ OPERATOR_DTYPES: Final = (
     "uint8", "int8", "int16", "int32", "int64", "bool",
 )  # fmt: skip
 
-_TOP_KEYS = {"library", "functions", "operators"}
-_LIBRARY_KEYS = {
-    "name": str,
-    "version": str,
-    "description": str,
-    "claim": str,
+_TOP_KEYS: Final = {"library", "functions", "operators"}
+_LIBRARY_KEYS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("name", "version", "description", "claim", "float_float"), str),
     "stock": bool,
     "include_dirs": list,
-    "float_float": str,
 }
-_FUNCTION_KEYS = {
-    "source": str,
-    "scalar": str,
-    "quick": str,
-    "fast": str,
-    "accurate": str,
+_FUNCTION_KEYS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
     "max_ulp": (int, float),
-    "claim": str,
-    "hard_cases": str,
 }
-_OPERATOR_KEYS = {
-    "source": str,
-    "python": str,
-    "function": str,
-    "dispatch_keys": list,
-    "dtypes": list,
+_OPERATOR_KEYS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("source", "python", "function"), str),
+    **dict.fromkeys(("dispatch_keys", "dtypes"), list),
 }
 _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?", re.ASCII)
 
@@ -85,13 +73,13 @@ class UdfFunction:
     name: str
     dtype: str
     source: Path
-    scalar: str | None
-    quick: str | None
-    fast: str | None
-    accurate: str | None
-    max_ulp: float | None
-    claim: str
-    hard_cases: Path | None
+    scalar: str | None = None
+    quick: str | None = None
+    fast: str | None = None
+    accurate: str | None = None
+    max_ulp: float | None = None
+    claim: str = ""
+    hard_cases: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -99,15 +87,16 @@ class UdfOperator:
     """A UDF at operator level: a whole ATen operator at some dispatch keys.
 
     Attributes:
-        name: the operator and its overload (``aten::log.out``); without an overload
-            ``aten::log``, or with a function of out='s type also ``log_`` and ``log.out``.
-        function: the author's, as the source calls it (C++ may say ``space::function``).
+        name: the operator and its overload (``aten::log.out``). ``aten::log`` is the overload
+            without a name; if the function has the type of ``log.out``, it also stands for
+            ``log_`` and ``log.out``.
+        function: name of the author's function in the source (in C++ also ``space::function``).
         source: absolute path of the C++ source, or None.
         python: absolute path of the Python source, or None.
         dispatch_keys: torch's names of the backends (``CPU``).
-        dtypes: torch's names; calls with a tensor of another go to the stock kernel. Empty
-            for all.
-        call: the function, if it was given as an object; there is no path then.
+        dtypes: torch's names; a call with a tensor of another dtype goes to the stock kernel.
+            Empty for all dtypes.
+        call: the function, if it was given as an object instead of a path.
     """
 
     name: str
@@ -120,17 +109,17 @@ class UdfOperator:
 
 
 def check_names(names: object) -> None:
-    """Raise an error unless ``names`` is a sequence of names of functions.
+    """Check that ``names`` is a sequence of names.
 
     Raises:
-        UnknownFunctionError: a string, no sequence, or something else than strings in it.
+        UnknownFunctionError: it is a string, no sequence, or a sequence of something else.
     """
     if isinstance(names, str):
-        raise UnknownFunctionError(
+        raise errors.UnknownFunctionError(
             f"functions={names!r} is a string. Give a sequence: functions=({names!r},)."
         )
     if not isinstance(names, Collection) or not all(isinstance(n, str) for n in names):
-        raise UnknownFunctionError(
+        raise errors.UnknownFunctionError(
             f"functions={names!r} is not a sequence of names. Give torch's names: "
             'functions=("exp", "log").'
         )
@@ -141,10 +130,11 @@ class UdfLibrary:
     """A UDF library as its ``udf.toml`` describes it; nothing is compiled yet.
 
     Attributes:
-        stock: True for a library that swaps nothing (the baseline ``std``); its functions
-            are all that libtorch has.
-        float_float: folder of a library that has functions of this one, bit for bit, in
-            float-float, for GPUs with weak double precision; or None.
+        stock: True for the baseline ``std``, which swaps nothing and has all functions of
+            libtorch.
+        float_float: folder of a library that computes the same bits in float-float, for GPUs
+            with weak double precision; or None.
+        functions: (torch's name, dtype) -> the function.
         operators: name -> UDFs at operator level, one for each set of dispatch keys.
     """
 
@@ -172,26 +162,27 @@ class UdfLibrary:
         return (*self.function_names, *self.operators)
 
     def select(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Check that the library has ``names``; None selects every function and operator.
+        """Return the names, each once, if the library has them; None selects all that it has.
 
         The stock library has every operator.
 
         Raises:
-            UnknownFunctionError: a name the library does not have, or no name at all.
+            UnknownFunctionError: the library does not have a name, or there is no name.
         """
         if names is None:
             return self.names
         check_names(names)
         if not names:
-            raise UnknownFunctionError(
+            raise errors.UnknownFunctionError(
                 "An empty selection of functions would swap nothing. Leave it out to swap "
                 "all of them, or use the library 'std' for the stock functions."
             )
         for name in names:
             if name not in self.names and not (self.stock and is_operator(name)):
                 kind = "operator" if is_operator(name) else "function"
-                raise UnknownFunctionError(
-                    f"UDF library {self.name!r} has no {kind} {name!r}. {nearest(name, self.names)}"
+                raise errors.UnknownFunctionError(
+                    f"UDF library {self.name!r} has no {kind} {name!r}. "
+                    f"{errors.nearest(name, self.names)}"
                 )
         return tuple(dict.fromkeys(names))
 
@@ -205,7 +196,7 @@ class UdfLibrary:
 
 
 def is_operator(name: str) -> bool:
-    """Tell whether a name is that of an operator (``aten::log``) and not of a function."""
+    """Tell whether a name is an operator's (``aten::log``) and not a function's."""
     return "::" in name
 
 
@@ -213,28 +204,28 @@ def described_operator(udf: UdfOperator) -> UdfOperator:
     """Check a UDF at operator level as far as possible without torch.
 
     Returns:
-        It, with the name that torch's dispatcher gives the operator.
+        The UDF, with the name that torch's dispatcher gives the operator.
 
     Raises:
         LibraryFormatError: the operator's name is malformed, there is no such dtype, or the
-            dispatch keys are not names, or one of them occurs twice.
+            dispatch keys are not names or one of them occurs twice.
     """
     where = f'operators."{udf.name}"'
     if not _OPERATOR_NAME.fullmatch(udf.name):
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"[{where}] is not the name of an operator. Write namespace, name and overload in "
             'quotes, as torch does: [operators."aten::log.out"].'
         )
     keys = udf.dispatch_keys
     if not keys or len(set(keys)) < len(keys) or not all(isinstance(k, str) and k for k in keys):
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"dispatch_keys of [{where}] must be names, each once: {list(keys)!r}."
         )
     for dtype in udf.dtypes:
         if dtype not in OPERATOR_DTYPES:
-            raise LibraryFormatError(
+            raise errors.LibraryFormatError(
                 f"dtypes of [{where}]: there is no dtype {dtype!r}. "
-                f"{nearest(str(dtype), OPERATOR_DTYPES)}"
+                f"{errors.nearest(str(dtype), OPERATOR_DTYPES)}"
             )
     # torch.ops calls the overload without a name "default".
     return replace(udf, name=udf.name.removesuffix(".default"))
@@ -245,16 +236,14 @@ def shipped_folder() -> Path:
     """Return the folder with the libraries that come with this package."""
     import pytest_udftorch
 
-    for entry in pytest_udftorch.__path__:
-        package = Path(entry)
-        # In a checkout the sources lie beside the package and are what gets edited; the
-        # copy that an editable install made must not shadow them.
-        if (package.parent / "pyproject.toml").is_file() and (package.parent / "udfs").is_dir():
-            return package.parent / "udfs"
-    for entry in pytest_udftorch.__path__:
-        if (Path(entry) / "udfs").is_dir():
-            return Path(entry) / "udfs"
-    raise UnknownLibraryError(
+    homes = [Path(entry) for entry in pytest_udftorch.__path__]
+    # In a checkout people edit the sources beside the package. The copy that an editable install
+    # made must not shadow them.
+    checkouts = [h.parent for h in homes if (h.parent / "pyproject.toml").is_file()]
+    for folder in (*checkouts, *homes):
+        if (folder / "udfs").is_dir():
+            return folder / "udfs"
+    raise errors.UnknownLibraryError(
         "The folder 'udfs' of pytest_udftorch is missing from its installation. "
         "Reinstall the package."
     )
@@ -264,7 +253,7 @@ def available_libraries() -> dict[str, Path]:
     """Return name -> folder of the shipped and the installed libraries.
 
     Raises:
-        LibraryFormatError: an entry point that cannot be loaded or names no folder.
+        LibraryFormatError: an entry point cannot be loaded or names no folder.
     """
     root = shipped_folder()
     found = {p.parent.name: p.parent for p in sorted(root.glob(f"*/{DESCRIPTION_FILE}"))}
@@ -275,7 +264,6 @@ def available_libraries() -> dict[str, Path]:
 
 
 def _entry_folder(entry: metadata.EntryPoint) -> Path:
-    what = f"Entry point {entry.name!r} = {entry.value!r} in group {ENTRY_POINT_GROUP!r}"
     try:
         value = entry.load()
         if callable(value):
@@ -284,20 +272,20 @@ def _entry_folder(entry: metadata.EntryPoint) -> Path:
             value = next(iter(value.__path__))
         return Path(value)
     except Exception as error:
-        raise LibraryFormatError(
-            f"{what} gives no folder: {error!r}. It must name a package that holds "
-            f"{DESCRIPTION_FILE}, a path, or a function that returns one."
+        raise errors.LibraryFormatError(
+            f"Entry point {entry.name!r} = {entry.value!r} in group {ENTRY_POINT_GROUP!r} gives no "
+            f"folder: {error!r}. It must name a package that holds {DESCRIPTION_FILE}, a path, or "
+            "a function that returns one."
         ) from error
 
 
 def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
     """Find a UDF library by name or by the path of its folder.
 
-    A string that contains a path separator, or starts with a dot, is a path; anything
-    else is a name.
+    A string that contains a slash or begins with a dot is a path; any other is a name.
 
     Raises:
-        UnknownLibraryError: no such name or folder.
+        UnknownLibraryError: there is no such name or folder.
         LibraryFormatError: the folder is not a valid library.
     """
     if isinstance(which, UdfLibrary):
@@ -306,7 +294,7 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
     if isinstance(which, Path) or "/" in text or text.startswith("."):
         folder = Path(which).expanduser()
         if not folder.is_dir():
-            raise UnknownLibraryError(
+            raise errors.UnknownLibraryError(
                 f"No folder {text!r} (relative to {Path.cwd()}). A UDF library given by "
                 f"path is a folder that holds {DESCRIPTION_FILE}."
             )
@@ -317,8 +305,8 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
     known = available_libraries()
     if text not in known:
         hint = f" To use the folder of that name, write './{text}'." if Path(text).is_dir() else ""
-        raise UnknownLibraryError(
-            f"No UDF library is called {text!r}. {nearest(text, known)}{hint}"
+        raise errors.UnknownLibraryError(
+            f"No UDF library is called {text!r}. {errors.nearest(text, known)}{hint}"
         )
     return load_library(known[text])
 
@@ -327,14 +315,14 @@ def load_library(folder: Path) -> UdfLibrary:
     """Read and check ``folder/udf.toml``.
 
     Raises:
-        LibraryFormatError: no ``udf.toml``, a syntax error, an unknown or missing key, a
-            value of the wrong type, an unknown function or dtype, a missing source.
+        LibraryFormatError: the file is missing, has a syntax error, an unknown or missing key, a
+            value of the wrong type, or an unknown function or dtype, or names a missing file.
     """
     path = folder.resolve() / DESCRIPTION_FILE
     try:
         state = path.stat()
     except FileNotFoundError:
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"The folder {path.parent} holds no {DESCRIPTION_FILE}, so it is not a UDF library. "
             "CONTRIBUTING, 'How to add a UDF', shows a minimal one."
         ) from None
@@ -343,70 +331,65 @@ def load_library(folder: Path) -> UdfLibrary:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: Path, state: tuple[int, ...]) -> UdfLibrary:
-    # A session is entered per test, the description changes per edit: ``state`` is the key.
+    # Every test may enter a session. ``state`` is in the key because files are edited meanwhile.
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LibraryFormatError(f"{path} is not valid TOML: {error}") from error
+        raise errors.LibraryFormatError(f"{path} is not valid TOML: {error}") from error
     return _Reader(path).library(data)
 
 
 class _Reader:
-    """Checks the tables of one ``udf.toml``; every complaint names file and key."""
+    """Checks the tables of one ``udf.toml``; every error names the file and the key."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.folder = path.parent
 
-    def fail(self, what: str) -> LibraryFormatError:
-        return LibraryFormatError(f"{self.path}: {what}")
+    def fail(self, what: str) -> errors.LibraryFormatError:
+        return errors.LibraryFormatError(f"{self.path}: {what}")
 
-    def table(self, data: Mapping[str, Any], key: str, where: str) -> dict[str, Any]:
+    def table(self, data: Mapping[str, Any], key: str) -> dict[str, Any]:
         value = data.get(key)
         if not isinstance(value, dict):
-            raise self.fail(f"the table [{where}] is missing.")
+            raise self.fail(f"the table [{key}] is missing.")
         return value
 
     def check(self, table: Mapping[str, Any], known: Mapping[str, Any], where: str) -> None:
         for key, value in table.items():
             if key not in known:
-                raise self.fail(f"unknown key {key!r} in [{where}]. {nearest(key, known)}")
+                raise self.fail(f"unknown key {key!r} in [{where}]. {errors.nearest(key, known)}")
             if not isinstance(value, known[key]):
                 raise self.fail(f"{key} in [{where}] has the wrong type: {value!r}.")
 
     def library(self, data: Mapping[str, Any]) -> UdfLibrary:
         for key in data:
             if key not in _TOP_KEYS:
-                raise self.fail(f"unknown table [{key}]. {nearest(key, _TOP_KEYS)}")
-        head = self.table(data, "library", "library")
+                raise self.fail(f"unknown table [{key}]. {errors.nearest(key, _TOP_KEYS)}")
+        head = self.table(data, "library")
         self.check(head, _LIBRARY_KEYS, "library")
         for key in ("name", "version"):
             if not head.get(key):
                 raise self.fail(f"[library] needs a {key}.")
         stock = head.get("stock", False)
-        if stock:
-            for key in ("functions", "operators"):
-                if key in data:
-                    raise self.fail(f"a library with stock = true swaps nothing: remove [{key}].")
+        for key in ("functions", "operators"):
+            if stock and key in data:
+                raise self.fail(f"a library with stock = true swaps nothing: remove [{key}].")
         functions, operators = {}, {}
         if "operators" in data:
-            operators = dict(self.operators(self.table(data, "operators", "operators")))
+            operators = dict(self.operators(self.table(data, "operators")))
         if "functions" in data or not (stock or operators):
-            functions = dict(self.functions(self.table(data, "functions", "functions")))
+            functions = dict(self.functions(self.table(data, "functions")))
             if not functions:
                 raise self.fail("[functions] is empty.")
-        return UdfLibrary(
-            name=head["name"],
-            version=head["version"],
-            folder=self.folder,
-            description=head.get("description", ""),
-            claim=head.get("claim", ""),
-            stock=stock,
-            include_dirs=tuple(self.file(d, "include_dirs") for d in head.get("include_dirs", ())),
-            float_float=self.float_float(head, stock),
-            functions=functions,
-            operators=operators,
-        )
+        paths = {
+            "folder": self.folder,
+            "include_dirs": tuple(
+                self.file(d, "include_dirs") for d in head.get("include_dirs", ())
+            ),
+            "float_float": self.float_float(head, stock),
+        }
+        return UdfLibrary(**{**head, **paths}, functions=functions, operators=operators)
 
     def float_float(self, head: Mapping[str, Any], stock: bool) -> Path | None:
         if "float_float" not in head:
@@ -431,7 +414,7 @@ class _Reader:
             if name not in FUNCTIONS:
                 raise self.fail(
                     f"[functions.{name}]: PyTorch has no such function to swap. "
-                    f"{nearest(name, FUNCTIONS)}"
+                    f"{errors.nearest(name, FUNCTIONS)}"
                 )
             if not isinstance(dtypes, dict) or not dtypes:
                 raise self.fail(f"[functions.{name}] needs a table per dtype: {', '.join(DTYPES)}.")
@@ -456,19 +439,12 @@ class _Reader:
             )
         if "quick" in keys and "fast" not in keys:
             raise self.fail(f"[{where}] has quick, which goes before fast and accurate: add them.")
-        hard = keys.get("hard_cases")
-        return UdfFunction(
-            name=name,
-            dtype=dtype,
-            source=self.file(keys["source"], f"[{where}] source"),
-            scalar=keys.get("scalar"),
-            quick=keys.get("quick"),
-            fast=keys.get("fast"),
-            accurate=keys.get("accurate"),
-            max_ulp=keys.get("max_ulp"),
-            claim=keys.get("claim", ""),
-            hard_cases=None if hard is None else self.file(hard, f"[{where}] hard_cases"),
-        )
+        files = {
+            key: self.file(keys[key], f"[{where}] {key}")
+            for key in ("source", "hard_cases")
+            if key in keys
+        }
+        return UdfFunction(name, dtype, **{**keys, **files})
 
     def operators(self, table: Mapping[str, Any]) -> Iterator[tuple[str, tuple[UdfOperator, ...]]]:
         if not table:
@@ -491,7 +467,7 @@ class _Reader:
             yield name, found
 
     def operator(self, name: str, where: str, keys: Mapping[str, Any]) -> UdfOperator:
-        # An unquoted name is a chain of tables; the name is what to complain about then.
+        # An unquoted name makes a chain of tables. Then the error is about the name.
         if is_operator(name):
             self.check(keys, _OPERATOR_KEYS, where)
         try:
@@ -503,13 +479,13 @@ class _Reader:
                     dtypes=tuple(keys.get("dtypes", ())),
                 )
             )
-        except LibraryFormatError as error:
+        except errors.LibraryFormatError as error:
             raise self.fail(str(error)) from None
         if ("source" in keys) == ("python" in keys):
             raise self.fail(f"[{where}] needs either a source in C++ or a file python.")
         parts = udf.function.split("::") if "source" in keys else [udf.function]
         if not all(part.isidentifier() and part.isascii() for part in parts):
             raise self.fail(f"[{where}] needs a function, by its name in the source.")
-        if "source" in keys:
-            return replace(udf, source=self.file(keys["source"], f"[{where}] source"))
-        return replace(udf, python=self.file(keys["python"], f"[{where}] python"))
+        kind = "source" if "source" in keys else "python"
+        path: dict[str, Any] = {kind: self.file(keys[kind], f"[{where}] {kind}")}
+        return replace(udf, **path)

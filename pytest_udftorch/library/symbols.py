@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which symbols PyTorch calls for which function, and through which ABI.
 
-Read off the relocations of the ``libtorch_cpu.so`` in the registry's x86-64 wheels and
-from ``ATen/cpu/vec`` and ``ATen/cpu/vml.h`` in the wheel's headers: GNU libm for scalars,
-SLEEF for vectors, MKL VML for arrays. A libtorch need not call every symbol, as
-long as it calls another one of the same function.
+The relocations of ``libtorch_cpu.so`` in the registry's x86-64 wheels say so, and ``ATen/cpu/vec``
+and ``ATen/cpu/vml.h`` in the wheel's headers: GNU libm for scalars, SLEEF for vectors, MKL VML for
+arrays. A libtorch need not call every symbol, as long as it calls another one of the same function.
 """
 
 from __future__ import annotations
@@ -14,7 +13,10 @@ from typing import Final
 
 DTYPES: Final = ("float32", "float64")
 
-#: Multiples of it, modulo 1, spread evenly and need no random state.
+#: dtype -> the type in C.
+C_TYPES: Final = {"float32": "float", "float64": "double"}
+
+#: Its multiples, modulo 1, spread evenly and need no random state.
 GOLDEN: Final = 0.6180339887498949
 
 #: Lanes of the vector forms, by dtype: 256-bit, then 512-bit registers.
@@ -97,8 +99,8 @@ FUNCTIONS: Final[dict[str, TorchFunction]] = {
     )
 }
 
-#: libm's joint form ``void(x, *sin, *cos)``, which complex kernels call. It is bound where a
-#: session swaps both sin and cos.
+#: libm's joint form ``void(x, *sin, *cos)``, which complex kernels call. A session that swaps both
+#: sin and cos binds it.
 SINCOS: Final = {"float32": "sincosf", "float64": "sincos"}
 
 #: CPU levels, from the least to the most capable: clang flags, x86-64 level, vector bits.
@@ -110,11 +112,9 @@ CPU_LEVELS: Final[dict[str, tuple[tuple[str, ...], int, int]]] = {
 
 
 def forms(dtype: str, cpu_level: str) -> tuple[str, ...]:
-    """Return the forms a library built for ``cpu_level`` has for ``dtype``."""
-    bits = CPU_LEVELS[cpu_level][2]
-    width = {"float32": 32, "float64": 64}[dtype]
-    vectors = tuple(f"v{n}" for n in LANES[dtype] if n * width <= bits)
-    return ("scalar", *vectors, "array")
+    """Return the forms that a library built for ``cpu_level`` has for ``dtype``."""
+    bits, width = CPU_LEVELS[cpu_level][2], int(dtype[5:])
+    return ("scalar", *(f"v{n}" for n in LANES[dtype] if n * width <= bits), "array")
 
 
 def golden_points(count: int, low: float, high: float) -> list[float]:

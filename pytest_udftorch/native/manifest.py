@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pass ``udf-instrument`` watches, and the sources that its output needs.
 
-Manifests for UDF libraries, whose forms ``udf-widen`` makes, and for the watch library,
-whose functions call the stock ones; see docs/passes.md for the format.
+There are manifests for UDF libraries, whose forms ``udf-widen`` makes, and for the watch library,
+whose functions call the stock ones. docs/passes.md describes the format.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.errors import NativeLibraryError
 from pytest_udftorch.library.description import UdfFunction
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, forms
-from pytest_udftorch.native.runtime import native_files
+from pytest_udftorch.library.symbols import C_TYPES, DTYPES, FUNCTIONS, forms
+from pytest_udftorch.native.runtime import native_file
 
 #: Forms in the order of their numbers, as in udfprof.h; ``CELL_FORMS`` of the records has one more.
 FORMS: Final = ("scalar", "v4", "v8", "v16", "array")
@@ -27,13 +26,12 @@ WATCHED: Final = ("", *FUNCTIONS, "sincos")
 CHUNK: Final = 1024
 
 #: Function -> the range of arguments, for float32 and float64, in which its results are normal
-#: numbers and monotonic. For these, generated code does not inspect the result. It inspects
-#: arguments that are zero or subnormal in any case. exp(x) is normal
-#: from ln of the smallest normal number on (-87.34, -708.4) to ln of the largest (88.72,
-#: 709.78), exp2(x) from -126 and -1022 to 128 and 1024, expm1 and sinh end as exp does, erfc(x)
-#: is normal below 9.19 and 26.54. Near zero all others are close to x, and erf
-#: to 1.13 x, so a normal argument has a normal result. Logarithms (0 at 1) and functions that are
-#: not monotonic have no such range.
+#: numbers and monotonic. There, generated code does not inspect the result. It always inspects
+#: arguments that are zero or subnormal. exp(x) is normal from ln of the smallest normal number
+#: (-87.34, -708.4) to ln of the largest (88.72, 709.78), exp2(x) from -126 and -1022 to 128 and
+#: 1024. expm1 and sinh end as exp does, and erfc(x) is normal below 9.19 and 26.54. Near zero all
+#: others are close to x, and erf to 1.13 x, so a normal argument has a normal result. Logarithms
+#: (0 at 1) and functions that are not monotonic have no such range.
 ORDINARY: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
     "exp": ((-87.0, 88.0), (-708.0, 709.0)),
     "exp2": ((-126.0, 127.0), (-1022.0, 1023.0)),
@@ -52,8 +50,6 @@ ORDINARY: Final[dict[str, tuple[tuple[float, float], tuple[float, float]]]] = {
 #: Those of them with f(0) = 1 and f(-inf) = 0, which softmax computes in every row.
 EXPONENTIAL: Final = ("exp", "exp2")
 
-_C_TYPES: Final = {"float32": "float", "float64": "double"}
-
 
 def slot(function: str, dtype: str, form: str) -> int:
     """Return the number of the cell, as stated at ``UDFPROF_SLOTS`` in udfprof.h."""
@@ -66,7 +62,7 @@ def entry(
 ) -> dict[str, Any]:
     """Return the manifest's entry for one function of the module.
 
-    ``ordinary`` says whether the function may be assumed to behave as ``ORDINARY`` states.
+    ``ordinary`` says whether the function behaves as ``ORDINARY`` states.
     """
     joint = function == "sincos"
     more: dict[str, Any] = {}
@@ -78,7 +74,7 @@ def entry(
         **more,
         "symbol": symbol,
         "form": "sincos" if joint else form,
-        "type": _C_TYPES[dtype],
+        "type": C_TYPES[dtype],
         "arity": 1 if joint else FUNCTIONS[function].arity,
         "slot": slot(function, dtype, form),
         "chunk": chunk,
@@ -92,34 +88,19 @@ def instrument_manifest(functions: Iterable[UdfFunction], level: str) -> dict[st
     """
     watched = []
     for f in functions:
-        # Correct rounding keeps the order of results. Nothing is known of other functions.
-        ordinary = f.max_ulp == 0.5
         for form in forms(f.dtype, level):
             symbol = FUNCTIONS[f.name].export(f.dtype, form)
+            # Correct rounding keeps the order of results. Nothing is known of other functions.
+            ordinary = f.max_ulp == 0.5
             watched.append(entry(symbol, f.name, f.dtype, form, CHUNK, ordinary=ordinary))
     return {"watch": watched}
 
 
-def native_source(name: str) -> Path:
-    """Return the path of an installed source of the native half.
-
-    Raises:
-        NativeLibraryError: it is not installed.
-    """
-    for path in native_files(name):
-        return path
-    raise NativeLibraryError(
-        f"{name} is not installed with pytest_udftorch, but profiled libraries, or the stand-ins "
-        "of a patch, are compiled with it. Install the package (pip install .) instead of "
-        "importing its source tree."
-    )
-
-
 def observe_source() -> tuple[Path, Path]:
     """Return observe.c, which is compiled into each profiled library, and its header."""
-    return native_source("observe.c"), native_source("udfprof.h")
+    return native_file("observe.c"), native_file("udfprof.h")
 
 
 def link_inputs() -> list[str]:
     """Return what a profiled library is linked with: the runtime that holds its cells."""
-    return [str(native_source("libudfrt.so"))]
+    return [str(native_file("libudfrt.so"))]

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import NativeLibraryError
 
 _ABI: Final = 1  # UDFRT_ABI in llvm/runtime/udfrt.h
@@ -37,11 +40,11 @@ class Slot:
 
     Attributes:
         address: where it lies in memory.
-        symbol: the name it was resolved for.
+        symbol: the name that it was resolved for.
         object: file name of the object that calls through it.
         kind: ``JUMP_SLOT``, ``GLOB_DAT`` or ``64`` (the R_X86_64_* relocation).
-        relro: True if the loader write-protected it.
-        version: symbol version asked for, or the empty string.
+        relro: True if the loader has write-protected it.
+        version: the symbol version that is asked for, or the empty string.
     """
 
     address: int
@@ -63,8 +66,22 @@ def native_files(pattern: str) -> list[Path]:
     return [
         path
         for entry in pytest_udftorch.__path__
-        for path in sorted((Path(entry) / "_native").glob(pattern))
+        for path in sorted(Path(entry, "_native").glob(pattern))
     ]
+
+
+def native_file(name: str) -> Path:
+    """Return the path of an installed native file.
+
+    Raises:
+        NativeLibraryError: it is not installed.
+    """
+    for path in native_files(name):
+        return path
+    raise NativeLibraryError(
+        f"{name} is not installed with pytest_udftorch. Install the package (pip install .) "
+        "instead of importing its source tree."
+    )
 
 
 def pass_plugin() -> tuple[Path, int]:
@@ -88,18 +105,43 @@ def runtime() -> Runtime:
     """Load the native runtime once per process.
 
     Raises:
+        UnsupportedHostError: this system, processor or Python cannot have it.
         NativeLibraryError: it is missing, cannot be loaded, or has another ABI.
     """
-    for path in native_files("libudfrt.so"):
-        return Runtime(path)
-    raise NativeLibraryError(
-        "The native runtime libudfrt.so is not installed with pytest_udftorch. Install the "
-        "package (pip install .) instead of importing its source tree."
-    )
+    require_host()
+    return Runtime(native_file("libudfrt.so"))
+
+
+def load_built(path: Path) -> ctypes.CDLL:
+    """Load a library out of the build cache.
+
+    Raises:
+        NativeLibraryError: it cannot be loaded.
+    """
+    runtime()  # a profiled library names it; once loaded, the loader finds it by that name
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeLibraryError(
+            f"The cached build {path} cannot be loaded: {error}. Delete its folder; the next run "
+            "builds it again."
+        ) from error
+
+
+def address(lib: ctypes.CDLL, name: str) -> int:
+    """Return the address of a function of a library."""
+    return ctypes.cast(getattr(lib, name), ctypes.c_void_p).value or 0
+
+
+def _declare(lib: ctypes.CDLL, prefix: str, functions: Mapping[str, Sequence[Any]]) -> None:
+    """Declare functions of a library: name -> types of the result and of the arguments."""
+    for name, (result, *arguments) in functions.items():
+        function = getattr(lib, f"{prefix}_{name}")
+        function.restype, function.argtypes = result, arguments
 
 
 class Runtime:
-    """Typed access to ``libudfrt.so``; one method per exported function."""
+    """Typed access to ``libudfrt.so``."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -109,36 +151,29 @@ class Runtime:
             raise NativeLibraryError(f"{path} cannot be used: {error}. Reinstall.") from error
         if abi != _ABI:
             raise NativeLibraryError(
-                f"{path} has ABI {abi}, this package needs {_ABI}: it was left by another "
-                "version. Reinstall pytest_udftorch."
+                f"{path} has ABI {abi}, but this package needs {_ABI}: another version left it. "
+                "Reinstall pytest_udftorch."
             )
-        lib = self._lib
-        strings = ctypes.POINTER(ctypes.c_char_p)
-        slots = ctypes.POINTER(_CSlot)
-        words = ctypes.POINTER(ctypes.c_uint64)
-        size = ctypes.c_size_t
-        lib.udfrt_find.argtypes = (strings, size, strings, size, slots, size)
-        lib.udfrt_find.restype = ctypes.c_long
-        lib.udfrt_exchange.argtypes = (slots, size, words, words, words)
-        lib.udfrt_read.argtypes = (slots, size, words)
-        lib.udfrt_read.restype = None
-        lib.udfrt_resolve.argtypes = (ctypes.c_char_p,) * 3
-        lib.udfrt_resolve.restype = ctypes.c_uint64
-        lib.udfrt_trampoline.argtypes = (size,)
-        lib.udfrt_trampoline.restype = ctypes.c_uint64
-        lib.udfrt_mxcsr.restype = ctypes.c_uint32
+        strings, slots = ctypes.POINTER(ctypes.c_char_p), ctypes.POINTER(_CSlot)
+        words, size = ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t
+        functions = {
+            "find": (ctypes.c_long, strings, size, strings, size, slots, size),
+            "exchange": (ctypes.c_int, slots, size, words, words, words),
+            "read": (None, slots, size, words),
+            "resolve": (ctypes.c_uint64, *(ctypes.c_char_p,) * 3),
+            "trampoline": (ctypes.c_uint64, size),
+        }
+        _declare(self._lib, "udfrt", functions)
         table = ctypes.c_uint64 * _TRAMPOLINES
-        self.hits = table.in_dll(lib, "udfrt_hits")
-        self.targets = table.in_dll(lib, "udfrt_targets")
+        self.hits = table.in_dll(self._lib, "udfrt_hits")
+        self.targets = table.in_dll(self._lib, "udfrt_targets")
         self.trampoline_count = _TRAMPOLINES
+        #: The address of the counting trampoline with an index.
+        self.trampoline: Callable[[int], int] = self._lib.udfrt_trampoline
 
     def cpu_level(self) -> int:
         """Return the highest x86-64 level (1 to 4) of this CPU."""
         return int(self._lib.udfrt_cpu_level())
-
-    def mxcsr(self) -> int:
-        """Return the calling thread's MXCSR; FTZ is bit 15, DAZ bit 6."""
-        return int(self._lib.udfrt_mxcsr())
 
     def find(self, symbols: Sequence[str], objects: Sequence[str]) -> list[Slot]:
         """Return the slots of ``symbols`` in the loaded ``objects`` (file names)."""
@@ -156,6 +191,14 @@ class Runtime:
                  s.version.decode())
             for s in found[:count]
         ]  # fmt: skip
+
+    def loaders(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Return those slots that lie in the object which the loader knows by the slot's name.
+
+        Another object may have the same file name. The program can unload it at any time.
+        """
+        bases = {name: _base(name) for name in {slot.object for slot in slots}}
+        return [s for s in slots if (base := bases[s.object]) and _place(s.address).base == base]
 
     def read(self, slots: Sequence[Slot]) -> list[int]:
         """Return what the slots hold."""
@@ -183,16 +226,9 @@ class Runtime:
         return list(found)
 
     def resolve(self, slot: Slot) -> int:
-        """Return the address the loader would put into ``slot``, or 0."""
-        return int(
-            self._lib.udfrt_resolve(
-                slot.object.encode(), slot.symbol.encode(), slot.version.encode()
-            )
-        )
-
-    def trampoline(self, index: int) -> int:
-        """Return the address of counting trampoline ``index``."""
-        return int(self._lib.udfrt_trampoline(index))
+        """Return the address that the loader would put into ``slot``, or 0."""
+        names = (slot.object, slot.symbol, slot.version)
+        return int(self._lib.udfrt_resolve(*(name.encode() for name in names)))
 
     @functools.cached_property
     def cells(self) -> Cells:
@@ -201,47 +237,47 @@ class Runtime:
 
 
 class Cells:
-    """Typed access to llvm/runtime/udfprof.h; one method per exported function."""
+    """Typed access to the functions of llvm/runtime/udfprof.h."""
 
     def __init__(self, lib: ctypes.CDLL) -> None:
         self._lib = lib
         abi = lib.udfprof_abi()
         if abi != _PROFILER_ABI:
             raise NativeLibraryError(
-                f"libudfrt.so counts in the layout {abi}, this package reads {_PROFILER_ABI}: it "
-                "was left by another version. Reinstall pytest_udftorch."
+                f"libudfrt.so counts in the layout {abi}, but this package reads {_PROFILER_ABI}: "
+                "another version left it. Reinstall pytest_udftorch."
             )
-        size, word = ctypes.c_size_t, ctypes.c_uint64
-        for name in ("cells", "operators", "events"):
-            function = getattr(lib, f"udfprof_{name}")
-            function.argtypes, function.restype = (ctypes.c_void_p, size), size
-        lib.udfprof_lost_events.restype = word
-        lib.udfprof_ring.argtypes = (size,)
-        lib.udfprof_start.argtypes = (ctypes.c_uint32, ctypes.c_uint32)
-        lib.udfprof_start.restype = None
-        lib.udfprof_stop.restype = None
-        lib.udfprof_intern.argtypes = (ctypes.c_char_p,)
-        lib.udfprof_intern.restype = ctypes.c_uint32
-        lib.udfprof_string.argtypes = (ctypes.c_uint32,)
-        lib.udfprof_string.restype = ctypes.c_char_p
-        lib.udfprof_string_count.restype = ctypes.c_uint32
-        lib.udfprof_ticks.restype = word
-        lib.udfprof_operator_udf.argtypes = (ctypes.c_uint32, word, word)
-        lib.udfprof_operator_udf.restype = None
-        lib.udfprof_memory.restype = word
+        size, word, number = ctypes.c_size_t, ctypes.c_uint64, ctypes.c_uint32
+        records = (size, ctypes.c_void_p, size)
+        functions = {
+            **dict.fromkeys(("cells", "operators", "events"), records),
+            **dict.fromkeys(("lost_events", "memory", "place", "ticks"), (word,)),
+            "ring": (ctypes.c_int, size),
+            "start": (None, number, number),
+            "stop": (None,),
+            "intern": (number, ctypes.c_char_p),
+            "string": (ctypes.c_char_p, number),
+            "string_count": (number,),
+            "operator_udf": (None, number, word, word),
+            "clocks": (None, ctypes.POINTER(word), ctypes.POINTER(word)),
+        }
+        _declare(lib, "udfprof", functions)
         #: Where the calling thread is: its module's id times 4, plus the stage.
-        self.place = lib.udfprof_place
-        self.place.argtypes, self.place.restype = (), word
-        lib.udfprof_clocks.argtypes = (ctypes.POINTER(word), ctypes.POINTER(word))
-        lib.udfprof_clocks.restype = None
-
-    def start(self, depth: int, stride: int) -> None:
-        """Zero everything and begin to count."""
-        self._lib.udfprof_start(depth, stride)
-
-    def stop(self) -> None:
-        """Stop counting; what was counted can still be read."""
-        self._lib.udfprof_stop()
+        self.place: Callable[[], int] = lib.udfprof_place
+        #: Zero everything and begin to count, to a depth and with a stride.
+        self.start: Callable[[int, int], None] = lib.udfprof_start
+        #: Stop counting; what was counted can still be read.
+        self.stop: Callable[[], None] = lib.udfprof_stop
+        #: How many events have found the ring full since the start.
+        self.lost_events: Callable[[], int] = lib.udfprof_lost_events
+        #: How many strings there are; ids are counted from 0.
+        self.string_count: Callable[[], int] = lib.udfprof_string_count
+        #: How many bytes the cells, their contexts and the events' ring take.
+        self.memory: Callable[[], int] = lib.udfprof_memory
+        #: The time stamp counter.
+        self.ticks: Callable[[], int] = lib.udfprof_ticks
+        #: Count a call of a UDF at operator level: its number, elements, and ticks at the start.
+        self.operator_udf: Callable[[int, int, int], None] = lib.udfprof_operator_udf
 
     def count(self, what: str) -> int:
         """Return the number of records of ``cells`` or ``operators``."""
@@ -254,10 +290,6 @@ class Cells:
             How many records there are. For events, which are removed, how many were written.
         """
         return int(getattr(self._lib, f"udfprof_{what}")(address, capacity))
-
-    def lost_events(self) -> int:
-        """Return how many events found the ring full since the start."""
-        return int(self._lib.udfprof_lost_events())
 
     def ring(self, capacity: int) -> None:
         """Give the ring room for ``capacity`` events.
@@ -276,22 +308,6 @@ class Cells:
         """Return the string with the id ``number``."""
         return bytes(self._lib.udfprof_string(number)).decode()
 
-    def string_count(self) -> int:
-        """Return how many strings there are; ids are counted from 0."""
-        return int(self._lib.udfprof_string_count())
-
-    def memory(self) -> int:
-        """Return how many bytes the cells, their contexts and the events' ring take."""
-        return int(self._lib.udfprof_memory())
-
-    def ticks(self) -> int:
-        """Return the time stamp counter."""
-        return int(self._lib.udfprof_ticks())
-
-    def operator_udf(self, number: int, elements: int, start: int) -> None:
-        """Count a call, begun at ``start`` ticks, of the UDF ``number`` at operator level."""
-        self._lib.udfprof_operator_udf(number, elements, start)
-
     def clocks(self) -> tuple[int, int]:
         """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""
         ticks, now = ctypes.c_uint64(), ctypes.c_uint64()
@@ -301,11 +317,52 @@ class Cells:
     @property
     def parallel(self) -> int:
         """The address of the function that stands in for GOMP_parallel."""
-        return ctypes.cast(self._lib.udfprof_parallel, ctypes.c_void_p).value or 0
+        return address(self._lib, "udfprof_parallel")
 
     def set_gomp_parallel(self, address: int) -> None:
         """Set the function that the stand-in for GOMP_parallel calls."""
         ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address
+
+
+class _Place(ctypes.Structure):
+    """``Dl_info`` of dlfcn.h."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("symbol_address", ctypes.c_void_p),
+    )
+
+
+_LINK_MAP: Final = 2  # RTLD_DI_LINKMAP of dlfcn.h
+_DYNAMIC: Final = 2  # l_ld among the pointers of struct link_map (link.h)
+
+
+def _place(address: int) -> _Place:
+    """Return which loaded object an address lies in."""
+    found = _Place()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
+    return found
+
+
+def _base(name: str) -> int:
+    """Return where the object lies that the loader knows by a name, or 0.
+
+    For a stand-in of a patched libtorch, that is the original.
+    """
+    try:
+        library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return 0
+    words = ctypes.POINTER(ctypes.c_uint64)()
+    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(words))
+    base = _place(words[_DYNAMIC]).base or 0
+    with contextlib.suppress(ValueError):  # found in the dependencies too
+        original = ctypes.c_char_p.in_dll(library, "udfpatch_original")
+        if original.value and _place(ctypes.addressof(original)).base == base:
+            return _base(os.fsdecode(original.value))
+    return base
 
 
 def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:

@@ -49,16 +49,10 @@ def case(build: Build, function: str, dtype: str) -> Case:
         expected = torch.empty_like(inputs[0])
         call = build.array_function(function, dtype)
         call(ELEMENTS, *(row.data_ptr() for row in inputs), expected.data_ptr(), 0)
-        _cases[key] = Case(
-            {"contiguous": tuple(inputs), "strided": tuple(spread)},
-            expected,
-            expected.view(_integers(torch, dtype)),
-        )
+        encodings = expected.view(torch.int32 if dtype == "float32" else torch.int64)
+        layouts = {"contiguous": tuple(inputs), "strided": tuple(spread)}
+        _cases[key] = Case(layouts, expected, encodings)
     return _cases[key]
-
-
-def _integers(torch: Any, dtype: str) -> Any:
-    return torch.int32 if dtype == "float32" else torch.int64
 
 
 @contextlib.contextmanager
@@ -80,7 +74,7 @@ def mismatch(torch: Any, build: Build, function: str, dtype: str) -> str:
     operator = getattr(torch, function)
     for layout, rows in known.layouts.items():
         got = operator(*rows)
-        encodings = got.view(_integers(torch, dtype))
+        encodings = got.view(known.encodings.dtype)
         if not torch.equal(encodings, known.encodings):
             at = int((encodings != known.encodings).to(torch.uint8).argmax())
             values = ", ".join(float(row[at]).hex() for row in rows)

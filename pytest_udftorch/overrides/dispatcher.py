@@ -13,7 +13,6 @@ a thread has entered stays alive.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +21,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from pytest_udftorch import compat
-from pytest_udftorch.errors import (
-    RestoreError,
-    SwapReachedNothingError,
-)
+from pytest_udftorch.errors import RestoreError, SwapReachedNothingError
 from pytest_udftorch.overrides.stacked import Stacked
 
 
@@ -99,11 +95,11 @@ class Override(Protocol):
 class Thread(threading.local):
     """What overrides in Python know about a thread."""
 
+    mode = Mode.NORMAL
+    hits = recursions = 0
+
     def __init__(self) -> None:
         self.frames: list[Frame] = []
-        self.mode = Mode.NORMAL
-        self.hits = 0
-        self.recursions = 0
 
 
 class Reached(BaseException):
@@ -127,7 +123,7 @@ def _set_mode(mode: int) -> int:
     return before
 
 
-#: Functions that set the mode of this thread and return the old one; one for each kind of override.
+#: A function for each kind of override; it sets the mode of this thread and returns the old one.
 mode_setters: Final[list[Callable[[int], int]]] = [_set_mode]
 
 
@@ -158,7 +154,7 @@ def implement(space: str, key: str, kernels: Mapping[str, Callable[..., Any]]) -
         kernels: overload in it (``log.out``) -> kernel.
 
     Raises:
-        RuntimeError: torch rejects one of them; then none of them is registered.
+        RuntimeError: torch rejects one of the kernels; then none of them is registered.
     """
     import torch
 
@@ -220,7 +216,7 @@ class Overrides(Stacked[Layer]):
 
     def _apply(self) -> None:
         wanted = self._wanted()
-        # Remove all before registering any: what an override takes for the stock kernel must be it.
+        # Remove all before registering any, so that an override finds the stock kernel below it.
         for at, override in list(self._registered.items()):
             if wanted.get(at) is not override:
                 try:
@@ -244,11 +240,3 @@ class Overrides(Stacked[Layer]):
 
 #: The overrides of this process.
 overrides: Final = Overrides()
-
-
-def _after_fork() -> None:
-    # Another thread of the parent may have held the lock; it does not exist in the child.
-    overrides.lock = threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

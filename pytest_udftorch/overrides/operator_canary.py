@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
-from pytest_udftorch.errors import (
-    OperatorRecursionError,
-    OperatorResultError,
-    SwapReachedNothingError,
-)
+from pytest_udftorch import errors
 from pytest_udftorch.overrides import dispatcher, schemas
 from pytest_udftorch.overrides.canary import plain_torch
 from pytest_udftorch.overrides.dispatcher import Mode, Override, Spec
@@ -55,23 +51,16 @@ def _probe(override: Override) -> int:
             said = f" It said: {error}."
     calls = override.hits() - before
     if not calls:
-        raise SwapReachedNothingError(
-            f"A call of {spec.operator} on {BACKEND_TEXT.format(spec.key)} did not reach the UDF, "
-            f"so it would not be used. Everything was restored.{said} Another tool may have "
-            "registered a kernel above it."
+        raise errors.SwapReachedNothingError(
+            f"A call of {spec.operator} on tensors of the dispatch key {spec.key} did not reach "
+            f"the UDF, so it would not be used. Everything was restored.{said} Another tool may "
+            "have registered a kernel above it."
         )
     return calls
 
 
-BACKEND_TEXT: Final = "tensors of the dispatch key {}"
-
-
 def _try(override: Override) -> None:
-    """Compare one whole call with the stock kernel's.
-
-    Raises:
-        OperatorRecursionError, OperatorResultError: as from :func:`verify`.
-    """
+    """Compare one whole call with the stock kernel's; raise errors as :func:`verify` does."""
     import torch
 
     spec = override.spec
@@ -92,14 +81,14 @@ def _try(override: Override) -> None:
         got = call(*ours.positional, **ours.keywords)
     except Exception as error:
         if override.recursions() > before:
-            raise OperatorRecursionError(str(error).splitlines()[0]) from error
-        raise OperatorResultError(
+            raise errors.OperatorRecursionError(str(error).splitlines()[0]) from error
+        raise errors.OperatorResultError(
             f"The UDF of {spec.operator} at {spec.key} failed on {ours}, which the stock kernel "
             f"takes: {type(error).__name__}: {error}\nLimit the UDF by dtypes, or make it call the "
             "stock kernel for what it does not handle (docs/operators.md)."
         ) from error
     if _kinds(got) != _kinds(expected):
-        raise OperatorResultError(
+        raise errors.OperatorResultError(
             f"The UDF of {spec.operator} at {spec.key} gave {_kinds(got)} for {ours}, where the "
             f"stock kernel gives {_kinds(expected)}."
         )
@@ -135,12 +124,9 @@ class _Arguments:
             if not argument.kwarg_only:
                 self.positional.append(self._value(argument))
             elif argument.alias_info and argument.alias_info.is_write:
+                empty = torch.empty(0, dtype=self.dtype, device=self.device)
                 like = outputs.pop(0) if outputs else None
-                self.keywords[argument.name] = (
-                    torch.empty(0, dtype=self.dtype, device=self.device)
-                    if like is None
-                    else torch.empty_like(like)
-                )
+                self.keywords[argument.name] = empty if like is None else torch.empty_like(like)
             else:
                 self.keywords[argument.name] = self._value(argument)
 
@@ -157,17 +143,14 @@ class _Arguments:
         if argument.has_default_value():
             return argument.default_value
         kind = str(argument.real_type)
-        simple: dict[str, Callable[[], Any]] = {
-            "Tensor": self._tensor,
-            "List[Tensor]": lambda: [self._tensor(), self._tensor()],
-            "number": lambda: 1,
-            "Scalar": lambda: 1,
-            "float": lambda: 0.5,
-            "int": lambda: 1,
-            "SymInt": lambda: 1,
-            "bool": lambda: False,
-            "List[int]": lambda: [1],
-            "List[SymInt]": lambda: [1],
-            "List[float]": lambda: [0.5],
+        values: dict[str, Any] = {
+            "Tensor": self._tensor(),
+            "List[Tensor]": [self._tensor(), self._tensor()],
+            **dict.fromkeys(("number", "Scalar", "int", "SymInt"), 1),
+            "float": 0.5,
+            "bool": False,
+            "List[int]": [1],
+            "List[SymInt]": [1],
+            "List[float]": [0.5],
         }
-        return simple[kind]() if kind in simple else None
+        return values.get(kind)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """UDFs at operator level: compiled or imported, and checked against torch's schema.
 
-A source in C++ is compiled with ``llvm/operator/udf_operator.h`` against the headers of the
-installed torch, one shared library per source, cached by content. torch's dispatcher calls its
-functions directly. It calls a function in Python through
+Each C++ source is compiled into a shared library with ``llvm/operator/udf_operator.h`` and the
+headers of the installed torch, and cached by content. torch's dispatcher calls the functions in it
+directly. It calls a function in Python through
 :class:`pytest_udftorch.overrides.python_override.PythonOverride`.
 """
 
@@ -17,7 +17,6 @@ import inspect
 import os
 import re
 import sys
-import sysconfig
 import tokenize
 import traceback
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch import errors
 from pytest_udftorch.build.cache import cache_folder, turn
 from pytest_udftorch.build.job import Job, Step, compile_job
 from pytest_udftorch.build.toolchain import (
@@ -32,35 +32,18 @@ from pytest_udftorch.build.toolchain import (
     Compiler,
     find_compiler,
     resolve_cpu_level,
-)
-from pytest_udftorch.errors import (
-    DispatchKeyError,
-    LibraryFormatError,
-    NativeLibraryError,
-    ProfileDepthError,
-    PythonUdfError,
-    SignatureError,
-    SourceCompileError,
-    UdfError,
-    UnknownOperatorError,
+    torch_flags,
 )
 from pytest_udftorch.library.description import UdfLibrary, UdfOperator, described_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
-from pytest_udftorch.native.manifest import link_inputs, native_source
-from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.native.runtime import load_built, native_file
 from pytest_udftorch.overrides import dispatcher, schemas
 from pytest_udftorch.overrides.dispatcher import Override, Role, Spec
 from pytest_udftorch.overrides.python_override import PythonOverride
 
 _FLAGS: Final = (
-    "--driver-mode=g++",
-    "-std=c++20",
-    *VALUE_FLAGS,
-    "-Wall",
-    "-shared",
-    "-Wl,--no-undefined",
-)
-
+    "--driver-mode=g++", "-std=c++20", *VALUE_FLAGS, "-Wall", "-shared", "-Wl,--no-undefined",
+)  # fmt: skip
 _HEADERS: Final = ("udf_operator.h", "udfprof.h")
 _SOURCES: Final = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".hxx", ".inc")
 _SHIM: Final = "udf_shim.cpp"
@@ -82,8 +65,8 @@ def operator_udf(
     in-place and the ``out=`` overload. Then ``operator`` is the name without an overload.
 
     Args:
-        operator: its name and overload: ``aten::log.out``.
-        dispatch_keys: the keys of the backends that it is for: ``CPU``, ``CUDA``.
+        operator: name and overload: ``aten::log.out``.
+        dispatch_keys: keys of the backends to override it for: ``CPU``, ``CUDA``.
         dtypes: torch's names; a call with a tensor of another dtype goes to the stock kernel.
 
     Returns:
@@ -94,27 +77,21 @@ def operator_udf(
             dtype, or the keys or dtypes are not a sequence of names.
     """
     if not isinstance(operator, str):
-        raise LibraryFormatError(
+        raise errors.LibraryFormatError(
             f"operator_udf was given {type(operator).__name__}, but it takes torch's name of the "
             'operator that the UDF stands for: write @operator_udf("aten::log.out") above the UDF.'
         )
     for what, names in (("dispatch_keys", dispatch_keys), ("dtypes", dtypes)):
         if isinstance(names, str):
-            raise LibraryFormatError(
+            raise errors.LibraryFormatError(
                 f"{what}={names!r} is a string. Give a sequence: {what}=({names!r},)."
             )
 
     def make(function: Callable[..., Any]) -> UdfLibrary:
         name = getattr(function, "__name__", "operator_udf")
-        udf = described_operator(
-            UdfOperator(
-                operator,
-                name,
-                dispatch_keys=tuple(dispatch_keys),
-                dtypes=tuple(dtypes),
-                call=function,
-            )
-        )
+        keys = tuple(dispatch_keys)
+        udf = UdfOperator(operator, name, dispatch_keys=keys, dtypes=tuple(dtypes), call=function)
+        udf = described_operator(udf)
         try:
             folder = Path(inspect.getfile(function)).parent
         except TypeError:
@@ -141,26 +118,27 @@ class _Module:
 _modules: dict[tuple[object, ...], _Module] = {}
 
 
-def compile_source(
-    source: Path, functions: Sequence[str], folder: Path, includes: Sequence[Path], level: str
-) -> _Module:
-    """Compile one source against the installed torch, or take it from the cache, and load it.
+def _module(library: UdfLibrary, source: Path, level: str) -> _Module:
+    """Compile a source of a library, or take it from the cache, and load it.
 
-    Raises:
-        SourceCompileError: it does not compile; the message is the compiler's.
-        SignatureError: a function is not in it.
-        CompilerNotFoundError, CompilerTooOldError, CacheError: as from ``build_library``.
+    All functions of the source are compiled, whether a session selects them or not.
     """
-    names = tuple(dict.fromkeys(functions))
+    udfs = (udf for those in library.operators.values() for udf in those)
+    functions = tuple(dict.fromkeys(udf.function for udf in udfs if udf.source == source))
     compiler = find_compiler()
-    files = _sources([source.parent, folder, *includes])
+    files = _sources([source.parent, library.folder, *library.include_dirs])
     state = (
-        source, names, level, cache_folder(), compiler,
+        source, functions, level, cache_folder(), compiler,
         *((f, (s := f.stat()).st_mtime_ns, s.st_size, s.st_ino) for f in files),
     )  # fmt: skip
     with turn():
         if state not in _modules:
-            _modules[state] = _compile(source, names, folder, includes, level, compiler, files)
+            made = compile_job(_job(library, source, functions, level, compiler, files))
+            lib = load_built(made.path)
+            lib.udfoperator_make.restype = ctypes.c_void_p
+            lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
+            dispatcher.mode_setters.append(lib.udfoperator_mode)
+            _modules[state] = _Module(made.build_id, lib, functions)
         return _modules[state]
 
 
@@ -173,75 +151,50 @@ def _sources(folders: Sequence[Path]) -> list[Path]:
     return sorted(found)
 
 
-def _compile(
+def _job(
+    library: UdfLibrary,
     source: Path,
-    functions: tuple[str, ...],
-    folder: Path,
-    includes: Sequence[Path],
+    functions: Sequence[str],
     level: str,
     compiler: Compiler,
     files: Sequence[Path],
-) -> _Module:
+) -> Job:
     import torch
 
-    package = Path(torch.__file__).parent
-    abi = int(torch.compiled_with_cxx11_abi())
-    headers = [native_source(name) for name in _HEADERS]
+    headers = [native_file(name) for name in _HEADERS]
     entries = ", ".join(f"udf::detail::entry<{f}>()" for f in functions)
     shim = f'#include "udf_operator.h"\n#include "{source.name}"\nUDF_OPERATORS({entries})\n'
-    flags = [*_FLAGS, *CPU_LEVELS[level][0], f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]
-    torch_headers = (
-        package / "include",
-        package / "include" / "torch" / "csrc" / "api" / "include",
-        Path(sysconfig.get_path("include")),
-    )
+    flags = (*_FLAGS, *CPU_LEVELS[level][0])
+    torch_has, libraries = torch_flags()
+    folders = (source.parent, library.folder, *library.include_dirs, headers[0].parent)
     arguments = (
-        *flags, *(f"-I{d}" for d in (source.parent, folder, *includes)),
-        f"-I{headers[0].parent}",
-        *(part for d in torch_headers for part in ("-isystem", str(d))),
-        _SHIM, "-o", "operator.so",
-        f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
+        *flags, *(f"-I{d}" for d in folders), *torch_has, _SHIM, "-o", "operator.so", *libraries,
     )  # fmt: skip
-    job = Job(
+    return Job(
         kind="operator-",
         compiler=compiler,
         stages=((Step(compiler.path, arguments, source),),),
         output="operator.so",
         failed=functools.partial(_failed, functions),
         texts={_SHIM: shim},
-        root=folder,
+        root=library.folder,
         inputs=[*headers, *files],
         covers=[torch.__version__, torch.version.git_version],
         facts={"torch": torch.__version__, "compiler": compiler.version, "flags": flags},
     )
-    made = compile_job(job)
-    runtime()  # the library names it; once loaded, the loader finds it by that name
-    try:
-        lib = ctypes.CDLL(str(made.path))
-    except OSError as error:
-        raise NativeLibraryError(
-            f"The cached build {made.path.parent} cannot be loaded: {error}. Delete this "
-            "folder; the next run builds it again."
-        ) from error
-    lib.udfoperator_make.restype = ctypes.c_void_p
-    lib.udfoperator_hits.restype = lib.udfoperator_recursions.restype = ctypes.c_uint64
-    dispatcher.mode_setters.append(lib.udfoperator_mode)
-    return _Module(made.build_id, lib, functions)
 
 
-def _failed(functions: Sequence[str], step: Step, said: str) -> UdfError:
-    missing = [
-        f
-        for f in functions
-        if re.search(rf"{re.escape(_SHIM)}:3:.*(undeclared identifier|no member named)", said)
-        and f"'{f.split('::')[-1]}'" in said
-    ]
+def _failed(functions: Sequence[str], step: Step, said: str) -> errors.UdfError:
+    unknown = re.search(rf"{re.escape(_SHIM)}:3:.*(undeclared identifier|no member named)", said)
+    missing = [f for f in functions if unknown and f"'{f.split('::')[-1]}'" in said]
     if missing:
-        return SignatureError(
+        return errors.SignatureError(
             f"{step.source} does not define {', '.join(missing)}, which udf.toml names. The "
             f"compiler says:\n{said[-4000:]}"
         )
-    return SourceCompileError(f"{step.source} does not compile. The compiler says:\n{said[-8000:]}")
+    return errors.SourceCompileError(
+        f"{step.source} does not compile. The compiler says:\n{said[-8000:]}"
+    )
 
 
 def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
@@ -254,10 +207,10 @@ def _message(call: Callable[..., Any], *args: Any) -> tuple[Any, str]:
 class CppOverride:
     """An override by a compiled function."""
 
-    def __init__(self, spec: Spec, module: _Module, made: int) -> None:
+    def __init__(self, spec: Spec, lib: ctypes.CDLL, made: int) -> None:
         self.spec = spec
         self.counter = -1
-        self._lib = module.lib
+        self._lib = lib
         self._made = ctypes.c_void_p(made)
 
     def register(self) -> None:
@@ -285,68 +238,64 @@ class CppOverride:
         return int(self._lib.udfoperator_recursions())
 
 
-class _Cpp:
-    """The function of a :class:`UdfOperator` in C++."""
+@dataclass(frozen=True)
+class _Function:
+    """The author's function of a :class:`UdfOperator`.
 
-    def __init__(self, udf: UdfOperator, module: _Module) -> None:
-        self.module = module
-        self.what = f"{udf.function} of {udf.source}"
-        self.build_id = module.build_id
-        self._index = module.functions.index(udf.function)
+    Attributes:
+        what: the function, for messages.
+        build_id: names what was compiled or imported.
+        misfit: returns why the function does not fit an overload in a role, or "".
+        override: makes an override by the function.
+    """
 
-    def misfit(self, role: Role, operator: str) -> str:
-        """Say why the function, in a role, does not fit an overload; or nothing."""
-        _, message = _message(
-            self.module.lib.udfoperator_fits, self._index, int(role), operator.encode()
-        )
-        return message
+    what: str
+    build_id: str
+    misfit: Callable[[Role, str], str]
+    override: Callable[[Spec], Override]
 
-    def override(self, spec: Spec) -> Override:
-        made = _made(self.module.lib, self._index, spec)
-        return CppOverride(spec, self.module, made)
+
+def _cpp(udf: UdfOperator, module: _Module) -> _Function:
+    lib, index = module.lib, module.functions.index(udf.function)
+
+    def misfit(role: Role, operator: str) -> str:
+        return _message(lib.udfoperator_fits, index, int(role), operator.encode())[1]
+
+    def override(spec: Spec) -> Override:
+        return CppOverride(spec, lib, _made(lib, index, spec))
+
+    return _Function(f"{udf.function} of {udf.source}", module.build_id, misfit, override)
 
 
 @functools.cache
 def _made(lib: ctypes.CDLL, index: int, spec: Spec) -> int:
-    # An override lives as long as the process, so each is made once.
+    # An override lives as long as the process, so it is made only once.
     texts = (spec.operator, spec.key, spec.author, spec.meta, " ".join(spec.dtypes))
     made, message = _message(
         lib.udfoperator_make, index, int(spec.role), *(t.encode() for t in texts)
     )
     if not made:
-        raise SignatureError(f"torch rejects a kernel of {spec.operator}: {message}")
+        raise errors.SignatureError(f"torch rejects a kernel of {spec.operator}: {message}")
     return int(made)
 
 
 # Python ------------------------------------------------------------------------------
 
 
-class _Python:
-    """The function of a :class:`UdfOperator` in Python."""
-
-    def __init__(self, function: Callable[..., Any], what: str, identity: str) -> None:
-        self.function = function
-        self.what = what
-        self.build_id = hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-    def misfit(self, role: Role, operator: str) -> str:
-        """Say why the function, in a role, does not fit an overload; or nothing."""
-        if role in (Role.FUNCTIONAL, Role.IN_PLACE):
-            return ""  # made from the out= overload, which is checked too
-        arguments = schemas.schema(operator).arguments
-        try:
-            inspect.signature(self.function).bind(
-                *(a.name for a in arguments if not a.kwarg_only),
-                **{a.name: a for a in arguments if a.kwarg_only},
-            )
-        except TypeError as error:
-            return str(error)
-        except ValueError:  # a builtin: only a call tells
-            return ""
-        return ""
-
-    def override(self, spec: Spec) -> Override:
-        return PythonOverride(spec, self.function)
+def _misfit(function: Callable[..., Any], role: Role, operator: str) -> str:
+    if role in (Role.FUNCTIONAL, Role.IN_PLACE):
+        return ""  # these are made from the out= overload, which is checked too
+    arguments = schemas.schema(operator).arguments
+    try:
+        inspect.signature(function).bind(
+            *(a.name for a in arguments if not a.kwarg_only),
+            **{a.name: a for a in arguments if a.kwarg_only},
+        )
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a builtin, whose parameters only a call tells
+        pass
+    return ""
 
 
 @functools.lru_cache(maxsize=256)
@@ -355,9 +304,9 @@ def _imported(path: Path, state: tuple[int, ...]) -> Any:
     name = f"udf_operators_{hashlib.sha256(f'{path}{state}'.encode()).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise PythonUdfError(f"{path} is not a Python file: its name must end in .py.")
+        raise errors.PythonUdfError(f"{path} is not a Python file: its name must end in .py.")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and Triton look for it there
+    sys.modules[name] = module  # where dataclasses and Triton look for it
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
@@ -365,28 +314,35 @@ def _imported(path: Path, state: tuple[int, ...]) -> Any:
         if not isinstance(error, Exception):
             raise
         said = "".join(traceback.format_exception(error, limit=-1)).strip()
-        raise PythonUdfError(f"{path} cannot be imported: {said}") from error
+        raise errors.PythonUdfError(f"{path} cannot be imported: {said}") from error
     return module
 
 
-def _python(udf: UdfOperator) -> _Python:
-    if udf.call is not None:
+def _python(udf: UdfOperator) -> _Function:
+    function, path = udf.call, udf.python
+    if function is not None:
+        what = f"the function {udf.function!r}"
         try:
-            text = inspect.getsource(udf.call)
+            text = inspect.getsource(function)
         except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-            # No file, or one that has changed since it was read.
-            text = repr(udf.call)
-        return _Python(udf.call, f"the function {udf.function!r}", text)
-    path = udf.python
-    assert path is not None
-    found = path.stat()
-    module = _imported(path, (found.st_mtime_ns, found.st_size, found.st_ino))
-    function = getattr(module, udf.function, None)
+            # There is no file, or it has changed since Python read it.
+            text = repr(function)
+    else:
+        assert path is not None
+        found = path.stat()
+        module = _imported(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+        function = getattr(module, udf.function, None)
+        what, text = f"{udf.function} of {path}", path.read_text(encoding="utf-8")
     if not callable(function):
-        raise SignatureError(
+        raise errors.SignatureError(
             f"{path} does not define the function {udf.function!r}, which udf.toml names."
         )
-    return _Python(function, f"{udf.function} of {path}", path.read_text(encoding="utf-8"))
+    return _Function(
+        what,
+        hashlib.sha256(text.encode()).hexdigest()[:16],
+        functools.partial(_misfit, function),
+        functools.partial(PythonOverride, function=function),
+    )
 
 
 # From a library to overrides ---------------------------------------------------------
@@ -427,7 +383,7 @@ def prepare(
         DispatchKeyError: there is no such dispatch key, or this machine has no device of it.
         CompositeOperatorError: torch computes the operator by calling others.
         SignatureError: a function is missing, or its type does not fit torch's schema.
-        SourceCompileError, CompilerNotFoundError, CompilerTooOldError: it cannot be compiled.
+        SourceCompileError, CompilerNotFoundError, CompilerTooOldError: a source cannot be compiled.
         PythonUdfError: a Python file cannot be imported.
         CacheError: the cache folder cannot be written.
         ProfileDepthError: a profile has no room for so many overloads.
@@ -435,29 +391,18 @@ def prepare(
     if not names:
         return Prepared()
     udfs = [udf for name in names for udf in library.operators[name]]
-    for udf in udfs:  # before minutes of compiling
+    for udf in udfs:  # before compiling, which can take minutes
         _check_name(udf.name)
         for key in udf.dispatch_keys:
             schemas.check_key(udf.name, key)
     level = resolve_cpu_level(cpu_level)
-    by_source: dict[Path, list[str]] = {}
-    for udf in (u for us in library.operators.values() for u in us):
-        if udf.source is not None:  # all functions of a source, selected or not: one build
-            by_source.setdefault(udf.source, []).append(udf.function)
     found: list[Override] = []
     parts: list[str] = []
     for udf in udfs:
-        function: _Cpp | _Python
-        if udf.source is None:
-            function = _python(udf)
-        else:
-            module = compile_source(
-                udf.source, by_source[udf.source], library.folder, library.include_dirs, level
-            )
-            function = _Cpp(udf, module)
+        function = _cpp(udf, _module(library, udf.source, level)) if udf.source else _python(udf)
         these = _overrides(udf, function)
         if not these:
-            raise DispatchKeyError(
+            raise errors.DispatchKeyError(
                 f"{udf.name}: this machine has no device of {', '.join(udf.dispatch_keys)}, so "
                 "the UDF could not be reached. Leave it out with functions=(...) or "
                 "--udf-functions, or give it a dispatch key of this machine."
@@ -469,14 +414,14 @@ def prepare(
         spec = override.spec
         other = taken.setdefault((spec.operator, spec.key), spec.declared)
         if other != spec.declared:
-            raise SignatureError(
+            raise errors.SignatureError(
                 f"UDF library {library.name!r} overrides {spec.operator} at {spec.key} twice: by "
                 f"{other} and by {spec.declared}. Keep one."
             )
     made = Prepared(tuple(found), hashlib.sha256("".join(parts).encode()).hexdigest()[:16])
     if profiled:
         if len(made.operators) > OPERATOR_UDFS:
-            raise ProfileDepthError(
+            raise errors.ProfileDepthError(
                 f"A profile has room for {OPERATOR_UDFS} overloads of operators, and "
                 f"{library.name!r} overrides {len(made.operators)}. Choose some with functions=."
             )
@@ -486,19 +431,16 @@ def prepare(
 
 
 def _check_name(name: str) -> None:
-    if "." in name or schemas.has_overload(name):
-        schemas.schema(name)
-        return
     known = schemas.overloads(name)
-    if known:
-        raise UnknownOperatorError(
+    if known and name not in known:  # a name without an overload
+        raise errors.UnknownOperatorError(
             f"The operator {name} has several overloads and none without a name. Name one: "
             f"{', '.join(known)}."
         )
     schemas.schema(name)
 
 
-def _overrides(udf: UdfOperator, function: _Cpp | _Python) -> list[Override]:
+def _overrides(udf: UdfOperator, function: _Function) -> list[Override]:
     author, roles = _roles(udf.name, function)
     specs = [
         Spec(
@@ -512,7 +454,7 @@ def _overrides(udf: UdfOperator, function: _Cpp | _Python) -> list[Override]:
     return [function.override(spec) for spec in specs]
 
 
-def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, str]]]:
+def _roles(name: str, function: _Function) -> tuple[str, list[tuple[Role, str]]]:
     """Return the overload whose type the function has, and what it overrides."""
     why = function.misfit(Role.AS_IS, name)
     if not why:
@@ -533,7 +475,7 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
             if not bad:
                 return out, roles
             why = "\n".join(bad)
-    raise SignatureError(
+    raise errors.SignatureError(
         f"{function.what} does not fit the operator {name}. torch's schema is\n  {written}\n"
         f"{why}\nGive the function the schema's parameters, in C++ in torch's own types "
         "(const Tensor& for Tensor, Tensor& for Tensor(a!), double for float, int64_t for int)."
@@ -543,7 +485,7 @@ def _roles(name: str, function: _Cpp | _Python) -> tuple[str, list[tuple[Role, s
 def _out_overloads(name: str) -> list[str]:
     """Return the ``out=`` overload of a functional one, if there is exactly one."""
     first = [str(a.type) for a in schemas.schema(name).arguments][:1]
-    if first != ["Tensor"]:  # nothing would tell the device
+    if first != ["Tensor"]:  # then nothing tells the device
         return []
     found = [
         o
@@ -554,7 +496,7 @@ def _out_overloads(name: str) -> list[str]:
 
 
 def _same(one: str, other: str, without: str = "") -> bool:
-    """Tell whether two overloads have the same arguments, but for what they write to."""
+    """Tell whether two overloads have the same arguments, except the one to write to."""
 
     def arguments(name: str, leave: str) -> list[tuple[str, str]]:
         return [(a.name, str(a.type)) for a in schemas.schema(name).arguments if a.name != leave]

@@ -14,23 +14,24 @@ from pytest_udftorch.native.runtime import runtime
 from pytest_udftorch.overrides.dispatcher import Frame, Mode, Reached, Role, Spec, implement, thread
 from pytest_udftorch.overrides.schemas import schema, written_keyword
 
-# A thread may be inside a kernel that is taken out: the last ones stay alive.
+# A thread may be inside a kernel that is removed, so the last ones stay alive.
 _alive: Final[collections.deque[Any]] = collections.deque(maxlen=256)
 
 
 def stock(*args: Any, **kwargs: Any) -> Any:
-    """Call the stock kernel of the operator whose UDF is running.
+    """Call the stock kernel of the operator whose UDF is running, with the UDF's arguments.
 
-    Takes the arguments that the UDF takes. In C++ it is ``udf::stock<function>``.
+    In C++ this is ``udf::stock<function>``.
 
     Raises:
-        OperatorStateError: no UDF at operator level, written in Python, runs on this thread.
+        OperatorStateError: no UDF at operator level that is written in Python is running on this
+            thread.
     """
     if not thread.frames:
         raise OperatorStateError(
             "pytest_udftorch.stock was called while no UDF at operator level runs on this "
-            "thread. It stands for the stock kernel of the operator that torch called the UDF "
-            "for, within that call."
+            "thread. It calls the stock kernel of the operator whose UDF torch is calling; use it "
+            "only in a UDF."
         )
     frame = thread.frames[-1]
     before, frame.stock = frame.stock, True
@@ -41,12 +42,7 @@ def stock(*args: Any, **kwargs: Any) -> Any:
 
 
 class PythonOverride:
-    """An override by a Python function, which is called with the schema's arguments.
-
-    Args:
-        spec: what it stands for.
-        function: takes the arguments of the overload ``spec.author``.
-    """
+    """An override by a Python function with the parameters of the overload ``spec.author``."""
 
     def __init__(self, spec: Spec, function: Callable[..., Any]) -> None:
         import torch
@@ -61,26 +57,22 @@ class PythonOverride:
         self._keywords = [a for a in arguments if a.kwarg_only]
         self._written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
         self._out = written_keyword(spec.author)
-        self.author_stock: Callable[..., Any] = self._not_registered
-
-    def _not_registered(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError
 
     def register(self) -> None:
-        """Note the stock kernel, and put the override before it."""
+        """Note the stock kernel, and register the override above it."""
         import torch
 
         spec = self.spec
-        self._stock = _kernel(spec.operator, spec.key)
-        self.author_stock = _kernel(spec.author, spec.key)
+        self._stock = compat.stock_kernel(spec.operator, spec.key)
+        self.author_stock = compat.stock_kernel(spec.author, spec.key)
         if spec.meta:
-            self._meta = _kernel(spec.meta, "Meta")
+            self._meta = compat.stock_kernel(spec.meta, "Meta")
         space, _, name = spec.operator.partition("::")
         self._library = implement(space, spec.key, {name: self._call})
         _alive.append(torch.library.get_kernel(spec.operator, spec.key))
 
     def unregister(self) -> None:
-        """Take it out."""
+        """Remove the override."""
         compat.destroy(self._library)
 
     def hits(self) -> int:
@@ -110,17 +102,13 @@ class PythonOverride:
                 self._into(result, self._like(args), args, resize=True)
             case Role.AS_IS:
                 result = self._run(*args, **kwargs)
-                if len(self._written) == 1:  # such an overload returns it
+                if len(self._written) == 1:  # such an overload returns what it wrote to
                     named = dict(zip((a.name for a in self._positional), args, strict=True))
                     result = (named | kwargs)[self._written[0]]
         return result
 
     def _stays(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Tell whether a call goes to the stock kernel.
-
-        Raises:
-            OperatorRecursionError: the function called what it stands in for.
-        """
+        """Tell whether a call goes to the stock kernel; refuse a recursion."""
         if thread.mode is Mode.BYPASS:
             return True
         if self._dtypes:
@@ -136,10 +124,9 @@ class PythonOverride:
                     return True
                 thread.recursions += 1
                 raise OperatorRecursionError(
-                    f"The UDF of {frame.override.spec.operator} called {self.spec.operator}, "
-                    "which it replaces itself, and would recurse without end. Call the "
-                    "stock kernel with pytest_udftorch.stock(...), or write the UDF without this "
-                    "operator."
+                    f"The UDF of {frame.override.spec.operator} called {self.spec.operator}, which "
+                    "it replaces itself, so it would recurse without end. Call the stock kernel "
+                    "with pytest_udftorch.stock(...), or write the UDF without this operator."
                 )
         return False
 
@@ -159,11 +146,11 @@ class PythonOverride:
         return result
 
     def _like(self, args: tuple[Any, ...]) -> Any:
-        """Return the result on the device ``meta``: all but its data."""
+        """Return the result without its data, on the device ``meta``."""
         return self._meta(*(_to_meta(a) for a in args))
 
     def _into(self, to: Any, like: Any, args: tuple[Any, ...], *, resize: bool) -> None:
-        """Call the function on a tensor that may have another dtype or size than the result."""
+        """Write the result into a tensor that may have another dtype or size."""
         import torch
 
         if not resize and like.shape != to.shape:
@@ -187,21 +174,11 @@ class PythonOverride:
         to.copy_(wide)
 
 
-def _kernel(operator: str, key: str) -> Callable[..., Any]:
-    kernel: Callable[..., Any] = compat.stock_kernel(operator, key)
-    return kernel
-
-
 def _tensors(values: Sequence[Any]) -> list[Any]:
     import torch
 
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            found += [v for v in value if isinstance(v, torch.Tensor)]
-    return found
+    lists = (value if isinstance(value, list | tuple) else [value] for value in values)
+    return [v for values in lists for v in values if isinstance(v, torch.Tensor)]
 
 
 def _to_meta(value: Any) -> Any:
@@ -221,14 +198,14 @@ def _empty(like: Any, device: Any) -> Any:
 
 
 def _resize(to: Any, like: Any) -> None:
-    """As torch's own kernels do: strides are the result's where the size changed."""
-    if to.shape != like.shape:
-        if to.numel():
-            warnings.warn(
-                f"An output with one or more elements was resized: it had shape "
-                f"{list(to.shape)}, which does not match the required output shape "
-                f"{list(like.shape)}.",
-                stacklevel=2,
-            )
-        to.resize_(like.shape)
-        to.as_strided_(like.shape, like.stride())
+    """Resize a tensor as torch's own kernels do; if the size changes, so do the strides."""
+    if to.shape == like.shape:
+        return
+    if to.numel():
+        warnings.warn(
+            f"An output with one or more elements was resized: it had shape {list(to.shape)}, "
+            f"which does not match the required output shape {list(like.shape)}.",
+            stacklevel=2,
+        )
+    to.resize_(like.shape)
+    to.as_strided_(like.shape, like.stride())

@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 import functools
+from operator import attrgetter
 from typing import Any, Final
 
-from pytest_udftorch import compat
-from pytest_udftorch.errors import (
-    CompositeOperatorError,
-    DispatchKeyError,
-    UnknownOperatorError,
-    nearest,
-)
+from pytest_udftorch import compat, errors
 
-#: Dispatch keys of backends whose tensors can be made here -> torch's name of the device.
+#: Dispatch key of a backend whose tensors a canary can make -> torch's name of the device.
 BACKENDS: Final = {"CPU": "cpu", "CUDA": "cuda", "XPU": "xpu", "MPS": "mps"}
 
 
@@ -26,7 +21,7 @@ def _operator_names() -> frozenset[str]:
 def has_overload(name: str) -> bool:
     """Tell whether the dispatcher has an overload (``aten::log.out``)."""
     if name not in _operator_names():
-        _operator_names.cache_clear()  # a library may have been loaded since
+        _operator_names.cache_clear()  # someone may have loaded a library since
     return name in _operator_names()
 
 
@@ -49,20 +44,20 @@ def schema(name: str) -> Any:
         return compat.schema(base, last)
     known = overloads(base)
     if known:
-        raise UnknownOperatorError(
+        raise errors.UnknownOperatorError(
             f"torch {torch.__version__} has no operator {name!r}. The overloads of {base}: "
             f"{', '.join(known)}."
         )
     bases = {n.partition(".")[0] for n in _operator_names()}
-    raise UnknownOperatorError(
+    raise errors.UnknownOperatorError(
         f"torch {torch.__version__} has no operator {name!r}. {_near(base, bases)}"
     )
 
 
 def _near(name: str, known: set[str]) -> str:
-    sentence = nearest(name, known)
-    if sentence.startswith("Known"):  # thousands
-        return "torch.ops.aten lists ATen's; the library of another's must be imported before."
+    sentence = errors.nearest(name, known)
+    if sentence.startswith("Known"):  # there are thousands
+        return "torch.ops.aten lists ATen's. The library of another must be imported before."
     return sentence
 
 
@@ -70,13 +65,12 @@ def overload(name: str) -> Any:
     """Return the callable of an overload: ``torch.ops.aten.log.out``."""
     import torch
 
-    space, _, rest = name.partition("::")
-    base, _, last = rest.partition(".")
-    return getattr(getattr(getattr(torch.ops, space), base), last or "default")
+    path = name.replace("::", ".")
+    return attrgetter(path if path.count(".") == 2 else f"{path}.default")(torch.ops)
 
 
 def check_key(name: str, key: str) -> bool:
-    """Check an operator's dispatch key; tell whether a device of it is here.
+    """Check an operator's dispatch key; tell whether this machine has a device of it.
 
     Raises:
         DispatchKeyError: torch has no such key, or it does not belong to a backend.
@@ -85,20 +79,20 @@ def check_key(name: str, key: str) -> bool:
     import torch
 
     if key not in compat.dispatch_keys():
-        raise DispatchKeyError(
+        raise errors.DispatchKeyError(
             f"{name}: torch {torch.__version__} has no dispatch key {key!r}. "
-            f"{nearest(key, BACKENDS)}"
+            f"{errors.nearest(key, BACKENDS)}"
         )
     if key not in BACKENDS:
-        raise DispatchKeyError(
+        raise errors.DispatchKeyError(
             f"{name}: the dispatch key {key!r} does not belong to a backend "
             f"({', '.join(BACKENDS)}). Keys above the backends, such as autograd, stay torch's."
         )
     if compat.has_kernel(name, "CompositeImplicitAutograd") and not compat.has_kernel(name, key):
-        raise CompositeOperatorError(
-            f"torch computes {name} by other operators, which also give its gradient; a kernel "
-            "of its own would have none. Override the operators that it calls: torch.profiler "
-            "shows them."
+        raise errors.CompositeOperatorError(
+            f"torch computes {name} by other operators, which also give its gradient. A kernel of "
+            "its own would have none. Override the operators that it calls; torch.profiler shows "
+            "them."
         )
     if key == "CPU":
         return True
@@ -108,9 +102,6 @@ def check_key(name: str, key: str) -> bool:
 
 def written_keyword(name: str) -> str:
     """Return the name of the one keyword that an overload writes to (``out``), or ""."""
-    found = [
-        a.name
-        for a in schema(name).arguments
-        if a.kwarg_only and a.alias_info and a.alias_info.is_write
-    ]
+    keywords = [a for a in schema(name).arguments if a.kwarg_only]
+    found = [a.name for a in keywords if a.alias_info and a.alias_info.is_write]
     return str(found[0]) if len(found) == 1 else ""

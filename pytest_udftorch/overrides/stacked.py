@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers that open sessions lay over something of the process, each on top of the earlier ones."""
+"""Layers that open sessions put over a part of the process, each on top of the earlier ones."""
 
 from __future__ import annotations
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,18 +11,15 @@ from typing import Final, Generic, TypeVar
 
 Layer = TypeVar("Layer")
 
-# A timer may interrupt again and again; a step that fails by itself does so at the first try.
+# A timer may interrupt again and again. A step that fails by itself does so at the first try.
 _TRIES: Final = 100
 
 
 def insist(step: Callable[[], None]) -> None:
     """Repeat a step until it ends without an error, then raise the first error, if any.
 
-    An interrupt in the middle of restoring (a signal handler that raises) is raised only when
-    everything is restored.
-
-    Args:
-        step: does what is left to do, or nothing.
+    If a signal handler raises in the middle of restoring, its error comes once everything is
+    restored. ``step`` does what is left to do, or nothing.
     """
     first: BaseException | None = None
     for _ in range(_TRIES):
@@ -35,18 +33,23 @@ def insist(step: Callable[[], None]) -> None:
 
 
 class Stacked(ABC, Generic[Layer]):
-    """What sessions share: each adds a layer and takes it out again, in any order."""
+    """A part of the process to which sessions add layers, and remove them in any order."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
         self._layers: list[tuple[object, Layer]] = []
+        self._unlock()
+        os.register_at_fork(after_in_child=self._unlock)
+
+    def _unlock(self) -> None:
+        # In a forked child the thread that holds the lock may not exist.
+        self.lock = threading.RLock()
 
     @abstractmethod
     def _apply(self) -> None:
-        """Make the process what the layers ask for; the lock is held."""
+        """Change the process to what the layers ask for. The caller holds the lock."""
 
     def push(self, owner: object, layer: Layer) -> None:
-        """Add a layer on top; after an error everything is as before."""
+        """Add a layer on top. After an error everything is as before."""
         with self.lock:
             self._layers.append((owner, layer))
             try:
@@ -56,13 +59,13 @@ class Stacked(ABC, Generic[Layer]):
                 raise
 
     def remove(self, owner: object) -> None:
-        """Take the layer of ``owner`` out, wherever it lies."""
+        """Remove the layer of ``owner``, wherever it lies."""
         with self.lock:
             self._layers = [(o, layer) for o, layer in self._layers if o is not owner]
             self._apply()
 
     def reset(self) -> None:
-        """Take out every layer, whoever owns it."""
+        """Remove every layer, whoever owns it."""
         with self.lock:
             self._layers = []
             self._apply()

@@ -19,7 +19,7 @@ from pytest_udftorch.build.toolchain import find_compiler
 from pytest_udftorch.errors import SourceCompileError
 from pytest_udftorch.library.description import UdfLibrary
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, SINCOS
-from pytest_udftorch.native.manifest import native_source
+from pytest_udftorch.native.runtime import native_file
 from pytest_udftorch.session.binder import TORCH_OBJECTS
 
 #: The object that every user of libtorch loads, and whose stand-in binds them all.
@@ -127,7 +127,7 @@ def make_stubs(
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    compiled = [_compile(clang, native_source(f"{n}.c")) for n in ("patch", "udfrt", "names")]
+    compiled = [_compile(clang, native_file(f"{n}.c")) for n in ("patch", "udfrt", "names")]
     empty = _compile(clang, folder / "empty.c")
     linked, later, stubs = [], [], []
     for name, path in originals.items():
@@ -135,8 +135,8 @@ def make_stubs(
         if name == MAIN:
             objects: tuple[str, ...] = ("patch.o", "udfrt.o", "names.o")
         else:
-            define = f'-DUDFPATCH_OBJECT="{name}"'
-            later.append(_compile(clang, native_source("patch_later.c"), f"{name}.o", define))
+            defines = (f"-DObject={_c_string(name)}", f"-DOriginal={_c_string(os.fspath(path))}")
+            later.append(_compile(clang, native_file("patch_later.c"), f"{name}.o", *defines))
             objects = (f"{name}.o", f"./{MAIN}")
         stubs.append(_link(clang, name, name, *objects, f"./original-{name}", "-ldl"))
     stages = ([*compiled, empty, *later], linked, stubs[:1], stubs[1:])

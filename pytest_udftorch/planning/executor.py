@@ -7,6 +7,7 @@ import contextlib
 import importlib.metadata
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -17,17 +18,6 @@ from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
 
 pytree: Any = compat.pytree()
-
-__all__ = [
-    "CapturedShapeError",
-    "Executor",
-    "ExecutorUnavailableError",
-    "LostBranchError",
-    "UnknownExecutorError",
-    "convert",
-    "tensors_in",
-    "to_channels_last",
-]
 
 Run: TypeAlias = Callable[..., Any]
 MakeCallable: TypeAlias = Callable[[nn.Module, tuple[Any, ...]], Run]
@@ -40,7 +30,7 @@ class UnknownExecutorError(UdfError):
 
 
 class CapturedShapeError(UdfError):
-    """The inputs have other shapes or dtypes than those a graph or a package was made for."""
+    """A graph or a package was made for inputs of other shapes or dtypes."""
 
 
 class LostBranchError(UdfError):
@@ -56,11 +46,11 @@ class Executor:
     """One way to run a model.
 
     Attributes:
-        name: as given to ``executors.resolve``.
+        name: the name that ``executors.resolve`` takes.
         make_callable: takes a model that it may keep and change, and a tuple of inputs; returns
             a callable of the same arguments. It may be slow and may raise.
-        devices: device types served.
-        dtypes: dtypes of floating-point inputs served.
+        devices: the device types that it serves.
+        dtypes: the dtypes of floating-point inputs that it serves.
     """
 
     name: str
@@ -77,8 +67,8 @@ class Executor:
         for tensor in tensors_in(inputs):
             if tensor.device.type not in self.devices:
                 raise ExecutorUnavailableError(
-                    f"{self.name} runs on {' and '.join(sorted(self.devices))}, the inputs are "
-                    f"on {tensor.device.type}. Move model and inputs, or leave it out."
+                    f"{self.name} runs on {' and '.join(sorted(self.devices))}, but the inputs "
+                    f"are on {tensor.device.type}. Move model and inputs, or leave it out."
                 )
             if tensor.dtype.is_floating_point and tensor.dtype not in self.dtypes:
                 names = ", ".join(sorted(str(d).removeprefix("torch.") for d in self.dtypes))
@@ -104,17 +94,14 @@ def to_channels_last(value: Any) -> Any:
     )
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence warnings that advise against a way of running that is only being compared."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def quiet() -> AbstractContextManager[Any]:
+    """Silence warnings against a way of running the model, which is only compared here."""
+    return warnings.catch_warnings(action="ignore")
 
 
 @contextlib.contextmanager
 def without_effect(owner: Any, name: str) -> Iterator[None]:
-    """Let calls of a function in a module do nothing."""
+    """Make calls of a function in a module do nothing."""
     function = getattr(owner, name)
     setattr(owner, name, lambda *_: None)
     try:
@@ -123,15 +110,21 @@ def without_effect(owner: Any, name: str) -> Iterator[None]:
         setattr(owner, name, function)
 
 
-def missing_package(distribution: str, error: Exception) -> ExecutorUnavailableError:
-    """Return the error for a package that is absent or does not load beside this torch."""
+@contextlib.contextmanager
+def importing(distribution: str) -> Iterator[None]:
+    """Import from a package that need not be installed, in the block.
+
+    Raises:
+        ExecutorUnavailableError: the package is absent, or does not load beside this torch.
+    """
     try:
-        found = f"{distribution} {importlib.metadata.version(distribution)}"
-    except importlib.metadata.PackageNotFoundError:
-        return ExecutorUnavailableError(
-            f"{distribution} is not installed. Try: pip install {distribution}."
-        )
-    return ExecutorUnavailableError(
-        f"{found} does not load beside torch {torch.__version__} ({type(error).__name__}: "
-        f"{str(error)[:200]}). Install versions that go together, or leave the executor out."
-    )
+        yield
+    except Exception as error:
+        why = f"{distribution} is not installed. Try: pip install {distribution}."
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            why = (
+                f"{distribution} {importlib.metadata.version(distribution)} does not load beside "
+                f"torch {torch.__version__} ({type(error).__name__}: {str(error)[:200]}). Install "
+                "versions that fit together, or leave the executor out."
+            )
+        raise ExecutorUnavailableError(why) from error

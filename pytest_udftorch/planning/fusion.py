@@ -3,11 +3,11 @@
 
 :func:`fuse` folds batch norms into the convolutions before them (Jacob et al., CVPR 2018,
 section 3.2) and lets cuDNN run convolution, bias, an optional sum and ReLU as one kernel.
-Each site is timed both ways on the activations it meets and rewritten only where that wins.
+It times each site both ways on the activations there, and rewrites it only where that wins.
 
 :func:`on_streams` runs independent branches on CUDA streams of their own, which matters when
-single kernels do not fill the GPU; captured in a CUDA graph, the branches become parallel
-paths of it and cost no launches.
+single kernels do not fill the GPU. In a CUDA graph the branches become parallel paths and cost
+no launches.
 
 Both need a model that ``torch.fx`` can trace, in evaluation mode.
 """
@@ -28,12 +28,10 @@ from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning.cuda_graph import capture
 from pytest_udftorch.timing.timers import cuda_event, untyped
 
-__all__ = ["FusedConv", "UntraceableModelError", "fuse", "on_streams", "trace"]
-
-#: In none of the models measured did more streams than this find a free multiprocessor.
+#: More streams than this found no free multiprocessor in any model that was measured.
 MAX_STREAMS: Final = 4
 
-#: Calls captured together when a site is timed, and replays of which the fastest counts.
+#: Calls that are captured together when a site is timed, and replays; the fastest replay counts.
 _CALLS: Final = 10
 _REPLAYS: Final = 7
 
@@ -42,78 +40,46 @@ class UntraceableModelError(UdfError):
     """``torch.fx`` cannot trace the model: hooks, or control flow that depends on the data."""
 
 
+def _in_steps(
+    x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None, *geometry: Any
+) -> Tensor:
+    y = nn.functional.conv2d(x, weight, bias, *geometry)
+    return (y if other is None else y + other).relu()
+
+
 @torch.library.custom_op("udftorch::conv_relu", mutates_args=())
 def conv_relu(
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
+    other: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
 ) -> Tensor:
-    """Return relu(conv2d(x) + bias), on CUDA as one cuDNN call."""
-    if x.is_cuda:
-        result: Tensor = torch.ops.aten.cudnn_convolution_relu(
-            x, weight, bias, stride, padding, dilation, groups
-        )
-        return result
-    return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups).relu()
-
-
-@torch.library.custom_op("udftorch::conv_add_relu", mutates_args=())
-def conv_add_relu(
-    x: Tensor,
-    weight: Tensor,
-    other: Tensor,
-    bias: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Return relu(conv2d(x) + bias + other), on CUDA as one cuDNN call."""
-    if x.is_cuda:
-        result: Tensor = torch.ops.aten.cudnn_convolution_add_relu(
-            x, weight, other, 1.0, bias, stride, padding, dilation, groups
-        )
-        return result
-    summed = nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups) + other
-    return summed.relu()
+    """Return relu(conv2d(x) + bias (+ other)), on CUDA as one cuDNN call."""
+    geometry = (stride, padding, dilation, groups)
+    if not x.is_cuda:
+        return _in_steps(x, weight, bias, other, *geometry)
+    result: Tensor
+    if other is None:
+        result = torch.ops.aten.cudnn_convolution_relu(x, weight, bias, *geometry)
+    else:
+        result = torch.ops.aten.cudnn_convolution_add_relu(x, weight, other, 1.0, bias, *geometry)
+    return result
 
 
 @conv_relu.register_fake
-def _(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
-
-
-@conv_add_relu.register_fake
-def _(
-    x: Tensor,
-    weight: Tensor,
-    other: Tensor,
-    bias: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    return nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)
+def _(x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None, *geometry: Any) -> Tensor:
+    return nn.functional.conv2d(x, weight, bias, *geometry)
 
 
 class FusedConv(nn.Module):
     """A 2-d convolution with bias, an optional sum, and ReLU.
 
     Attributes:
-        fused: whether the one-kernel form is used; :func:`fuse` sets it by measurement.
+        fused: whether the one-kernel form is used; :func:`fuse` measures and sets it.
     """
 
     def __init__(self, conv: nn.Conv2d) -> None:
@@ -131,24 +97,16 @@ class FusedConv(nn.Module):
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Return relu(conv2d(x) + bias (+ other)), N×C×H×W."""
         geometry = (self.stride, self.padding, self.dilation, self.groups)
-        if not self.fused:
-            y = nn.functional.conv2d(x, self.weight, self.bias, *geometry)
-            return (y if other is None else y + other).relu()
-        if other is None:
-            joined: Tensor = conv_relu(x, self.weight, self.bias, *geometry)
-        else:
-            joined = conv_add_relu(x, self.weight, other, self.bias, *geometry)
-        return joined
+        run: Callable[..., Tensor] = conv_relu if self.fused else _in_steps
+        return run(x, self.weight, self.bias, other, *geometry)
 
 
-def trace(model: nn.Module) -> fx.GraphModule:
-    """Return the model as an FX graph module that shares its parameters.
+def refuse_hooks(model: nn.Module) -> None:
+    """Raise an error if the model has hooks.
 
     Raises:
-        UntraceableModelError: FX cannot follow the model.
+        UntraceableModelError: names them.
     """
-    if isinstance(model, fx.GraphModule):
-        return model
     hooked = [
         name or "the model itself"
         for name, module in model.named_modules()
@@ -160,6 +118,17 @@ def trace(model: nn.Module) -> fx.GraphModule:
             "trace would run once and drop. Remove them, or use executors that need no trace: "
             "eager, compile, cudagraph."
         )
+
+
+def trace(model: nn.Module) -> fx.GraphModule:
+    """Return the model as an FX graph module that shares its parameters.
+
+    Raises:
+        UntraceableModelError: FX cannot follow the model.
+    """
+    if isinstance(model, fx.GraphModule):
+        return model
+    refuse_hooks(model)
     try:
         return fx.symbolic_trace(model)
     except Exception as error:
@@ -187,7 +156,7 @@ def _conv(node: Any, modules: dict[str, nn.Module]) -> nn.Conv2d | None:
 
 
 def _site(relu: fx.Node, modules: dict[str, nn.Module]) -> tuple[fx.Node, fx.Node | None] | None:
-    """Return the convolution before a ReLU, and what is added to it before, if anything is."""
+    """Return the convolution before a ReLU and what is added to it, or None if there is none."""
     source: Any = relu.args[0]
     if _conv(source, modules) is not None:
         return source, None
@@ -196,7 +165,7 @@ def _site(relu: fx.Node, modules: dict[str, nn.Module]) -> tuple[fx.Node, fx.Nod
     adds = (operator.add, operator.iadd, torch.add)
     if source.op != "call_function" or source.target not in adds:
         return None
-    # The last convolution of a residual block comes first in torchvision's sums.
+    # In torchvision's sums the last convolution of a residual block comes first.
     for mine, theirs in (source.args, source.args[::-1]):
         apart = isinstance(theirs, fx.Node) and theirs is not mine
         if apart and _conv(mine, modules) is not None:
@@ -244,15 +213,12 @@ def _replay_ns(call: Callable[[], object]) -> float:
     return min(times)
 
 
-#: Whether the one-kernel form is faster, by device and geometry; the same in every model.
+#: Whether the one-kernel form is faster, by device and geometry; this holds for every model.
 _faster: dict[tuple[Any, ...], bool] = {}
 
 
 class _Chooser(fx.Interpreter):
-    """Runs the model and settles at each fused site which form is faster."""
-
-    def __init__(self, traced: fx.GraphModule) -> None:
-        super().__init__(traced)
+    """Runs the model and chooses the faster form at each fused site."""
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         site = self.fetch_attr(target)
@@ -279,7 +245,7 @@ class _Chooser(fx.Interpreter):
         geometry = (site.stride, site.padding, site.dilation, site.groups)
 
         def apart() -> Tensor:
-            # One pointwise kernel: what a compiler makes of bias, sum and ReLU.
+            # A compiler makes one pointwise kernel of bias, sum and ReLU.
             return nn.functional.conv2d(args[0], site.weight, None, *geometry).relu_()
 
         site.fused = True
@@ -288,7 +254,7 @@ class _Chooser(fx.Interpreter):
                 site(*args)
                 torch.cuda.synchronize()
         except RuntimeError:
-            # cuDNN has no such fused engine for this geometry (depthwise ones, mostly).
+            # cuDNN has no fused engine for this geometry (a depthwise one, mostly).
             return False
         return _replay_ns(lambda: site(*args)) < _replay_ns(apart)
 
@@ -303,9 +269,8 @@ def _channels_last(value: Any) -> bool:
 
 
 def _without_batch_norms(traced: fx.GraphModule) -> nn.Module:
-    with warnings.catch_warnings():
-        # In torch 2.11 the import warns of TorchScript, which a module that it imports uses.
-        warnings.simplefilter("ignore", DeprecationWarning)
+    # In torch 2.11 this imports a module that uses TorchScript, which is deprecated.
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         from torch.fx.experimental.optimization import fuse as fold
     return fold(traced)
 
@@ -315,7 +280,7 @@ def fuse(model: nn.Module, inputs: Sequence[Any]) -> fx.GraphModule:
 
     Args:
         model: in evaluation mode, traceable.
-        inputs: positional arguments, in the memory format the result will be given.
+        inputs: positional arguments, in the memory format that the result will be called with.
 
     Raises:
         UntraceableModelError: FX cannot follow the model.
@@ -327,7 +292,7 @@ def fuse(model: nn.Module, inputs: Sequence[Any]) -> fx.GraphModule:
         parameter.requires_grad_(False)
     folded.graph.lint()
     folded.recompile()
-    # Folding makes new weights, in the default memory format.
+    # The folded weights are new, in the default memory format.
     if any(_channels_last(t) for t in inputs):
         folded = folded.to(memory_format=torch.channels_last)
     with torch.no_grad():
@@ -369,8 +334,8 @@ class _Streamed(nn.Module):
 
 class _StreamInterpreter(fx.Interpreter):
     def __init__(self, owner: _Streamed) -> None:
-        # Values must outlive the pass: a freed block could be written by one stream
-        # while another still reads it.
+        # Values must outlive the pass: one stream could write into a freed block while another
+        # still reads it.
         super().__init__(owner.traced, garbage_collect_values=False)
         self._schedule = owner.schedule
         self._on_cuda = any(p.is_cuda for p in owner.parameters())
@@ -398,28 +363,25 @@ class _StreamInterpreter(fx.Interpreter):
         self._events[n] = event
 
 
-def schedule(traced: fx.GraphModule, streams: int = MAX_STREAMS) -> dict[fx.Node, int]:
-    """Assign each node to one of ``streams`` lanes; lane 0 is the caller's stream.
+def schedule(traced: fx.GraphModule) -> dict[fx.Node, int]:
+    """Assign each node to one of ``MAX_STREAMS`` lanes; lane 0 is the caller's stream.
 
     A node continues the lane of a source that is still that lane's last node; otherwise it
     opens the lane that has waited longest. A chain thus stays in one lane, and a fork sends
     all but its first branch to other lanes.
     """
     lanes: dict[fx.Node, int] = {}
-    last: list[fx.Node | None] = [None] * streams
-    used: list[int] = [-1] * streams
+    last: list[fx.Node | None] = [None] * MAX_STREAMS
+    used = [-1] * MAX_STREAMS
     node: fx.Node
     for position, node in enumerate(traced.graph.nodes):
         if node.op in ("get_attr", "output"):
             continue
-        if node.op == "placeholder":
-            lanes[node] = 0
-            last[0] = node
-            used[0] = position
-            continue
         sources = [s for s in node.all_input_nodes if s.op != "get_attr"]
-        going_on: list[int] = [lanes[s] for s in sources if last[lanes[s]] is s]
-        lane: int = min(going_on) if going_on else min(range(streams), key=used.__getitem__)
+        going_on = [lanes[s] for s in sources if last[lanes[s]] is s]
+        if node.op == "placeholder":
+            going_on = [0]
+        lane = min(going_on) if going_on else min(range(MAX_STREAMS), key=used.__getitem__)
         lanes[node] = lane
         last[lane] = node
         used[lane] = position

@@ -19,8 +19,6 @@ from pytest_udftorch.planning.segments import Units
 
 pytree: Any = compat.pytree()
 
-__all__ = ["describe_input", "device_name", "fingerprint", "graph_digest", "home"]
-
 
 class _Text(str):
     """A string that is its own repr."""
@@ -32,7 +30,7 @@ class _Text(str):
 def describe_input(value: Any) -> str:
     """Return dtype, shape and memory format of a tensor, or of all tensors in a structure."""
     if not isinstance(value, torch.Tensor):
-        # Tensors within a list or dict are described too, and not their values.
+        # Tensors in a list or dict are also named by their description, not by their values.
         return repr(pytree.tree_map_only(torch.Tensor, lambda t: _Text(describe_input(t)), value))
     layout = ""
     if value.dim() == 4 and not value.is_contiguous():
@@ -59,10 +57,10 @@ def fingerprint(model: nn.Module, units: Units | None) -> str:
     return f"{type(model).__name__} of {len(shapes)} tensors, {_digest(repr(shapes))}"
 
 
-def graph_digest(model: nn.Module) -> str:
-    """Return a digest of what units are cut from: the traced model and its parameters' shapes."""
+def graph_digest(model: nn.Module, inputs: Sequence[Any]) -> str:
+    """Return a digest of what is cut into units: the model's graph and its parameters' shapes."""
     try:
-        traced = Units(copy.deepcopy(model), (), bounds=()).fingerprint
+        traced = Units(copy.deepcopy(model), inputs, bounds=()).fingerprint
     except UntraceableModelError:
         return fingerprint(model, None)
     return _digest(traced)

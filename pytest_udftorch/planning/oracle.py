@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,32 +22,15 @@ from torch import nn
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.planning import executors as registry
-from pytest_udftorch.planning.executor import convert
 from pytest_udftorch.planning.fusion import UntraceableModelError
 from pytest_udftorch.planning.identity import describe_input, device_name, fingerprint, home
 from pytest_udftorch.planning.in_place import SegmentBench, without_gradients
-from pytest_udftorch.planning.pairs import check_inputs, copied, copies
-from pytest_udftorch.planning.plans import PlanMismatchError, StoredPlan
-from pytest_udftorch.planning.search import (
-    EXECUTORS,
-    Guard,
-    OracleOptionError,
-    OracleOptions,
-    Search,
-)
-from pytest_udftorch.planning.search_record import JournalError
+from pytest_udftorch.planning.pairs import check_inputs, copied, copies, on_device
+from pytest_udftorch.planning.plans import StoredPlan
+from pytest_udftorch.planning.search import Guard, OracleOptions, Search
 from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.layers import positional
 from pytest_udftorch.timing.timers import require_device
-
-__all__ = [
-    "JournalError",
-    "OracleOptionError",
-    "Plan",
-    "PlanInputsError",
-    "PlanMismatchError",
-    "oracle",
-]
 
 
 class PlanInputsError(UdfError):
@@ -91,15 +74,17 @@ class Plan:
     ) -> Callable[..., Any]:
         """Return a callable that runs a copy of ``model`` by the plan, without gradients.
 
-        On CUDA the callable replays a graph: its output is overwritten by the next call.
+        On CUDA the callable replays a graph, and its next call overwrites its output. Units of a
+        model that FX cannot trace are exported, and serve inputs of these shapes and flags only.
 
         Args:
-            model: of the architecture the plan was made for; its weights may be others.
-            inputs: a tensor or the positional arguments, of the shapes the plan was made for;
-                by default those that it was made with.
+            model: has the architecture that the plan was made for; its weights may differ.
+            inputs: a tensor or the positional arguments, of the shapes that the plan was made
+                for; by default those that it was made with.
 
         Raises:
-            PlanMismatchError: another model, shapes, device or torch version.
+            PlanMismatchError: the plan was made for another model, device or torch version, or
+                for other shapes.
             PlanInputsError: no inputs, and the plan was read from a file.
         """
         if inputs is None and self.inputs is None:
@@ -113,7 +98,7 @@ class Plan:
         if len(self.stored.bounds) > 2:
             with contextlib.suppress(UntraceableModelError):
                 units = Units(traced, arguments, bounds=self.stored.bounds)
-        # A model that cannot be traced is another one than was cut into units.
+        # A model that cannot be traced is not the one that was cut into units.
         self.stored.check(
             model=fingerprint(traced, units),
             inputs=[describe_input(t) for t in arguments],
@@ -123,7 +108,7 @@ class Plan:
         name = self.uniform
         if name is not None:
             full = f"{name}+cudagraph" if self.stored.cuda_graph else name
-            # Tracing calls the model, which may keep state: its first call is still to come.
+            # The model may keep state, and tracing has called it. This copy was not called yet.
             own = copied(model).eval()
             with torch.no_grad():
                 call = registry.make(registry.resolve(full), own, copies(arguments))
@@ -132,8 +117,7 @@ class Plan:
         return SegmentBench(units, arguments).whole(self.stored.segments)
 
 
-# The options are the documented interface, and most of the lines document them. They are frozen
-# into one object at once.
+# The options are the documented interface, and most of the lines document them.
 def oracle(  # noqa: PLR0913
     model: nn.Module,
     inputs: Sequence[Any] | torch.Tensor,
@@ -156,17 +140,17 @@ def oracle(  # noqa: PLR0913
     """Make a plan for a model on these inputs.
 
     Args:
-        model: in evaluation mode; left as it is. If FX cannot trace it, or it writes into its
-            inputs, the plan is the best uniform executor.
+        model: in evaluation mode; left as it is. If neither FX nor ``torch.export`` can capture
+            it, or it writes into its inputs, the plan is the best uniform executor.
         inputs: a tensor, or the positional arguments, on the device to plan for.
         executors: of segments; by default those of ``search.EXECUTORS``. On CUDA everything
             runs in a CUDA graph, so leave out ``+cudagraph``.
         opponents: executors that plans are only measured against; by default ``compile`` on
             CUDA if an executor compiles, and none on CPU.
         device: if given, a copy of the model and the inputs are moved there first.
-        max_units: at most this many units.
-        budget: an executor whose uniform result is farther from the float64 reference than
-            this many times the eager one's is not used, and neither is such a plan.
+        max_units: the most units that the model is cut into.
+        budget: an executor is not used if its uniform result is farther from the float64
+            reference than this many times the eager one's, and neither is such a plan.
         max_ulp: the same for the largest ULP distance of an output element.
         expected_calls: how often the plan will be called; first-call time divided by it counts
             as cost of an executor. Infinite: compiling is free.
@@ -191,32 +175,12 @@ def oracle(  # noqa: PLR0913
         DeviceMissingError, PairInputError, MemberFailedError, NoReferenceError,
             UnknownExecutorError: as from ``model_pair``.
     """
-    options = OracleOptions(
-        executors=executors,
-        opponents=opponents,
-        max_units=max_units,
-        budget=budget,
-        max_ulp=max_ulp,
-        expected_calls=expected_calls,
-        runs=runs,
-        rounds=rounds,
-        max_seconds=max_seconds,
-        journal=journal,
-        progress=progress,
-        compiling=compiling,
-        measuring=measuring,
-    )
-    arguments = positional(model, inputs)
-    if device is not None:
-        target = require_device(device)
-        model = copied(model).to(target)
-        arguments = convert(arguments, lambda t: t.to(target))
-    found = home(arguments)
-    if found.type not in EXECUTORS:
-        require_device(found)
-    names = options.names(found.type)
-    # All is checked before the journal of an earlier search is written to.
-    options.check_names((*names, *(options.rivals() or ())))
+    # The other parameters are the fields of the options, name by name.
+    given = locals()
+    options = OracleOptions(**{f.name: given[f.name] for f in fields(OracleOptions)})
+    model, arguments = on_device(model, positional(model, inputs), device)
+    found = require_device(home(arguments))
+    # Everything is checked before the journal of an earlier search is overwritten.
+    options.check(options.names(found.type))
     check_inputs(model, arguments)
-    options.check(names)
     return Plan(Search(model, arguments, found, options).run(), arguments)

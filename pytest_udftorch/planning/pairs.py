@@ -2,15 +2,16 @@
 """Interpreted and compiled forms of one model, checked against each other and timed.
 
 ``model_pair(model, inputs, executors=...)`` makes each executor's callable from a copy of the
-model, and reports for each: whether its result is no farther from a float64 reference than
-the interpreted one's, what the first call took (which is where compiling happens), what a
-call takes after that, and after how many calls compiling has paid. An executor that fails is
-kept with its reason; the others go on.
+model. It reports of each whether its result is no farther from a float64 reference than the
+interpreted one's, what the first call took (compiling happens there), what later calls take, and
+after how many calls compiling has paid. An executor that fails is kept with its reason; the
+others go on.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -24,39 +25,26 @@ from torch import nn
 from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
-from pytest_udftorch.planning.executor import Executor, ExecutorUnavailableError, convert
+from pytest_udftorch.planning.error_model import rounding_distances, unit_roundoff
+from pytest_udftorch.planning.executor import (
+    Executor,
+    ExecutorUnavailableError,
+    convert,
+    tensors_in,
+)
 from pytest_udftorch.planning.executors import resolve
 from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.layers import PairInputError, compiled_part, positional
-from pytest_udftorch.timing.timers import (
-    Comparison,
-    Interruptible,
-    require_device,
-    sync_timer,
-    untyped,
-)
+from pytest_udftorch.timing.timers import Comparison, Interruptible, SyncTimer, require_device
 
 pytree: Any = compat.pytree()
 
-__all__ = [
-    "Accuracy",
-    "DisagreementError",
-    "Member",
-    "MemberFailedError",
-    "ModelPair",
-    "NoReferenceError",
-    "PairInputError",
-    "accuracy",
-    "model_pair",
-    "reference",
-]
-
-#: How much farther from the float64 reference than the eager result a member may be. Another
-#: order of summation changes the distance by a factor near 1; 2 leaves room for it.
+#: How many times farther from the float64 reference than the eager result a member may be.
+#: Another order of summation changes the distance by a factor near 1; 2 leaves room for it.
 TOLERANCE: Final = 2.0
 
 #: The compiled code of all members belongs to the same Python code. With the default limit of 8
-#: the ninth would run interpreted without a word.
+#: the ninth member would run interpreted without a warning.
 RECOMPILE_LIMIT: Final = 256
 
 
@@ -80,9 +68,9 @@ class Accuracy:
         distance: norm of the difference over the norm of the reference, of the output where
             that is largest; infinite where the structure, a shape or a non-finite value differs.
         worst_ulp: largest ULP distance of an element to the reference rounded to its dtype.
-        problem: what differs other than in rounding, or None.
-        distances: one for each output of floating-point numbers.
-        precisions: machine epsilon of each of these.
+        problem: what differs by more than rounding, or None.
+        distances: the distance of each output of floating-point numbers.
+        precisions: the machine epsilon of each of these.
     """
 
     distance: float
@@ -98,7 +86,7 @@ class Accuracy:
         """
         if self.problem is not None:
             return False
-        # An eager result with infinities of its own sets no limit.
+        # An eager result that has infinities sets no limit.
         theirs = eager.distances or (math.inf,) * len(self.distances)
         limits = [
             max(tolerance * far, 4 * epsilon)
@@ -112,12 +100,12 @@ class Member:
     """One executor's part in a pair.
 
     Attributes:
-        name: the executor's.
-        call: takes the model's inputs; None when making it, or its first call, failed.
+        name: the executor's name.
+        call: takes the model's inputs; None when the member failed.
         error: why it failed, or None.
-        stage: what was under way when it failed: ``making``, ``first call`` or ``second call``.
+        stage: what failed: ``making``, ``first call`` or ``second call``; else None.
         first_call_ns: making the callable and its first call, until the device had finished.
-            Caches of a compiler that earlier members filled are used.
+            It uses the compiler caches that earlier members filled.
         graph_breaks: places where torch.compile went back to the interpreter.
         accuracy: None when it failed.
         agrees: whether the accuracy is within the pair's tolerance.
@@ -134,13 +122,12 @@ class Member:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
-        result: dict[str, Any] = {"name": self.name}
         if self.error is not None:
-            return {**result, "error": self.error, "stage": self.stage}
+            return {"name": self.name, "error": self.error, "stage": self.stage}
         assert self.accuracy is not None
         distance = self.accuracy.distance
         return {
-            **result,
+            "name": self.name,
             "first_call_ns": self.first_call_ns,
             "graph_breaks": self.graph_breaks,
             "distance_to_float64": distance if math.isfinite(distance) else str(distance),
@@ -159,34 +146,47 @@ def _double(value: Any) -> Any:
     return convert(value, widen)
 
 
+def _in_double(model: nn.Module) -> nn.Module:
+    """Return a float64 copy; ``double()`` leaves complex parameters as they are."""
+    doubled: nn.Module = compat.convert(copy.deepcopy(model).double(), _double)
+    return doubled
+
+
 def reference(model: nn.Module, inputs: tuple[Any, ...], calls: int = 1) -> tuple[Any, ...]:
-    """Return what a float64 copy of the model gives in its first calls, inputs in float64.
+    """Return the results of the first calls of a float64 copy of the model on float64 inputs.
 
     Raises:
-        NoReferenceError: the copy fails, by a dtype that the model writes out for instance.
+        NoReferenceError: the copy fails, for instance because the model names a dtype.
     """
     try:
         with torch.no_grad():
-            # double() leaves complex parameters as they are.
-            exact = compat.convert(copy.deepcopy(model).double(), _double)
+            exact = _in_double(model)
             given = copies(_double(inputs))
             return tuple(convert(exact(*copies(given)), torch.clone) for _ in range(calls))
     except Exception as error:
         raise NoReferenceError(
-            f"The model fails in float64, which its forms are judged by: {_reason(error)}. Let "
-            "tensors made in forward() take dtype and device from the inputs."
+            "Forms of a model are judged by its result in float64, and this model fails in "
+            f"float64: {_reason(error)}. Let tensors made in forward() take dtype and device from "
+            "the inputs."
         ) from error
 
 
+def _rounding(
+    model: nn.Module, inputs: tuple[Any, ...], exact: Sequence[Any]
+) -> list[tuple[float, ...]]:
+    unit = unit_roundoff(model, inputs)
+    return rounding_distances(_in_double(model), _double(inputs), exact, unit)
+
+
 def copies(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return inputs that a model may write into, in the same memory formats."""
+    """Return copies that a model may write into, in the same memory formats."""
     with torch.inference_mode(False), torch.no_grad():
         copied: tuple[Any, ...] = convert(inputs, torch.clone)
     return copied
 
 
 def _numbers(leaf: Any, dtype: torch.dtype | None = None) -> Any:
-    """Return a dense tensor for what holds numbers: arrays, Python's floats; others unchanged."""
+    """Return a dense tensor for a tensor, an array or a float; anything else unchanged."""
     if isinstance(leaf, float):
         return torch.tensor(leaf, dtype=dtype)
     if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub":
@@ -199,7 +199,7 @@ def _numbers(leaf: Any, dtype: torch.dtype | None = None) -> Any:
 def _decided_by(eager: Any, reference: Any) -> Any:
     """Return the reference with the integers and flags of the eager result.
 
-    Rounding cannot judge them: near a tie float64 decides otherwise.
+    The reference cannot judge those: near a tie float64 may decide otherwise.
     """
     mine, structure = pytree.tree_flatten(eager)
     theirs, wanted = pytree.tree_flatten(reference)
@@ -216,9 +216,9 @@ def accuracy(result: Any, reference: Any) -> Accuracy:
     """Compare a result with a float64 reference of the same structure.
 
     Args:
-        result: tensor, or tuples, lists, dicts and dataclasses of tensors known to pytree.
+        result: a tensor, or tuples, lists, dicts and dataclasses of tensors that pytree knows.
             NumPy's arrays and Python's floats count as tensors.
-        reference: the same structure; floating-point tensors in float64.
+        reference: the same structure, with floating-point tensors in float64.
     """
     leaves, shape = pytree.tree_flatten(result)
     wanted, wanted_shape = pytree.tree_flatten(reference)
@@ -233,7 +233,7 @@ def accuracy(result: Any, reference: Any) -> Accuracy:
             try:
                 same = type(mine) is type(theirs) and bool(mine == theirs)
             except Exception:
-                # A class of the model's own, with tensors inside that pytree does not reach.
+                # A class that pytree does not know, with tensors inside.
                 return Accuracy(
                     math.inf,
                     0,
@@ -286,7 +286,7 @@ def _reason(error: BaseException) -> str:
 
 @dataclass
 class ModelPair(Interruptible):
-    """The members of one model, in the order they were asked for.
+    """The members of one model: eager first, then in the order they were asked for.
 
     Attributes:
         inputs: the tuple that all members are called with.
@@ -294,8 +294,11 @@ class ModelPair(Interruptible):
         tolerance: see :func:`model_pair`.
         timing: the interleaved measurement; None before :meth:`measure`.
         interrupted: whether Ctrl-C came before all members were made; the rest failed.
-        wanted: what results are compared with, of the first two calls; see :meth:`judge`.
-        exact: how near the eager results of these calls come.
+        wanted: the references of the first two calls; see :meth:`judge`.
+        exact: the accuracy of the eager results of these calls.
+        rounding: returns how far rounding may bring the outputs of these calls from the
+            references; see :func:`error_model.rounding_distances`. It is called once, if a
+            result is too far by the eager result alone.
     """
 
     inputs: tuple[Any, ...]
@@ -307,18 +310,20 @@ class ModelPair(Interruptible):
     interrupted: bool = False
     wanted: Sequence[Any] = ()
     exact: Sequence[Accuracy] = ()
+    rounding: Callable[[], list[tuple[float, ...]]] | None = field(default=None, repr=False)
+    _earned: list[tuple[float, ...]] | None = field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return a member's callable.
 
         Raises:
-            MemberFailedError: no such member, or it failed; says why.
+            MemberFailedError: there is no such member, or it failed; the message says why.
         """
         if name not in self.members:
             raise MemberFailedError(f"{name!r} is not in this pair. {nearest(name, self.members)}")
         member = self.members[name]
         if member.call is None:
-            raise MemberFailedError(f"{name} failed while {member.stage}: {member.error}")
+            raise MemberFailedError(f"{name} failed in its {member.stage}: {member.error}")
         return member.call
 
     @property
@@ -334,21 +339,36 @@ class ModelPair(Interruptible):
     def judge(self, member: Member, outputs: Sequence[Any]) -> None:
         """Set a member's accuracy from its first two calls, and whether it agrees.
 
-        The accuracy is that of the second call if only that one is out of tolerance.
+        One eager result is one sample of a random error, so a result that is too far by that
+        sample is judged again by how far rounding may bring any order of computation.
+
+        The accuracy is that of the second call if only this call is out of tolerance.
         """
         found = [accuracy(mine, theirs) for mine, theirs in zip(outputs, self.wanted, strict=True)]
         agree = [
-            mine.within(self.tolerance, theirs)
-            for mine, theirs in zip(found, self.exact, strict=True)
+            mine.within(self.tolerance, eager) or mine.within(self.tolerance, self._rounded(call))
+            for call, (mine, eager) in enumerate(zip(found, self.exact, strict=True))
         ]
         member.agrees = all(agree)
         member.accuracy = found[0]
         if agree == [True, False]:
             member.accuracy = replace(
                 found[1],
-                problem=f"the second call differs, {found[1].problem or 'in its values'}: is there "
-                "state that the model keeps from call to call, and this executor does not?",
+                problem=f"the second call differs, {found[1].problem or 'in its values'}: does "
+                "the model keep state from call to call, which this executor drops?",
             )
+
+    def _rounded(self, call: int) -> Accuracy:
+        """Return the eager accuracy of a call with the distances that rounding may reach."""
+        if self.rounding is None:
+            return self.exact[call]
+        if self._earned is None:
+            self._earned = self.rounding()
+        eager = self.exact[call]
+        earned = self._earned[call]
+        if len(earned) != len(eager.distances):
+            return eager
+        return replace(eager, distances=tuple(map(max, eager.distances, earned)))
 
     def check(self) -> None:
         """Check that all working members agree.
@@ -357,9 +377,9 @@ class ModelPair(Interruptible):
             DisagreementError: names the members that do not, with their distances.
         """
         wrong = []
-        for name in self.working:
-            found = self.members[name].accuracy
-            if found is None or self.members[name].agrees:
+        for name, member in self.members.items():
+            found = member.accuracy
+            if found is None or member.agrees:
                 continue
             wrong.append(
                 f"{name}: distance {found.distance:.3g}, worst {found.worst_ulp} ULP"
@@ -369,10 +389,15 @@ class ModelPair(Interruptible):
             eager = self.members["eager"].accuracy
             assert eager is not None
             raise DisagreementError(
-                f"Farther from the float64 reference than {self.tolerance:g} times the eager "
-                f"result ({eager.distance:.3g}): {'; '.join(wrong)}. Leave the executor out, or "
-                "give a larger tolerance if this model can bear it."
+                f"More than {self.tolerance:g} times as far from the float64 reference as the "
+                f"eager result ({eager.distance:.3g}){self._explained()}: {'; '.join(wrong)}. "
+                "Leave the executor out, or give a larger tolerance if this model can bear it."
             )
+
+    def _explained(self) -> str:
+        """Say how far rounding explains a distance, if that was asked."""
+        reached = max((far for call in self._earned or () for far in call), default=0.0)
+        return f" and as rounding explains ({reached:.3g})" if reached else ""
 
     def measure(self, **options: Any) -> Comparison:
         """Time the working members, interleaved, under ``no_grad``.
@@ -383,27 +408,23 @@ class ModelPair(Interruptible):
         Raises:
             TimerOptionError: an unknown option, or options that make no measurement.
         """
-        timer = sync_timer(self.device, **options)
-        calls = {name: self._bind(name) for name in self.working}
+        timer = SyncTimer(self.device, **options)
+        calls = {name: functools.partial(self[name], *self.inputs) for name in self.working}
         with torch.no_grad(), recompile_limits():
             self.timing = timer.compare(calls)
         return self.timing
 
-    def _bind(self, name: str) -> Callable[[], Any]:
-        call = self[name]
-        return lambda: call(*self.inputs)
-
     def break_even_calls(self, name: str, over: str = "eager") -> int | None:
         """Return the number of calls after which ``name`` has cost less than ``over``.
 
-        First calls and steady state are counted. None when ``name`` is not faster by the
-        verdict of the measurement, so that it never pays.
+        Both cost their first call, which includes making them, and every later call. The result
+        is None if the measurement does not find ``name`` faster: it then never pays.
 
         Raises:
             MemberFailedError: not measured, or a member failed.
         """
         if self.timing is None:
-            raise MemberFailedError("Nothing was timed yet. Call measure() first.")
+            raise MemberFailedError("Nothing has been timed yet. Call measure() first.")
         self[name], self[over]
         if name == over or self.timing.verdict(name, over) != "faster":
             return None
@@ -428,7 +449,7 @@ class ModelPair(Interruptible):
 
 
 def recompile_limits() -> Any:
-    """Return a context in which code of many members stays compiled."""
+    """Return a context in which the code of many members stays compiled."""
     return compat.dynamo_config(
         recompile_limit=RECOMPILE_LIMIT, accumulated_recompile_limit=RECOMPILE_LIMIT
     )
@@ -450,27 +471,36 @@ def copied(model: nn.Module) -> nn.Module:
         ) from error
 
 
+def on_device(
+    model: nn.Module, inputs: tuple[Any, ...], device: str | torch.device | None
+) -> tuple[nn.Module, tuple[Any, ...]]:
+    """Return model and inputs, or a copy of both on the device if one is given."""
+    if device is None:
+        return model, inputs
+    target = require_device(device)
+    return copied(model).to(target), convert(inputs, lambda t: t.to(target))
+
+
 def writes_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> bool:
     """Whether a call of the model changes what it is given."""
     given = copies(inputs)
-    tensors = [t for t in pytree.tree_leaves(given) if isinstance(t, torch.Tensor)]
-    before = [compat.write_count(t) for t in tensors]
+    before = [compat.write_count(t) for t in tensors_in(given)]
     with torch.no_grad():
         copied(model)(*given)
-    return [compat.write_count(t) for t in tensors] != before
+    return [compat.write_count(t) for t in tensors_in(given)] != before
 
 
 def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
     """Return the device that model and inputs lie on.
 
     Raises:
-        PairInputError: they make no pair; says why.
+        PairInputError: they make no pair; the message says why.
     """
     copied(model)
     compiled = compiled_part(model)
     if compiled is not None:
         raise PairInputError(
-            f"{compiled} is compiled already, so there is nothing to compare compiling with. "
+            f"{compiled} is compiled already, so compiling cannot be compared with anything. "
             "Give the model that torch.compile was given, or one made without model.compile()."
         )
     if model.training:
@@ -478,7 +508,7 @@ def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
             "The model is in training mode: dropout and batch statistics would make its forms "
             "differ by chance. Call model.eval()."
         )
-    tensors = [t for t in pytree.tree_leaves(list(inputs)) if isinstance(t, torch.Tensor)]
+    tensors = tensors_in(inputs)
     devices = {t.device for t in (*model.parameters(), *model.buffers(), *tensors)}
     if not tensors or len(devices) != 1:
         where = ", ".join(sorted(map(str, devices))) or "nowhere"
@@ -492,22 +522,26 @@ def check_inputs(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
 def _make(
     executor: Executor, model: nn.Module, inputs: tuple[Any, ...]
 ) -> tuple[Member, tuple[Any, ...]]:
-    """Return the member and what its first two calls gave."""
+    """Return the member, and the results of its first two calls."""
+
+    def wait() -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
     member = Member(executor.name, stage="making")
-    wait = untyped(torch.cuda.synchronize) if torch.cuda.is_available() else lambda: None
     breaks = compat.graph_breaks()
     outputs: list[Any] = []
     try:
         executor.check(inputs)
         own = copy.deepcopy(model)
-        # Tracing calls the model too, and a model may write into what it is given.
+        # Tracing calls the model too, and a model may write into its inputs.
         example, first, second = (copies(inputs) for _ in range(3))
         wait()
         before = time.perf_counter_ns()
         with torch.no_grad(), recompile_limits():
             call = executor.make_callable(own, example)
             member.stage = "first call"
-            # Replays overwrite their outputs, so the compared ones are copies.
+            # A replay overwrites its outputs, so the outputs that are compared are copies.
             output = call(*first)
             wait()
             member.first_call_ns = time.perf_counter_ns() - before
@@ -544,37 +578,35 @@ def model_pair(
     Args:
         model: in evaluation mode; left as it is, each member gets a copy.
         inputs: a tensor, or the positional arguments; left as they are.
-        executors: one or more names for ``executors.resolve``, or executors. ``eager`` is
+        executors: names for ``executors.resolve`` or executors, one or more. ``eager`` is
             always made.
         device: if given, a copy of the model and the inputs are moved there first.
         tolerance: a member agrees if, in its first two calls, the distance of each output to the
-            float64 reference is at most this many times the eager result's, or 4 units of its
-            dtype's precision. Integers and flags have to be the eager result's.
+            float64 reference is at most this many times the eager result's, or this many times
+            what rounding explains (see ``planning.error_model``), or 4 units of its dtype's
+            precision. Integers and flags have to equal the eager result's.
         progress: called with members made, members in all, and a text.
 
     Raises:
-        DeviceMissingError: CUDA was asked for and is absent; its text is a skip's reason.
+        DeviceMissingError: CUDA was asked for and is absent; the text can be a skip's reason.
         PairInputError: no module, training mode, tensors on several devices, a dict of keywords,
             random numbers in forward(), a part that is compiled already or cannot be copied,
             two executors of one name, or a tolerance below 0.
         UnknownExecutorError: no such executor.
         MemberFailedError: the eager model itself fails.
         NoReferenceError: the model fails in float64.
-        KeyboardInterrupt: on Ctrl-C before the eager model and its reference were there.
+        KeyboardInterrupt: on Ctrl-C before the eager model and its reference were made.
     """
     arguments = positional(model, inputs)
     if not isinstance(tolerance, int | float) or not tolerance >= 0:
         raise PairInputError(
-            f"tolerance={tolerance}: how many times the eager result's distance a member may have, "
-            "a number of at least 0."
+            f"tolerance={tolerance}: give a number of at least 0. It says how many times the "
+            "eager result's distance a member may have."
         )
-    if device is not None:
-        target = require_device(device)
-        model = copied(model).to(target)
-        arguments = convert(arguments, lambda t: t.to(target))
+    model, arguments = on_device(model, arguments, device)
     home = check_inputs(model, arguments)
     chosen = _resolved(executors)
-    # Timed calls may write into these, and not into the caller's.
+    # Timed calls may write into their inputs, and must not write into the caller's.
     pair = ModelPair(copies(arguments), {}, tolerance, home, environment=describe_device(home))
     try:
         for done, executor in enumerate(chosen):
@@ -586,6 +618,7 @@ def model_pair(
                 _check_eager(member, drawn, _random_state(home))
                 doubled = reference(model, arguments, len(outputs))
                 pair.wanted = list(map(_decided_by, outputs, doubled))
+                pair.rounding = functools.partial(_rounding, model, arguments, doubled)
                 pair.exact = list(map(accuracy, outputs, pair.wanted))
             if member.error is None:
                 pair.judge(member, outputs)
@@ -623,6 +656,6 @@ def _check_eager(
         )
     if not all(map(torch.equal, before, after)):
         raise PairInputError(
-            "The model draws random numbers in forward(): its forms would differ by "
-            "chance. Give it the noise as an input, or a constant."
+            "The model draws random numbers in forward(), so its forms would differ by chance. "
+            "Give it the noise as an input, or a constant."
         )

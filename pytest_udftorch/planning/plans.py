@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choosing an executor for each unit of a model: recurrences, bounds, and stored plans.
 
-Pure functions over tables of times; torch is not imported here. ``oracle`` measures the
-tables and carries a plan out.
+These are pure functions over tables of times; torch is not imported here. ``search`` measures the
+tables, and ``oracle`` carries a plan out.
 
 Units are numbered 0 to n - 1; a segment is a run of neighbouring units that one executor runs
 as one region. All times are nanoseconds.
@@ -10,6 +10,7 @@ as one region. All times are nanoseconds.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,22 +19,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from pytest_udftorch.errors import UdfError
-
-__all__ = [
-    "Choice",
-    "PlanFileError",
-    "PlanMismatchError",
-    "StoredPlan",
-    "best_of_two_runs",
-    "fastest",
-    "greedy",
-    "joined_segments",
-    "layer_bound",
-    "segment_search",
-    "total",
-    "unit_programme",
-    "unit_segments",
-]
 
 #: A unit's or segment's executor: (first unit, one past the last unit, executor).
 Choice: TypeAlias = tuple[int, int, str]
@@ -59,11 +44,11 @@ def _units(costs: Costs) -> int:
 def joined_segments(choices: Sequence[str]) -> list[Choice]:
     """Join neighbouring units of the same executor into segments."""
     segments: list[Choice] = []
-    for unit, name in enumerate(choices):
-        if segments and segments[-1][2] == name:
-            segments[-1] = (segments[-1][0], unit + 1, name)
-        else:
-            segments.append((unit, unit + 1, name))
+    first = 0
+    for name, run in itertools.groupby(choices):
+        stop = first + sum(1 for _ in run)
+        segments.append((first, stop, name))
+        first = stop
     return segments
 
 
@@ -72,38 +57,25 @@ def unit_segments(choices: Sequence[str]) -> list[Choice]:
     return [(unit, unit + 1, name) for unit, name in enumerate(choices)]
 
 
-def total(choices: Sequence[str], costs: Costs, switch: Switch) -> float:
-    """Return the predicted time of a choice of executors, one per unit."""
-    spent = 0.0
-    for unit, name in enumerate(choices):
-        spent += costs[name][unit]
-        if unit:
-            spent += switch(unit, choices[unit - 1], name)
-    return spent
-
-
 def layer_bound(costs: Costs) -> float:
-    """Return the sum of the units' smallest times: the layer-timed (or profiler-timed) oracle.
+    """Return the sum of the units' smallest times.
 
-    No choice among these executors, unit by unit, can be predicted faster; a segment can,
-    since fusion across units is not in these times.
+    No choice among these executors, unit by unit, can be predicted faster. A segment can, since
+    these times do not hold fusion across units.
     """
     return sum(min(row[unit] for row in costs.values()) for unit in range(_units(costs)))
 
 
 def fastest(costs: Costs) -> list[str]:
-    """Return each unit's fastest executor: the choice of the layer- or profiler-timed oracle."""
+    """Return each unit's fastest executor; switching is not counted.
+
+    This is the choice of the layer-timed and the profiler-timed oracle, and best of two runs.
+    """
     return [min(costs, key=lambda name: costs[name][unit]) for unit in range(_units(costs))]
 
 
-def best_of_two_runs(costs: Costs, first: str, second: str) -> list[str]:
-    """Return for each unit the faster of two executors; switching is not looked at."""
-    pairs = zip(costs[first], costs[second], strict=True)
-    return [first if a <= b else second for a, b in pairs]
-
-
 def greedy(costs: Costs, switch: Switch) -> list[str]:
-    """Return for each unit the executor that is fastest after the choice made before it."""
+    """Return for each unit the executor that is fastest after the choice before it."""
     chosen: list[str] = []
     for unit in range(_units(costs)):
 
@@ -142,9 +114,9 @@ class SearchResult:
 
     Attributes:
         segments: the plan, or None when nothing can beat ``limit``.
-        predicted_ns: its sum of measured segments and switches.
-        measured: segments longer than a unit that were measured.
-        pruned: segments longer than a unit that were not, since their bound could not win.
+        predicted_ns: the sum of its measured segments and switches.
+        measured: the number of segments longer than a unit that were measured.
+        pruned: the number of those that were not, since their bound could not win.
     """
 
     segments: list[Choice] | None
@@ -161,7 +133,7 @@ def segment_search(
     limit: float = math.inf,
     most: int = 64,
 ) -> SearchResult:
-    """Find the fastest sequence of segments, measuring only segments that may be in it.
+    """Find the fastest sequence of segments; measure only segments that may be in it.
 
     A dynamic programme over (boundary, executor): T(j, e) is the least over i and d of
     T(i, d) + s(i, d, e) + c(i, j, e). The cost of a segment longer than a unit starts as a
@@ -174,19 +146,17 @@ def segment_search(
         costs: unit times by executor.
         whole: time of the whole model as one region, by executor.
         switch: cost at a boundary.
-        measure: (first, stop, executor) to the segment's time in context; ``inf`` if it fails.
-        limit: a path whose bound is not below this cannot win; the search then ends.
-        most: segments measured at most; after that unmeasured ones are left out.
+        measure: takes first, stop and executor; returns the segment's time in its place, or
+            ``inf`` if it fails.
+        limit: the search ends when the bound of the best path is not below this.
+        most: the most segments that are measured; after that, unmeasured ones are left out.
     """
     n = _units(costs)
     names = list(costs)
     gain = {e: max(0.0, sum(costs[e]) - whole.get(e, sum(costs[e]))) for e in names}
-    known: dict[Choice, float] = {}
-    for e in names:
-        for unit in range(n):
-            known[unit, unit + 1, e] = costs[e][unit]
-        if e in whole and n > 1:
-            known[0, n, e] = whole[e]
+    known = {(unit, unit + 1, e): costs[e][unit] for e in names for unit in range(n)}
+    if n > 1:
+        known |= {(0, n, e): whole[e] for e in names if e in whole}
     all_segments = len(names) * (n * (n + 1) // 2)
 
     def cost(i: int, j: int, e: str) -> float:
@@ -231,16 +201,16 @@ def segment_search(
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """A plan without the model: what is kept in a file.
+    """What a plan's file keeps: all but the model.
 
     Attributes:
-        segments: the executors of the segments; one segment over all units for a uniform plan.
+        segments: the executors of the segments; a uniform plan has one segment over all units.
         bounds: node positions of the cuts, as in ``segments.Units``.
         model: fingerprint of graph, cuts and parameter shapes.
-        inputs: shape, dtype and memory format of each tensor.
+        inputs: dtype, shape and memory format of each input.
         device: the device's name.
         torch: the torch version.
-        cuda_graph: whether the whole is captured.
+        cuda_graph: whether the whole is captured in a CUDA graph.
         report: what was measured when the plan was made.
     """
 
@@ -265,7 +235,7 @@ class StoredPlan:
             made = list(made) if isinstance(made, tuple) else made
             if made != found:
                 raise PlanMismatchError(
-                    f"The plan was made for {name} {made}, here it is {found}. Times do not "
+                    f"The plan was made for {name} {made}, but here it is {found}. Times do not "
                     "carry over: make a new plan with oracle(...)."
                 )
 
@@ -280,7 +250,7 @@ class StoredPlan:
             Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise PlanFileError(
-                f"{path} cannot be written ({error.strerror}). The plan is still there: give "
+                f"{path} cannot be written ({error.strerror}). The plan is not lost: give "
                 "plan.save() a file in a folder that exists and may be written to."
             ) from error
 
@@ -289,7 +259,7 @@ class StoredPlan:
         """Read a plan.
 
         Raises:
-            PlanFileError: no plan, or one of another version of this package.
+            PlanFileError: the file holds no plan, or one of another version of this package.
         """
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -300,8 +270,8 @@ class StoredPlan:
             ) from error
         if version != FORMAT:
             raise PlanFileError(
-                f"{path} is a plan of format {version}, this package reads {FORMAT}. Make a new "
-                "plan with oracle(...)."
+                f"{path} is a plan of format {version}, but this package reads {FORMAT}. Make a "
+                "new plan with oracle(...)."
             )
         try:
             segments = tuple((int(a), int(b), str(e)) for a, b, e in content.pop("segments"))

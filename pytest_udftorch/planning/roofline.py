@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lower bound on a model's time that no choice of executors goes below.
 
-The roofline (Williams, Waterman and Patterson, CACM 52 (2009)) of the whole model as one
-piece: the multiplications it must do over the highest rate this device was measured at, or the
-bytes it must fetch over the highest bandwidth, whichever takes longer.
+The bound is the roofline (Williams, Waterman and Patterson, CACM 52 (2009)) of the whole model as
+one piece: the multiplications that it must do over the highest rate measured on this device, or
+the bytes that it must fetch over the highest bandwidth, whichever takes longer.
 
 It holds for executors that multiply as the definition of convolution and matrix product does
 (Winograd's and FFT's convolutions need fewer multiplications), in the model's dtypes and under
@@ -25,11 +25,9 @@ from torch import nn
 from torch.utils.flop_counter import flop_registry
 
 from pytest_udftorch import compat
-from pytest_udftorch.timing.timers import SyncTimer, require_device, untyped
+from pytest_udftorch.timing.timers import SyncTimer, require_device
 
 pytree: Any = compat.pytree()
-
-__all__ = ["Ceilings", "Work", "bound_ns", "ceilings", "work"]
 
 _CACHES: Final = Path("/sys/devices/system/cpu")
 
@@ -39,10 +37,10 @@ class Work:
     """What a model must do on given inputs.
 
     Attributes:
-        convolution_flops: of convolutions, a multiplication and an addition counting two.
+        convolution_flops: of convolutions; a multiplication and an addition count as two.
         product_flops: of matrix products.
         bytes: weights of two or more dimensions that are read, inputs and outputs. Vectors are
-            left out, for a compiler can fold them away.
+            left out, since a compiler can fold them away.
     """
 
     convolution_flops: int
@@ -77,7 +75,7 @@ class _Counter(compat.dispatch_mode()):  # type: ignore[misc]
     """Counts multiplications, and notes which storages are read as a whole."""
 
     def __init__(self) -> None:
-        untyped(super().__init__)()
+        super().__init__()
         self.convolutions = self.products = 0
         self.read: set[int] = set()
 
@@ -93,7 +91,7 @@ class _Counter(compat.dispatch_mode()):  # type: ignore[misc]
                 self.convolutions += flops
             else:
                 self.products += flops
-        # An embedding reads some rows of its table.
+        # An embedding reads only some rows of its table.
         given = args[1:] if packet is torch.ops.aten.embedding else args
         for value in pytree.tree_leaves((given, kwargs)):
             if isinstance(value, torch.Tensor):
@@ -154,7 +152,7 @@ def _ceilings(name: str, flags: tuple[Any, ...]) -> Ceilings:
         x = torch.randn(batch, channels, 56, 56, device=device)
         conv_flops = 2.0 * batch * 56**2 * channels**2 * 9
         rates = [product, conv_flops / _best_s(device, lambda: conv(x))]
-        conv = untyped(conv.to)(memory_format=torch.channels_last)
+        conv = conv.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
         rates.append(conv_flops / _best_s(device, lambda: conv(x)))
         if big and torch.backends.cudnn.allow_tf32:
@@ -174,7 +172,7 @@ def _ceilings(name: str, flags: tuple[Any, ...]) -> Ceilings:
 
 
 def ceilings(device: str | torch.device) -> Ceilings:
-    """Return the device's highest rates in float32; measured once in a process.
+    """Return the device's highest rates in float32, measured once in a process.
 
     Raises:
         DeviceMissingError: CUDA was asked for and is absent.
@@ -183,13 +181,13 @@ def ceilings(device: str | torch.device) -> Ceilings:
     flags = (
         torch.get_num_threads(),
         torch.backends.cudnn.allow_tf32,
-        untyped(torch.get_float32_matmul_precision)(),
+        torch.get_float32_matmul_precision(),
     )
     return _ceilings(str(found), flags)
 
 
 def bound_ns(work: Work, ceilings: Ceilings) -> float:
-    """Return the least time in which the work can be done."""
+    """Return the least time, in ns, in which the work can be done."""
     computing = (
         work.convolution_flops / ceilings.convolution_flops_per_s
         + work.product_flops / ceilings.product_flops_per_s

@@ -7,7 +7,6 @@ the units, choose plans, and let the plans contend.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
@@ -48,9 +47,7 @@ from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.statistics import FEWEST_RUNS
 from pytest_udftorch.timing.timers import Comparison, SyncTimer, Timing
 
-__all__ = ["EXECUTORS", "OracleOptionError", "OracleOptions", "Search"]
-
-#: Executors of segments and, applied to the whole model, the uniform ones.
+#: Executors of segments; applied to the whole model, they are the uniform ones.
 EXECUTORS: Final = {
     "cpu": ("eager", "eager+channels_last", "compile", "compile+channels_last"),
     "cuda": (
@@ -72,7 +69,7 @@ HOPELESS: Final = 1.4
 #: longer segments are compiled for it.
 WORTHWHILE: Final = 0.999
 
-#: Longer segments compiled at most for one plan.
+#: The most longer segments that are compiled for one plan.
 MOST_SEGMENTS: Final = 8
 
 Guard = Callable[[], AbstractContextManager[Any]]
@@ -86,19 +83,19 @@ class OracleOptionError(UdfError):
 class OracleOptions:
     """The options of ``oracle``, which describes them."""
 
-    executors: str | Sequence[str] | None = None
-    opponents: str | Sequence[str] | None = None
-    max_units: int = 8
-    budget: float = 2.0
-    max_ulp: int | None = None
-    expected_calls: float = math.inf
-    runs: int = 20
-    rounds: int = 10
-    max_seconds: float = 600.0
-    journal: str | Path | None = None
-    progress: Callable[[int, int, str], None] | None = None
-    compiling: Guard = contextlib.nullcontext
-    measuring: Guard = contextlib.nullcontext
+    executors: str | Sequence[str] | None
+    opponents: str | Sequence[str] | None
+    max_units: int
+    budget: float
+    max_ulp: int | None
+    expected_calls: float
+    runs: int
+    rounds: int
+    max_seconds: float
+    journal: str | Path | None
+    progress: Callable[[int, int, str], None] | None
+    compiling: Guard
+    measuring: Guard
 
     def names(self, device: str) -> list[str]:
         """Return the executors of segments on a device, each once."""
@@ -109,27 +106,20 @@ class OracleOptions:
         """Return the executors that plans are only measured against, or None for the default."""
         return [self.opponents] if isinstance(self.opponents, str) else self.opponents
 
-    def check_names(self, names: Sequence[Any]) -> None:
-        """Check that executors are given by name and exist.
-
-        Raises:
-            OracleOptionError: one is not given by name.
-            UnknownExecutorError: no such executor.
-        """
-        for name in names:
-            if not isinstance(name, str):
-                raise OracleOptionError(
-                    f"{name!r}: a plan keeps its executors by name. Add yours with "
-                    "executors.register(...) and give the name."
-                )
-            registry.resolve(name)
-
-    def check(self, names: Sequence[str]) -> None:
-        """Check the numbers, and that no executor of a segment captures a graph of its own.
+    def check(self, names: Sequence[Any]) -> None:
+        """Check the options; ``names`` are the executors of segments.
 
         Raises:
             OracleOptionError: says which option makes no plan.
+            UnknownExecutorError: no such executor.
         """
+        for name in (*names, *(self.rivals() or ())):
+            if not isinstance(name, str):
+                raise OracleOptionError(
+                    f"{name!r} is not a name, and a plan keeps its executors by name. Add yours "
+                    "with executors.register(...) and give the name."
+                )
+            registry.resolve(name)
         whole = all(isinstance(n, int) for n in (self.runs, self.rounds, self.max_units))
         if not isinstance(self.max_seconds, int | float) or not self.max_seconds >= 0:
             raise OracleOptionError(f"max_seconds={self.max_seconds}: give seconds, 0 or more.")
@@ -137,21 +127,20 @@ class OracleOptions:
         if not whole or self.rounds < 1 or not self.budget > 0 or wrong_ulp:
             raise OracleOptionError(
                 f"runs={self.runs}, rounds={self.rounds}, max_units={self.max_units}, "
-                f"budget={self.budget}, max_ulp={self.max_ulp}: whole numbers of runs, rounds and "
-                "units, at least one round, and an error budget that is positive."
+                f"budget={self.budget}, max_ulp={self.max_ulp}: give whole numbers of runs, rounds "
+                "and units, at least one round, and a positive error budget."
             )
         graphs = any("cudagraph" in name for name in names)
         if self.runs < FEWEST_RUNS or self.max_units < 1 or graphs:
             raise OracleOptionError(
                 f"runs={self.runs}, max_units={self.max_units}, executors={list(names)}: a verdict "
-                f"needs {FEWEST_RUNS} runs, a plan one unit, and CUDA graphs are added by the "
-                "oracle."
+                f"needs {FEWEST_RUNS} runs, a plan needs one unit, and CUDA graphs are added by "
+                "the oracle."
             )
         if not self.expected_calls > 0:
             raise OracleOptionError(
-                f"expected_calls={self.expected_calls}: what compiling costs is shared out over "
-                "the calls that are expected. Give a positive number, or leave it out: compiling "
-                "is then free."
+                f"expected_calls={self.expected_calls}: the expected calls share the cost of "
+                "compiling. Give a positive number, or leave it out to count compiling as free."
             )
 
 
@@ -160,7 +149,7 @@ class _Uniform:
     """The whole model under each executor.
 
     Attributes:
-        pair: the models.
+        pair: the forms of the model.
         timed: their interleaved measurement.
         ns: times of the executors within the error budget, with their share of compiling.
         best: the fastest of these.
@@ -192,9 +181,9 @@ class _Judged:
     """Plans that were made.
 
     Attributes:
-        calls: those within the error budget.
-        problems: why others are not among them.
-        distances: of all that ran, to the float64 reference.
+        calls: the plans within the error budget.
+        problems: why the others are not among them.
+        distances: how far the result of each plan that ran lies from the float64 reference.
     """
 
     calls: dict[str, Callable[..., Any]] = field(default_factory=dict)
@@ -206,30 +195,22 @@ def _told(error: Exception, most: int = 300) -> str:
     return f"{type(error).__name__}: {str(error)[:most]}"
 
 
-def _rounded(rows: dict[str, list[float]]) -> dict[str, list[float]]:
-    return {name: [round(v, 1) for v in row] for name, row in rows.items()}
-
-
 def _regrets(timings: dict[str, Timing], bound: float) -> dict[str, float | None]:
-    """Return how much longer each takes than the bound, as a share of it."""
+    """Return how much longer each takes than the bound, as a share of the bound."""
     return {
         name: round(timing.median_ns / bound - 1, 4) if bound else None
         for name, timing in timings.items()
     }
 
 
-def _last(name: str) -> bool:
-    return "channels_last" in name
-
-
 class Search:
     """One search for a plan.
 
     Args:
-        model: in evaluation mode, on the device of the inputs.
+        model: in evaluation mode.
         inputs: positional arguments.
-        device: where both lie.
-        options: checked ones.
+        device: the device that both lie on.
+        options: the options, already checked.
 
     Raises:
         JournalError: see :class:`SearchRecord`.
@@ -259,7 +240,7 @@ class Search:
             "device": device_name(device),
             "torch": str(torch.__version__),
             "executors": self.names,
-            "graph": graph_digest(model),
+            "graph": graph_digest(model, inputs),
             "max_units": options.max_units,
         }
         self.began_ns = time.perf_counter_ns()
@@ -325,35 +306,31 @@ class Search:
 
     def _within_budget(self, pair: ModelPair) -> list[str]:
         """Return the executors that work and whose uniform result lies within the budget."""
-        most = self.options.max_ulp
-        allowed = []
-        for name in self.names:
-            member = pair.members[name + self.suffix]
-            if not member.agrees or member.accuracy is None:
-                continue
-            if most is not None and member.accuracy.worst_ulp > most:
-                continue
-            allowed.append(name)
+        members = {name: pair.members[name + self.suffix] for name in self.names}
+        allowed = [name for name, member in members.items() if self._accepted(member)]
         if allowed:
             return allowed
-        shown = []
-        for name in self.names:
-            found = pair.members[name + self.suffix]
-            why = found.error
-            if found.accuracy is not None:
-                why = found.accuracy.problem or f"{found.accuracy.worst_ulp} ULP"
-            shown.append(f"{name}: {why}")
+        reasons = []
+        for name, member in members.items():
+            found = member.accuracy
+            why = member.error if found is None else found.problem or f"{found.worst_ulp} ULP"
+            reasons.append(f"{name}: {why}")
         raise OracleOptionError(
             "No executor stays within the error budget, not even eager. Give a larger max_ulp, or "
-            f"mend the model where it is not a matter of rounding: {', '.join(shown)}"
+            f"mend the model where it is not a matter of rounding: {', '.join(reasons)}"
         )
+
+    def _accepted(self, member: Member) -> bool:
+        """Whether a member's result lies within the error budget."""
+        most, found = self.options.max_ulp, member.accuracy
+        return member.agrees and found is not None and (most is None or found.worst_ulp <= most)
 
     def find_roofline(self, uniform: _Uniform) -> None:
         """Find the lower bound of every executor; see ``roofline``."""
         self._say("the device's ceilings")
         with self.options.measuring():
             ceilings = roofline.ceilings(self.device)
-        # It runs the model, whose state and inputs are the caller's.
+        # This runs the model, whose state and inputs are the caller's.
         needed = roofline.work(copied(self.model), copies(self.inputs))
         least = roofline.bound_ns(needed, ceilings)
         self.record.keep(
@@ -370,7 +347,7 @@ class Search:
             self.record.keep(not_cut="the model writes into its inputs")
             return None
         try:
-            # A resumed search must meet the same units, although times differ.
+            # A resumed search needs the same units, although the times differ.
             bounds = self.record.report.get("bounds")
             limit = self.options.max_units
             units = Units(copy.deepcopy(self.model), self.inputs, limit, bounds=bounds)
@@ -378,6 +355,9 @@ class Search:
             self.record.keep(not_cut=str(error))
             return None
         self.record.keep(bounds=list(units.bounds), units=units.names)
+        self.record.keep(exported=units.exported is not None)
+        if len(units) < 2 and limit > 1:
+            self.record.keep(not_cut="nowhere between two layers is one activation alone alive")
         return units
 
     def time_units(self, bench: SegmentBench, uniform: _Uniform) -> _UnitTimes:
@@ -387,11 +367,19 @@ class Search:
         self.record.keep(not_tried_on_units=sorted(set(uniform.ns) - set(tried)))
         self._steps += 3 * len(tried)
         failed: dict[str, str] = {}
+        unprofiled: dict[str, str] = {}
         rows = self._make_units(bench, tried, failed)
         with self.options.measuring():
-            costs = self._clock_units(bench, rows, failed)
-            profiled = self._profile_units(bench, {name: rows[name] for name in costs})
+            clock = functools.partial(bench.time_in_place, runs=self.options.runs)
+            costs = self._measure_units("timing", "unit_ns", rows, clock, failed)
+            rows = {name: rows[name] for name in costs}
+            profiled = self._measure_units(
+                "profiling", "unit_profiled_ns", rows, bench.profile_in_place, unprofiled
+            )
             changes = [bench.switch_ns(unit, 5) for unit in range(len(bench.units))]
+        if unprofiled:
+            why = "; ".join(f"{name}: {reason}" for name, reason in unprofiled.items())
+            self.record.keep(not_profiled=why)
         for name, row_ns in costs.items():
             for unit in range(len(row_ns)):
                 spent = bench.compile_ns[f"{unit}:{unit + 1} {name}"]
@@ -402,11 +390,10 @@ class Search:
         )
 
         def switch(unit: int, before: str, after: str) -> float:
-            # Under "channels_last" only the entry converts; a plain executor takes what it gets,
-            # but what it gets in channels_last it was not measured with, so both ways count.
-            if _last(before) == _last(after):
-                return 0.0
-            return changes[unit][_last(after)]
+            # Only the entry to "channels_last" converts. A plain executor takes channels_last as
+            # it comes, but was not measured with it, so both ways count.
+            to_last = "channels_last" in after
+            return 0.0 if ("channels_last" in before) == to_last else changes[unit][to_last]
 
         return _UnitTimes(costs, profiled, switch)
 
@@ -427,34 +414,27 @@ class Search:
                 failed[name] = _told(error)
         return rows
 
-    def _clock_units(
-        self, bench: SegmentBench, rows: dict[str, list[Choice]], failed: dict[str, str]
+    def _measure_units(
+        self,
+        doing: str,
+        key: str,
+        rows: dict[str, list[Choice]],
+        measure: Callable[[list[Choice]], list[float]],
+        failed: dict[str, str],
     ) -> dict[str, list[float]]:
-        known: dict[str, list[float]] = self.record.report.get("unit_ns", {})
-        costs: dict[str, list[float]] = {}
+        """Return the units' times by executor: recorded ones, or new ones, which are recorded."""
+        known: dict[str, list[float]] = self.record.report.get(key, {})
+        times: dict[str, list[float]] = {}
         for name, row in rows.items():
-            self._say(f"timing units under {name}")
+            self._say(f"{doing} units under {name}")
             try:
-                found = list(known.get(name, ()))
-                costs[name] = found or bench.time_in_place(row, self.options.runs)
+                times[name] = list(known.get(name) or measure(row))
             except Exception as error:
                 failed[name] = _told(error)
-            self.record.keep(unit_ns=_rounded(costs))
-        return costs
-
-    def _profile_units(
-        self, bench: SegmentBench, rows: dict[str, list[Choice]]
-    ) -> dict[str, list[float]]:
-        known: dict[str, list[float]] = self.record.report.get("unit_profiled_ns", {})
-        profiled: dict[str, list[float]] = {}
-        for name, row in rows.items():
-            self._say(f"profiling units under {name}")
-            try:
-                profiled[name] = list(known.get(name) or bench.profile_in_place(row))
-            except Exception as error:
-                self.record.keep(not_profiled=f"{name}: {_told(error)}")
-            self.record.keep(unit_profiled_ns=_rounded(profiled))
-        return profiled
+            self.record.keep(
+                **{key: {name: [round(ns, 1) for ns in row] for name, row in times.items()}}
+            )
+        return times
 
     def choose(
         self, bench: SegmentBench, uniform: _Uniform, times: _UnitTimes
@@ -463,9 +443,13 @@ class Search:
         deadline = self.began_ns + self.options.max_seconds * 1e9
         costs, switch = times.clock, times.switch
         whole = {name: uniform.ns[name] for name in costs if name in uniform.ns}
-        # Uniform times hold the copy of the inputs and the graph's launch, units' times do not.
+        # Uniform times hold the copy of the inputs and the graph's launch; units' times do not.
         # Interpreted units fuse nothing, so their sum tells how much that is.
-        outside = max(0.0, whole["eager"] - sum(costs["eager"])) if "eager" in whole else 0.0
+        # On the CPU nothing is copied or launched, and exported units leave out the model's Python.
+        python_left_out = bench.units.exported is not None and not self.on_cuda
+        outside = 0.0
+        if "eager" in whole and not python_left_out:
+            outside = max(0.0, whole["eager"] - sum(costs["eager"]))
         whole = {name: ns - outside for name, ns in whole.items()}
         limit = (uniform.ns[uniform.best] - outside) * WORTHWHILE
         measure = functools.partial(self._measure_segment, bench, deadline)
@@ -476,13 +460,12 @@ class Search:
             "greedy": plans.unit_segments(plans.greedy(costs, switch)),
             "programme over all executors": plans.unit_segments(everything),
         }
-        # Two executors, of which one is eager, which may be outside of the budget.
+        # Eager is one of the two executors, and may be outside of the budget.
         if "eager" in costs:
             by_time = sorted(whole, key=whole.__getitem__)
             compiled = next((n for n in by_time if n.startswith("compile")), by_time[0])
             two = {n: costs[n] for n in ("eager", compiled)}
-            faster = plans.best_of_two_runs(two, "eager", compiled)
-            chosen["best of two runs"] = plans.unit_segments(faster)
+            chosen["best of two runs"] = plans.unit_segments(plans.fastest(two))
             # The name that stored results have.
             chosen["thesis programme"] = plans.unit_segments(plans.unit_programme(two, switch))
             self.record.keep(unit_bound_of_two_ns=round(plans.layer_bound(two), 1))
@@ -498,7 +481,7 @@ class Search:
         )
         if found.segments is not None:
             chosen["ours"] = found.segments
-        # What the units alone say, with neighbours of one executor joined to one region.
+        # What the units alone say, with neighbours of one executor joined into one region.
         joined = plans.joined_segments(everything)
         if len(joined) > 1 and time.perf_counter_ns() < deadline:
             chosen["joined programme"] = joined
@@ -538,11 +521,9 @@ class Search:
             opponent = {"best uniform": pair[uniform.best + self.suffix], **stock}
             first = self._timed({**opponent, **calls}, seed=1)
             ours = min(calls, key=lambda name: first[name].median_ns, default=None)
-            fresh = (
-                self._timed({**everyone, "plan": calls[ours]}, seed=2)
-                if ours is not None
-                else first
-            )
+            fresh = first
+            if ours is not None:
+                fresh = self._timed({**everyone, "plan": calls[ours]}, seed=2)
         report = self.record.report
         self.record.keep(
             plans={name: [list(c) for c in segments] for name, segments in chosen.items()},
@@ -575,7 +556,6 @@ class Search:
     ) -> _Judged:
         """Make each plan, and compare what its first two calls give with the reference."""
         found = _Judged()
-        most = self.options.max_ulp
         for name, segments in chosen.items():
             self._say(f"plan {name}")
             try:
@@ -589,15 +569,14 @@ class Search:
             pair.judge(member, results)
             accuracy = member.accuracy
             assert accuracy is not None
-            far = accuracy.distance
-            found.distances[name] = far if math.isfinite(far) else str(far)
-            if not member.agrees or (most is not None and accuracy.worst_ulp > most):
+            found.distances[name] = member.to_json()["distance_to_float64"]
+            if self._accepted(member):
+                found.calls[name] = call
+            else:
                 found.problems[name] = accuracy.problem or (
-                    f"outside the error budget: distance {far:.3g}, "
+                    f"outside the error budget: distance {accuracy.distance:.3g}, "
                     f"{accuracy.worst_ulp} ULP, eager {pair.exact[0].distance:.3g}"
                 )
-                continue
-            found.calls[name] = call
         return found
 
     def _timed(self, contenders: dict[str, Callable[..., Any]], seed: int) -> Comparison:

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
 
-__all__ = ["JournalError", "SearchRecord"]
-
 #: What every journal holds.
 _ALWAYS: Final = frozenset({"inputs", "device", "torch", "executors"})
 
@@ -25,12 +23,12 @@ class SearchRecord:
 
     Args:
         journal: its file, or None.
-        key: what tells one search from another. Measurements of the same search are taken over
+        key: tells one search from another. The measurements of the same search are taken over
             from the journal.
 
     Raises:
-        JournalError: the journal's folder is missing, or the file would be overwritten although
-            it is not a journal, or it cannot be written.
+        JournalError: the journal's folder is missing, the file is something else and is left
+            alone, or the file cannot be written.
     """
 
     def __init__(self, journal: Path | None, key: dict[str, Any]) -> None:
@@ -47,7 +45,7 @@ class SearchRecord:
         self.report.update(entries)
         if self._journal is None:
             return
-        # Whole or not at all: a search may be stopped at any time.
+        # The file is written whole or not at all: a search may be stopped at any time.
         scratch = self._journal.with_name(f"{self._journal.name}.partial")
         try:
             scratch.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
@@ -86,7 +84,7 @@ def _resumed(journal: Path, key: dict[str, Any]) -> dict[str, Any]:
         fits = False
     if not fits:
         raise JournalError(
-            f"{journal} is damaged: its times do not fit its units. Delete it; the search then "
+            f"{journal} is damaged: its times do not fit its units. Delete it, and the search "
             "starts anew."
         )
     return kept

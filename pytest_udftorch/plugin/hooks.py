@@ -9,7 +9,7 @@ marker or a fixture asks for them. PYTEST_DONT_REWRITE: nothing here asserts.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
@@ -70,7 +70,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _switcher(config: pytest.Config) -> Switcher:
     if _SWITCHER not in config.stash:
-        from pytest_udftorch.plugin.switching import Switcher
+        from pytest_udftorch.errors import UnsupportedHostError
+
+        try:
+            from pytest_udftorch.plugin.switching import Switcher
+        except UnsupportedHostError as error:
+            raise pytest.UsageError(str(error)) from None
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
         config.pluginmanager.register(switcher, "udftorch-switcher")
@@ -102,12 +107,10 @@ def pytest_make_collect_report(
     """Repeat the items that pytest cannot parametrize, once for each library."""
     report = yield
     if report.passed:
-        for node in report.result:
-            if isinstance(node, pytest.Item):
-                switcher = _switcher_for(node)
-                if switcher is not None:
-                    switcher.tests.expand(report)
-                    break
+        items = (node for node in report.result if isinstance(node, pytest.Item))
+        switcher = next(filter(None, map(_switcher_for, items)), None)
+        if switcher is not None:
+            switcher.tests.expand(report)
     return report
 
 
@@ -115,8 +118,8 @@ def pytest_make_collect_report(
 def udf_session(request: pytest.FixtureRequest) -> Session:
     """The open :class:`pytest_udftorch.Session` of the running test.
 
-    Gives the library, its build and the swapped functions. A fixture of any scope that
-    depends on it is built anew for each library. Fails if no library is chosen.
+    It has the library, its build and the swapped functions. A fixture of any scope that
+    depends on it is set up anew for each library. Fails if no library is chosen.
     """
     switcher = request.config.stash.get(_SWITCHER, None)
     if hasattr(request, "param") and (switcher is None or not switcher.tests.owns(request.param)):
@@ -167,24 +170,15 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
     """
     from contextlib import ExitStack
 
-    options = request.config.stash[_OPTIONS]
+    chosen = request.config.stash[_OPTIONS]
     with ExitStack() as stack:
 
-        def open_session(
-            library: str | Path | UdfLibrary,
-            functions: Sequence[str] | None = None,
-            *,
-            cpu_level: str | None = None,
-            profile: bool | Literal["counters", "timed", "events"] = False,
-            cuda_form: Literal["double", "float-float", "auto"] | None = None,
-        ) -> Session:
+        def open_session(*args: Any, **options: Any) -> Session:
             from pytest_udftorch.session.session import patched
 
-            level, form = cpu_level or options.cpu_level, cuda_form or options.cuda_form
-            session = patched(
-                library, functions, cpu_level=level, profile=profile, cuda_form=cast(Any, form)
-            )
-            return stack.enter_context(session)
+            for name in ("cpu_level", "cuda_form"):
+                options[name] = options.get(name) or getattr(chosen, name)
+            return stack.enter_context(patched(*args, **options))
 
         yield open_session
 
@@ -237,7 +231,7 @@ def model_pair() -> Callable[..., ModelPair]:
 
 @pytest.fixture(scope="session")
 def oracle() -> Callable[..., Plan]:
-    """Finds the fastest way to run a model: ``oracle(model, inputs)`` returns a ``Plan``.
+    """Search for the fastest way to run a model: ``oracle(model, inputs)`` returns a ``Plan``.
 
     See :func:`pytest_udftorch.oracle.oracle`. ``device="cuda"`` on a machine without CUDA
     skips the test and says why.

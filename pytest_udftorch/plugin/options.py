@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -25,6 +25,7 @@ class Options:
             ``UDFTORCH_CUDA_FORM`` says.
         profile: ``counters``, ``timed``, ``events``, or None for no profile.
         profile_out: the folder for profiles and their report, as an absolute path, or None.
+        strict: whether ranks of a process group that differ are an error.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -33,6 +34,7 @@ class Options:
     cuda_form: str | None = None
     profile: str | None = None
     profile_out: Path | None = None
+    strict: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -76,30 +78,34 @@ def add_options(parser: pytest.Parser) -> None:
         help="Write the profiles and report.html into this folder; those of an earlier run "
         "in it are replaced.",
     )
-    parser.addini("udf_lib", "UDF libraries, one per line; as --udf-lib", type="linelist")
-    parser.addini("udf_functions", "functions to swap; as --udf-functions", type="linelist")
-    parser.addini("udf_cpu_level", "CPU level to build for; as --udf-cpu-level", default="")
-    parser.addini("udf_cuda_form", "form of the functions on GPUs; as --udf-cuda-form", default="")
-    parser.addini("udf_profile", "depth of the profile; as --udf-profile", default="")
+    group.addoption(
+        "--udf-strict",
+        action="store_true",
+        default=None,
+        help="Fail, instead of warning, if the ranks of a distributed run have other libraries.",
+    )
+    parser.addini("udf_lib", "as --udf-lib, one library per line", type="linelist")
+    parser.addini("udf_functions", "as --udf-functions", type="linelist")
+    for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile"):
+        parser.addini(name, f"as --{name.replace('_', '-')}", default="")
+    parser.addini("udf_strict", "as --udf-strict", type="bool", default=False)
 
 
 def freeze(config: pytest.Config) -> Options:
     """Read the options; the command line replaces an ini value of the same name.
 
-    Paths on the command line are relative to the folder pytest was started in, those in
-    the ini file to the folder of that file.
+    A path on the command line is relative to the folder in which pytest was started, one in an
+    ini file to the folder of that file.
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
             depth or form on GPUs, or ``--udf-profile-out`` without a profile.
     """
-    given = config.getoption("udf_lib")
+    given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:
+        given = config.getini("udf_lib")
         folder = config.inipath.parent if config.inipath else config.rootpath
-        libraries = tuple(as_path_or_name(text, folder) for text in config.getini("udf_lib"))
-    else:
-        folder = config.invocation_params.dir
-        libraries = tuple(as_path_or_name(text, folder) for text in given)
+    libraries = _libraries(given, folder) if given else ()
     if "" in libraries:
         raise pytest.UsageError(
             "--udf-lib (or udf_lib in the ini file) has an empty value. Give the name of a UDF "
@@ -114,25 +120,32 @@ def freeze(config: pytest.Config) -> Options:
             f"--udf-functions={','.join(functions)} names functions, but no library is chosen "
             "to take them from. Add --udf-lib=NAME_OR_PATH, for instance --udf-lib=corem."
         )
-    if functions is None:
-        functions = config.getini("udf_functions") or None
-    level = config.getoption("udf_cpu_level")
-    if level is None:
-        level = config.getini("udf_cpu_level")
+    functions = _given(config, "udf_functions")
     return Options(
         libraries=libraries,
         functions=None if functions is None else _names(functions),
-        cpu_level=level or None,
+        cpu_level=_given(config, "udf_cpu_level") or None,
         cuda_form=_cuda_form(config),
         profile=profile,
         profile_out=_out(config, profile),
+        strict=bool(_given(config, "udf_strict")),
     )
 
 
+def _libraries(given: Iterable[str], folder: Path) -> tuple[str | Path, ...]:
+    from pytest_udftorch.session.asked import as_path_or_name
+
+    return tuple(as_path_or_name(text, folder) for text in given)
+
+
+def _given(config: pytest.Config, name: str) -> Any:
+    """Return an option, or else the ini value of its name; None if neither is given."""
+    option = config.getoption(name)
+    return option if option is not None else config.getini(name) or None
+
+
 def _depth(config: pytest.Config) -> str | None:
-    depth: str | None = config.getoption("udf_profile")
-    if depth is None:
-        depth = config.getini("udf_profile") or None
+    depth: str | None = _given(config, "udf_profile")
     if depth is None:
         return None
     from pytest_udftorch.records.layout import DEPTHS
@@ -147,9 +160,7 @@ def _depth(config: pytest.Config) -> str | None:
 
 
 def _cuda_form(config: pytest.Config) -> str | None:
-    form: str | None = config.getoption("udf_cuda_form")
-    if form is None:
-        form = config.getini("udf_cuda_form") or None
+    form: str | None = _given(config, "udf_cuda_form")
     if form is None:
         return None
     from pytest_udftorch.build.cuda_form import asked_form
@@ -174,24 +185,11 @@ def _out(config: pytest.Config, profile: str | None) -> Path | None:
     return config.invocation_params.dir / Path(text).expanduser()
 
 
-def as_path_or_name(text: str, folder: Path) -> str | Path:
-    """Return an absolute path if ``text`` is a path, else the name, for ``find_library``.
-
-    Args:
-        text: what the user wrote.
-        folder: where a relative path starts.
-    """
-    text = text.strip()
-    if "/" in text or text.startswith("."):
-        return folder / Path(text).expanduser()
-    return text
-
-
 def _names(values: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(name.strip() for value in values for name in value.split(","))
-    if not all(names):
-        raise pytest.UsageError(
-            f"--udf-functions (or udf_functions in the ini file) has an empty name in "
-            f"{', '.join(map(repr, values))}. Separate torch's names with commas: exp,log."
-        )
-    return names
+    from pytest_udftorch.errors import UnknownFunctionError
+    from pytest_udftorch.session.asked import names_in
+
+    try:
+        return names_in(values)
+    except UnknownFunctionError as error:
+        raise pytest.UsageError(str(error)) from None

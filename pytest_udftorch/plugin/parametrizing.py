@@ -98,8 +98,7 @@ class Parametrizer:
         items.sort(key=lambda item: order[item.stash[TARGET]])
 
 
-# --------------------------------------------------------------------------------------
-# Items that pytest cannot parametrize
+# Items that pytest cannot parametrize ------------------------------------------------
 
 
 def _repeated(item: pytest.Item, name: str) -> pytest.Item:

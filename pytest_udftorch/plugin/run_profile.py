@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_udftorch.errors import NoProfileError, UdfError
+from pytest_udftorch.errors import NoProfileError, SessionStateError, UdfError
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
-from pytest_udftorch.profile.export import write_file
+from pytest_udftorch.profile.export import write_text
 from pytest_udftorch.records import file as record
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class RunProfile:
         self._shown: list[Profile] = []
         self._remarks: list[str] = []
 
-    # ---------------------------------------------------------------------------------
-    # The fixture
+    # The fixture ---------------------------------------------------------------------
 
     @property
     def test(self) -> Profile:
@@ -58,13 +57,7 @@ class RunProfile:
         Raises:
             SessionStateError: the test runs under no library.
         """
-        collector = self._open_collector()
-        return Profile.from_arrays(
-            collector.strings,
-            collector.meta,
-            cells=collector.cells(),
-            operators=collector.operators(),
-        )
+        return self._open_collector().part()
 
     @property
     def run(self) -> Profile:
@@ -83,8 +76,6 @@ class RunProfile:
     def _open_collector(self) -> Collector:
         session = self._switcher.session
         if session is None:
-            from pytest_udftorch.errors import SessionStateError
-
             raise SessionStateError(
                 "No profiled session is open: the test runs under no library of this run."
             )
@@ -93,8 +84,7 @@ class RunProfile:
     def _own_profiles(self) -> list[Profile]:
         return by_library(s.profile for s in self._switcher.profiled)
 
-    # ---------------------------------------------------------------------------------
-    # Start and end of the run
+    # Start and end of the run --------------------------------------------------------
 
     # Before the switcher opens its session.
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -140,17 +130,13 @@ class RunProfile:
         try:
             self._shown = self._profiles()
             if self._out is not None and self._shown:
-                page = report.html(self._shown, title=f"Math functions in {self._name}")
+                title = f"Math functions in {self._config.rootpath.name}"
                 path = self._out / "report.html"
-                write_file(path, lambda p: p.write_text(page, encoding="utf-8"))
+                write_text(path, report.html(self._shown, title=title))
                 self._remarks.append(f"report: {path}")
         except (UdfError, OSError) as error:
             self._remarks.append(f"The profile cannot be shown in full: {error}")
         return (yield)
-
-    @property
-    def _name(self) -> str:
-        return self._config.rootpath.name
 
     def _profiles(self) -> list[Profile]:
         if not self._is_controller:
@@ -163,10 +149,8 @@ class RunProfile:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the short form."""
         terminalreporter.section("udftorch profile")
-        if self._shown:
-            terminalreporter.write_line(report.terminal(self._shown))
-        else:
-            terminalreporter.write_line("nothing was profiled")
+        text = report.terminal(self._shown) if self._shown else "nothing was profiled"
+        terminalreporter.write_line(text)
         for session in self._switcher.profiled:
             writer = session.collector.writer
             if writer is not None and writer.loss:
@@ -177,13 +161,12 @@ class RunProfile:
         for remark in (*self._switcher.notes, *self._remarks):
             terminalreporter.write_line(remark)
 
-    # ---------------------------------------------------------------------------------
-    # Tests
+    # Tests ---------------------------------------------------------------------------
 
     # Before the test's fixtures.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
-        """Keep what was counted before the test, as in collection, out of the test."""
+        """Keep what was counted before the test, such as in collection, out of the test."""
         self._take_rest("(before the tests)")
         return (yield)
 

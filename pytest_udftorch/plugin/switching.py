@@ -2,11 +2,10 @@
 """The sessions of a run: opened for the tests that need them, and closed after them.
 
 The plugin loads this module once a library is chosen. One library for the whole run is one session
-around everything, collection included. With several, or with a marker, the session belongs
-to the tests: it is opened in the setup phase of the first one that needs it, stays open as
-long as the next test needs the same, and is closed in the teardown phase of the last one.
-Any failure is then an error in a phase of that test, so ``-x``, reports and exit codes work
-without further care.
+around everything, collection included. With several, or with a marker, the session belongs to the
+tests. It is opened in the setup phase of the first test that needs it, stays open as long as the
+next test needs the same, and is closed in the teardown phase of the last one. A failure is then an
+error in a phase of that test, so ``-x``, reports and exit codes need no care of their own.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ class Switcher:
         """The open session of the running test, or None."""
         return self._base if self._active is None else self._active[1]
 
-    # ---------------------------------------------------------------------------------
-    # Start and end of the run
+    # Start and end of the run --------------------------------------------------------
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionstart(self) -> Generator[None]:
@@ -100,9 +98,8 @@ class Switcher:
         """Close whatever session is still open."""
         with contextlib.ExitStack() as stack:
             if self._base is not None:
-                base, self._base = self._base, None
-                stack.callback(base.close)
-            self._paused = None
+                stack.callback(self._base.close)
+            self._base = self._paused = None
             stack.callback(self._leave)
 
     @property
@@ -113,8 +110,8 @@ class Switcher:
     def _start(self) -> None:
         targets = list(self.targets.chosen.values())
         if hasattr(self.config, "workerinput"):
-            # The controller of xdist has built and reported already. A failure in a
-            # worker alone is left to its tests, since xdist restarts a worker that cannot start.
+            # The controller of xdist has built and reported already. If only a worker fails, its
+            # tests say so: xdist would restart a worker that cannot start.
             if len(targets) == 1:
                 with contextlib.suppress(UdfError):
                     self._open_base(targets[0])
@@ -124,8 +121,8 @@ class Switcher:
                 if len(targets) == 1:
                     self._open_base(target)
                 else:
-                    # Opened once without a test, so that a library that cannot be used ends
-                    # the run here, with one message, and does not fail each of its tests.
+                    # Opened once without a test: a library that cannot be used ends the run here,
+                    # with one message, instead of failing each of its tests.
                     with target.open(self.options, self.options.profile) as session:
                         self._builds[target] = session.build
             elif not target.library.stock:
@@ -172,8 +169,7 @@ class Switcher:
             lines.append("udftorch: torch {}, CPU capability {}".format(*self._torch))
         return lines
 
-    # ---------------------------------------------------------------------------------
-    # Switching
+    # Switching -----------------------------------------------------------------------
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Open the session of a test, after pytest has looked for marks that skip it."""
@@ -206,10 +202,10 @@ class Switcher:
     ) -> Generator[None, Any, Any]:
         """Note the fixtures whose values must not outlive a switch.
 
-        With several libraries chosen for the run, these are all fixtures: what one computed
-        under one library must not be taken for the result of another. A marker concerns
-        single tests, and whoever sets it knows of the switch. There ``udf_session`` is enough:
-        pytest tears down its dependents with it.
+        With several libraries chosen for the run, these are all fixtures: what one computed under
+        one library must not pass for the result of another. A marker concerns single tests, and
+        its author knows of the switch. There ``udf_session`` is enough: pytest tears down its
+        dependents with it.
         """
         if fixturedef.argname == FIXTURE or (
             len(self.targets.chosen) > 1 and fixturedef.scope != "function"

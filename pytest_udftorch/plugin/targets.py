@@ -14,7 +14,8 @@ import pytest
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.description import UdfLibrary, find_library
-from pytest_udftorch.plugin.options import MARKER, Options, as_path_or_name
+from pytest_udftorch.plugin.options import MARKER, Options
+from pytest_udftorch.session.asked import as_path_or_name
 from pytest_udftorch.session.session import Session, patched
 
 
@@ -37,16 +38,10 @@ class Target:
         self, options: Options, profile: str | None = None, out: Path | None = None
     ) -> Session:
         """Return a session of this target, not yet entered."""
-        depth: Any = profile or False
-        form: Any = options.cuda_form
-        return patched(
-            self.library,
-            self.functions,
-            cpu_level=options.cpu_level,
-            profile=depth,
-            profile_out=out,
-            cuda_form=form,
-        )
+        chosen: Any = {"profile": profile or False, "cuda_form": options.cuda_form}
+        chosen["ranks"] = "error" if options.strict else "warn"
+        level = options.cpu_level
+        return patched(self.library, self.functions, cpu_level=level, profile_out=out, **chosen)
 
 
 class Targets:
@@ -67,12 +62,13 @@ class Targets:
         Raises:
             UdfError: there is no such library, function or CPU level.
         """
-        targets = [self._target(find_library(x), x, None) for x in self._options.libraries]
         names = self._options.functions
-        if names is not None:
-            for target in targets:
-                target.library.select(names)
-            targets = [self._target(t.library, t.path, names) for t in targets]
+        targets = []
+        for which in self._options.libraries:
+            library = find_library(which)
+            if names is not None:
+                library.select(names)
+            targets.append(self._target(library, which, names))
         if self._options.cpu_level is not None:
             resolve_cpu_level(self._options.cpu_level)
         self.chosen = _by_id(targets)

@@ -7,9 +7,8 @@ A :class:`Profile` is made from the records of one process, or of several by
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -26,15 +25,7 @@ from pytest_udftorch.profile import export
 from pytest_udftorch.profile.text import table_text, title_text
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout
-from pytest_udftorch.records.layout import (
-    CELL_DTYPES,
-    CELL_FORMS,
-    DEVICES,
-    STAGES,
-    Records,
-    Renamer,
-    StringTable,
-)
+from pytest_udftorch.records.layout import DEVICES, Records, Renamer, StringTable
 
 Kind = Literal["nan", "inf", "subnormal"]
 
@@ -68,22 +59,24 @@ class Row:
     @property
     def name(self) -> str:
         """The key as one text."""
-        parts = []
-        for name, text in self.key.items():
-            if name == "module":
-                parts.append(text or NO_MODULE)
-            elif name == "device":
-                parts += [text] if text != DEVICES[0] else []
-            elif name != "dtype" or text not in ("float32", "any"):
-                parts.append(text or "(none)")
+        usual = {"device": DEVICES[:1], "dtype": ("float32", "any")}
+        parts = [
+            text or (NO_MODULE if name == "module" else "(none)")
+            for name, text in self.key.items()
+            if text not in usual.get(name, ())
+        ]
         return " ".join(parts)
 
     @property
     def function_name(self) -> str:
         """The function, with its dtype and device where they are not float32 and the CPU."""
-        function, dtype, device = (self.key[name] for name in ("function", "dtype", "device"))
-        name = function if dtype in ("float32", "any") else f"{function} {dtype}"
-        return name if device == DEVICES[0] else f"{name} {device}"
+        names = ("function", "dtype", "device")
+        return replace(self, key={name: self.key[name] for name in names}).name
+
+    @property
+    def layer(self) -> str:
+        """The module, or what is shown in its place."""
+        return self.key["module"] or NO_MODULE
 
     @property
     def calls(self) -> int:
@@ -139,7 +132,7 @@ class First:
 
     Attributes:
         kind: ``nan``, ``inf`` or ``subnormal``.
-        function, dtype, form, device, operator, module, stage: which one, and where.
+        function, dtype, form, device, operator, module, stage: which function, and where.
         time_ns: when, in ns of UTC since 1970.
         after_s: when, in seconds since the profile began.
     """
@@ -305,6 +298,11 @@ class Profile:
         return str(self.meta.get("library", "unknown"))
 
     @property
+    def start_ns(self) -> int:
+        """When the first process began to profile, in ns of UTC since 1970."""
+        return min(int(p["clocks"]["realtime_ns"]) for p in self.processes)
+
+    @property
     def wall_ns(self) -> int:
         """How long profiling lasted, as the maximum over processes; 0 if unknown."""
         walls: dict[Any, int] = {}
@@ -318,10 +316,6 @@ class Profile:
         """Time in all functions, summed over threads; 0 unless timed."""
         return float(self.cells["time_ns"].sum())
 
-    def title(self) -> str:
-        """Return one line: library, build, depth, processes."""
-        return title_text(self)
-
     # Views ---------------------------------------------------------------------------
 
     def rows(self, *key: str) -> list[Row]:
@@ -333,23 +327,16 @@ class Profile:
         cells = add_cells(self.cells, key)
         if not len(cells):
             return []
-        columns = {name: self.texts(name, cells) for name in key}
+        columns = [self.texts(name, cells) for name in key]
         full, starts = _grouped(self.cells, key)
-        ends = [*starts[1:], len(full)]
         contexts = {tuple(int(o[name]) for name in layout.OPERATOR_KEY): o for o in self.operators}
         found = []
-        for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            part = full[start:end]
+        for cell, part, *texts in zip(cells, np.split(full, starts[1:]), *columns, strict=True):
             used = set(zip(*(part[name].tolist() for name in layout.OPERATOR_KEY), strict=True))
             ops = [contexts[c] for c in used if c in contexts]
-            found.append(
-                Row(
-                    {name: column[i] for name, column in columns.items()},
-                    cells[i],
-                    sum(int(o["calls"]) for o in ops),
-                    sum(float(o["time_ns"]) for o in ops),
-                )
-            )
+            calls = sum(int(o["calls"]) for o in ops)
+            time_ns = sum(float(o["time_ns"]) for o in ops)
+            found.append(Row(dict(zip(key, texts, strict=True)), cell, calls, time_ns))
         return found
 
     def layers(self) -> list[Row]:
@@ -359,18 +346,6 @@ class Profile:
         """
         rows = self.rows("module", "function", "dtype", "device")
         return sorted(rows, key=lambda r: not r.key["module"])
-
-    def table(self, by: str = "function", top: int | None = None) -> str:
-        """Return a table for a terminal.
-
-        Args:
-            by: ``function``, ``operator``, ``layer`` or ``stage``.
-            top: at most this many rows: those with the most time, or elements if not timed.
-
-        Raises:
-            ValueError: for another ``by``.
-        """
-        return table_text(self, by, top)
 
     def first(self, kind: Kind) -> First | None:
         """Return where a function first made a NaN, an infinity or a subnormal number.
@@ -390,19 +365,20 @@ class Profile:
         cell = cells[[int(np.argmin(cells[name]))]]
         texts = {key: self.texts(key, cell)[0] for key in layout.CELL_KEY}
         time_ns = int(cell[name][0])
-        return First(kind, time_ns=time_ns, after_s=(time_ns - self._start_ns) / 1e9, **texts)
-
-    @property
-    def _start_ns(self) -> int:
-        return min(int(p["clocks"]["realtime_ns"]) for p in self.processes)
+        return First(kind, time_ns=time_ns, after_s=(time_ns - self.start_ns) / 1e9, **texts)
 
     def texts(self, name: str, rows: Records) -> list[str]:
         """Return what the numbers in the field ``name`` of some rows stand for."""
         numbers = rows[name].tolist()
         if name in ("function", "operator", "module"):
             return [self.strings[n] for n in numbers]
-        names = {"dtype": CELL_DTYPES, "form": CELL_FORMS, "stage": STAGES, "device": DEVICES}[name]
-        return [names[n] for n in numbers]
+        names = {
+            "dtype": layout.CELL_DTYPES,
+            "form": layout.CELL_FORMS,
+            "stage": layout.STAGES,
+            "device": DEVICES,
+        }
+        return [names[name][n] for n in numbers]
 
     # Plain data ----------------------------------------------------------------------
 
@@ -416,87 +392,17 @@ class Profile:
             "notes": list(self.notes),
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything but the events as plain data, fit for JSON.
+    # Text, plain data and files: see the functions of these names -------------------------
 
-        Infinities are the strings ``inf`` and ``-inf``; a range without values is None;
-        histograms map sign and exponent to a count, without zeros.
-        """
-        return export.plain(self)
-
-    def to_pandas(self, what: Literal["cells", "operators", "events"] = "cells") -> Any:
-        """Return a DataFrame with one row per cell, operator or event, without histograms.
-
-        Strings are categories. The range of a cell without values is NaN.
-
-        Raises:
-            PackageMissingError: pandas is not installed.
-        """
-        return export.frame(self, what)
-
-    # Files ---------------------------------------------------------------------------
-
-    def save(self, path: str | Path) -> None:
-        """Write one file that :meth:`load` reads back.
-
-        Raises:
-            ProfileFileBusyError, ProfileFileExistsError, ProfileFileError: as from
-                :class:`pytest_udftorch.record.ProfileWriter`.
-        """
-        export.save(self, path)
-
-    def to_json(self, path: str | Path) -> None:
-        """Write :meth:`to_dict`.
-
-        Raises:
-            ProfileFileError: the file cannot be written.
-        """
-        text = json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n"
-        export.write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
-
-    def to_csv(
-        self, path: str | Path, what: Literal["cells", "operators", "events"] = "cells"
-    ) -> None:
-        """Write :meth:`to_pandas` as CSV.
-
-        Raises:
-            PackageMissingError: pandas is not installed.
-            ProfileFileError: the file cannot be written.
-        """
-        frame = self.to_pandas(what)
-        export.write_file(path, lambda p: frame.to_csv(p, index=False))
-
-    def to_parquet(
-        self, path: str | Path, what: Literal["cells", "operators", "events"] = "cells"
-    ) -> None:
-        """Write :meth:`to_pandas` as Parquet.
-
-        Raises:
-            PackageMissingError: pandas or pyarrow is not installed.
-            ProfileFileError: the file cannot be written.
-        """
-        frame = self.to_pandas(what)
-        export.package("pyarrow", "A Parquet file")
-        export.write_file(path, lambda p: frame.to_parquet(p, engine="pyarrow", index=False))
-
-    def to_trace(self, path: str | Path, torch_trace: str | Path | None = None) -> None:
-        """Write the events as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
-
-        Times are those of torch.profiler's ``export_chrome_trace``: microseconds of UTC
-        since ``baseTimeNanoseconds``. Each function's span lies on the line of its thread
-        within that of its operator.
-
-        Args:
-            path: the file to write.
-            torch_trace: a file that torch.profiler wrote during the same run; its spans are
-                included, so that one picture shows both.
-
-        Raises:
-            NoProfileError: the profile has no events.
-            ProfileFormatError: ``torch_trace`` is not such a trace.
-            ProfileFileError: a file cannot be read or written.
-        """
-        export.trace(self, path, torch_trace)
+    title = title_text
+    table = table_text
+    to_dict = export.to_dict
+    to_pandas = export.to_pandas
+    to_json = export.to_json
+    to_csv = export.to_csv
+    to_parquet = export.to_parquet
+    to_trace = export.to_trace
+    save = export.save
 
 
 def merge(profiles: Iterable[Profile]) -> Profile:
@@ -583,9 +489,9 @@ def load_all(paths: Iterable[str | Path]) -> list[Profile]:
 
 def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:
     """Read a file or a folder's files; return each with notes about what is missing."""
+    if not path.exists():
+        raise NoProfileError(f"There is no file or folder {path}.")
     if not path.is_dir():
-        if not path.exists():
-            raise NoProfileError(f"There is no file or folder {path}.")
         file = record.read(path)
         return [(file, _notes(file))]
     found = []

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_udftorch.profile.aggregate import KINDS, NO_MODULE, Profile, Row
+from pytest_udftorch.profile.aggregate import KINDS, Profile, Row
 from pytest_udftorch.profile.ranges import FORMATS, SIDES, Side, headroom, histogram_of
 from pytest_udftorch.profile.text import power_text, share_text, typeset, value_text
 from pytest_udftorch.records import layout
@@ -40,8 +40,8 @@ class _Axis:
                 used |= profile.cells[f"hist_{side}"].any((0, 1))
         bins = np.flatnonzero(used)
         # float32 always fits; what lies beyond comes from float64.
-        self.low: int = min(-152, *(int(b) - layout.HIST_OFFSET for b in bins[:1]), 0)
-        self.high: int = max(144, *(int(b) - layout.HIST_OFFSET + 1 for b in bins[-1:]), 0)
+        self.low = min([-152, *(int(b) - layout.HIST_OFFSET for b in bins[:1])])
+        self.high = max([144, *(int(b) - layout.HIST_OFFSET + 1 for b in bins[-1:])])
 
     def x(self, exponent: float) -> float:
         left, right = self.middle
@@ -49,17 +49,14 @@ class _Axis:
         places = (self.first, self.first + self.tail, self.last - self.tail, self.last)
         return float(np.interp(exponent, stops, places))
 
-    def width(self, low: float, high: float) -> float:
-        return self.x(high) - self.x(low)
-
     def band(self, kind: str, low: float, high: float, y: float = 0, height: str = "100%") -> str:
         return (
             f'<rect class="{kind}" x="{self.x(low):.3f}%" y="{y}" '
-            f'width="{self.width(low, high):.3f}%" height="{height}"/>'
+            f'width="{self.x(high) - self.x(low):.3f}%" height="{height}"/>'
         )
 
 
-def ranges_chart(profiles: Sequence[Profile], names: Sequence[str]) -> str:
+def ranges_chart(profiles: Sequence[Profile]) -> str:
     """Return the chart with its axis, controls and legend: a row for each layer and function."""
     axis = _Axis(profiles)
     groups: dict[tuple[str, ...], list[Row | None]] = {}
@@ -71,15 +68,10 @@ def ranges_chart(profiles: Sequence[Profile], names: Sequence[str]) -> str:
             same[number] = row
     if not groups:
         return "<h2>Ranges</h2>\n<p>No watched function was called.</p>"
-    total = sum(p.time_ns for p in profiles)
-    orders = [("use", "first use"), ("headroom", "nearest to overflow"), ("elements", "elements")]
-    if total:
-        orders.append(("time", "time"))
-    options = "".join(f'<option value="{o}">{text}</option>' for o, text in orders)
-    rows = [
-        _chart_row(axis, key, found, names, number)
-        for number, (key, found) in enumerate(groups.items())
-    ]
+    orders = {"use": "first use", "headroom": "nearest to overflow", "elements": "elements"}
+    if any(p.time_ns for p in profiles):
+        orders["time"] = "time"
+    options = "".join(f'<option value="{o}">{text}</option>' for o, text in orders.items())
     return "\n".join(
         [
             "<h2>Ranges by layer</h2>",
@@ -94,7 +86,7 @@ def ranges_chart(profiles: Sequence[Profile], names: Sequence[str]) -> str:
             _bands(axis),
             '<div class="chart" id="ranges">',
             _chart_head(axis),
-            *rows,
+            *(_chart_row(axis, profiles, rows, n) for n, rows in enumerate(groups.values())),
             "</div>",
             _legend(),
         ]
@@ -138,24 +130,20 @@ def _chart_head(axis: _Axis) -> str:
             f'<text class="format" x="{axis.x(1):.3f}%" y="{y + 10}" text-anchor="middle">'
             f"{name}</text>"
         )
+
+    def label(x: float, text: str, minor: bool = False) -> None:
+        kind = ' class="minor"' if minor else ""
+        parts.append(f'<text{kind} x="{x:.3f}%" y="{y}" text-anchor="middle">{text}</text>')
+
     y = 3 * height + 12
-    middle = axis.wide / 2
     for left, text in ((axis.zero, "0"), (axis.inf, "∞"), (axis.nan, "NaN")):
-        parts.append(f'<text x="{left + middle}%" y="{y}" text-anchor="middle">{text}</text>')
+        label(left + axis.wide / 2, text)
     for exponent in (-126, -40, -24, -14, 0, 16, 24, 80, 128):
-        x = f"{axis.x(exponent):.3f}%"
-        minor = ' class="minor"' if exponent in (-40, -24, 24, 80) else ""
-        parts.append(
-            f'<text{minor} x="{x}" y="{y}" text-anchor="middle">{power_text(exponent)}</text>'
-        )
+        label(axis.x(exponent), power_text(exponent), exponent in (-40, -24, 24, 80))
     y += height - 1
     for power in (-38, -12, -6, -3, 0, 3, 6, 24, 38):
-        minor = ' class="minor"' if power in (-6, 6, 24) else ""
         text = f"1e{typeset(str(power))}" if power else "1"
-        parts.append(
-            f'<text{minor} x="{axis.x(power * math.log2(10)):.3f}%" y="{y}" '
-            f'text-anchor="middle">{text}</text>'
-        )
+        label(axis.x(power * math.log2(10)), text, power in (-6, 6, 24))
     return (
         '<div class="chart-head"><div>layer and function</div>'
         f'<svg height="{y + 5}" role="img" aria-label="Binary exponents, and the regions of '
@@ -165,29 +153,26 @@ def _chart_head(axis: _Axis) -> str:
 
 
 def _legend() -> str:
-    def sample(kind: str) -> str:
-        return f'<svg aria-hidden="true"><rect class="{kind}" width="34" height="12"/></svg>'
-
     tick = (
-        '<svg aria-hidden="true"><line class="span in" x1="4" x2="30" y1="6" y2="6"/>'
-        '<line class="tick in" x1="30" x2="30" y1="0" y2="12"/></svg>'
+        '<line class="in" x1="4" x2="30" y1="6" y2="6"/>'
+        '<line class="tick in" x1="30" x2="30" y1="0" y2="12"/>'
     )
-    items = [
-        (sample("in"), "inputs"),
-        (sample("out"), "outputs"),
-        (tick, "largest magnitude, exact"),
-        (sample("normal"), "normal numbers"),
-        (sample("subnormal"), "subnormal"),
-        (sample("vanish"), "too small, becomes 0"),
-        (sample("overflow"), "overflow"),
-        (sample("half-low"), "normal in float32, subnormal or 0 in half"),
-        (sample("half-high"), "finite in float32, overflow in half"),
-    ]
-    return (
-        '<ul class="legend">'
-        + "".join(f"<li>{picture}{text}</li>" for picture, text in items)
-        + "</ul>"
-    )
+    items = {
+        "in": "inputs",
+        "out": "outputs",
+        "tick": "largest magnitude, exact",
+        "normal": "normal numbers",
+        "subnormal": "subnormal",
+        "vanish": "too small, becomes 0",
+        "overflow": "overflow",
+        "half-low": "normal in float32, subnormal or 0 in half",
+        "half-high": "finite in float32, overflow in half",
+    }
+    parts = []
+    for kind, text in items.items():
+        shape = tick if kind == "tick" else f'<rect class="{kind}" width="34" height="12"/>'
+        parts.append(f'<li><svg aria-hidden="true">{shape}</svg>{text}</li>')
+    return f'<ul class="legend">{"".join(parts)}</ul>'
 
 
 _STRIP: Final = 9  # pixels
@@ -196,18 +181,18 @@ _GAP: Final = 2
 
 def _chart_row(
     axis: _Axis,
-    key: tuple[str, ...],
+    profiles: Sequence[Profile],
     found: Sequence[Row | None],
-    names: Sequence[str],
     number: int,
 ) -> str:
     rows = [row for row in found if row is not None]
     lines = []
-    for name, row in zip(names, found, strict=True):
+    for profile, row in zip(profiles, found, strict=True):
         if row is None:
             continue
         strips: list[str] = []
-        limits = [f'<span class="library">{name}</span>'] if len(found) > 1 else []
+        library = f'<span class="library">{escape(profile.label)}</span>'
+        limits = [library] if len(found) > 1 else []
         y = 3
         for side in SIDES:
             drawn, height = _strips(axis, row, side, y)
@@ -220,8 +205,8 @@ def _chart_row(
         )
     what = rows[0].function_name
     counts = list(dict.fromkeys(f"{r.operator_calls:,}" for r in rows))
-    calls = " and ".join(counts) + (" operator call" if counts == ["1"] else " operator calls")
-    shown = escape(key[0] or NO_MODULE)
+    calls = f"{' and '.join(counts)} operator call{'' if counts == ['1'] else 's'}"
+    shown = escape(rows[0].layer)
     data = {
         "use": number,
         "headroom": min(map(headroom, rows)),
@@ -239,8 +224,7 @@ def _chart_row(
 
 
 def _limits_text(row: Row, side: Side) -> str:
-    limits = row.limits(side)
-    text = "no numbers" if limits is None else " … ".join(typeset(value_text(x)) for x in limits)
+    text = " … ".join(typeset(value_text(x)) for x in row.limits(side) or ()) or "no numbers"
     extra = [
         f"{row.special(side, kind):,} {KINDS[kind]}"
         for kind in ("subnormal", "inf", "nan")
@@ -272,7 +256,7 @@ def _strips(axis: _Axis, row: Row, side: Side, y: int) -> tuple[str, int]:
             count = int(histogram[sign, b])
             exponent = int(b) - layout.HIST_OFFSET
             shade = 0.18 + 0.82 * math.log1p(count) / math.log1p(most)
-            width = max(0.12, axis.width(exponent, exponent + 1) - 0.03)
+            width = max(0.12, axis.x(exponent + 1) - axis.x(exponent) - 0.03)
             tip = (
                 f"{side} {mark}{power_text(exponent)} to {mark}{power_text(exponent + 1)}: "
                 f"{share_text(count, total)} of the sampled values"
@@ -302,7 +286,7 @@ def _span(axis: _Axis, side: Side, bins: NDArray[np.intp], largest: float, y: in
     line = ""
     if len(bins):
         start = f"{axis.x(float(bins[0] - layout.HIST_OFFSET)):.3f}%"
-        line = f'<line class="span {side}" x1="{start}" x2="{end}" y1="{middle}" y2="{middle}"/>'
+        line = f'<line class="{side}" x1="{start}" x2="{end}" y1="{middle}" y2="{middle}"/>'
     return (
         f'{line}<line class="tick {side}" x1="{end}" x2="{end}" y1="{y - 1}" '
         f'y2="{y + _STRIP + 1}"/>'

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects what instrumented functions count, from the start of a session to its end.
 
-The runtime (llvm/runtime/udfprof.h) keeps a cell per function, form and context of each
-thread. This module tells it the modules, which only Python knows. It also hands the callers'
-contexts to the workers of parallel regions, and turns the cells into records.
-
-One collector is active in a process. A forked child goes on counting from zero; what it
-counted is written to a file when it ends, which the parent reads.
+The runtime (llvm/runtime/udfprof.h) keeps a cell per function, form and context of each thread.
+This module tells it the modules, which only Python knows, hands the callers' contexts to the
+workers of parallel regions, and turns the cells into records. One collector is active in a
+process. See ``forks`` for the children.
 """
 
 from __future__ import annotations
@@ -24,12 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pytest_udftorch.errors import (
-    ProfileDepthError,
-    RestoreError,
-    UdfError,
-    nearest,
-)
+from pytest_udftorch.errors import ProfileDepthError, RestoreError, UdfError, nearest
 from pytest_udftorch.native.runtime import Cells, Slot, runtime
 from pytest_udftorch.profile.aggregate import Profile, add_cells, add_operators, merge
 from pytest_udftorch.profile.counting import Counting
@@ -40,13 +33,13 @@ from pytest_udftorch.records import file as record
 from pytest_udftorch.records.file import ProfileWriter
 from pytest_udftorch.records.layout import DEPTHS, Records
 
-#: The histograms sample one block in this many unless stated otherwise.
+#: The histograms sample one block in this many by default.
 STRIDE: Final = 512
 
 #: Events that fit into the ring between two readings; 10 MB.
 RING: Final = 1 << 17
 
-# How often events are taken out of the ring, in seconds.
+# Seconds between two readings of the ring.
 _DRAIN_S: Final = 0.1
 
 
@@ -75,7 +68,7 @@ def check_stride(stride: int) -> int:
     if not isinstance(stride, int) or not 1 <= stride <= 1 << 16 or stride & (stride - 1):
         raise ProfileDepthError(
             f"The stride {stride!r} of the histograms is not a power of two from 1 to 65536. 1 "
-            "takes every value, and costs most."
+            "takes every value and costs most."
         )
     return stride
 
@@ -84,13 +77,14 @@ class Collector:
     """Counts from :meth:`start` to :meth:`stop`.
 
     Attributes:
-        depth: ``counters``, ``timed`` or ``events``.
-        stride: the histograms sample one block in this many.
-        meta: for the header of the profile.
         strings: the table that the ids of the records belong to.
         writer: the writer of the profile's file, or None.
 
     Args:
+        depth: ``counters``, ``timed`` or ``events``.
+        stride: the histograms sample one block in this many.
+        meta: for the header of the profile.
+        out: the folder of the profile's file, or None for no file.
         operators: names of the UDFs at operator level, by the numbers they count under.
     """
 
@@ -103,7 +97,6 @@ class Collector:
         operators: Sequence[str] = (),
     ) -> None:
         self.depth = depth
-        self.stride = stride
         self._counting = Counting(depth, stride, operators)
         self.strings = self._counting.strings
         self._all_operators = bool(operators)
@@ -123,12 +116,10 @@ class Collector:
         self._spool = Spool(self.out)
         self._pid = os.getpid()
         self._stopping = threading.Event()
-        self._drain: threading.Thread | None = None
         self._undo = contextlib.ExitStack()
         self._final: Profile | None = None
 
-    # ---------------------------------------------------------------------------------
-    # Start and end
+    # Start and end -------------------------------------------------------------------
 
     def start(self, slots: Sequence[Slot]) -> None:
         """Begin to count.
@@ -171,11 +162,9 @@ class Collector:
         self._started_ns = time.monotonic_ns()
         self._counting.set_clock()
         if self.depth == "events":
-            self._drain = threading.Thread(
-                target=self._drain_loop, name="udftorch-events", daemon=True
-            )
-            self._drain.start()
-            undo.callback(self._drain.join)
+            drain = threading.Thread(target=self._drain, name="udftorch-events", daemon=True)
+            drain.start()
+            undo.callback(drain.join)
             undo.callback(self._stopping.set)
         self._counting.begin()
         undo.callback(self._counting.end)
@@ -206,24 +195,32 @@ class Collector:
         """True from start to stop, in the process that started it."""
         return active.collector is self
 
-    # ---------------------------------------------------------------------------------
-    # Records
+    # Records -------------------------------------------------------------------------
 
     def cells(self) -> Records:
-        """Return what was counted since the start or the last :meth:`take`: dtype CELL."""
+        """Return the cells of :meth:`part`: dtype CELL."""
         return self._counting.part()[0]
 
-    def operators(self) -> Records:
-        """Return the operators' calls since the start or the last :meth:`take`."""
-        return self._counting.part()[1]
+    def part(self) -> Profile:
+        """Return what was counted since the start or the last :meth:`take`; no events."""
+        return self._profile_of(*self._counting.part())
 
-    def drain_events(self) -> Records:
-        """Take the events out of the ring: dtype EVENT. No later call returns them."""
-        return self._counting.events()
+    def _profile_of(self, cells: Records, operators: Records) -> Profile:
+        return Profile.from_arrays(self.strings, self.meta, cells=cells, operators=operators)
 
     def flush(self) -> None:
         """Take the events out of the ring now; a thread does so ten times a second."""
-        self._keep_events()
+        if self.depth != "events":
+            return
+        with self._counting.lock:
+            events = self._counting.events()
+            lost = self._lost_before + self._counting.cells.lost_events()
+            if self.writer is not None:
+                self.writer.events(events)
+                self.writer.lost_events(lost - self._lost)
+            elif len(events):
+                self._events.append(events)
+            self._lost = lost
 
     def take(self, scope: str) -> Profile:
         """Return what was counted since the start or the last call, and count from zero.
@@ -231,7 +228,7 @@ class Collector:
         The whole stays in :meth:`profile`. A file gets the part under the name ``scope``.
         """
         with self._counting.lock:
-            self._keep_events()
+            self.flush()
             part = self._counting.part()
             # From here the runtime counts what is lost from zero, too.
             self._lost_before = self._lost
@@ -240,7 +237,7 @@ class Collector:
             self._parts.append(part)
             if self.writer is not None:
                 self._write(self.writer, *part, scope)
-        return Profile.from_arrays(self.strings, self.meta, cells=part[0], operators=part[1])
+        return self._profile_of(*part)
 
     def profile(self) -> Profile:
         """Return everything since the start, forked children that have ended included."""
@@ -251,7 +248,7 @@ class Collector:
             for more in self._parts:
                 cells = add_cells(np.concatenate([cells, more[0]]))
                 operators = add_operators(np.concatenate([operators, more[1]]))
-            self._keep_events()
+            self.flush()
             notes = []
             if self._lost:
                 notes.append(f"{self._lost:,} events were lost: the buffer overflowed.")
@@ -272,30 +269,16 @@ class Collector:
         own = None if self.writer is None else self.writer.path
         return merge([mine, *self._spool.profiles(self.meta["session"], own)])
 
-    def _drain_loop(self) -> None:
+    def _drain(self) -> None:
         while not self._stopping.wait(_DRAIN_S):
-            self._keep_events()
-
-    def _keep_events(self) -> None:
-        if self.depth != "events":
-            return
-        with self._counting.lock:
-            events = self.drain_events()
-            lost = self._lost_before + self._counting.cells.lost_events()
-            if self.writer is not None:
-                self.writer.events(events)
-                self.writer.lost_events(lost - self._lost)
-            elif len(events):
-                self._events.append(events)
-            self._lost = lost
+            self.flush()
 
     @staticmethod
     def _write(writer: ProfileWriter, cells: Records, operators: Records, scope: str) -> None:
         writer.cells(cells, scope)
         writer.operators(operators, scope)
 
-    # ---------------------------------------------------------------------------------
-    # Forked children
+    # Forked children -----------------------------------------------------------------
 
     def before_fork(self) -> None:
         """Make the folder that children write to; called in the parent, before a fork."""
@@ -306,10 +289,9 @@ class Collector:
         self._counting.lock = threading.RLock()
         self._parts, self._events = [], []
         self._lost = self._lost_before = 0
-        self._drain = None
         self.writer = None
         self._undo = contextlib.ExitStack()  # the parent undoes; a child ends as it is
-        # For a child that ends by sys.exit. A child of multiprocessing needs arm_child, since
+        # For a child that ends by sys.exit. A child of multiprocessing needs arm_child:
         # multiprocessing clears what was registered before the child's own code begins.
         atexit.register(self._write_child)
 
@@ -328,13 +310,11 @@ class Collector:
             cells, operators = self._counting.part()
             if not len(cells):
                 return
-            writer = ProfileWriter(
-                record.new_path(spool), self.strings, {**meta, "parent_pid": self._pid}
-            )
-            with writer:
+            meta["parent_pid"] = self._pid
+            with ProfileWriter(record.new_path(spool), self.strings, meta) as writer:
                 self._write(writer, cells, operators, "")
                 if self.depth == "events":
-                    writer.events(self.drain_events())
+                    writer.events(self._counting.events())
                     writer.lost_events(self._counting.cells.lost_events())
 
 

@@ -16,17 +16,12 @@ from pytest_udftorch.records.layout import DEPTHS, Records, StringTable
 
 
 class Counting:
-    """The counters of one session, under the names of one table of strings.
+    """The counters of one session; the arguments are those of ``collect.Collector``.
 
     Attributes:
         cells: the runtime's counters.
         strings: the table that the ids of the records belong to.
         lock: held while counters are read or reset.
-
-    Args:
-        depth: ``counters``, ``timed`` or ``events``.
-        stride: the histograms sample one block in this many.
-        operators: names of the UDFs at operator level, by the numbers they count under.
     """
 
     def __init__(self, depth: str, stride: int, operators: Sequence[str]) -> None:

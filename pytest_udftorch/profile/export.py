@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,12 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.profile.text import value_text
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout
-from pytest_udftorch.records.layout import Renamer
+from pytest_udftorch.records.layout import Records, Renamer
 
 if TYPE_CHECKING:
     from pytest_udftorch.profile.aggregate import Profile
+
+Part: TypeAlias = Literal["cells", "operators", "events"]
 
 
 def _number(value: float) -> float | str:
@@ -105,37 +107,49 @@ def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:
         ) from error
 
 
-def plain(profile: Profile) -> dict[str, Any]:
+def _keyed(
+    profile: Profile, rows: Records, names: Sequence[str]
+) -> Iterator[tuple[dict[str, Any], np.void]]:
+    """Yield each row after what the numbers in some of its fields stand for."""
+    columns = [profile.texts(name, rows) for name in names]
+    for row, *texts in zip(rows, *columns, strict=True):
+        yield dict(zip(names, texts, strict=True)), row
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file; see :func:`write_file`."""
+    write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
+
+
+def to_dict(profile: Profile) -> dict[str, Any]:
     """Return everything but the events as plain data, fit for JSON.
 
     Infinities are the strings ``inf`` and ``-inf``; a range without values is None;
     histograms map sign and exponent to a count, without zeros.
     """
-    cells = []
-    names = {name: profile.texts(name, profile.cells) for name in layout.CELL_KEY}
-    for i, cell in enumerate(profile.cells):
-        cells.append(
-            {name: texts[i] for name, texts in names.items()}
-            | cell_dict(cell)
-            | {"hist_elements": int(cell["hist_elements"])}
-            | {f"hist_{s}": _histogram_dict(cell[f"hist_{s}"]) for s in ("in", "out")}
-        )
-    names = {name: profile.texts(name, profile.operators) for name in layout.OPERATOR_KEY}
-    operators = [
-        {name: texts[i] for name, texts in names.items()}
-        | {"calls": int(o["calls"]), "time_ns": float(o["time_ns"])}
-        for i, o in enumerate(profile.operators)
+    cells = [
+        key
+        | cell_dict(cell)
+        | {"hist_elements": int(cell["hist_elements"])}
+        | {f"hist_{s}": _histogram_dict(cell[f"hist_{s}"]) for s in ("in", "out")}
+        for key, cell in _keyed(profile, profile.cells, layout.CELL_KEY)
     ]
+    operators = [
+        key | {"calls": int(o["calls"]), "time_ns": float(o["time_ns"])}
+        for key, o in _keyed(profile, profile.operators, layout.OPERATOR_KEY)
+    ]
+    summary = profile.summary()
     return {
         "processes": [dict(p) for p in profile.processes],
         "cells": cells,
         "operators": operators,
         "events": len(profile.events),
-        **{k: v for k, v in profile.summary().items() if k in ("first", "notes")},
+        "first": summary["first"],
+        "notes": summary["notes"],
     }
 
 
-def frame(profile: Profile, what: Literal["cells", "operators", "events"] = "cells") -> Any:
+def to_pandas(profile: Profile, what: Part = "cells") -> Any:
     """Return a DataFrame with one row per cell, operator or event, without histograms.
 
     Strings are categories. The range of a cell without values is NaN.
@@ -145,18 +159,15 @@ def frame(profile: Profile, what: Literal["cells", "operators", "events"] = "cel
     """
     pandas = package("pandas", "A DataFrame")
     rows = getattr(profile, what)
-    data: dict[str, Any] = {}
+    table = pandas.DataFrame()
     for name in rows.dtype.names:
-        if (name.startswith("hist_") and rows.dtype[name].shape) or name in ("pad", "process"):
-            continue
         if name in layout.CELL_KEY:
-            data[name] = pandas.Categorical(profile.texts(name, rows))
-        else:
-            data[name] = rows[name]
-    table = pandas.DataFrame(data)
+            table[name] = pandas.Categorical(profile.texts(name, rows))
+        elif not rows.dtype[name].shape and name != "process":
+            table[name] = rows[name]
     for side in ("in", "out"):
         low, high = f"{side}_min", f"{side}_max"
-        if low in data:
+        if low in table:
             table.loc[table[low] > table[high], [low, high]] = np.nan
     if what == "events":
         for bit, name in enumerate(layout.EVENT_FLAGS):
@@ -167,8 +178,40 @@ def frame(profile: Profile, what: Literal["cells", "operators", "events"] = "cel
     return table
 
 
+def to_json(profile: Profile, path: str | Path) -> None:
+    """Write :meth:`Profile.to_dict`.
+
+    Raises:
+        ProfileFileError: the file cannot be written.
+    """
+    write_text(path, json.dumps(to_dict(profile), indent=1, allow_nan=False) + "\n")
+
+
+def to_csv(profile: Profile, path: str | Path, what: Part = "cells") -> None:
+    """Write :meth:`Profile.to_pandas` as CSV.
+
+    Raises:
+        PackageMissingError: pandas is not installed.
+        ProfileFileError: the file cannot be written.
+    """
+    frame = to_pandas(profile, what)
+    write_file(path, lambda p: frame.to_csv(p, index=False))
+
+
+def to_parquet(profile: Profile, path: str | Path, what: Part = "cells") -> None:
+    """Write :meth:`Profile.to_pandas` as Parquet.
+
+    Raises:
+        PackageMissingError: pandas or pyarrow is not installed.
+        ProfileFileError: the file cannot be written.
+    """
+    frame = to_pandas(profile, what)
+    package("pyarrow", "A Parquet file")
+    write_file(path, lambda p: frame.to_parquet(p, engine="pyarrow", index=False))
+
+
 def save(profile: Profile, path: str | Path) -> None:
-    """Write one file that :meth:`load` reads back.
+    """Write one file that :meth:`Profile.load` reads back.
 
     Raises:
         ProfileFileBusyError, ProfileFileExistsError, ProfileFileError: as from
@@ -192,7 +235,7 @@ def save(profile: Profile, path: str | Path) -> None:
             writer.mark(note=note)
 
 
-def trace(profile: Profile, path: str | Path, torch_trace: str | Path | None = None) -> None:
+def to_trace(profile: Profile, path: str | Path, torch_trace: str | Path | None = None) -> None:
     """Write the events as a trace for Perfetto (ui.perfetto.dev) or chrome://tracing.
 
     Times are those of torch.profiler's ``export_chrome_trace``: microseconds of UTC
@@ -222,15 +265,13 @@ def trace(profile: Profile, path: str | Path, torch_trace: str | Path | None = N
         found = _torch_trace(Path(torch_trace))
     base = int(found["baseTimeNanoseconds"])
     found["traceEvents"] = [*found["traceEvents"], *_spans(profile, base)]
-    text = json.dumps(found)
-    write_file(path, lambda p: p.write_text(text, encoding="utf-8"))
+    write_text(path, json.dumps(found))
 
 
 def _spans(profile: Profile, base_ns: int) -> list[dict[str, Any]]:
-    names = {n: profile.texts(n, profile.events) for n in ("function", "dtype", "stage")}
-    names |= {n: profile.texts(n, profile.events) for n in ("operator", "module")}
+    names = ("operator", "module", "stage", "dtype", "function")
     spans = []
-    for i, event in enumerate(profile.events):
+    for key, event in _keyed(profile, profile.events, names):
         process = profile.processes[int(event["process"])]
         start, end = int(event["start_ns"]), int(event["end_ns"])
         low_high = {
@@ -248,13 +289,13 @@ def _spans(profile: Profile, base_ns: int) -> list[dict[str, Any]]:
             {
                 "ph": "X",
                 "cat": "udf",
-                "name": names["function"][i],
+                "name": key.pop("function"),
                 "pid": int(process.get("pid", 0)),
                 "tid": int(event["thread"]),
                 "ts": (start - base_ns) / 1000,
                 "dur": (end - start) / 1000,
                 "args": {
-                    **{n: names[n][i] for n in ("operator", "module", "stage", "dtype")},
+                    **key,
                     "elements": int(event["elements"]),
                     **low_high,
                     **({"special values": ", ".join(flags)} if flags else {}),

@@ -14,34 +14,21 @@ import shutil
 import tempfile
 import threading
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pytest_udftorch.errors import ProfileBusyError, UdfError
 from pytest_udftorch.profile.aggregate import Profile
 from pytest_udftorch.records import file as record
 
-
-class Forked(Protocol):
-    """A collector, as a fork sees it."""
-
-    def stop(self) -> None:
-        """Restore everything."""
-
-    def before_fork(self) -> None:
-        """Prepare, in the parent, for a fork."""
-
-    def in_child(self) -> None:
-        """Forget, in the child, what belongs to the parent."""
-
-    def arm_child(self) -> None:
-        """Make a child of multiprocessing write when it ends."""
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.collect import Collector
 
 
 class Active:
     """Holds the one collector that is active in this process."""
 
     def __init__(self) -> None:
-        self.collector: Forked | None = None
+        self.collector: Collector | None = None
         self._lock = threading.Lock()
         self._registered = False
 
@@ -58,8 +45,8 @@ class Active:
                 "do is then not counted."
             )
 
-    def claim(self, collector: Forked) -> None:
-        """Make a collector the active one, and have forks notify it.
+    def claim(self, collector: Collector) -> None:
+        """Make a collector the active one, which forks notify.
 
         Raises:
             ProfileBusyError: another one is active.
@@ -97,7 +84,7 @@ class Active:
             self.collector.arm_child()
 
 
-#: That of this process.
+#: The one of this process.
 active: Final = Active()
 
 

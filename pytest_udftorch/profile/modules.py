@@ -18,10 +18,9 @@ class ModuleNames:
     def __init__(self, cells: Cells, observer: Observer) -> None:
         self._cells = cells
         self._observer = observer
-        self._ids: dict[int, int] = {}  # id(module) -> id of its name
-        self._roots: dict[int, int] = {}  # id(module) -> id(the root it was named under)
+        # id(module) -> id of its name, id(the root it was named under), and what tells its end
+        self._known: dict[int, tuple[int, int, weakref.ref[Any]]] = {}
         self._taken: dict[str, int] = {}  # name -> id(module)
-        self._alive: dict[int, weakref.ref[Any]] = {}
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -42,15 +41,15 @@ class ModuleNames:
     def _find(self, module: Any, caller: int) -> int:
         """Name a module at its first call, and the modules below it."""
         with self._lock:
-            if id(module) not in self._ids and not caller:
+            if id(module) not in self._known and not caller:
                 self._walk(module)
-            if id(module) not in self._ids:
+            if id(module) not in self._known:
                 if caller and isinstance(module, self._graph):
                     # Compiled from the module that is being called, but not part of it.
                     self._remember(module, caller, module)
                 else:
                     self._name(module, type(module).__name__, module)
-            return self._ids[id(module)]
+            return self._known[id(module)][0]
 
     def _walk(self, root: Any) -> None:
         """Name a root and everything below: ``features.3.elu``, the root by its class."""
@@ -64,7 +63,7 @@ class ModuleNames:
         fresh = {
             path: m
             for path, m in below.items()
-            if path and (id(m) not in self._ids or self._roots[id(m)] in mine)
+            if path and (id(m) not in self._known or self._known[id(m)][1] in mine)
         }
         # Two models that are alive at once may have layers of the same path.
         prefix, number = "", 1
@@ -81,17 +80,13 @@ class ModuleNames:
 
     def _remember(self, module: Any, number: int, root: Any) -> None:
         key = id(module)
-        self._alive[key] = weakref.ref(module, lambda _: self._forget(key))
-        self._roots[key] = id(root)
-        self._ids[key] = number
+        self._known[key] = number, id(root), weakref.ref(module, lambda _: self._forget(key))
         self._observer.forget(key)
 
     def _forget(self, key: int) -> None:
-        # The address may be another module's next.
+        # The next module may get the same address.
         with self._lock:
             self._observer.forget(key)
-            self._ids.pop(key, None)
-            self._roots.pop(key, None)
-            self._alive.pop(key, None)
+            self._known.pop(key, None)
             for text in [t for t, owner in self._taken.items() if owner == key]:
                 del self._taken[text]

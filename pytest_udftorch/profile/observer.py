@@ -14,20 +14,21 @@ import ctypes
 import functools
 import json
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.build.job import Job, Step, compile_job
-from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler
-from pytest_udftorch.errors import NativeLibraryError, ObserverBuildError
+from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler, torch_flags
+from pytest_udftorch.errors import ObserverBuildError
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
-from pytest_udftorch.native.manifest import entry, link_inputs, native_source, observe_source
-from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.native.manifest import entry, link_inputs, observe_source
+from pytest_udftorch.native.runtime import load_built, native_file
 
-_OBSERVER_FLAGS: Final = ("--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared")
+_OBSERVER_FLAGS: Final = (
+    "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
+)  # fmt: skip
 
 
 def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
@@ -40,102 +41,62 @@ def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
     )
 
 
-def _load(path: Path) -> ctypes.CDLL:
-    runtime()  # loaded first, because the library needs it by name
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise NativeLibraryError(
-            f"The cached build {path} cannot be loaded: {error}. Delete its folder; it is built "
-            "again on the next run."
-        ) from error
-
-
 # The observer ------------------------------------------------------------------------
 
 
 class Observer:
-    """Typed access to the compiled observer; one method per exported function."""
+    """Typed access to the compiled observer's functions."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._lib = library
-        # Functions that touch Python objects are called with the interpreter's lock held.
-        python = ctypes.PyDLL(library._name, handle=library._handle)
-        self._watch_modules = python.udfobserver_watch_modules
-        self._watch_modules.argtypes = (ctypes.py_object, ctypes.py_object)
-        self._watch_modules.restype = ctypes.c_int
-        self._leave_modules = python.udfobserver_leave_modules
-        self._leave_modules.restype = None
-        self._forget = python.udfobserver_forget
-        self._forget.argtypes = (ctypes.c_uint64,)
-        self._forget.restype = None
-        library.udfobserver_start.argtypes = (ctypes.c_int,)
-        library.udfobserver_start.restype = ctypes.c_int
-        library.udfobserver_stop.restype = None
+        # The interpreter's lock is held in a PYFUNCTYPE: these functions touch Python's objects.
+        self._start = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(("udfobserver_start", library))
+        self._watch_modules = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(
+            ("udfobserver_watch_modules", library)
+        )
+        #: Puts back what :meth:`start` changed.
+        self.stop = ctypes.CFUNCTYPE(None)(("udfobserver_stop", library))
+        #: Ends what :meth:`watch_modules` began.
+        self.leave_modules = ctypes.PYFUNCTYPE(None)(("udfobserver_leave_modules", library))
+        #: Takes the ``id()`` of a module, whose name is then asked for again.
+        self.forget = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)(("udfobserver_forget", library))
 
-    def start(self, *, all_operators: bool = False) -> bool:
+    def start(self, *, all_operators: bool) -> bool:
         """Follow operators and optimizers; return False if torch refuses.
 
         Args:
             all_operators: also those that are not known to call a function.
         """
-        return not self._lib.udfobserver_start(all_operators)
-
-    def stop(self) -> None:
-        """Put everything back."""
-        self._lib.udfobserver_stop()
+        return not self._start(all_operators)
 
     def watch_modules(self, function: Callable[..., Any], find: Callable[[Any, int], int]) -> bool:
         """Report from now on which module is being called; return False if impossible.
 
         Args:
             function: ``torch.nn.Module.__call__``, a function written in Python.
-            find: returns the id of a module's name, given the module and the id of the one
-                that calls it; asked once for each module.
+            find: takes a module and the id of the name of its caller, and returns the id of the
+                module's name; called once for each module.
         """
         return not self._watch_modules(function, find)
 
-    def leave_modules(self) -> None:
-        """End what :meth:`watch_modules` began."""
-        self._leave_modules()
 
-    def forget(self, module: int) -> None:
-        """Ask again for the module with this ``id()``."""
-        self._forget(module)
-
-
-_observer: Observer | None = None
-
-
+@functools.cache
 def load_observer() -> Observer:
     """Return the observer of the installed torch, compiled on first use.
 
     Raises:
         ObserverBuildError: it does not compile; the message quotes the compiler.
-        CompilerNotFoundError, CompilerTooOldError: no usable clang.
+        CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
         CacheError: the cache folder cannot be written.
     """
-    global _observer
-    if _observer is None:
-        _observer = Observer(_load(_build_observer(find_compiler())))
-    return _observer
+    return Observer(load_built(_build_observer(find_compiler())))
 
 
 def _build_observer(compiler: Compiler) -> Path:
     import torch
 
-    package = Path(torch.__file__).parent
-    source, header = native_source("observer.cpp"), native_source("udfprof.h")
-    abi = int(torch.compiled_with_cxx11_abi())
-    include = package / "include"
-    arguments = (
-        *_OBSERVER_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        "-fvisibility=hidden", "-isystem", sysconfig.get_paths()["include"],
-        "-isystem", str(include),
-        "-isystem", str(include / "torch" / "csrc" / "api" / "include"),
-        str(source), "-o", "observer.so",
-        f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs(),
-    )  # fmt: skip
+    source, header = native_file("observer.cpp"), native_file("udfprof.h")
+    flags, libraries = torch_flags()
+    arguments = (*_OBSERVER_FLAGS, *flags, str(source), "-o", "observer.so", *libraries)
     job = Job(
         kind="observer-",
         compiler=compiler,
@@ -223,7 +184,7 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
         facts={"compiler": compiler.version, "cpu_level": level},
     )
     made = compile_job(job)
-    library = _load(made.path)
+    library = load_built(made.path)
     table = (ctypes.c_void_p * len(chosen)).in_dll(library, "__udf_stock")
     addresses = {}
     for i, s in enumerate(chosen):
@@ -240,7 +201,7 @@ def _watch_source(stock: Sequence[Stock]) -> str:
     lines = [
         "#include <stdint.h>",
         '#define SHOWN __attribute__((visibility("default")))',
-        # Reached without a detour, as nothing else may take its place.
+        # Reached without a detour: nothing else may take its place.
         f'__attribute__((visibility("protected"))) void *__udf_stock[{max(1, len(stock))}];',
     ]
     for i, s in enumerate(stock):

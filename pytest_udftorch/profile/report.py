@@ -73,17 +73,16 @@ def sections(profiles: Sequence[Profile]) -> list[str]:
     """
     if not profiles:
         raise NoProfileError("There is no profile to report on.")
-    names = _names(profiles)
     return [
         _about(profiles),
-        _notes(profiles, names),
-        _findings(profiles, names),
-        ranges_chart(profiles, names),
-        layers_table(profiles, names),
-        functions_table(profiles, names),
-        stages_table(profiles, names),
-        operators_table(profiles, names),
-        cells_table(profiles, names),
+        _notes(profiles),
+        _findings(profiles),
+        ranges_chart(profiles),
+        layers_table(profiles),
+        functions_table(profiles),
+        stages_table(profiles),
+        operators_table(profiles),
+        cells_table(profiles),
         _how(profiles),
     ]
 
@@ -103,60 +102,53 @@ def page(sections: Sequence[str], *, title: str) -> str:
     folder = files("pytest_udftorch.profile") / "page"
     style = (folder / "report.css").read_text(encoding="utf-8")
     script = (folder / "report.js").read_text(encoding="utf-8")
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-            "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">",
-            '<link rel="icon" href="data:,">',
-            f"<title>{escape(title)}</title>",
-            f"<style>\n{style}</style>",
-            "</head>",
-            "<body>",
-            *(s for s in sections if s),
-            f"<script>\n{script}</script>",
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
-
-
-def _names(profiles: Sequence[Profile]) -> list[str]:
-    """Return a short name for each profile, escaped."""
-    return [escape(p.label) for p in profiles]
+    body = "\n".join(filter(None, sections))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>{escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+{body}
+<script>
+{script}</script>
+</body>
+</html>
+"""
 
 
 def _about(profiles: Sequence[Profile]) -> str:
     lines = ['<div class="about">']
     for profile in profiles:
-        start = min(int(p["clocks"]["realtime_ns"]) for p in profile.processes)
         when = ""
-        if start:
-            moment = datetime.datetime.fromtimestamp(start / 1e9, datetime.UTC)
+        if profile.start_ns:
+            moment = datetime.datetime.fromtimestamp(profile.start_ns / 1e9, datetime.UTC)
             when = f"; {moment:%Y-%m-%d %H:%M} UTC"
         wall = f"; {time_text(profile.wall_ns)}" if profile.wall_ns else ""
         lines.append(f"<p>{escape(profile.title())}{when}{wall}</p>")
     return "\n".join([*lines, "</div>"])
 
 
-def _notes(profiles: Sequence[Profile], names: Sequence[str]) -> str:
+def _notes(profiles: Sequence[Profile]) -> str:
     notes = [
-        f"<p>{name}: {escape(note)}</p>"
-        for profile, name in zip(profiles, names, strict=True)
+        f"<p>{escape(profile.label)}: {escape(note)}</p>"
+        for profile in profiles
         for note in profile.notes
     ]
     return "\n".join(['<div class="notes" role="note">', *notes, "</div>"]) if notes else ""
 
 
-def _findings(profiles: Sequence[Profile], names: Sequence[str]) -> str:
+def _findings(profiles: Sequence[Profile]) -> str:
     cards = []
-    for profile, name in zip(profiles, names, strict=True):
-        whose = f"{name}: " if len(profiles) > 1 else ""
+    for profile in profiles:
+        whose = f"{escape(profile.label)}: " if len(profiles) > 1 else ""
         cards += [_first_card(profile, kind, whose) for kind in _KIND_TITLES]
         cards.append(_headroom_card(profile, whose))
     return "\n".join(['<div class="findings">', *cards, "</div>"])
@@ -180,7 +172,7 @@ def _first_card(profile: Profile, kind: Kind, whose: str) -> str:
         )
     came = [r for r in profile.layers() if r.special("in", kind)]
     if came:
-        where = ", ".join(dict.fromkeys(escape(r.key["module"] or NO_MODULE) for r in came[:3]))
+        where = ", ".join(dict.fromkeys(escape(r.layer) for r in came[:3]))
         more = " and others" if len(came) > 3 else ""
         count = sum(r.special("in", kind) for r in came)
         return _card(
@@ -191,8 +183,7 @@ def _first_card(profile: Profile, kind: Kind, whose: str) -> str:
 
 def _headroom_card(profile: Profile, whose: str) -> str:
     title = f"{whose}Nearest to overflow"
-    rows = [r for r in profile.layers() if math.isfinite(largest(r))]
-    rows = [r for r in rows if headroom(r) > 0]
+    rows = [r for r in profile.layers() if math.isfinite(largest(r)) and headroom(r) > 0]
     if not rows:
         return _card("", title, "-")
     row = min(rows, key=headroom)
@@ -200,7 +191,7 @@ def _headroom_card(profile: Profile, whose: str) -> str:
     return _card(
         "bad" if left < 8 else "",
         title,
-        f"{escape(row.key['function'])} in {escape(row.key['module'] or NO_MODULE)}",
+        f"{escape(row.key['function'])} in {escape(row.layer)}",
         f"up to {power_text(largest(row))}, {left:.1f} binades below the overflow of "
         f"{row.key['dtype']}",
     )

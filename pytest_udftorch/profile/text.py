@@ -57,16 +57,13 @@ def typeset(text: str) -> str:
     return text.replace("-", "−").replace("inf", "∞")
 
 
-def columns(lines: Sequence[Sequence[str]], left: set[int]) -> str:
-    """Return lines as a table, the first one underlined; columns not in ``left`` end flush."""
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+def columns(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines as a table, the first one underlined; outer columns are flush left."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = []
-    for line in lines:
-        cells = [
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
-        texts.append("  ".join(cells).rstrip())
+    for first, *middle, last in lines:
+        cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
+        texts.append("  ".join([first.ljust(widths[0]), *cells, last]).rstrip())
     return "\n".join([texts[0], "-" * max(map(len, texts)), *texts[1:]])
 
 
@@ -76,11 +73,9 @@ def title_text(profile: Profile) -> str:
     parts = [f"{profile.label} {meta.get('version', '')}".strip()]
     if meta.get("build_id"):
         parts.append(f"build {meta['build_id']}")
-    parts += [str(meta[k]) for k in ("cpu_level",) if meta.get(k)]
-    if meta.get("torch"):
-        parts.append(f"torch {meta['torch']}")
-    if meta.get("depth"):
-        parts.append(f"depth {meta['depth']}")
+    if meta.get("cpu_level"):
+        parts.append(str(meta["cpu_level"]))
+    parts += [f"{k} {meta[k]}" for k in ("torch", "depth") if meta.get(k)]
     processes = {(p.get("host"), p.get("pid")) for p in profile.processes}
     if len(processes) > 1:
         parts.append(f"{len(processes)} processes")
@@ -103,20 +98,17 @@ def table_text(profile: Profile, by: str = "function", top: int | None = None) -
     rows = profile.rows(*GROUPS[by])
     timed = profile.time_ns > 0
     rows.sort(key=lambda r: (-r.time_ns, -r.elements))
-    hidden = 0 if top is None else len(rows) - len(rows[:top])
-    rows = rows[:top]
+    hidden = len(rows) - len(rows[:top])
     header = [by, "operator calls", "calls", "elements", "in min", "max", "out min", "max"]
     header += ["time", "share"] if timed else []
     lines = [[*header, "special values in→out"]]
-    for row in rows:
+    for row in rows[:top]:
         cells = [row.name, f"{row.operator_calls:,}", f"{row.calls:,}", f"{row.elements:,}"]
         for side in ("in", "out"):
-            limits = row.limits(side)
-            cells += [value_text(x) for x in limits or (None, None)]
+            cells += [value_text(x) for x in row.limits(side) or (None, None)]
         if timed:
             cells += [time_text(row.time_ns), share_text(row.time_ns, profile.time_ns)]
         lines.append([*cells, row.specials_text])
     if not rows:
         return "no watched function was called"
-    text = columns(lines, left={0, len(lines[0]) - 1})
-    return text + (f"\n... and {hidden} more" if hidden > 0 else "")
+    return columns(lines) + (f"\n... and {hidden} more" if hidden > 0 else "")

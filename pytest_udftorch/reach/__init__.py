@@ -1,23 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which operators a session reaches."""
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from typing import TYPE_CHECKING, Any
+from pytest_udftorch import names_from
 
 if TYPE_CHECKING:
-    from pytest_udftorch.reach.table import (
-        ReachError,
-        load,
-        markdown,
-    )
+    from pytest_udftorch.reach.table import ReachError, load, markdown
 
 __all__ = ["ReachError", "load", "markdown"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pytest_udftorch.reach import table
-
-    return getattr(table, name)
+__getattr__ = names_from(__name__, dict.fromkeys(__all__, "table"))

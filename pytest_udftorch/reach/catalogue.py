@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an operator of the reach table is, and the memory layouts that it is run with.
 
-An operator says which elementary functions its definition needs; the reach table then
-finds out by swapping whether libtorch evaluates them through symbols. ``operators`` lists them.
+An operator says which elementary functions its definition needs. The reach table swaps them to
+find out whether libtorch evaluates them through symbols. ``operators`` lists the operators.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Dim = Literal["last", "middle", "first"]
 
 TENSOR_DTYPES: Final = ("float32", "float64", "bfloat16", "float16")
 
-#: Layouts an operator without ``dim`` is run with; those of ``BACKWARD`` also backward.
+#: Layouts of the input of an operator without ``dim``; those in ``BACKWARD`` also run backward.
 #: 67 elements are four 16-lane blocks and an odd tail.
 SHAPES: Final[dict[str, tuple[int, ...]]] = {
     "contiguous": (67,),
@@ -32,11 +32,7 @@ BACKWARD: Final = ("contiguous", "strided", "sliced", "transposed", "channels_la
 
 #: Shapes of the operators that mix a row, by the dimension they mix; the inner 37 elements
 #: of the last two are two 16-lane blocks and an odd tail.
-_ROWS: Final[dict[Dim, tuple[int, ...]]] = {
-    "last": (3, 67),
-    "middle": (2, 7, 37),
-    "first": (7, 37),
-}
+_ROWS: Final[dict[Dim, tuple[int, ...]]] = {"last": (3, 67), "middle": (2, 7, 37), "first": (7, 37)}
 
 
 @dataclass(frozen=True)
@@ -44,20 +40,19 @@ class Operator:
     """One operator of torch.
 
     Attributes:
-        name: as it is shown.
+        name: as the table shows it.
         call: tensor (and, for an operator with ``dim``, the dimension's index) -> tensor.
         needs: elementary functions of its definition: ``"exp log1p|log"`` needs exp, and
             one of log1p and log. Empty if the operator needs none.
         needs_backward: the same for the derivative; None if there is none to run.
-        domain: interval the inputs are drawn from, within which every element of the
-            result depends on each function needed.
-        dim: which dimension it mixes, or None for an operator that works element by
-            element.
+        domain: interval of the inputs, within which every element of the result depends on
+            each function needed.
+        dim: the dimension that it mixes, or None if it works element by element.
         inplace: its in-place form, or None.
         out: its ``out=`` form, called with the buffer second, or None.
-        layouts: names of ``SHAPES`` it is run with.
-        dtypes: those it is run with.
-        random: it draws from torch's generator, which is seeded before each run.
+        layouts: names in ``SHAPES`` that it runs with.
+        dtypes: those that it runs with.
+        random: whether it draws from torch's generator, which each run seeds first.
 
     Where a function is needed on one side of a branch only (elu), the domain lies there.
     """

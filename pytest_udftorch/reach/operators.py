@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators that the reach table looks at, as tables.
+"""The operators of the reach table.
 
 All tensors lie on the CPU. Importing this module imports torch.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -17,44 +18,30 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
 from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Dim, Operator
 
-__all__ = ["OPERATORS"]
-
 # Layouts, domains and dtypes of several operators.
 _PLAIN: Final = tuple(name for name in SHAPES if name not in ("out=", "in place"))
 _FIXED: Final = tuple(name for name in SHAPES if name != "out=")
 _SHORT: Final = ("contiguous", "strided")
+_ONE: Final = ("contiguous",)
 _UNIT: Final = (0.1, 0.9)
 _NEGATIVE: Final = (-4.0, -0.1)
+_BELOW_0: Final = (-3.0, -0.1)
+_ABOVE_0: Final = (0.2, 3.0)
+_WIDE: Final = (-3.0, 3.0)
 _REAL: Final = ("float32", "float64")
+_MISH: Final = "exp log1p tanh"
 _DIMS: Final[tuple[Dim, ...]] = ("last", "middle", "first")
 
-# What torch.<name>'s derivative needs (tools/autograd/derivatives.yaml); the others need
-# none, because they reuse the result or are algebraic.
+# What the derivatives of torch.<name> need (tools/autograd/derivatives.yaml). The others need
+# nothing, because they reuse the result or are algebraic.
 _DERIVATIVES = {
-    "exp": "",
-    "exp2": "",
-    "expm1": "",
-    "log": "",
-    "log2": "",
-    "log10": "",
-    "log1p": "",
     "sin": "cos",
     "cos": "sin",
-    "tan": "",
     "sinh": "cosh",
     "cosh": "sinh",
-    "tanh": "",
-    "asin": "",
-    "acos": "",
-    "atan": "",
-    "asinh": "",
-    "acosh": "",
-    "atanh": "",
     "erf": "exp",
     "erfc": "exp",
     "pow": "pow log",
-    "atan2": "",
-    "hypot": "",
 }
 
 # Narrower than the session's canaries: float16 must not overflow.
@@ -84,7 +71,7 @@ def _elementary() -> list[Operator]:
                 f"torch.{function.name}",
                 call,
                 function.name,
-                _DERIVATIVES[function.name],
+                _DERIVATIVES.get(function.name, ""),
                 (max(low, -8.0), min(high, 8.0)),
                 inplace=inplace,
                 out=out,
@@ -108,7 +95,7 @@ def _targets(x: Any, dim: int) -> Any:
 
 
 def _attention(scores: Any, backend: SDPBackend) -> Any:
-    """Attend with the given scores, of shape (heads, keys): returns (heads, queries * size)."""
+    """Return attention by scores of shape (heads, keys), as (heads, queries * size)."""
     heads, keys = scores.shape
     size, queries = 8, 4
     unit = torch.zeros(size, dtype=scores.dtype)
@@ -117,14 +104,10 @@ def _attention(scores: Any, backend: SDPBackend) -> Any:
     query = unit.expand(1, heads, queries, size).contiguous()
     value = torch.tensor(golden_points(heads * keys * size, 0.5, 1.5), dtype=scores.dtype)
     with sdpa_kernel(backend):
-        found = torch.nn.functional.scaled_dot_product_attention(
+        found = F.scaled_dot_product_attention(
             query, key, value.reshape(1, heads, keys, size), scale=1.0
         )
     return found.reshape(heads, queries * size)
-
-
-def _half(x: Any) -> Any:
-    return torch.full_like(x, 0.25)
 
 
 def _recurrent(kind: str, x: Any) -> Any:
@@ -135,168 +118,113 @@ def _recurrent(kind: str, x: Any) -> Any:
     return module(x[:, None] if kind.endswith("Cell") else x[None, :, None])
 
 
-_ACTIVATIONS: Final = (
-    Operator(
-        "torch.sigmoid",
-        torch.sigmoid,
-        "exp",
-        "",
-        inplace=torch.sigmoid_,
-        out=lambda x, buffer: torch.sigmoid(x, out=buffer),
-    ),
-    # Below 0 the derivative grows with sigmoid, so a changed sigmoid always changes it.
-    Operator(
-        "F.silu",
-        F.silu,
-        "exp",
-        "exp",
-        (-1.0, -0.1),
-        layouts=_FIXED,
-        inplace=lambda x: F.silu(x, inplace=True),
-    ),
-    Operator("F.elu", F.elu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.elu_),
-    Operator("F.selu", F.selu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.selu_),
-    Operator("F.celu", F.celu, "expm1", "exp|expm1", _NEGATIVE, layouts=_FIXED, inplace=F.celu_),
-    Operator("F.softplus", F.softplus, "exp log1p", "exp", layouts=_PLAIN),
-    Operator(
-        "F.mish",
-        F.mish,
-        "exp log1p tanh",
-        "exp log1p tanh",
-        (-3.0, -0.1),
-        layouts=_FIXED,
-        inplace=lambda x: F.mish(x, inplace=True),
-    ),
-    Operator("F.logsigmoid", F.logsigmoid, "exp log1p|log", "", layouts=_PLAIN),
-    Operator("F.gelu", F.gelu, "erf", "erf exp", (-3.0, -0.1), layouts=_PLAIN),
-    Operator(
-        "F.gelu, oneDNN off",
-        _without_onednn(F.gelu),
-        "erf",
-        None,
-        (-3.0, -0.1),
-        layouts=("contiguous",),
-    ),
-    Operator(
-        "F.gelu(tanh)",
-        lambda x: F.gelu(x, approximate="tanh"),
-        "tanh",
-        "tanh",
-        (-3.0, -0.1),
-        layouts=_PLAIN,
-    ),
-    Operator(
-        "F.glu",
-        lambda x: F.glu(torch.stack((x, x)), 0),
-        "exp",
-        "exp",
-        (-1.0, -0.1),
-        layouts=_PLAIN,
-    ),
-    Operator("torch.logit", torch.logit, "log", "", _UNIT, layouts=_PLAIN),
-    Operator("torch.sinc", torch.sinc, "sin", "sin cos", (0.1, 3.0), layouts=_PLAIN),
-    Operator("torch.special.entr", torch.special.entr, "log", "log", _UNIT, layouts=_PLAIN),
-    Operator("torch.xlogy", lambda x: torch.xlogy(x, x), "log", "log", (0.2, 3.0), layouts=_PLAIN),
-    Operator(
-        "torch.special.xlog1py",
-        lambda x: torch.special.xlog1py(x, x),
-        "log1p",
-        "log1p",
-        (0.2, 3.0),
-        layouts=_PLAIN,
-    ),
-    Operator(
-        "torch.logaddexp",
-        lambda x: torch.logaddexp(x, 0.5 * x),
-        "exp log1p",
-        "exp",
-        layouts=_PLAIN,
-    ),
-    Operator("torch.pow(x, 2.5)", lambda x: x**2.5, "pow", "pow", (0.2, 3.0), layouts=_PLAIN),
-    Operator("torch.pow(2.5, x)", lambda x: 2.5**x, "pow", "log", layouts=_PLAIN),
-    Operator("torch.pow(x, 3)", lambda x: x**3, "", "", layouts=_PLAIN),
-    Operator("torch.rsqrt", torch.rsqrt, "", "", (0.2, 3.0), layouts=_PLAIN),
+_SIGMOID: Final = Operator(
+    "torch.sigmoid",
+    torch.sigmoid,
+    "exp",
+    "",
+    inplace=torch.sigmoid_,
+    out=lambda x, buffer: torch.sigmoid(x, out=buffer),
 )
 
-_SOFTMAXES: Final = tuple(
-    Operator(f"{name}({dim})", call, needs, needs_backward, dim=dim, layouts=layouts)
-    for dim in _DIMS
-    for name, call, needs, needs_backward, layouts in (
-        ("F.softmax", lambda x, d: F.softmax(x, d), "exp", "", (*BACKWARD, "empty")),
-        ("F.log_softmax", lambda x, d: F.log_softmax(x, d), "exp log", "exp", (*BACKWARD, "empty")),
-        ("torch.logsumexp", lambda x, d: torch.logsumexp(x, d), "exp log", "exp", BACKWARD),
+_IN_PLACE: Final = tuple(
+    Operator(name, call, needs, needs_backward, domain, layouts=_FIXED, inplace=inplace)
+    for name, call, inplace, needs, needs_backward, domain in (
+        # Below 0 the derivative grows with sigmoid, so a changed sigmoid always changes it.
+        ("F.silu", F.silu, partial(F.silu, inplace=True), "exp", "exp", (-1.0, -0.1)),
+        ("F.elu", F.elu, F.elu_, "expm1", "exp|expm1", _NEGATIVE),
+        ("F.selu", F.selu, F.selu_, "expm1", "exp|expm1", _NEGATIVE),
+        ("F.celu", F.celu, F.celu_, "expm1", "exp|expm1", _NEGATIVE),
+        ("F.mish", F.mish, partial(F.mish, inplace=True), _MISH, _MISH, _BELOW_0),
     )
 )
 
-#: Operators that mix the elements of a row.
-_ROWS: Final = (
-    *_SOFTMAXES,
-    *(
-        Operator(
-            f"F.cross_entropy({dim})",
-            lambda x, d: F.cross_entropy(x.movedim(d, 1), _targets(x, d), reduction="none"),
-            "exp log",
-            "exp",
-            dim=dim,
-            layouts=BACKWARD,
-        )
-        for dim in _DIMS[:2]
-    ),
-    Operator(
-        "torch.logcumsumexp(last)",
-        lambda x, d: torch.logcumsumexp(x, d),
-        "exp log1p",
-        dim="last",
-        layouts=_SHORT,
-    ),
-    Operator(
-        "F.scaled_dot_product_attention(flash)",
-        lambda x, d: _attention(x, SDPBackend.FLASH_ATTENTION),
-        "exp",
-        "exp",
-        dim="last",
-        layouts=("contiguous",),
-    ),
-    Operator(
-        "F.scaled_dot_product_attention(math)",
-        lambda x, d: _attention(x, SDPBackend.MATH),
-        "exp",
-        "",
-        dim="last",
-        layouts=("contiguous",),
-    ),
+_OTHERS: Final = tuple(
+    Operator(name, call, needs, needs_backward, domain, layouts=_PLAIN)
+    for name, call, needs, needs_backward, domain in (
+        ("F.softplus", F.softplus, "exp log1p", "exp", _WIDE),
+        ("F.logsigmoid", F.logsigmoid, "exp log1p|log", "", _WIDE),
+        ("F.gelu", F.gelu, "erf", "erf exp", _BELOW_0),
+        ("F.gelu(tanh)", partial(F.gelu, approximate="tanh"), "tanh", "tanh", _BELOW_0),
+        ("F.glu", lambda x: F.glu(torch.stack((x, x)), 0), "exp", "exp", (-1.0, -0.1)),
+        ("torch.logit", torch.logit, "log", "", _UNIT),
+        ("torch.sinc", torch.sinc, "sin", "sin cos", (0.1, 3.0)),
+        ("torch.special.entr", torch.special.entr, "log", "log", _UNIT),
+        ("torch.xlogy", lambda x: torch.xlogy(x, x), "log", "log", _ABOVE_0),
+        (
+            "torch.special.xlog1py",
+            lambda x: torch.special.xlog1py(x, x),
+            "log1p",
+            "log1p",
+            _ABOVE_0,
+        ),
+        ("torch.logaddexp", lambda x: torch.logaddexp(x, 0.5 * x), "exp log1p", "exp", _WIDE),
+        ("torch.pow(x, 2.5)", lambda x: x**2.5, "pow", "pow", _ABOVE_0),
+        ("torch.pow(2.5, x)", lambda x: 2.5**x, "pow", "log", _WIDE),
+        ("torch.pow(x, 3)", lambda x: x**3, "", "", _WIDE),
+        ("torch.rsqrt", torch.rsqrt, "", "", _ABOVE_0),
+    )
 )
 
-_LOSSES: Final = (
-    Operator(
-        "F.binary_cross_entropy",
-        lambda x: F.binary_cross_entropy(x, _half(x), reduction="none"),
-        "log log|log1p",
-        "",
-        _UNIT,
-        layouts=_SHORT,
+_WITHOUT_ONEDNN: Final = Operator(
+    "F.gelu, oneDNN off", _without_onednn(F.gelu), "erf", None, _BELOW_0, layouts=_ONE
+)
+
+
+def _cross_entropy(x: Any, dim: int) -> Any:
+    return F.cross_entropy(x.movedim(dim, 1), _targets(x, dim), reduction="none")
+
+
+def _over(dims: tuple[Dim, ...], *rows: tuple[Any, ...]) -> list[Operator]:
+    """Return operators that mix the elements of a row, for each dimension."""
+    return [
+        Operator(f"{name}({dim})", call, needs, needs_backward, dim=dim, layouts=layouts)
+        for dim in dims
+        for name, call, needs, needs_backward, layouts in rows
+    ]
+
+
+_ROWS: Final = (
+    *_over(
+        _DIMS,
+        ("F.softmax", F.softmax, "exp", "", (*BACKWARD, "empty")),
+        ("F.log_softmax", F.log_softmax, "exp log", "exp", (*BACKWARD, "empty")),
+        ("torch.logsumexp", torch.logsumexp, "exp log", "exp", BACKWARD),
     ),
+    *_over(_DIMS[:2], ("F.cross_entropy", _cross_entropy, "exp log", "exp", BACKWARD)),
+    *_over(_DIMS[:1], ("torch.logcumsumexp", torch.logcumsumexp, "exp log1p", None, _SHORT)),
+)
+
+_ATTENTION: Final = tuple(
     Operator(
-        "F.binary_cross_entropy_with_logits",
-        lambda x: F.binary_cross_entropy_with_logits(x, _half(x), reduction="none"),
-        "exp log1p|log",
+        f"F.scaled_dot_product_attention({name})",
+        lambda x, dim, backend=backend: _attention(x, backend),
         "exp",
-        layouts=_SHORT,
-    ),
+        needs_backward,
+        dim="last",
+        layouts=_ONE,
+    )
+    for name, backend, needs_backward in (
+        ("flash", SDPBackend.FLASH_ATTENTION, "exp"),
+        ("math", SDPBackend.MATH, ""),
+    )
+)
+
+_LOSSES: Final = tuple(
     Operator(
-        "F.kl_div",
-        lambda x: F.kl_div(x, _half(x), reduction="none"),
-        "log",
-        "",
+        f"F.{loss.__name__}",
+        lambda x, loss=loss: loss(x, torch.full_like(x, 0.25), reduction="none"),
+        needs,
+        needs_backward,
+        domain,
         layouts=_SHORT,
-    ),
-    Operator(
-        "F.poisson_nll_loss",
-        lambda x: F.poisson_nll_loss(x, _half(x), reduction="none"),
-        "exp",
-        "",
-        layouts=_SHORT,
-    ),
+    )
+    for loss, needs, needs_backward, domain in (
+        (F.binary_cross_entropy, "log log|log1p", "", _UNIT),
+        (F.binary_cross_entropy_with_logits, "exp log1p|log", "exp", _WIDE),
+        (F.kl_div, "log", "", _WIDE),
+        (F.poisson_nll_loss, "exp", "", _WIDE),
+    )
 )
 
 _RECURRENT: Final = (
@@ -315,78 +243,53 @@ _SPECIAL: Final = (
     Operator("torch.digamma", torch.digamma, "log", None, (11.0, 20.0), layouts=_SHORT),
 )
 
-_COMPLEX: Final = (
-    Operator(
-        "torch.complex(x, x).exp()",
-        lambda x: torch.view_as_real(torch.exp(torch.complex(x, 0.5 * x))),
-        "exp sin cos",
-        None,
-        (0.2, 1.2),
-        layouts=("contiguous",),
-        dtypes=_REAL,
-    ),
-    Operator(
-        "torch.complex(x, x).log()",
-        lambda x: torch.view_as_real(torch.log(torch.complex(x, 0.5 * x))),
-        "log atan2",
-        None,
-        (1.5, 3.0),
-        layouts=("contiguous",),
-        dtypes=_REAL,
-    ),
-    Operator(
-        "torch.complex(x, x).abs()",
-        lambda x: torch.complex(x, 0.5 * x).abs(),
-        "hypot",
-        None,
-        (0.2, 3.0),
-        layouts=("contiguous",),
-        dtypes=_REAL,
-    ),
-    Operator(
-        "torch.complex(x, x).angle()",
-        lambda x: torch.complex(x, 0.5 * x).angle(),
-        "atan2",
-        None,
-        (0.2, 3.0),
-        layouts=("contiguous",),
-        dtypes=_REAL,
-    ),
-    Operator(
-        "torch.polar",
-        lambda x: torch.view_as_real(torch.polar(x, x)),
-        "sin cos",
-        None,
-        (0.2, 1.2),
-        layouts=("contiguous",),
-        dtypes=_REAL,
-    ),
+_COMPLEX: Final = tuple(
+    Operator(name, call, needs, None, domain, layouts=_ONE, dtypes=_REAL)
+    for name, call, needs, domain in (
+        (
+            "torch.complex(x, x).exp()",
+            lambda x: torch.view_as_real(torch.complex(x, 0.5 * x).exp()),
+            "exp sin cos",
+            (0.2, 1.2),
+        ),
+        (
+            "torch.complex(x, x).log()",
+            lambda x: torch.view_as_real(torch.complex(x, 0.5 * x).log()),
+            "log atan2",
+            (1.5, 3.0),
+        ),
+        ("torch.complex(x, x).abs()", lambda x: torch.complex(x, 0.5 * x).abs(), "hypot", _ABOVE_0),
+        (
+            "torch.complex(x, x).angle()",
+            lambda x: torch.complex(x, 0.5 * x).angle(),
+            "atan2",
+            _ABOVE_0,
+        ),
+        ("torch.polar", lambda x: torch.view_as_real(torch.polar(x, x)), "sin cos", (0.2, 1.2)),
+    )
 )
 
-_RANDOM: Final = (
+_RANDOM: Final = tuple(
     Operator(
-        "Tensor.normal_",
-        lambda x: torch.empty_like(x).normal_(),
-        "log|log1p cos sin",
+        f"Tensor.{name}",
+        lambda x, name=name: getattr(torch.empty_like(x), name)(),
+        needs,
         None,
         layouts=("contiguous", "0-dim"),
         random=True,
-    ),
-    Operator(
-        "Tensor.exponential_",
-        lambda x: torch.empty_like(x).exponential_(),
-        "log|log1p",
-        None,
-        layouts=("contiguous", "0-dim"),
-        random=True,
-    ),
+    )
+    for name, needs in (("normal_", "log|log1p cos sin"), ("exponential_", "log|log1p"))
 )
 
 #: Every operator of the reach table.
 OPERATORS: Final = (
     *_elementary(),
-    *_ACTIVATIONS,
+    _SIGMOID,
+    *_IN_PLACE,
+    *_OTHERS,
+    _WITHOUT_ONEDNN,
     *_ROWS,
+    *_ATTENTION,
     *_LOSSES,
     *_RECURRENT,
     *_SPECIAL,

@@ -1,37 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reach table: which symbols an operator calls, and whether a swap reaches all of it.
 
-The table is made by running every operator in every dtype and layout:
+The table runs every operator in every dtype and layout:
 
 - with a count of the symbols that it calls (``session.trace``);
 - with one function at a time swapped for a probe that differs from the stock function at
   every argument (of float64 for a float64 tensor, of float32 for all others). An element
   of the result that keeps its bits was not computed through the swapped symbols. This shows
-  when only the vector body or only the tail is reached, which a count of calls cannot tell;
+  when a swap reaches only the vector body or only the tail, which a count of calls cannot tell;
 - for an operator that mixes rows (softmax), with a probe that differs only below a mark. One
-  input alone lies below it, and is moved through all positions. Otherwise the result would
+  input alone lies below it, and moves through all positions. Otherwise the result would
   change wherever any input was reached;
 - with the library ``canary``, whose results differ from the correct ones in the last bit.
 
-``reached`` then means that each function which the operator's definition needs changed
-every element.
+``reached`` then means that each function in the operator's definition changed every element.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import math
 import re
-import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, golden_points
-from pytest_udftorch.reach.catalogue import BACKWARD, Operator, groups, place
+from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Operator, groups, place
 from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import patched, trace
 from pytest_udftorch.timing.environment import caption, describe
@@ -42,6 +40,8 @@ Direction = Literal["forward", "backward"]
 Outcome = Literal[
     "reached", "partly reached", "not reached", "no function needed", "no elements", "unsupported"
 ]
+
+MISSED: Final[tuple[Outcome, ...]] = ("not reached", "partly reached")
 
 #: Below this argument, and nowhere above it, the marked probe differs from exp.
 _MARK = -4.0
@@ -63,7 +63,7 @@ class ReachRow:
             for a function that mixes rows, elements that were marked in turn.
         canary: [elements changed, elements] under the library ``canary``, or None where
             the operator calls none of its functions.
-        reason: why it is not reached, or only in part; empty otherwise.
+        reason: why the operator is not reached, or only in part; empty otherwise.
     """
 
     operator: str
@@ -78,7 +78,7 @@ class ReachRow:
 
 
 class ReachError(UdfError):
-    """The probing itself went wrong: an operator is not repeatable, or a file cannot be read."""
+    """An operator is unknown or not repeatable, or a stored table cannot be read or written."""
 
 
 # Probe libraries ---------------------------------------------------------------------
@@ -88,11 +88,11 @@ def write_probe(folder: Path, dtype: str, *, marked: bool = False) -> Path:
     """Write a UDF library whose functions differ from the stock ones; return its folder.
 
     Args:
-        folder: where to write it; must not exist.
-        dtype: ``float32`` or ``float64``, that of its functions.
-        marked: False: every function f of libtorch becomes f + |f|/2 + 1/4, which no
-            rounding to bfloat16 hides and which is never f. True: only exp, and only below
-            the mark, and by 64 more.
+        folder: where to write it; it must not exist.
+        dtype: that of its functions, ``float32`` or ``float64``.
+        marked: if false, every function f of libtorch becomes f + |f|/2 + 1/4, which no
+            rounding to bfloat16 hides and which is never f. If true, only exp changes, only
+            below the mark, and by 64 instead of 1/4.
     """
     folder.mkdir(parents=True)
     # One marked element must show in the logarithm of a row's sum in bfloat16.
@@ -122,36 +122,24 @@ def write_probe(folder: Path, dtype: str, *, marked: bool = False) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class _Probes:
-    loud: dict[str, Path]
-    marked: dict[str, Path]
-
-    @classmethod
-    def write(cls, folder: Path) -> _Probes:
-        return cls(
-            {d: write_probe(folder / f"loud-{d}", d) for d in DTYPES},
-            {d: write_probe(folder / f"marked-{d}", d, marked=True) for d in DTYPES},
-        )
+#: (marked, dtype) -> folder of the probe library.
+_Probes = Mapping[tuple[bool, str], Path]
 
 
 # Running one operator ----------------------------------------------------------------
 
 
-def _encodings(tensor: Any) -> Any:
-    import torch
-
-    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
-    return tensor.detach().contiguous().view(integer)
-
-
 def _differs(a: Any, b: Any) -> Any:
     """Return which elements of two tensors of one shape differ in their encodings."""
-    return _encodings(a) != _encodings(b)
+    import torch
+
+    integer = {8: torch.int64, 4: torch.int32, 2: torch.int16}[a.element_size()]
+    first, second = (x.detach().contiguous().view(integer) for x in (a, b))
+    return first != second
 
 
 class _Run:
-    """One operator with one input: calling it again repeats exactly the same work."""
+    """One operator with one input; each call repeats exactly the same work."""
 
     def __init__(self, operator: Operator, direction: Direction, layout: str, x: Any) -> None:
         import torch
@@ -192,10 +180,7 @@ def _input(operator: Operator, dtype: str, layout: str) -> Any:
     import torch
 
     shape = operator.shape(layout)
-    count = 1
-    for n in shape:
-        count *= n
-    values = torch.tensor(golden_points(count, *operator.domain), dtype=torch.float64)
+    values = torch.tensor(golden_points(math.prod(shape), *operator.domain), dtype=torch.float64)
     return place(values.to(getattr(torch, dtype)).reshape(shape), layout)
 
 
@@ -212,17 +197,19 @@ def _marked_input(operator: Operator, dtype: str, layout: str, position: int) ->
 
 
 def _functions_of(symbols: dict[str, int]) -> list[tuple[str, ...]]:
-    """Return the functions behind called symbols; a tuple holds those to swap together."""
+    """Return the functions behind the called symbols, in tuples of those to swap together."""
     known = binder().symbols
     names = {known[s].function for s in symbols}
+    together: list[tuple[str, ...]] = []
     if "sincos" in names:  # libm's joint call is bound only when both are swapped
         names -= {"sin", "cos", "sincos"}
-        return [("sin", "cos"), *((n,) for n in sorted(names))]
-    return [(n,) for n in sorted(names)]
+        together = [("sin", "cos")]
+    return [*together, *((n,) for n in sorted(names))]
 
 
-def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
-             probes: _Probes) -> ReachRow:  # fmt: skip
+def _examine(
+    operator: Operator, direction: Direction, dtype: str, layout: str, probes: _Probes
+) -> ReachRow:
     head = (operator.name, direction, dtype, layout)
     try:
         run = _Run(operator, direction, layout, _input(operator, dtype, layout))
@@ -235,20 +222,20 @@ def _examine(operator: Operator, direction: Direction, dtype: str, layout: str,
     if stock.isnan().any() or bool(_differs(stock, again).any()):
         raise ReachError(
             f"{' '.join(head)} gives NaN or does not repeat itself under the stock functions, so "
-            "nothing can be told from a difference. Change its domain in reach/operators.py."
+            "a difference would tell nothing. Change its domain in reach/operators.py."
         )
     if stock.numel() == 0:
         return ReachRow(*head, "no elements", symbols)
-    # What a library of float32 functions reaches; a float32 operator that computes in
-    # double precision is out of its reach.
+    # A library of float32 functions does not reach a float32 operator that computes in double
+    # precision.
     precision = "float64" if dtype == "float64" else "float32"
     changed: dict[str, list[int]] = {}
     for together in _functions_of(symbols):
         mixed = operator.dim is not None and together == ("exp",) and direction == "forward"
         counts = (
-            _sweep(operator, dtype, layout, probes.marked[precision])
+            _sweep(operator, dtype, layout, probes[True, precision])
             if mixed
-            else _loud(run, stock, probes.loud[precision], together)
+            else _loud(run, stock, probes[False, precision], together)
         )
         changed.update(dict.fromkeys(together, counts))
     needs = groups(operator.needs if direction == "forward" else operator.needs_backward or "")
@@ -296,7 +283,7 @@ def _canary(run: _Run, stock: Any, symbols: dict[str, int]) -> list[int] | None:
     functions = [f for f in library.function_names if f in shared]
     if not functions:
         return None
-    # Against corem and not against stock: they differ in the flipped bit alone.
+    # Canary and corem differ in the flipped bit alone; canary and stock differ in more.
     with patched(correct_library, functions):
         correct = run()
     with patched(library, functions):
@@ -306,16 +293,15 @@ def _canary(run: _Run, stock: Any, symbols: dict[str, int]) -> list[int] | None:
 
 def _judge(needs: Sequence[frozenset[str]], changed: dict[str, list[int]]) -> Outcome:
     if not needs:
-        # A function it calls beyond its definition must be reached as well.
+        # A function that it calls beyond its definition must be reached as well.
         needs = tuple(frozenset({name}) for name in changed)
         if not needs:
             return "no function needed"
-    whole, nothing = True, True
-    for group in needs:
-        best = max((changed[f][0] / changed[f][1] for f in group if f in changed), default=0.0)
-        whole = whole and best == 1.0
-        nothing = nothing and best == 0.0
-    return "reached" if whole else "not reached" if nothing else "partly reached"
+    best = {
+        max((changed[f][0] / changed[f][1] for f in group if f in changed), default=0.0)
+        for group in needs
+    }
+    return "reached" if best == {1.0} else "not reached" if best == {0.0} else "partly reached"
 
 
 # Reasons -----------------------------------------------------------------------------
@@ -323,18 +309,18 @@ def _judge(needs: Sequence[frozenset[str]], changed: dict[str, list[int]]) -> Ou
 
 @dataclass(frozen=True)
 class Reason:
-    """Why some operators are out of reach, and where that can be seen."""
+    """Why some operators are out of reach, for some outcomes."""
 
     operators: tuple[str, ...]
     text: str
-    outcomes: tuple[Outcome, ...] = ("not reached", "partly reached")
+    outcomes: tuple[Outcome, ...] = MISSED
 
 
 _ERF = (
-    "the vector code has erf inlined as a polynomial around exp (ATen/cpu/vec/*_float.h, "
-    "Vectorized<float>::erf): its exp is swapped, erf itself only in a scalar tail"
+    "the vector code inlines erf as a polynomial around exp (ATen/cpu/vec/*_float.h, "
+    "Vectorized<float>::erf): a session swaps that exp, but erf itself only in a scalar tail"
 )
-_COMPLEX = "one call of libm's complex function ({}), which stays inside libm"
+_COMPLEX = "calls libm's complex functions ({}), which compute inside libm"
 
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(
@@ -346,8 +332,8 @@ REASONS: Final[tuple[Reason, ...]] = (
     Reason(("torch.erf", "torch.special.ndtr", "F.gelu", "F.gelu, oneDNN off"), _ERF),
     Reason(
         ("F.scaled_dot_product_attention(flash)",),
-        "the vector code has exp inlined (ATen/cpu/vec/*_float.h, exp_u20 and fexp_u20), and the "
-        "tail computes in double precision. sdpa_kernel(SDPBackend.MATH) avoids it",
+        "the vector code inlines exp (ATen/cpu/vec/*_float.h, exp_u20 and fexp_u20), and the "
+        "tail computes in double precision; sdpa_kernel(SDPBackend.MATH) avoids it",
     ),
     Reason(
         (
@@ -356,18 +342,18 @@ REASONS: Final[tuple[Reason, ...]] = (
             "torch.logcumsumexp(last)",
             "Tensor.exponential_",
         ),
-        "computed in double precision, in whole or in a scalar tail: only a library that has the "
-        "function for float64 as well reaches it",
+        "computes in double precision, wholly or in a scalar tail; only a library that also has "
+        "the function for float64 reaches it",
     ),
-    Reason(("torch.erfinv",), "MKL's vmsErfInv and vmdErfInv, a function of its own"),
-    Reason(("torch.lgamma",), "SLEEF's Sleef_lgammaf16_u10, a function of its own"),
+    Reason(("torch.erfinv",), "calls MKL's vmsErfInv and vmdErfInv, functions of their own"),
+    Reason(("torch.lgamma",), "calls SLEEF's Sleef_lgammaf16_u10, a function of its own"),
     Reason(("torch.complex(x, x).exp()",), _COMPLEX.format("cexpf, cexp")),
     Reason(("torch.complex(x, x).log()",), _COMPLEX.format("clogf, clog")),
-    Reason(("torch.complex(x, x).abs()",), "the tail is " + _COMPLEX.format("cabsf, cabs")),
+    Reason(("torch.complex(x, x).abs()",), "the tail " + _COMPLEX.format("cabsf, cabs")),
     Reason(
         ("Tensor.normal_",),
-        "16 and more contiguous elements are filled by code with log, sin and cos inlined "
-        "(ATen/native/cpu/avx_mathfun.h), fewer in double precision",
+        "fills 16 or more contiguous elements by code that inlines log, sin and cos "
+        "(ATen/native/cpu/avx_mathfun.h), and fewer in double precision",
     ),
 )
 
@@ -388,7 +374,7 @@ def _function(name: str) -> str:
     return re.split("[(,]", name)[0].rpartition(".")[2]
 
 
-def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Direction, str, str]]:
+def cases(only: Sequence[str] = ()) -> Iterator[tuple[Operator, Direction, str, str]]:
     """Yield every combination that the table shows.
 
     Args:
@@ -398,46 +384,52 @@ def cases(only: Sequence[str] | None = None) -> Iterator[tuple[Operator, Directi
     Raises:
         ReachError: a name is unknown.
     """
-    from pytest_udftorch.errors import nearest
     from pytest_udftorch.reach.operators import OPERATORS
 
     known = {op.name: op for op in OPERATORS}
     chosen: set[str] = set()
-    for name in only or ():
-        found = {name} & set(known) or {n for n in known if _function(n) == _function(name)}
+    for name in only:
+        found = {name} & known.keys() or {n for n in known if _function(n) == _function(name)}
         if not found:
             raise ReachError(f"The reach table has no operator {name!r}. {nearest(name, known)}")
         chosen |= found
     for op in known.values():
         if only and op.name not in chosen:
             continue
+        lacks = {"out=": op.out is None, "in place": op.inplace is None}
+        forward = [layout for layout in op.layouts if not lacks.get(layout)]
+        backward = [n for n in op.layouts if n in BACKWARD and op.needs_backward is not None]
         for dtype in op.dtypes:
-            for layout in op.layouts:
-                if (layout == "out=" and op.out is None) or (
-                    layout == "in place" and op.inplace is None
-                ):
-                    continue
+            for layout in forward:
                 yield op, "forward", dtype, layout
-            if op.needs_backward is not None:
-                for layout in op.layouts:
-                    if layout in BACKWARD:
-                        yield op, "backward", dtype, layout
+            for layout in backward:
+                yield op, "backward", dtype, layout
 
 
-def table(only: Sequence[str] | None = None) -> list[ReachRow]:
+def table(only: Sequence[str] = (), store: Path | None = None) -> list[ReachRow]:
     """Run the reach table, which takes about a minute for all operators.
 
     Args:
         only: names of operators; by default all.
+        store: a file to save the rows in.
 
     Raises:
-        ReachError: an operator is unknown or not repeatable.
+        ReachError: an operator is unknown or not repeatable, or the file cannot be written.
         UdfError: as from building and opening a session.
     """
+    if store and not store.parent.is_dir():
+        raise ReachError(f"No folder {store.parent} to store the reach table in. Make it.")
     chosen = list(cases(only))
     with tempfile.TemporaryDirectory() as scratch:
-        probes = _Probes.write(Path(scratch))
-        return [_examine(*case, probes) for case in chosen]
+        probes = {
+            (marked, d): write_probe(Path(scratch, f"{marked}-{d}"), d, marked=marked)
+            for marked in (False, True)
+            for d in DTYPES
+        }
+        rows = [_examine(*case, probes) for case in chosen]
+    if store:
+        save(rows, store)
+    return rows
 
 
 # Stored and shown --------------------------------------------------------------------
@@ -449,12 +441,9 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     Raises:
         ReachError: the file cannot be written.
     """
-    head = {
-        "format": FORMAT,
-        "command": "udftorch reach --store FILE",
-        "environment": describe(),
-    }
-    lines = ",\n".join(json.dumps(_slim(row), sort_keys=True) for row in rows)
+    head = {"format": FORMAT, "command": "udftorch reach --store FILE", "environment": describe()}
+    slim = ({k: v for k, v in asdict(r).items() if v not in ({}, "", None)} for r in rows)
+    lines = ",\n".join(json.dumps(row, sort_keys=True) for row in slim)
     text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
     try:
         path.write_text(text, encoding="utf-8")
@@ -463,10 +452,6 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
             f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "
             "folder that exists and can be written."
         ) from error
-
-
-def _slim(row: ReachRow) -> dict[str, Any]:
-    return {key: value for key, value in asdict(row).items() if value not in ({}, "", None)}
 
 
 def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
@@ -488,50 +473,52 @@ def load(path: Path) -> tuple[dict[str, Any], list[ReachRow]]:
     return environment, rows
 
 
+def _grouped(
+    rows: Sequence[ReachRow], key: Callable[[ReachRow], Hashable]
+) -> dict[Any, list[ReachRow]]:
+    found: dict[Any, list[ReachRow]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
 def _merged(rows: Sequence[ReachRow]) -> list[tuple[str, str, str, str, str]]:
     """Join rows that differ only in dtype and layout.
 
     Returns:
         Operator, direction, where, symbols, outcome.
     """
-    by_dtype: dict[tuple[str, ...], list[str]] = {}
-    layouts: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
+
+    def key(row: ReachRow) -> tuple[str, ...]:
         symbols = ", ".join(f"`{s}`" for s in sorted(row.symbols))
-        key = (row.operator, row.direction, row.dtype, symbols, row.outcome)
-        by_dtype.setdefault(key, []).append(row.layout)
-        layouts.setdefault(key[:3], []).append(row.layout)
-    by_layouts: dict[tuple[str, str, str, str, str], list[str]] = {}
-    for (operator, direction, dtype, symbols, outcome), found in by_dtype.items():
-        others = [n for n in layouts[operator, direction, dtype] if n not in found]
+        return (row.operator, row.direction, row.dtype, symbols, row.outcome)
+
+    every = _grouped(rows, lambda r: (r.operator, r.direction, r.dtype))
+    dtypes_of: dict[tuple[str, str, str, str, str], list[str]] = {}
+    for (operator, direction, dtype, symbols, outcome), group in _grouped(rows, key).items():
+        found = [row.layout for row in group]
+        others = [r.layout for r in every[operator, direction, dtype] if r.layout not in found]
         if len(found) < 2 or len(others) >= len(found):
             where = ", ".join(found)
         else:
             where = "all layouts" + (f" but {', '.join(others)}" if others else "")
-        merged = (operator, direction, where, symbols, outcome)
-        by_layouts.setdefault(merged, []).append(dtype)
+        dtypes_of.setdefault((operator, direction, where, symbols, outcome), []).append(dtype)
     return [
         (operator, direction, f"{', '.join(dtypes)}: {where}", symbols, outcome)
-        for (operator, direction, where, symbols, outcome), dtypes in by_layouts.items()
+        for (operator, direction, where, symbols, outcome), dtypes in dtypes_of.items()
     ]
 
 
 def _unreached(rows: Sequence[ReachRow]) -> list[tuple[str, str, str, str, str]]:
-    """Return the rows out of reach, joined: operator, direction, where, share, reason."""
-    found: dict[tuple[str, str, str, str], list[ReachRow]] = {}
-    for row in rows:
-        if row.outcome in ("not reached", "partly reached"):
-            key = (row.operator, row.direction, row.outcome, row.reason)
-            found.setdefault(key, []).append(row)
+    """Return the rows out of reach, joined: operator, direction, where, outcome, reason."""
+    missed = [row for row in rows if row.outcome in MISSED]
+    groups_of = _grouped(missed, lambda r: (r.operator, r.direction, r.outcome, r.reason))
     lines = []
-    for (operator, direction, outcome, reason), group in found.items():
-        dtypes: dict[str, list[str]] = {}
-        for row in group:
-            dtypes.setdefault(row.dtype, []).append(row.layout)
-        by_layouts: dict[str, list[str]] = {}
-        for dtype, layouts in dtypes.items():
-            by_layouts.setdefault(", ".join(layouts), []).append(dtype)
-        where = "; ".join(f"{', '.join(d)}: {names}" for names, d in by_layouts.items())
+    for (operator, direction, outcome, reason), group in groups_of.items():
+        dtypes_of: dict[str, list[str]] = {}
+        for dtype, same in _grouped(group, lambda r: r.dtype).items():
+            dtypes_of.setdefault(", ".join(row.layout for row in same), []).append(dtype)
+        where = "; ".join(f"{', '.join(d)}: {layouts}" for layouts, d in dtypes_of.items())
         lines.append((operator, direction, where, outcome, reason))
     return lines
 
@@ -541,60 +528,67 @@ def counts(rows: Sequence[ReachRow]) -> dict[str, int]:
     return {name: n for name in get_args(Outcome) if (n := sum(r.outcome == name for r in rows))}
 
 
+_PAGE: Final = """# What a session reaches
+
+This page is generated from benches/results/reach.json; do not edit it. Repeat it with
+`udftorch reach --store benches/results/reach.json` and `make docs`.
+
+Measured on {machine}
+
+{combinations:,} combinations of operator, direction, dtype and layout: {total}.
+
+How the outcome is decided: the table first runs an operator under the stock functions and counts
+the symbols that it calls. Then it runs the operator once for every function behind those symbols,
+with that function swapped for a probe that differs from it at every argument.
+
+- **reached**: every function that the operator's definition needs changed every element of the
+  result. An element that keeps its bits was computed by code that no symbol leads to. In an
+  operator that mixes a row (softmax) one changed element would change them all, so its probe
+  differs from exp only below a mark. One input at a time lies below the mark, and moves through
+  all positions of the row.
+- **partly reached**: some elements changed, or some of the functions changed them.
+- **no function needed**: the derivative reuses the result or is algebraic.
+
+The probe has float64 functions for float64 tensors and float32 functions for all others: most
+libraries have no float64, and operators compute bfloat16 and float16 in float32.
+
+Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], first [7, 37].
+Backward means the derivative alone, after a forward pass under the stock functions.
+
+This page shows CPU operators. What is compiled inside a session has its functions inside, see
+[compiled.md](../compiled.md). The end of the page lists what a session overrides of eager CUDA.
+
+## Not reached, and why
+
+{unreached}
+
+## All operators
+
+{merged}
+"""
+
+
 def markdown(environment: dict[str, Any], rows: Sequence[ReachRow]) -> str:
     """Return the table as a Markdown page."""
-    from pytest_udftorch.reach.catalogue import SHAPES
+    from tabulate import tabulate
 
-    total = ", ".join(f"{n:,} {name}" for name, n in counts(rows).items())
-    layouts = ", ".join(f"{n} {list(shape)}" for n, shape in SHAPES.items())
-    out = [
-        "# What a session reaches",
-        "",
-        "This page is generated from benches/results/reach.json; do not edit it. Repeat it with "
-        "`udftorch reach --store benches/results/reach.json` and `make docs`.",
-        "",
-        f"Measured on {caption(environment)}",
-        "",
-        f"{len(rows):,} combinations of operator, direction, dtype and layout: {total}.",
-        "",
-        "How it is decided: an operator is run under the stock functions while the symbols it "
-        "calls are counted, and then once for every function behind those symbols with that "
-        "function swapped for a probe that differs from it at every argument. **reached** means "
-        "that every function which the operator's definition needs changed every element of the "
-        "result: an element that keeps its bits was computed by code that no symbol leads to. "
-        "In an operator that mixes a row (softmax) one changed element would change them all, so "
-        "there the probe differs from exp only below a mark which one input at a time passes, and "
-        "the position of that input is swept over the row. **partly reached**: some elements "
-        "changed, or some of the functions. **no function needed**: the derivative reuses the "
-        "result or is algebraic. The probe has float64 functions for "
-        "float64 tensors and float32 functions for all others, as most libraries have no float64 "
-        "and bfloat16 and float16 are computed in float32 inside the operators.",
-        "",
-        f"Shapes by layout: {layouts}. Row operators: last [3, 67], middle [2, 7, 37], "
-        "first [7, 37]. Backward means the derivative alone, after a forward pass under the stock "
-        "functions.",
-        "",
-        "Besides CPU operators: what is compiled inside a session has its functions inside, see "
-        "[compiled.md](../compiled.md). What is overridden of eager CUDA stands at the end.",
-        "",
-        "## Not reached, and why",
-        "",
-        "| operator | direction | where | outcome | reason |",
-        "|---|---|---|---|---|",
-        *("| " + " | ".join(line) + " |" for line in _unreached(rows)),
-        "",
-        "## All operators",
-        "",
-        "| operator | direction | where | symbols called | outcome |",
-        "|---|---|---|---|---|",
-        *("| " + " | ".join(line) + " |" for line in _merged(rows)),
-        "",
-    ]
-    return "\n".join(out)
+    def table_of(last: tuple[str, str], lines: Sequence[tuple[str, ...]]) -> str:
+        # The cells hold finished text: tabulate must not read numbers out of it.
+        header = ("operator", "direction", "where", *last)
+        return str(tabulate(lines, header, tablefmt="github", disable_numparse=True, stralign=None))
+
+    return _PAGE.format(
+        machine=caption(environment),
+        combinations=len(rows),
+        total=", ".join(f"{n:,} {name}" for name, n in counts(rows).items()),
+        layouts=", ".join(f"{n} {list(shape)}" for n, shape in SHAPES.items()),
+        unreached=table_of(("outcome", "reason"), _unreached(rows)),
+        merged=table_of(("symbols called", "outcome"), _merged(rows)),
+    )
 
 
 def terminal(rows: Sequence[ReachRow]) -> str:
-    """Return the table as text, with rows joined that differ only in dtype and layout."""
+    """Return the table as text; join rows that differ only in dtype and layout."""
     lines = []
     for operator, direction, where, symbols, outcome in _merged(rows):
         lines.append(f"{operator} {direction} [{where}]: {outcome}")
@@ -607,46 +601,6 @@ def terminal(rows: Sequence[ReachRow]) -> str:
     return "\n".join(lines)
 
 
-# Command -----------------------------------------------------------------------------
-
-
-def add_parser(commands: Any) -> None:
-    """Add ``udftorch reach`` to the subparsers of an argparse parser."""
-    parser = commands.add_parser(
-        "reach",
-        help="run the table of operators, dtypes and layouts that a session reaches",
-        description="Runs operators in every dtype and layout, counts the math symbols they "
-        "call, and finds out with swapped probes whether every element went through them.",
-    )
-    parser.add_argument(
-        "operators", nargs="*", metavar="operator", help="such as torch.exp; by default all"
-    )
-    parser.add_argument("--store", type=Path, metavar="FILE", help="also write the rows as JSON")
-    parser.set_defaults(run=run_reach)
-
-
-def run_reach(options: argparse.Namespace) -> int:
-    """Run the table, print it, store it."""
-    if options.store and not options.store.parent.is_dir():
-        raise ReachError(f"No folder {options.store.parent} to store the reach table in. Make it.")
-    rows = table(options.operators)
-    if options.store:
-        save(rows, options.store)
-    print(terminal(rows))
-    unexplained = sorted({r.operator for r in rows if "reached" in r.outcome
-                          and r.outcome != "reached" and not r.reason})  # fmt: skip
-    if unexplained:
-        print(f"no reason is known for {', '.join(unexplained)}", file=sys.stderr)
-    return 1 if unexplained else 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``udftorch reach`` on its own; return its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m pytest_udftorch.reach")
-    add_parser(parser.add_subparsers(required=True))
-    options = parser.parse_args(["reach", *(sys.argv[1:] if arguments is None else arguments)])
-    try:
-        return run_reach(options)
-    except UdfError as error:
-        print(f"udftorch reach: {error}", file=sys.stderr)
-        return 2
+def unexplained(rows: Sequence[ReachRow]) -> list[str]:
+    """Return the operators that are out of reach for no known reason."""
+    return sorted({r.operator for r in rows if r.outcome in MISSED and not r.reason})

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -22,11 +21,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import numpy as np
 
+from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import (
     ProfileDamagedError,
     ProfileFileBusyError,
@@ -48,7 +47,13 @@ from pytest_udftorch.records.layout import (
     StringTable,
 )
 
-# The first byte is not text. The last one reveals a conversion of line ends.
+try:
+    import fcntl
+except ImportError:  # Windows
+    require_host()
+    raise
+
+# The first byte is not text. The last one shows whether something converted the line ends.
 MAGIC: Final = b"\x89UDFPRF\n"
 VERSION: Final = 1
 _BYTE_ORDER: Final = 0x01020304
@@ -56,8 +61,8 @@ _BYTE_ORDER: Final = 0x01020304
 _HEADER: Final = struct.Struct("<8sIHHII")
 # Type, flags, bytes of the payload, CRC-32 of the payload, CRC-32 of the preceding 12 bytes.
 _FRAME: Final = struct.Struct("<HHIII")
-_SCOPED: Final = struct.Struct("<II")
-_STRING: Final = struct.Struct("<II")
+_SCOPED: Final = struct.Struct("<II")  # id of the scope, 0
+_STRING: Final = struct.Struct("<II")  # id, bytes of the text
 
 STRINGS: Final = 1
 CELLS: Final = 2
@@ -101,13 +106,10 @@ def clocks() -> dict[str, int]:
 
 
 def new_path(folder: Path) -> Path:
-    """Return a path for this process's profile that is not yet taken in ``folder``."""
+    """Return a path in ``folder`` for this process's profile that no file has yet."""
     stem = f"profiled-{socket.gethostname()}-{os.getpid()}"
-    for number in itertools.count():
-        path = folder / f"{stem}{f'-{number}' if number else ''}.bin"
-        if not path.exists():
-            return path
-    raise AssertionError
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(1)))
+    return next(path for name in names if not (path := folder / f"{name}.bin").exists())
 
 
 def remove_earlier(folder: Path) -> None:
@@ -160,13 +162,13 @@ class ProfileWriter:
 
     A record goes to the system in one piece, so it survives any end of the process. Only
     :meth:`close` waits for the disk (fsync), so a power failure during a run may cost the end
-    of its file. What the disk refuses is counted, and :meth:`close` reports it: once the file
-    is open, nothing here stops the user's run.
+    of its file. The writer counts what the disk refuses, and :meth:`close` reports it: once the
+    file is open, nothing here stops the user's run.
 
     After a fork, the child's first record opens a file of its own beside the parent's.
 
     Args:
-        path: the file to write; its folder is made if needed.
+        path: the file to write; the writer makes its folder if needed.
         strings: the table that the records' ids belong to.
         meta: plain data for the header: library, build_id, cpu_level, torch, depth, stride,
             rank, ...; ``pid``, ``host`` and ``clocks`` are added unless given.
@@ -283,7 +285,7 @@ class ProfileWriter:
             self.loss.reason = str(error)
 
     def _write(self, record: bytes) -> bool:
-        """Write the header and the strings that are not in the file yet, then a record."""
+        """Write the header and the strings that the file lacks, then a record."""
         table = self.strings.items()
         data = b"" if self._end else _header(self.meta)
         fresh = table[self._sent :]
@@ -328,12 +330,7 @@ class ProfileWriter:
     def __enter__(self) -> ProfileWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -382,8 +379,8 @@ class _Content:
     ended: bool = False
 
 
-class _Unreadable(Exception):
-    """What is wrong with a record whose checksum is right."""
+class _Damage(Exception):
+    """What is wrong with a record."""
 
 
 def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
@@ -409,33 +406,22 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
     content = _Content()
     truncated = False
     try:
-        for at, kind, payload in _frames(data, offset):
+        for end, kind, payload in _frames(data, offset):
             if payload is None:
                 truncated = True
                 break
-            try:
-                _take(content, kind, payload)
-            except _Unreadable as error:
-                raise _Damage(at, str(error)) from None
+            _take(content, kind, payload)
+            offset = end
     except _Damage as damage:
         if not until_damage:
             raise ProfileDamagedError(
-                f"The profile {path} is damaged at byte {damage.at}: {damage.what}. Copy the file "
-                "again, or read what comes before with record.read(path, until_damage=True)."
+                f"The profile {path} is damaged at byte {offset}: {damage}. Copy the file again, "
+                "or read what comes before with record.read(path, until_damage=True)."
             ) from None
         truncated = True
     events = np.concatenate(content.events) if content.events else np.zeros(0, EVENT)
-    return ProfileFile(
-        path,
-        meta,
-        content.strings,
-        content.cells,
-        content.operators,
-        events,
-        tuple(content.marks),
-        content.ended,
-        truncated,
-    )
+    found = {**vars(content), "events": events, "marks": tuple(content.marks)}
+    return ProfileFile(path=path, meta=meta, truncated=truncated, **found)
 
 
 def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
@@ -477,54 +463,47 @@ def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
     return meta, size
 
 
-class _Damage(Exception):
-    def __init__(self, at: int, what: str) -> None:
-        super().__init__(what)
-        self.at = at
-        self.what = what
-
-
 def _frames(data: bytes, offset: int) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yield offset, type and payload of each record; no payload where the file is cut."""
+    """Yield end, type and payload of each record; no payload where the file is cut."""
     while offset < len(data):
         rest = data[offset : offset + _FRAME.size]
         # After a loss of power a file may end in zeros that were never written.
         if len(rest) < _FRAME.size or not any(rest):
             if any(data[offset + len(rest) :]):
-                raise _Damage(offset, "zeros in the place of a record")
+                raise _Damage("zeros in the place of a record")
             yield offset, 0, None
             return
         kind, flags, length, stated, frame_crc = _FRAME.unpack(rest)
         if zlib.crc32(rest[:-4]) != frame_crc:
-            raise _Damage(offset, "the start of a record does not have its checksum")
+            raise _Damage("the start of a record does not have its checksum")
         start = offset + _FRAME.size
         payload = data[start : start + length]
         if len(payload) < length:
             yield offset, kind, None
             return
         if zlib.crc32(payload) != stated:
-            raise _Damage(offset, "a record does not have its checksum")
+            raise _Damage("a record does not have its checksum")
         if flags & ~_ZLIB:
-            raise _Damage(offset, f"a record has unknown flags {flags:#x}")
+            raise _Damage(f"a record has unknown flags {flags:#x}")
         if flags & _ZLIB:
             try:
                 payload = zlib.decompress(payload)
             except zlib.error as error:
-                raise _Damage(offset, f"a record cannot be decompressed ({error})") from None
-        yield offset, kind, payload
+                raise _Damage(f"a record cannot be decompressed ({error})") from None
         offset = start + length
+        yield offset, kind, payload
 
 
 def _take(content: _Content, kind: int, payload: bytes) -> None:
     if content.ended:
-        raise _Unreadable("a record after the end")
+        raise _Damage("a record after the end")
     if kind == STRINGS:
         for number, text in _strings(payload):
             if content.strings.setdefault(number, text) != text:
-                raise _Unreadable(f"two strings have the id {number}")
+                raise _Damage(f"two strings have the id {number}")
     elif kind in (CELLS, OPERATORS):
         if len(payload) < _SCOPED.size:
-            raise _Unreadable("a snapshot without its scope")
+            raise _Damage("a snapshot without its scope")
         number, _ = _SCOPED.unpack_from(payload)
         scope = _text(content, [number])[0]
         into, dtype = (content.cells, CELL) if kind == CELLS else (content.operators, OPERATOR)
@@ -535,30 +514,30 @@ def _take(content: _Content, kind: int, payload: bytes) -> None:
         try:
             mark = json.loads(payload)
         except ValueError:
-            raise _Unreadable("a mark is not JSON") from None
+            raise _Damage("a mark is not JSON") from None
         if not isinstance(mark, dict):
-            raise _Unreadable("a mark is not a JSON object")
+            raise _Damage("a mark is not a JSON object")
         content.marks.append(mark)
     elif kind == END:
         content.ended = True
     else:
-        raise _Unreadable(f"a record of the unknown type {kind}")
+        raise _Damage(f"a record of the unknown type {kind}")
 
 
 def _strings(payload: bytes) -> Iterator[tuple[int, str]]:
     offset = 0
     while offset < len(payload):
         if len(payload) - offset < _STRING.size:
-            raise _Unreadable("a string is not whole")
+            raise _Damage("a string is not whole")
         number, length = _STRING.unpack_from(payload, offset)
         offset += _STRING.size
         raw = payload[offset : offset + length]
         if len(raw) < length:
-            raise _Unreadable("a string is not whole")
+            raise _Damage("a string is not whole")
         try:
             yield number, raw.decode()
         except UnicodeDecodeError:
-            raise _Unreadable(f"string {number} is not UTF-8") from None
+            raise _Damage(f"string {number} is not UTF-8") from None
         offset += length
 
 
@@ -566,12 +545,12 @@ def _text(content: _Content, numbers: Iterable[int]) -> list[str]:
     try:
         return [content.strings[int(n)] for n in numbers]
     except KeyError as error:
-        raise _Unreadable(f"it names string {error}, which was not written before it") from None
+        raise _Damage(f"it names string {error}, which is not written before it") from None
 
 
 def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
     if len(raw) % dtype.itemsize:
-        raise _Unreadable(f"{len(raw)} bytes are not a multiple of {dtype.itemsize}")
+        raise _Damage(f"{len(raw)} bytes are not a multiple of {dtype.itemsize}")
     rows = np.frombuffer(raw, dtype)
     names = dtype.names or ()
     for name in ("function", "operator", "module"):
@@ -580,5 +559,5 @@ def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
     coded = {"dtype": CELL_DTYPES, "form": CELL_FORMS, "stage": STAGES, "device": DEVICES}
     for name, known in coded.items():
         if name in names and len(rows) and rows[name].max() >= len(known):
-            raise _Unreadable(f"{name} {rows[name].max()} is unknown")
+            raise _Damage(f"{name} {rows[name].max()} is unknown")
     return rows

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,7 +67,7 @@ class Binder(Stacked[Mapping[str, int]]):
         self.symbols = _all_symbols()
         if len(self.symbols) > native.trampoline_count:
             raise AssertionError("more symbols than trampolines: raise UDFRT_TRAMPOLINES")
-        self.slots = native.find(list(self.symbols), self.objects)
+        self.slots = native.loaders(native.find(list(self.symbols), self.objects))
         self._groups: dict[tuple[str, str], list[Symbol]] = {}
         for symbol in self.symbols.values():
             self._groups.setdefault((symbol.function, symbol.dtype), []).append(symbol)
@@ -88,11 +87,11 @@ class Binder(Stacked[Mapping[str, int]]):
 
     def slots_of(self, function: str, dtype: str) -> list[Slot]:
         """Return the slots through which libtorch calls ``function``."""
-        names = {s.name for s in self.symbols_of(function, dtype)}
-        return [slot for slot in self.slots if slot.symbol in names]
+        group = self._groups[function, dtype]
+        return [slot for slot in self.slots if self.symbols[slot.symbol] in group]
 
     def hits(self, symbol: Symbol) -> int:
-        """Return how often the trampoline of ``symbol`` was entered since the process began."""
+        """Return how often the trampoline of ``symbol`` has been entered in this process."""
         return int(self.native.hits[symbol.index])
 
     def owners(self) -> list[object]:
@@ -101,14 +100,14 @@ class Binder(Stacked[Mapping[str, int]]):
 
     @functools.cached_property
     def parallel_slots(self) -> list[Slot]:
-        """The slots through which libtorch opens parallel regions; read once."""
-        return self.native.find(["GOMP_parallel"], self.objects)
+        """The slots through which libtorch opens parallel regions."""
+        return self.native.loaders(self.native.find(["GOMP_parallel"], self.objects))
 
     @contextlib.contextmanager
     def counting(self, names: Iterator[str] | Sequence[str]) -> Iterator[dict[str, int]]:
         """Send the calls of ``names`` through counting trampolines.
 
-        Yields a dictionary, filled on exit: symbol -> calls, without the symbols never called.
+        Yields a dictionary that is filled on exit: symbol -> calls, for the symbols called.
         """
         chosen = frozenset(names)
         calls: dict[str, int] = {}
@@ -119,22 +118,17 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._counted.pop(owner, None)
                 self._apply()
 
+        before: dict[str, int] = {}
         try:
             with self.lock:
                 self._counted[owner] = chosen
                 self._apply()
-                before = {n: self.hits(self.symbols[n]) for n in chosen}
-        except BaseException:
-            insist(leave)
-            raise
-        try:
+                before |= {n: self.hits(self.symbols[n]) for n in sorted(chosen)}
             yield calls
         finally:
             insist(leave)
-            for name in sorted(chosen):
-                count = self.hits(self.symbols[name]) - before[name]
-                if count:
-                    calls[name] = count
+            after = {n: self.hits(self.symbols[n]) for n in before}
+            calls |= {n: after[n] - before[n] for n in before if after[n] > before[n]}
 
     def reset(self) -> None:
         """Restore the stock value of every slot, whoever holds it."""
@@ -146,9 +140,7 @@ class Binder(Stacked[Mapping[str, int]]):
         chosen: dict[Slot, int] = {}
         for _, layer in self._layers:
             for slot, name in self._named:
-                found = layer.get(name)
-                if found is None:
-                    found = layer.get(slot.symbol)
+                found = layer.get(name, layer.get(slot.symbol))
                 if found is not None:
                     chosen[slot] = found
         counted = frozenset().union(*self._counted.values())
@@ -157,8 +149,8 @@ class Binder(Stacked[Mapping[str, int]]):
             target = chosen.get(slot, 0)
             if slot.symbol in counted:
                 index = self.symbols[slot.symbol].index
-                # A trampoline keeps its symbol for the life of the process, so a thread
-                # that is inside one while the target changes still lands in the same ABI.
+                # A trampoline keeps its symbol for the life of the process. A thread that is
+                # inside one while the target changes still calls a function of the same ABI.
                 self.native.targets[index] = target or self.stock_address(slot)
                 wanted[slot] = self.native.trampoline(index)
             elif target:
@@ -166,11 +158,7 @@ class Binder(Stacked[Mapping[str, int]]):
         return wanted
 
     def stock_address(self, slot: Slot) -> int:
-        """Return what the loader would put into a slot.
-
-        Raises:
-            SymbolsMissingError: the loader finds no such symbol.
-        """
+        """Return what the loader would put into a slot."""
         # A slot that was never called may hold the loader's lazy stub, which would overwrite
         # the slot later. Use the address of the function itself.
         address = self.native.resolve(slot)
@@ -211,9 +199,9 @@ class Binder(Stacked[Mapping[str, int]]):
         if foreign:
             names = ", ".join(sorted({s.symbol for s in foreign}))
             raise RestoreError(
-                f"Something else rebound {names} while a session was open; those slots keep "
-                "their value, and everything else was restored. Remove the other tool's hook "
-                "before you open the session, or open the session around it."
+                f"Something else rebound {names} while a session was open. Those slots keep their "
+                "value; everything else was restored. Remove the other tool's hook before you open "
+                "the session, or open the session around it."
             )
 
     def _look(self) -> None:
@@ -227,7 +215,7 @@ class Binder(Stacked[Mapping[str, int]]):
                 self._stock.pop(slot, None)
 
     def _rebind_changed(self, slot: Slot, value: int, wanted: int | None) -> bool:
-        """Handle a slot that no longer holds what we left there; True if it is foreign.
+        """Handle a slot that no longer holds what we left there; tell whether it is foreign.
 
         The only legitimate cause is the loader's lazy binding, which stores the stock function
         and may be under way when a session is entered.
@@ -265,15 +253,8 @@ def binder() -> Binder:
             if not any(s.object == "libtorch_cpu.so" for s in fresh.slots):
                 raise TorchNotFoundError(
                     f"torch {torch.__version__} is loaded, but no libtorch_cpu.so with math "
-                    "relocations: it is not one of the registry's shared-library wheels "
-                    "(a static build?). Install the ordinary wheel."
+                    "relocations. It may be a static build. Install the ordinary wheel, which has "
+                    "shared libraries."
                 )
             _binder = fresh
-            os.register_at_fork(after_in_child=_unlock_after_fork)
         return _binder
-
-
-def _unlock_after_fork() -> None:
-    # Another thread of the parent may have held the lock; it does not exist in the child.
-    if _binder is not None:
-        _binder.lock = threading.RLock()

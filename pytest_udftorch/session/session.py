@@ -2,12 +2,12 @@
 """Sessions: bind a UDF library into the loaded libtorch, prove that torch calls it, restore.
 
 ``libtorch_cpu.so`` calls its math functions through relocation slots. A session stores the
-addresses of a library's forms in those slots, runs real torch operators through counting
-trampolines to see that the functions are reached and give the UDF's own bits, and puts the
-slots back on exit. The swap is process-wide: every thread that calls into libtorch sees it.
+addresses of a library's forms in those slots. It runs real torch operators through counting
+trampolines to see that the functions are reached and give the UDF's own bits. On exit it restores
+the slots. The swap is process-wide: every thread that calls into libtorch sees it.
 
-Sessions form layers. The latest session that names a function decides it. Sessions may close
-in any order; the slots are then set to what the remaining sessions ask for.
+Sessions form layers. The latest session that names a function decides it. Sessions may close in any
+order; then the slots get what the remaining sessions ask for.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from pytest_udftorch import errors
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
 from pytest_udftorch.build.selection import Part, cuda_forms
 from pytest_udftorch.build.shared import Build, build_library
@@ -28,20 +28,11 @@ from pytest_udftorch.compiled import inductor
 from pytest_udftorch.compiled import triton as triton_kernels
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.cuda import operators as cuda_operators
-from pytest_udftorch.errors import (
-    CpuLevelError,
-    CudaFormError,
-    SessionStateError,
-    SwapMismatchError,
-    SwapReachedNothingError,
-    SymbolsMissingError,
-    UnknownFunctionError,
-    nearest,
-)
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
 from pytest_udftorch.overrides.stacked import insist
+from pytest_udftorch.session import ranks as process_group
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
 
 if TYPE_CHECKING:
@@ -54,8 +45,7 @@ follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.C
 class Session:
     """One UDF library bound into libtorch, from ``__enter__`` to ``__exit__``.
 
-    :func:`patched` makes one. While it is open, ``reached`` says how the canary operators
-    reached the library.
+    :func:`patched` makes one.
 
     Attributes:
         library: the UDF library.
@@ -75,21 +65,23 @@ class Session:
         cpu_level: str | None,
         profiling: Profiling | None = None,
         cuda_form: str = DOUBLE,
+        ranks: process_group.Ranks = "warn",
     ) -> None:
         self.library = library
         chosen = library.select(names)
         self.functions = tuple(n for n in chosen if not is_operator(n))
         self.operators = tuple(n for n in chosen if is_operator(n))
-        self._every_operator = names is None
-        self._prepared = operator_udfs.Prepared()
         self.build: Build | None = None
         self.reached: dict[str, dict[str, int]] = {}
         self.cuda_form = cuda_form
+        self._every_operator = names is None
+        self._prepared = operator_udfs.Prepared()
         self._cpu_level = cpu_level
         self._state: Literal["new", "open", "closed"] = "new"
         self._profiling = profiling
         self._collector: Collector | None = None
         self._watch_id = ""
+        self._ranks = ranks
 
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
@@ -111,6 +103,7 @@ class Session:
             CpuLevelError: torch calls vector forms wider than the build has.
             SwapReachedNothingError: an operator did not go through the rebound slots.
             SwapMismatchError: it did, but the result is not the UDF's.
+            RanksDifferError: with ``ranks="error"``, another rank has no such session.
             CompileRunningError: torch.compile is running in another thread.
             CudaGraphCaptureError: this thread is capturing a CUDA graph.
             ProfileBusyError: another profiled session is open in this process.
@@ -120,7 +113,7 @@ class Session:
             for its operator; see ``operator_udfs``.
         """
         if self._state != "new":
-            raise SessionStateError(
+            raise errors.SessionStateError(
                 f"{self!r} was entered before. A session is used once; call patched() again."
             )
         bound = binder()
@@ -140,23 +133,26 @@ class Session:
                     self._collect(bound, self._profiling)
                 self._state = "open"
                 _compilers_follow(bound, wait=False)
+                _watch_process_group(bound)
             except BaseException:
                 insist(self._restore)
                 self._state = "closed"
                 raise
+        # Other threads may open sessions while this one waits for the ranks.
+        try:
+            if self._ranks != "ignore":
+                process_group.compare(_facts(bound), self._ranks)
+        except BaseException:
+            self.close()
+            raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the slots to what the remaining sessions, or none, ask for."""
         self.close()
 
     def close(self) -> None:
-        """Restore the slots. Does nothing if the session is not open."""
+        """Restore the slots, if the session is open."""
         if self._state == "open":
             try:
                 insist(self._restore)
@@ -168,6 +164,7 @@ class Session:
         bound = binder()
         with contextlib.ExitStack() as stack:
             stack.enter_context(bound.lock)
+            stack.callback(_watch_process_group, bound)
             stack.callback(_compilers_follow, bound, wait=True)
             stack.callback(bound.remove, self)
             stack.callback(dispatcher.overrides.remove, self)
@@ -176,7 +173,7 @@ class Session:
 
     @property
     def profile(self) -> Profile:
-        """What was counted since entry: a snapshot while the session is open, all of it after exit.
+        """What was counted since entry, up to now or to the exit.
 
         Raises:
             SessionStateError: the session was opened without ``profile=``, or is not open yet.
@@ -185,14 +182,10 @@ class Session:
 
     @property
     def collector(self) -> Collector:
-        """The collector of the raw records; see :mod:`pytest_udftorch.profile.collect`.
-
-        Raises:
-            SessionStateError: as from :attr:`profile`.
-        """
+        """The collector of the raw records of :attr:`profile`, which raises the same errors."""
         if self._collector is None:
             how = "not entered yet" if self._profiling else "opened without profile=True"
-            raise SessionStateError(f"{self!r} has no profile: it was {how}.")
+            raise errors.SessionStateError(f"{self!r} has no profile: it was {how}.")
         return self._collector
 
     def _collect(self, bound: Binder, profiling: Profiling) -> None:
@@ -217,8 +210,8 @@ class Session:
     def cuda_forms(self) -> dict[str, str]:
         """Return float32 function -> ``double`` or ``float-float``, as compiled for a GPU.
 
-        The result is empty for the stock library. ``auto`` is resolved here unless it already
-        was; that may ask the driver which GPUs there are.
+        The stock library has no such forms. To resolve ``auto``, this may ask the driver which
+        GPUs there are.
 
         Raises:
             SessionStateError: the session was not entered.
@@ -226,8 +219,21 @@ class Session:
         if self.library.stock:
             return {}
         if self.build is None:
-            raise SessionStateError(f"{self!r} was not entered yet: its build is not chosen.")
+            raise errors.SessionStateError(
+                f"{self!r} was not entered yet: its build is not chosen."
+            )
         return cuda_forms(Part(self.build, tuple(self._keys()), self.cuda_form))
+
+    def _facts(self) -> process_group.Facts:
+        """Return what the ranks of a process group compare."""
+        ids = (self.build.build_id if self.build else "", self._prepared.build_id)
+        return {
+            "library": self.library.name,
+            "version": self.library.version,
+            "build": "+".join(i for i in ids if i),
+            "cpu_level": self.build.cpu_level if self.build else "",
+            "functions": [*self.functions, *self.operators],
+        }
 
     def _keys(self) -> list[tuple[str, str]]:
         return [(f, dtype) for f in self.functions for dtype in self.dtypes(f)]
@@ -252,7 +258,7 @@ class Session:
                 if not bound.symbols_of(function, dtype):
                     if self.library.stock:
                         continue
-                    raise SymbolsMissingError(
+                    raise errors.SymbolsMissingError(
                         f"None of {', '.join(bound.objects)} calls {dtype} {function!r} through "
                         "a symbol that can be rebound; torch "
                         f"{torch_summary()[0]} has it inlined or leaves it out. Choose other "
@@ -260,8 +266,8 @@ class Session:
                     )
                 addresses = {} if self.build is None else self.build.forms(function, dtype)
                 for form, names in FUNCTIONS[function].symbols(dtype).items():
-                    # torch does not call the forms that the build lacks on this
-                    # machine (see _check_width), so they stay stock.
+                    # Forms that the build lacks stay stock: torch does not call them on this
+                    # machine (see _check_width).
                     layer.update(dict.fromkeys(names, addresses.get(form, 0)))
         if {"sin", "cos"} <= set(self.functions):
             for dtype, name in SINCOS.items():
@@ -278,11 +284,9 @@ class Session:
             for name in self.operators:
                 schemas.schema(name)
             return dispatcher.StockOperators(names)
+        profiled = self._profiling is not None
         self._prepared = operator_udfs.prepare(
-            self.library,
-            self.operators,
-            self._cpu_level,
-            profiled=self._profiling is not None,
+            self.library, self.operators, self._cpu_level, profiled=profiled
         )
         return self._prepared.overrides
 
@@ -295,9 +299,8 @@ class Session:
             chosen.add("sincos")
         stock: dict[str, Stock] = {}
         for slot in bound.slots:
-            symbol = bound.symbols[slot.symbol]
+            symbol, name = bound.symbols[slot.symbol], slot_name(slot)
             if symbol.function in chosen:
-                name = slot_name(slot)
                 address = bound.stock_address(slot)
                 stock[name] = Stock(name, symbol.function, symbol.dtype, symbol.form, address)
         made = watch(list(stock.values()), resolve_cpu_level(self._cpu_level))
@@ -309,7 +312,7 @@ class Session:
         _, capability = torch_summary()
         needed = {"AVX512": 512, "AVX2": 256}.get(capability, 0)
         if CPU_LEVELS[build.cpu_level][2] < needed:
-            raise CpuLevelError(
+            raise errors.CpuLevelError(
                 f"torch runs its {capability} kernels, which call {needed}-bit forms that a "
                 f"build for {build.cpu_level!r} does not have: the swap would be partial. Set "
                 f"ATEN_CPU_CAPABILITY={'avx2' if build.cpu_level == 'avx2' else 'default'} "
@@ -320,44 +323,37 @@ class Session:
         """Run the canary operators with the session's symbols behind counting trampolines."""
         if self.build is None:
             return
-        symbols = {
-            (function, dtype): bound.symbols_of(function, dtype)
-            for function in self.functions
-            for dtype in self.dtypes(function)
-        }
+        symbols = {key: bound.symbols_of(*key) for key in self._keys()}
         names = [s.name for group in symbols.values() for s in group]
         with bound.counting(names), dispatcher.bypass(), canary.plain_torch() as torch:
             for (function, dtype), group in symbols.items():
-                before = [bound.hits(s) for s in group]
+                before = {s: bound.hits(s) for s in group}
                 mismatch = canary.mismatch(torch, self.build, function, dtype)
-                calls = {
-                    s.name: bound.hits(s) - count
-                    for s, count in zip(group, before, strict=True)
-                    if bound.hits(s) != count
-                }
+                after = {s.name: bound.hits(s) - before[s] for s in group}
+                calls = {name: count for name, count in after.items() if count}
                 self._judge(function, dtype, group, calls, mismatch)
 
     def _judge(
         self, function: str, dtype: str, group: list[Symbol], calls: dict[str, int], mismatch: str
     ) -> None:
         if not calls:
-            raise SwapReachedNothingError(
+            raise errors.SwapReachedNothingError(
                 f"torch.{function} on {dtype} did not call any rebound symbol "
                 f"({', '.join(s.name for s in group)}), so {self.library.name!r} would not be "
-                "used. Everything was restored. This torch reaches the function by another way: "
+                "used. Everything was restored. This torch reaches the function in another way: "
                 "leave the function out, and report torch's version."
             )
         if mismatch:
-            raise SwapMismatchError(
+            raise errors.SwapMismatchError(
                 f"torch.{function} on {dtype} went through {', '.join(calls)}, but {mismatch} "
                 f"Everything was restored. The forms of {self.library.name!r} disagree with "
                 "each other, or torch adds a step of its own."
             )
-        self.reached.setdefault(function, {}).update(calls)
+        self.reached[function] = self.reached.get(function, {}) | calls
 
 
 def _compilers_follow(bound: Binder, *, wait: bool) -> None:
-    """Let TorchInductor compile with the functions that the open sessions ask for."""
+    """Let compilers use the functions that the open sessions ask for."""
     chosen: dict[tuple[str, str], Session] = {}
     for owner in bound.owners():
         if isinstance(owner, Session) and owner.is_open:
@@ -372,6 +368,33 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
         [o.spec.operator for o in dispatcher.overrides.registered()],
         wait=wait,
     )
+
+
+def _compared(bound: Binder) -> list[Session]:
+    """Return the open sessions that ranks compare, the lowest first."""
+    sessions = [o for o in bound.owners() if isinstance(o, Session) and o.is_open]
+    sessions = [s for s in sessions if s._ranks != "ignore"]
+    # One rank alone may watch the stock functions.
+    while sessions and sessions[0].library.stock and sessions[0]._profiling is not None:
+        del sessions[0]
+    return sessions
+
+
+def _facts(bound: Binder) -> list[process_group.Facts]:
+    return [session._facts() for session in _compared(bound)]
+
+
+def _watch_process_group(bound: Binder) -> None:
+    """Let the ranks compare if a process group is initialised while sessions are open."""
+    if not _compared(bound):
+        process_group.unwatch()
+        return
+
+    def compare() -> None:
+        hows = {session._ranks for session in _compared(bound)}
+        process_group.compare(_facts(bound), "error" if "error" in hows else "warn")
+
+    process_group.watch(compare)
 
 
 @dataclass(frozen=True)
@@ -392,6 +415,7 @@ def patched(
     profile_out: str | Path | None = None,
     profile_stride: int | None = None,
     cuda_form: Literal["double", "float-float", "auto"] | None = None,
+    ranks: Literal["warn", "error", "ignore"] = "warn",
 ) -> Session:
     """Return a context manager that swaps functions of libtorch for those of a UDF library.
 
@@ -400,31 +424,36 @@ def patched(
 
     Args:
         library: name (``corem``), path of a folder with ``udf.toml``, or a ``UdfLibrary``.
-        functions: torch's names of the functions to swap, and names of the operators to
-            override as the library gives them (``aten::log.out``); by default all
-            that the library has.
+        functions: torch's names of the functions to swap, and names of the operators to override
+            as the library gives them (``aten::log.out``); by default all that the library has.
         cpu_level: ``baseline``, ``avx2`` or ``avx512``; by default the best of this CPU.
-        profile: count what the functions do: True or ``"counters"`` only counts, ``"timed"``
+        profile: record what the functions do: True or ``"counters"`` only counts, ``"timed"``
             adds times, ``"events"`` adds a record of each operator call. See ``Session.profile``.
-            A process can have one profiled session open at a time. Sessions without a
-            profile may be opened within it; what their functions do is not counted.
-        profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of
-            each forked child; by default nothing is written.
+            Only one profiled session can be open in a process. Sessions without a profile may be
+            opened within it; what their functions do is not counted.
+        profile_out: folder that gets a file ``profiled-*.bin`` of this process, and one of each
+            forked child; by default nothing is written.
         profile_stride: the histograms sample one block in this many, a power of two; 512 by
             default, 1 for every block.
-        cuda_form: how GPUs compute the functions: ``"double"``; ``"float-float"``, faster
-            where double precision is weak and with the same bits, for the functions that the
-            library has in that form; or ``"auto"``, which decides by the GPUs of the machine
-            (``cuda_form.choose``). By default what ``UDFTORCH_CUDA_FORM`` says, or ``"auto"``.
+        cuda_form: how GPUs compute the functions: ``"double"``; ``"float-float"``, which gives the
+            same bits faster where double precision is weak, for the functions that the library
+            has in that form; or ``"auto"``, which decides by the GPUs of the machine
+            (``cuda_form.choose``). By default ``UDFTORCH_CUDA_FORM``, or else ``"auto"``.
+        ranks: what happens if the ranks of a process group (torch.distributed) do not open the
+            same sessions: a :class:`RanksDifferWarning`, a :class:`RanksDifferError`, or nothing.
 
     Returns:
-        A :class:`Session`, to be entered once. The library is compiled on entry unless a
+        A :class:`Session`, which can be entered once. On entry the library is compiled, unless a
         build of the same content is in the cache.
 
     Raises:
         UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
-            CudaFormError: raised at once. Errors of building and binding are raised on entry.
+            CudaFormError, SessionStateError: raised at once. Errors of building and binding are
+            raised on entry.
     """
+    if ranks not in process_group.RANKS:
+        known = ", ".join(map(repr, process_group.RANKS))
+        raise errors.SessionStateError(f"ranks={ranks!r} is not one of {known}.")
     found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
         chosen = [name for name in found.select(functions) if not is_operator(name)]
@@ -435,20 +464,20 @@ def patched(
         cpu_level,
         _profiling(profile, profile_out, profile_stride),
         asked_form(cuda_form),
+        ranks,
     )
 
 
 def _check_float_float(library: UdfLibrary, functions: Sequence[str], *, named: bool) -> None:
-    have: Sequence[str] = ()
-    if library.float_float is not None:
-        have = find_library(library.float_float).function_names
+    pairs = library.float_float
+    have = find_library(pairs).function_names if pairs is not None else ()
     if not set(have).intersection(functions):
         what = f" of {', '.join(functions)}" if named and have else ""
         known = f"; it has one of {', '.join(have)}" if have else ""
-        raise CudaFormError(
+        raise errors.CudaFormError(
             f"UDF library {library.name!r} has no float-float form{what}{known}. Leave out "
-            "cuda_form='float-float', or name in its udf.toml, [library] float_float, a folder "
-            "with a library that computes the same in pairs of floats."
+            "cuda_form='float-float', or let float_float in [library] of its udf.toml name the "
+            "folder of a library that computes the same in pairs of floats."
         )
 
 
@@ -456,10 +485,8 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
     if profile is False:
         if out is None and stride is None:
             return None
-        from pytest_udftorch.errors import ProfileDepthError
-
-        raise ProfileDepthError(
-            "profile_out and profile_stride are of no use without a profile. Add profile=True."
+        raise errors.ProfileDepthError(
+            "profile_out and profile_stride need a profile. Add profile=True."
         )
     from pytest_udftorch.profile.collect import STRIDE, check_stride, depth_of
 
@@ -471,8 +498,8 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
 def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
     """Count the calls that libtorch makes to each math symbol, whatever is bound.
 
-    Works inside and outside sessions, and counts stock functions as well as UDFs. Counting
-    costs one atomic addition per call.
+    This works inside and outside sessions, for stock functions and UDFs. Counting costs one
+    atomic addition per call.
 
     Args:
         functions: torch's names; by default every function of ``symbols.FUNCTIONS``.
@@ -483,16 +510,16 @@ def trace(functions: Sequence[str] | None = None) -> Iterator[dict[str, int]]:
     Raises:
         UnknownFunctionError: ``functions`` is empty, or names one that libtorch does not call.
     """
-    chosen = set(FUNCTIONS)
     if functions is not None:
         check_names(functions)
-        chosen = set(functions)
+    chosen = set(FUNCTIONS if functions is None else functions)
     if unknown := sorted(chosen - set(FUNCTIONS)):
-        raise UnknownFunctionError(
-            f"PyTorch has no function {unknown[0]!r} to trace. {nearest(unknown[0], FUNCTIONS)}"
+        raise errors.UnknownFunctionError(
+            f"PyTorch has no function {unknown[0]!r} to trace. "
+            f"{errors.nearest(unknown[0], FUNCTIONS)}"
         )
     if not chosen:
-        raise UnknownFunctionError(
+        raise errors.UnknownFunctionError(
             "An empty selection of functions would count nothing. Leave it out to count all."
         )
     bound = binder()

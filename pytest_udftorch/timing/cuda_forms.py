@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times the two forms of functions on the GPU at hand; see ``cuda_form``.
+"""Time the two forms of functions on the current GPU; see ``cuda_form``.
 
-Needs triton and a GPU, and is imported by the command ``udftorch cuda-form`` alone.
+This module needs triton and a GPU; only the command ``udftorch cuda-form`` imports it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from pytest_udftorch.errors import CudaFormError
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import GOLDEN
 from pytest_udftorch.session.session import patched
+from pytest_udftorch.timing.timers import cuda_event
 
-#: Timed functions, and the range of the arguments: what models compute most.
+#: The timed functions, which models compute most, and the range of the arguments.
 DOMAINS: Final = {"exp": (-10.0, 10.0), "log": (1e-3, 1e3), "sin": (-10.0, 10.0),
                   "tanh": (-4.0, 4.0), "erf": (-4.0, 4.0)}  # fmt: skip
-#: Input and output lie in the L2 of large GPUs, so that arithmetic and not memory is timed there.
+#: Input and output fit into the L2 of a large GPU, so that arithmetic and not memory is timed.
 ELEMENTS: Final = 1 << 22
-#: In one CUDA graph: launched one by one, they would wait for Python.
+#: Launches in one CUDA graph; launched one by one, they would wait for Python.
 LAUNCHES: Final = 20
 BLOCK: Final = 1024
 
@@ -66,7 +67,7 @@ class FormTiming:
 
     @property
     def ratio(self) -> float:
-        """Double over float-float: above 1 float-float is the faster form."""
+        """Time of double over that of float-float: above 1, float-float is faster."""
         return self.ns[DOUBLE] / self.ns[FLOAT_FLOAT]
 
 
@@ -83,7 +84,7 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
     """
     if not torch.cuda.is_available():
         raise CudaFormError(
-            "udftorch cuda-form times both forms on a GPU, and torch sees none. Run it on the "
+            "udftorch cuda-form times both forms on a GPU, but torch sees none. Run it on the "
             "machine that needs the choice; elsewhere the compute capability decides."
         )
     found = find_library(library)
@@ -91,8 +92,8 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
     names = tuple(n for n in DOMAINS if pairs is not None and n in pairs.function_names)
     if not names:
         raise CudaFormError(
-            f"UDF library {found.name!r} has no float-float form of {', '.join(DOMAINS)}: there is "
-            "nothing to compare."
+            f"UDF library {found.name!r} has no float-float form of {', '.join(DOMAINS)}, so there "
+            "is nothing to compare."
         )
     inputs = {n: _inputs(*DOMAINS[n]) for n in names}
     out = torch.empty(ELEMENTS, device="cuda")
@@ -113,8 +114,8 @@ def measure(library: str | Path = "corem", rounds: int = 7) -> list[FormTiming]:
         one, other = (results[name, form].view(torch.int32) for form in (DOUBLE, FLOAT_FLOAT))
         if not torch.equal(one, other):
             raise CudaFormError(
-                f"The two forms of {name} differ on {torch.cuda.get_device_name()}. They must not: "
-                "report it, with the versions of triton and of the driver, and use "
+                f"The two forms of {name} differ on {torch.cuda.get_device_name()}, which must not "
+                "be. Report it with the versions of triton and the driver, and use "
                 "cuda_form='double'."
             )
     return [
@@ -151,8 +152,7 @@ def _graph(name: str, x: torch.Tensor, out: torch.Tensor) -> torch.cuda.CUDAGrap
 
 
 def _time_ns(graph: torch.cuda.CUDAGraph) -> float:
-    event: Any = torch.cuda.Event
-    start, end = event(enable_timing=True), event(enable_timing=True)
+    start, end = cuda_event(), cuda_event()
     graph.replay()  # brings clocks and L2 into the state that is timed
     torch.cuda.synchronize()
     start.record()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stored measurement must say about where it was made: machine, versions, flags."""
+"""What a stored measurement says of the place where it was made: machine, versions, flags."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ from pytest_udftorch.native.machine import cpu_model
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["caption", "cpu_caption", "describe", "describe_device"]
-
 
 def _machine(**more: object) -> dict[str, Any]:
     """Return the CPU, what torch uses of it, and what the caller adds."""
-    # Machines of one name may differ in the capability, and torch's kernels with them.
+    # CPUs of one name may differ in capability, and torch's kernels with it.
     return {"cpu": cpu_model(), **more, "torch_capability": torch_summary()[1]}
 
 
@@ -79,7 +77,7 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
         versions["cuda"] = str(torch.version.cuda)
         versions["cudnn"] = str(untyped(torch.backends.cudnn.version)())
     for name in ("triton", "torchvision"):
-        # A torchvision built for another torch raises RuntimeError: its operators are not there.
+        # A torchvision that was built for another torch raises RuntimeError: operators are missing.
         with contextlib.suppress(ImportError, RuntimeError):
             versions[name] = str(import_module(name).__version__)
     return {
@@ -95,7 +93,7 @@ def describe_device(device: str | torch.device) -> dict[str, Any]:
 
 
 def caption(environment: dict[str, Any]) -> str:
-    """Return one line of text for the place where the numbers are shown."""
+    """Return one line of text to stand beside the numbers."""
     machine, versions = environment["machine"], environment["versions"]
     clang = versions["clang"].split("version ")[-1].split(" ")[0]
     return (
@@ -105,7 +103,7 @@ def caption(environment: dict[str, Any]) -> str:
 
 
 def cpu_caption(machine: Mapping[str, Any]) -> str:
-    """Return what is known of a CPU: model, cores, threads, the kernels that torch chose for it."""
+    """Return what is known of a CPU: model, cores, threads, and the kernels that torch chose."""
     words = [str(machine["cpu"])]
     if "cores" in machine:
         words.append(f"{machine['cores']} {'core' if machine['cores'] == 1 else 'cores'}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a GPU was doing while it was timed: clocks, temperature, power, throttling.
 
-Read through NVML, the library of the driver; nothing is changed on the card.
+All is read through NVML, the driver's library; nothing changes on the card.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
-
-__all__ = ["GpuState", "read_gpu_state", "throttle_reasons"]
 
 #: Bits of the clock event reasons; nvml.h, nvmlClocksEventReasons.
 REASONS: Final = {
@@ -25,13 +23,13 @@ REASONS: Final = {
     0x100: "display clocks",
 }
 
-#: Reasons that mean the card ran slower than it could; idle and chosen clocks do not.
+#: Reasons that mean that the card ran slower than it could. Idle and chosen clocks do not.
 THROTTLING: Final = frozenset(REASONS[bit] for bit in (0x004, 0x008, 0x020, 0x040, 0x080))
 
 
 @dataclass(frozen=True)
 class GpuState:
-    """One reading. Fields the driver does not tell are None; ``error`` then says why."""
+    """One reading. Fields that the driver does not tell are None; ``error`` may say why."""
 
     sm_mhz: float | None = None
     memory_mhz: float | None = None

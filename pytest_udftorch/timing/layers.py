@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time inside a model: by hooks, by subtraction, by the profiler, and what each costs.
 
-The four methods of the thesis "Evaluating the PyTorch Compiler in the Vision Domain":
-end to end (``SyncTimer`` alone), layer timing (:func:`layer_times`), layer subtraction
+The thesis "Evaluating the PyTorch Compiler in the Vision Domain" has four methods: end to end
+(``SyncTimer`` alone), layer timing (:func:`layer_times`), layer subtraction
 (:func:`layer_subtraction`) and profiler data (:func:`layer_profile`).
 :func:`instrument_overhead` measures what the instruments themselves cost (its Figure 5.7).
 
 They work on any ``nn.Module`` that runs in Python: a layer is a call of a module that calls
-no other one. The report says what they cannot see: work done outside of any layer, layers
+no other one. The report says what they cannot see: work outside of any layer, layers
 that are never called, and the inside of compiled or scripted regions, which hooks do not reach.
 """
 
@@ -17,8 +17,8 @@ import contextlib
 import itertools
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import torch
@@ -36,41 +36,27 @@ from pytest_udftorch.timing.timers import (
     Timing,
     check_counts,
     cuda_event,
+    cut,
 )
 
 pytree: Any = compat.pytree()
-
-__all__ = [
-    "INSTRUMENTS",
-    "Layer",
-    "LayerReport",
-    "LayerRow",
-    "NoLayerError",
-    "ProfileRow",
-    "find_layers",
-    "instrument_overhead",
-    "layer_profile",
-    "layer_subtraction",
-    "layer_times",
-]
 
 Instrument: TypeAlias = Literal["pure", "sync", "timed", "timed_sync"]
 Inputs: TypeAlias = Sequence[Any] | torch.Tensor
 INSTRUMENTS: Final[tuple[Instrument, ...]] = ("pure", "sync", "timed", "timed_sync")
 
-#: Prefix of the profiler ranges, so that they are told from the model's own.
+#: Prefix of the profiler ranges, which tells them from the model's own.
 _RANGE: Final = "udftorch::layer::"
-
 
 #: TorchScript takes no hooks. A parametrization is called when a layer reads its weight.
 _UNWATCHED: Final = (torch.jit.ScriptModule, parametrize.ParametrizationList)
 
-#: Why hooks see nothing inside of a compiled module.
+#: Why hooks see nothing inside a compiled module.
 _COMPILED: Final = "a region of torch.compile"
 
 
 class PairInputError(UdfError):
-    """Model and inputs that cannot be run, or not in several forms; says what to give."""
+    """The model cannot run on the inputs, or not in several forms; says what to give."""
 
 
 class NoLayerError(UdfError):
@@ -141,7 +127,7 @@ class LayerReport(Interruptible):
 
     @property
     def _sums_ns(self) -> list[float]:
-        """Of each run the sum over the layers."""
+        """The sum over the layers, of each run."""
         return [sum(times) for times in zip(*(row.runs_ns for row in self.rows), strict=True)]
 
     @property
@@ -156,9 +142,8 @@ class LayerReport(Interruptible):
     def share(self) -> float:
         """Median over runs of the layers' sum over the end-to-end time of the same run.
 
-        Runs are paired, so that a slow one of a shared machine counts on both sides. The
-        end-to-end time is of the clock the layers were read from: synchronised layers are read
-        from the wall clock; prefixes on CUDA from events.
+        Runs are paired, so that a slow run of a shared machine counts on both sides. Both times
+        are of one clock: the wall clock for synchronised layers, events for prefixes on CUDA.
         """
         whole = self.end_to_end
         runs_ns = whole.wall_ns if self.method == "layer timing" else whole.runs_ns
@@ -202,7 +187,7 @@ def _opaque(module: nn.Module) -> str | None:
 
 
 def _watchable(model: nn.Module) -> dict[str, nn.Module]:
-    """Return what hooks can watch, each module once; not what lies inside of opaque ones."""
+    """Return the modules that hooks can watch, each once, by name; none inside opaque ones."""
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
 
@@ -226,7 +211,7 @@ class _Found:
     Attributes:
         called: in the order of their calls.
         leaves: their modules by name.
-        notes: what is not seen.
+        notes: what hooks do not see.
     """
 
     called: list[Layer]
@@ -237,7 +222,7 @@ class _Found:
 def _find(model: nn.Module, inputs: tuple[Any, ...]) -> _Found:
     """Run the model once; a layer is a call in which no call of another module was seen.
 
-    That may be one of a module with children that are not called, as attention's projection.
+    Its module may have children that are not called, such as attention's projection.
     """
     modules = _watchable(model)
     order: list[str] = []
@@ -256,16 +241,11 @@ def _find(model: nn.Module, inputs: tuple[Any, ...]) -> _Found:
     def leave(*_: object) -> None:
         within.pop()
 
-    handles: list[Any] = []
-    try:
+    with contextlib.ExitStack() as hooks, torch.no_grad():
         for name, module in modules.items():
-            handles.append(module.register_forward_pre_hook(enter(name)))
-            handles.append(module.register_forward_hook(leave, always_call=True))
-        with torch.no_grad():
-            model(*inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+            hooks.enter_context(module.register_forward_pre_hook(enter(name)))
+            hooks.enter_context(module.register_forward_hook(leave, always_call=True))
+        model(*inputs)
 
     def childless(module: nn.Module) -> bool:
         return bool(_opaque(module)) or next(module.children(), None) is None
@@ -284,8 +264,8 @@ def _find(model: nn.Module, inputs: tuple[Any, ...]) -> _Found:
             called.append(Layer(label, type(leaves[name]).__name__, _opaque(leaves[name])))
     if not called:
         raise NoLayerError(
-            f"{type(model).__name__} called no module within it that a hook could watch: there is "
-            "no layer to time. Time it end to end with sync_timer."
+            f"{type(model).__name__} called no module within it that a hook could watch, so there "
+            "is no layer to time. Time it end to end with sync_timer."
         )
     used = {name: leaves[name] for name in leaves if name in counts}
     return _Found(called, used, _notes(model, called, leaves))
@@ -302,24 +282,23 @@ class _Watch:
     ) -> None:
         self._leaves = leaves
         self._enter, self._leave = enter, leave
-        self._handles: list[Any] = []
+        self._hooks = contextlib.ExitStack()
         self.start()
 
     def __enter__(self) -> _Watch:
         for module in self._leaves.values():
             # A compiled module runs its hooks outside of the compiled region only if they
             # sit on the wrapper, which is what ``_find`` returns for it.
-            self._handles.append(module.register_forward_pre_hook(self._before))
-            # Before the model's own hooks, so that those are not timed as the layer; also after
-            # an error that the model catches.
-            self._handles.append(
+            self._hooks.enter_context(module.register_forward_pre_hook(self._before))
+            # This hook runs before the model's own, which are not part of the layer, and also
+            # after an error that the model catches.
+            self._hooks.enter_context(
                 module.register_forward_hook(self._after, prepend=True, always_call=True)
             )
         return self
 
     def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+        self._hooks.close()
 
     def start(self) -> None:
         """Forget the calls of the last forward pass."""
@@ -339,7 +318,7 @@ class _Watch:
 
 
 def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
-    """Return positional arguments, of which a tensor alone is the only one.
+    """Return the positional arguments; a tensor alone is the only one.
 
     Raises:
         PairInputError: the model is not a module, or the inputs are not a sequence of arguments.
@@ -352,8 +331,8 @@ def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
         )
     if isinstance(inputs, Mapping):
         raise PairInputError(
-            "inputs is a dict, but holds the positional arguments of the model. For a model that "
-            "takes a dict give (inputs,); one that takes keywords needs a wrapper without them."
+            "inputs is a dict, but must be the positional arguments of the model. For a model "
+            "that takes a dict give (inputs,); one that takes keywords needs a wrapper."
         )
     if isinstance(inputs, torch.Tensor):
         return (inputs,)
@@ -367,10 +346,8 @@ def positional(model: nn.Module, inputs: Any) -> tuple[Any, ...]:
 
 def compiled_part(model: nn.Module) -> str | None:
     """Return the name of a part that torch.compile has compiled, or None."""
-    for name, module in model.named_modules():
-        if _opaque(module) == _COMPILED:
-            return name or "The model"
-    return None
+    named = model.named_modules()
+    return next((name or "The model" for name, m in named if _opaque(m) == _COMPILED), None)
 
 
 def _device_of(model: nn.Module, inputs: tuple[Any, ...]) -> torch.device:
@@ -394,29 +371,19 @@ def _notes(model: nn.Module, called: Sequence[Layer], leaves: Mapping[str, nn.Mo
         notes.append(f"never called in this forward pass: {', '.join(never)}")
     if shared:
         notes.append(f"called more than once: {', '.join(shared)}")
-    scripted = [
-        name or type(model).__name__
-        for name, module in model.named_modules()
-        if isinstance(module, torch.jit.ScriptModule)
-    ]
-    if scripted:
-        notes.append(f"TorchScript, where no hook can be, not timed: {', '.join(scripted)}")
-    unfused = [n for n, m in model.named_modules() if isinstance(m, nn.TransformerEncoderLayer)]
-    if unfused:
+
+    def modules(fits: Callable[[nn.Module], bool]) -> str:
+        return ", ".join(name or "the model" for name, m in model.named_modules() if fits(m))
+
+    if scripted := modules(lambda m: isinstance(m, torch.jit.ScriptModule)):
+        notes.append(f"TorchScript, which takes no hooks, not timed: {scripted}")
+    if unfused := modules(lambda m: isinstance(m, nn.TransformerEncoderLayer)):
         notes.append(
-            "nn.TransformerEncoderLayer leaves its fused path where hooks are, which are not in "
-            f"the time end to end: {', '.join(name or 'the model' for name in unfused)}"
+            "nn.TransformerEncoderLayer leaves its fused path where hooks are; end to end there "
+            f"are none: {unfused}"
         )
-    own = [
-        name
-        for name, module in model.named_modules()
-        if not isinstance(module, _UNWATCHED) and compat.has_forward_hooks(module)
-    ]
-    if own:
-        notes.append(
-            "hooks of the model's own, outside of the layers' times: "
-            + ", ".join(name or "the model" for name in own)
-        )
+    if own := modules(lambda m: not isinstance(m, _UNWATCHED) and compat.has_forward_hooks(m)):
+        notes.append(f"hooks of the model's own, outside of the layers' times: {own}")
     return notes
 
 
@@ -439,13 +406,17 @@ class _Clock:
         self._starts: dict[int, Any] = {}
         self._stops: dict[int, Any] = {}
 
+    def wait(self, _: int = 0) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
     def _mark(self) -> Any:
         if self._events:
             event = cuda_event()
             event.record()
             return event
         if self._synchronise:
-            torch.cuda.synchronize(self._device)
+            self.wait()
         return time.perf_counter_ns()
 
     def enter(self, number: int) -> None:
@@ -456,13 +427,12 @@ class _Clock:
 
     def read_ns(self) -> list[float]:
         """Return the times in the order of the layers, and start afresh."""
-        if self._events:
-            torch.cuda.synchronize(self._device)
-            times = [1e6 * start.elapsed_time(self._stops[n]) for n, start in self._starts.items()]
-        else:
-            times = [float(self._stops[n] - start) for n, start in self._starts.items()]
+        pairs = [(start, self._stops[number]) for number, start in self._starts.items()]
         self._starts, self._stops = {}, {}
-        return times
+        if self._events:
+            self.wait()
+            return [1e6 * start.elapsed_time(stop) for start, stop in pairs]
+        return [float(stop - start) for start, stop in pairs]
 
 
 def layer_times(
@@ -481,7 +451,7 @@ def layer_times(
         inputs: a tensor, or the positional arguments of the model.
         runs: medians that a result rests on; interleaved with the model without hooks.
         rounds: forward passes in a run.
-        warmup: passes before the first.
+        warmup: passes before the first run.
         synchronise: on CUDA, wait for the device at both marks and read the wall clock
             ("timed_sync"); False records CUDA events and leaves the stream running.
 
@@ -489,8 +459,8 @@ def layer_times(
 
     Raises:
         PairInputError: the model is not a module, or the inputs are not arguments.
-        TimerOptionError: options that make no measurement.
-        NoLayerError: see :func:`find_layers`; or other layers in another pass.
+        TimerOptionError: the options make no measurement.
+        NoLayerError: see :func:`find_layers`; or another pass called other layers.
         KeyboardInterrupt: on Ctrl-C before the first run was complete.
     """
     inputs = positional(model, inputs)
@@ -519,12 +489,9 @@ def layer_times(
                 for number, row in enumerate(per_layer):
                     row.append(median([times[number] for times in collected]))
         except KeyboardInterrupt:
-            complete = len(per_layer[-1])
+            complete = cut([whole, *per_layer])
             if not complete:
                 raise
-            del whole[complete:]
-            for row in per_layer:
-                del row[complete:]
             notes.append(f"interrupted after {complete} of {runs} runs")
     if device.type == "cuda" and not synchronise:
         notes.append("event times of a layer contain the wait for its launch, not only its work")
@@ -532,7 +499,7 @@ def layer_times(
         LayerRow(layer, tuple(times)) for layer, times in zip(layers, per_layer, strict=True)
     )
     stopped = len(whole) < runs
-    return LayerReport("layer timing", rows, join(whole), tuple(notes), stopped)
+    return LayerReport("layer timing", rows, _joined(whole), tuple(notes), stopped)
 
 
 def _other_path() -> NoLayerError:
@@ -542,48 +509,35 @@ def _other_path() -> NoLayerError:
     )
 
 
-def join(timings: Sequence[Timing]) -> Timing:
-    """Return one timing made of the runs of several of the same contender."""
-    first = timings[0]
-    return Timing(
-        first.name,
-        first.device,
-        tuple(v for t in timings for v in t.wall_ns),
-        tuple(v for t in timings for v in t.event_ns),
-        tuple(v for t in timings for v in t.launch_ns),
-        tuple(v for t in timings for v in t.empty_ns),
-        first.synchronised,
-    )
+def _combined(
+    timings: Sequence[Timing], combine: Callable[[Iterable[tuple[float, ...]]], Iterable[float]]
+) -> Timing:
+    """Return one timing of several of the same contender, clock by clock."""
+    clocks = ("wall_ns", "event_ns", "launch_ns", "empty_ns")
+    found: dict[str, Any] = {c: tuple(combine(getattr(t, c) for t in timings)) for c in clocks}
+    return replace(timings[0], **found)
+
+
+def _joined(timings: Sequence[Timing]) -> Timing:
+    """Return one timing of the runs of several, one after the other."""
+    return _combined(timings, itertools.chain.from_iterable)
 
 
 def _middle(timings: Sequence[Timing]) -> Timing:
-    """Return one timing of several turns of the same contender: of each run the median."""
-
-    def middle(turns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(median(times) for times in zip(*turns, strict=True))
-
-    first = timings[0]
-    return Timing(
-        first.name,
-        first.device,
-        middle(t.wall_ns for t in timings),
-        middle(t.event_ns for t in timings),
-        middle(t.launch_ns for t in timings),
-        first.empty_ns,
-        first.synchronised,
-    )
+    """Return one timing of several turns in the same runs: the median of each run."""
+    return _combined(timings, lambda turns: map(median, zip(*turns, strict=True)))
 
 
 class _Stop(BaseException):
-    """Raised by a hook when the layer asked for has run; a model's ``except`` lets it pass."""
+    """A hook raises it when its layer has run; a model's ``except Exception`` lets it pass."""
 
 
 def _prefixes(model: nn.Module, inputs: tuple[Any, ...], found: _Found) -> list[Callable[[], None]]:
     """Return callables that run the model up to its entry, to each layer, and to its end.
 
-    Only the layer where a prefix stops carries a hook, for a hook on every layer would cost
-    more than many layers take. Each call sets one hook, raises once and removes the hook:
-    the same cost in every prefix, so that it cancels in differences.
+    Only the layer where a prefix stops carries a hook, since a hook on every layer would cost
+    more than many layers take. Each call sets one hook, raises once and removes the hook. That
+    costs the same in every prefix, and cancels in differences.
     """
     layers, leaves = found.called, found.leaves
 
@@ -609,7 +563,7 @@ def _prefixes(model: nn.Module, inputs: tuple[Any, ...], found: _Found) -> list[
             except _Stop:
                 pass
             finally:
-                # Also when the model fails, or on Ctrl-C: it would stop every later call.
+                # Also after an error or Ctrl-C: the hook would stop every later call.
                 handle.remove()
 
         return run
@@ -626,9 +580,9 @@ def _prefixes(model: nn.Module, inputs: tuple[Any, ...], found: _Found) -> list[
     ]
 
 
-#: Turns of the longest prefix and of the whole model in a run of layer subtraction: at least so
-#: many, and one for so many layers. Prefixes are half a model long, so that these turns take half
-#: of the time that the prefixes take.
+#: Turns of the longest prefix and of the whole model in a run of layer subtraction: at least
+#: the first number, and one for each so many layers as the second says. Prefixes are half a model
+#: long on average, so that these turns take half of the time that the prefixes take.
 _FEWEST_TURNS: Final = 20
 _LAYERS_A_TURN: Final = 8
 
@@ -646,24 +600,24 @@ def layer_subtraction(
 
     All prefixes and the whole model are interleaved; a layer's sample is the difference of
     two prefixes within one run. Work between two layers counts as the later one's; what
-    follows the last layer, and the return, is the row ``(after the last layer)``. The passes
-    are never slowed down by instruments inside, and on CUDA nothing waits between layers.
+    follows the last layer, and the return, is the row ``(after the last layer)``. No instrument
+    inside slows the passes down, and on CUDA nothing waits between layers.
 
     The sum of all differences is the longest prefix less the shortest, whatever lies between.
     The longest prefix and the whole model, which the sum is compared with, therefore take
-    several turns in each run, side by side: the longest prefix is the whole model and the median
-    of what it took longer than its neighbour, so that a shared machine's slow moments cancel.
+    several turns in each run, side by side. The time of the longest prefix is that of the whole
+    model plus the median excess over the neighbour, so that a shared machine's slow moments cancel.
 
     Args:
         model: any module; runs under ``no_grad``.
         inputs: a tensor, or the positional arguments of the model.
-        runs: paired runs; they carry the bootstrap intervals.
+        runs: paired runs, which the bootstrap intervals rest on.
         rounds: passes in a run.
         warmup: untimed passes of each prefix.
         progress: as in :class:`~pytest_udftorch.timers.SyncTimer`.
 
     Raises:
-        NoLayerError: see :func:`find_layers`; or a layer is not reached in another pass.
+        NoLayerError: see :func:`find_layers`; or another pass did not reach a layer.
     """
     inputs = positional(model, inputs)
     device = _device_of(model, inputs)
@@ -696,6 +650,13 @@ def layer_subtraction(
     return LayerReport("layer subtraction", tuple(rows), whole, tuple(notes), timed.interrupted)
 
 
+def _profiler(device: torch.device) -> profile:
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities, acc_events=True)
+
+
 def _total(event: Any, attribute: str) -> float:
     own = float(getattr(event, attribute))
     return own + sum(_total(child, attribute) for child in event.cpu_children)
@@ -706,9 +667,8 @@ def layer_profile(
 ) -> list[ProfileRow]:
     """Return the profiler's times of each layer, the medians over ``passes``.
 
-    Kernels are attributed by ``torch.profiler`` through the operators that launched them.
-    Kernels that a replayed CUDA graph runs belong to no layer; profile the model that was
-    captured.
+    ``torch.profiler`` attributes kernels through the operators that launched them. Kernels of a
+    replayed CUDA graph belong to no layer; profile the model that was captured.
 
     Raises:
         NoLayerError: see :func:`find_layers`.
@@ -727,24 +687,18 @@ def layer_profile(
     def leave(number: int) -> None:
         ranges.pop(number).__exit__(None, None, None)
 
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
     samples: dict[int, list[tuple[float, float, float]]] = {n: [] for n in range(len(layers))}
     with torch.no_grad():
         for _ in range(warmup):
             model(*inputs)
-        with (
-            _Watch(found.leaves, enter, leave) as watch,
-            profile(activities=activities, acc_events=True) as profiled,
-        ):
+        with _Watch(found.leaves, enter, leave) as watch, _profiler(device) as profiled:
             for _ in range(passes):
                 watch.start()
                 model(*inputs)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
     for event in profiled.events():
-        # The range appears a second time on the device's own line, without children.
+        # The range appears a second time among the device's events, without children.
         if not event.name.startswith(_RANGE) or event.device_type.name != "CPU":
             continue
         inside = event.cpu_children
@@ -763,26 +717,13 @@ def layer_profile(
     ]
 
 
-@contextlib.contextmanager
-def _instrumented(
-    leaves: Mapping[str, nn.Module], instrument: Instrument, device: torch.device
-) -> Iterator[Any]:
-    """Install the hooks of one instrument; yields the watch, or None for ``pure``."""
-    if instrument == "pure":
-        yield None
-        return
-
-    def wait(_: int) -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    if instrument == "sync":
-        watch = _Watch(leaves, None, wait)
-    else:
-        clock = _Clock(device, events=False, synchronise=instrument == "timed_sync")
-        watch = _Watch(leaves, clock.enter, clock.leave)
-    with watch:
-        yield watch
+def _instrument(name: Instrument, leaves: Mapping[str, nn.Module], device: torch.device) -> _Watch:
+    if name == "pure":
+        return _Watch({})
+    clock = _Clock(device, events=False, synchronise=name == "timed_sync")
+    if name == "sync":
+        return _Watch(leaves, leave=clock.wait)
+    return _Watch(leaves, clock.enter, clock.leave)
 
 
 def instrument_overhead(
@@ -807,28 +748,19 @@ def instrument_overhead(
     check_counts(runs, rounds)
     leaves = _find(model, inputs).leaves
     timer = SyncTimer(device, runs=1, rounds=rounds, warmup=1, gpu_state=False)
-    activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    modes = [(instrument, on) for on in profiled for instrument in INSTRUMENTS]
-    found: dict[str, list[Timing]] = {}
+    modes = {f"{i}, profiled" if on else i: (i, on) for on in profiled for i in INSTRUMENTS}
+    found: dict[str, list[Timing]] = {name: [] for name in modes}
     rng = random.Random(seed)
     with torch.no_grad():
         for _ in range(runs):
-            for instrument, on in rng.sample(modes, k=len(modes)):
-                name = f"{instrument}, profiled" if on else instrument
-                recording = (
-                    profile(activities=activities, acc_events=True)
-                    if on
-                    else contextlib.nullcontext()
-                )
-                with _instrumented(leaves, instrument, device) as watch, recording:
+            for name in rng.sample(list(modes), k=len(modes)):
+                instrument, on = modes[name]
+                recording = _profiler(device) if on else contextlib.nullcontext()
+                with _instrument(instrument, leaves, device) as watch, recording:
 
-                    def call(watch: Any = watch) -> object:
-                        if watch is not None:
-                            watch.start()
+                    def call(watch: _Watch = watch) -> object:
+                        watch.start()
                         return model(*inputs)
 
-                    found.setdefault(name, []).append(timer.time(call, name))
-    names = [f"{i}, profiled" if on else i for i, on in modes]
-    return {name: join(found[name]) for name in names}
+                    found[name].append(timer.time(call, name))
+    return {name: _joined(timings) for name, timings in found.items()}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples of a time: medians, bootstrap intervals, and verdicts that take the noise into account.
 
-Pure functions over integers and floats; neither torch nor NumPy is imported. A sample here
+These are pure functions over integers and floats; neither torch nor NumPy is imported. A sample
 is one number per run (the median of the run's rounds), because rounds of one run share the
 machine's momentary state and are not independent, while runs are interleaved.
 
@@ -19,22 +19,10 @@ from typing import Final, Literal, TypeAlias
 
 from pytest_udftorch.errors import UdfError
 
-__all__ = [
-    "FEWEST_RUNS",
-    "Interval",
-    "SampleError",
-    "Verdict",
-    "bootstrap",
-    "compare",
-    "median",
-    "ratio",
-    "spread",
-]
-
 Verdict: TypeAlias = Literal["faster", "slower", "within noise", "too few runs"]
 
-#: Of n independent values all lie on one side of the median with probability 2**(1-n): with
-#: fewer than six the chance is above the 5 % that a 95 % interval allows.
+#: All of n independent values lie on one side of the median with probability 2**(1-n). With
+#: fewer than six values that is more than the 5 % that a 95 % interval allows.
 FEWEST_RUNS: Final = 6
 
 #: Resamples of a bootstrap; the 2.5 % quantile then rests on 25 of them.
@@ -65,7 +53,7 @@ def median(values: Sequence[float]) -> float:
         SampleError: no values.
     """
     if not values:
-        raise SampleError("The median of no measurement is undefined. Measure at least one run.")
+        raise SampleError("There is nothing to take the median of. Measure at least one run.")
     return float(statistics.median(values))
 
 
@@ -112,7 +100,7 @@ def ratio(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> Interval:
     """Return the median of a/b over paired runs, with its interval.
 
     Raises:
-        SampleError: different numbers of runs, none, or a zero in ``b``.
+        SampleError: the numbers of runs differ or are 0, or ``b`` contains a zero.
     """
     _paired(a, b)
     if any(y == 0 for y in b):

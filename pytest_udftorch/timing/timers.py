@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synchronised timing of callables, interleaved between contenders.
 
-A round is: (flush the L2,) synchronise, read the clocks, call, read the clocks, synchronise.
-On CUDA two clocks are read: the wall clock around call and synchronisation, and a pair of
-CUDA events around the call. The time until the call returns is kept as launch time: with
-an L2 flush the launches overlap the flush, so that the event time no longer contains them.
-On CPU the clock is ``time.perf_counter_ns``.
+On CUDA a round is: synchronise, (flush the L2,) start the clocks, call, stop the clocks. There are
+two clocks: the wall clock around call and synchronisation, and a pair of CUDA events around the
+call. The time until the call returns is kept as launch time: with an L2 flush the launches overlap
+the flush, so that the event time no longer contains them. On CPU the clock is
+``time.perf_counter_ns``.
 
 A run is one settling call and ``rounds`` rounds of one contender; the contenders take turns,
 in a new random order each run. A run counts as its median; a result is the median of runs.
@@ -40,32 +40,19 @@ from pytest_udftorch.timing.statistics import (
     spread,
 )
 
-__all__ = [
-    "Comparison",
-    "DeviceMissingError",
-    "NoContenderError",
-    "SyncTimer",
-    "TimerOptionError",
-    "TimerOptions",
-    "Timing",
-    "UnknownDeviceError",
-    "require_device",
-    "sync_timer",
-]
-
 Call = Callable[[], object]
 Progress = Callable[[int, int, str], None]
 
-#: A time differs from an empty call's if it exceeds that by this many standard deviations.
+#: A time differs from an empty call's if it is longer by this many standard deviations.
 NOISE_SIGMAS: Final = 3.0
 
 
 class DeviceMissingError(UdfError):
-    """A device was asked for that this machine, or this torch build, does not have."""
+    """This machine, or this torch build, does not have the device that was asked for."""
 
 
 class UnknownDeviceError(UdfError):
-    """The name is not that of a device, or the device cannot be timed."""
+    """No device has the name, or the device cannot be timed."""
 
 
 class TimerOptionError(UdfError):
@@ -96,9 +83,8 @@ def require_device(device: str | torch.device) -> torch.device:
             f"CUDA was asked for, but {why}. Run on a machine with a GPU, or time on cpu."
         )
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise DeviceMissingError(
-            f"{found} was asked for, but there are {torch.cuda.device_count()} GPUs."
-        )
+        count = torch.cuda.device_count()
+        raise DeviceMissingError(f"{found} was asked for, but the number of GPUs is {count}.")
     if found.type not in ("cpu", "cuda"):
         raise UnknownDeviceError(f"{found.type} cannot be timed. Use cpu or cuda.")
     return found
@@ -110,7 +96,7 @@ def untyped(function: Any) -> Any:
 
 
 def cuda_event(*, external: bool = False) -> torch.cuda.Event:
-    """Return an event that can be timed; ``external`` ones are recorded by a graph's replays."""
+    """Return an event with timing; a graph's replays record it if it is ``external``."""
     found: torch.cuda.Event = untyped(torch.cuda.Event)(enable_timing=True, external=external)
     return found
 
@@ -126,8 +112,8 @@ class Timing:
             the flush, and only the event time is the call's.
         event_ns: between two CUDA events around the call; empty on CPU.
         launch_ns: until the call returned; empty on CPU.
-        empty_ns: what an empty call took by the same protocol, one number per run.
-        synchronised: False for a timer that was told not to wait, to show the error.
+        empty_ns: what an empty call took by the same protocol.
+        synchronised: False if the timer was told not to wait, to show the error of that.
     """
 
     name: str
@@ -165,8 +151,8 @@ class Timing:
     def under_reports(self) -> bool:
         """Whether the wall clock stopped before the device had finished.
 
-        A synchronised wall clock contains the event time; one that is shorter was read
-        while the device was still at work.
+        A synchronised wall clock contains the event time. A shorter wall time was read while the
+        device was still at work.
         """
         if not self.event_ns:
             return False
@@ -175,7 +161,7 @@ class Timing:
 
     @property
     def caveats(self) -> list[str]:
-        """What a reader of the number must know; empty if there is nothing to say."""
+        """What a reader of the number must know."""
         found = []
         if len(self.runs_ns) < FEWEST_RUNS:
             found.append(f"{len(self.runs_ns)} runs, fewer than {FEWEST_RUNS}: no verdict")
@@ -205,12 +191,12 @@ class Timing:
 
 
 class Interruptible:
-    """A result that Ctrl-C may have cut short. What it holds is complete in itself."""
+    """A result that Ctrl-C may have cut short; the runs or members in it are complete."""
 
     interrupted: bool
 
     def complete(self) -> Self:
-        """Return the result itself; for callers that need all of it.
+        """Return the result itself, for callers that need all of it.
 
         Raises:
             KeyboardInterrupt: Ctrl-C cut it short.
@@ -273,8 +259,8 @@ def _no_collection(device: torch.device) -> Iterator[None]:
     """Keep Python's garbage collector from running inside a timed round."""
     was_on = gc.isenabled()
     if device.type == "cuda":
-        # Garbage may hold memory of the GPU, and a lack of that starts no collection. Where there
-        # is enough none is needed: once the compiler is loaded a collection takes half a second.
+        # Garbage may hold memory of the GPU, and a lack of that memory starts no collection. A
+        # collection takes half a second once the compiler is loaded: skip it if memory suffices.
         free, total = torch.cuda.mem_get_info(device)
         if free < total / 2:
             gc.collect()
@@ -287,7 +273,7 @@ def _no_collection(device: torch.device) -> Iterator[None]:
 
 
 def _units(names: Iterable[str], together: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """Return the units of shuffling: the groups, and each remaining name alone."""
+    """Return what is shuffled: the groups, and each other name as a group of one."""
     if any(isinstance(group, str) for group in together):
         raise NoContenderError(
             "together takes groups of names, but one of its items is a name. Give together="
@@ -313,14 +299,14 @@ def _shuffled(units: Sequence[Sequence[str]], rng: random.Random) -> list[str]:
 _EMPTY: Final = "\0empty"
 
 
+@dataclass
 class _Rounds:
     """Rounds of one contender in one run."""
 
-    def __init__(self) -> None:
-        self.wall: list[int] = []
-        self.launch: list[int] = []
-        self.events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
-        self.alive: list[object] = []
+    wall: list[int] = field(default_factory=list)
+    launch: list[int] = field(default_factory=list)
+    events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    alive: list[object] = field(default_factory=list)
 
 
 class _Series:
@@ -340,10 +326,9 @@ class _Series:
             self.event.append(median([1e6 * a.elapsed_time(b) for a, b in rounds.events]))
 
 
-def _cut(series: Iterable[_Series]) -> int:
-    """Drop the run that Ctrl-C cut short; return how many are complete."""
-    # It may have come between two contenders' entries of one run.
-    rows = [row for one in series for row in one.kept]
+def cut(rows: Sequence[list[Any]]) -> int:
+    """Drop the run that Ctrl-C cut short; return the number of complete ones."""
+    # Ctrl-C may have come between two contenders' entries of one run.
     complete = min(map(len, rows))
     for row in rows:
         del row[complete:]
@@ -351,37 +336,34 @@ def _cut(series: Iterable[_Series]) -> int:
 
 
 def check_counts(runs: int, rounds: int, warmup: int = 0) -> None:
-    """Refuse numbers that make no measurement.
+    """Check that the numbers make a measurement.
 
     Raises:
-        TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
+        TimerOptionError: a number is not whole, runs or rounds are below 1, or warmup below 0.
     """
     whole = all(isinstance(n, int) for n in (runs, rounds, warmup))
     if not whole or runs < 1 or rounds < 1 or warmup < 0:
         raise TimerOptionError(
-            f"runs={runs}, rounds={rounds}, warmup={warmup}: whole numbers, at least one "
-            f"run of one round, and {FEWEST_RUNS} runs for a verdict."
+            f"runs={runs}, rounds={rounds}, warmup={warmup}: give whole numbers, and at least one "
+            f"run of one round. A verdict needs {FEWEST_RUNS} runs."
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimerOptions:
-    """How a :class:`SyncTimer` times.
+    """How a :class:`SyncTimer` times; see :func:`check_counts` for the limits.
 
     Attributes:
         runs: medians that a result rests on; the contenders take turns between them.
         rounds: timed calls in a run.
         warmup: untimed calls of each contender before the first run.
-        flush_l2: on CUDA, overwrite twice the L2's size before each round.
+        flush_l2: on CUDA, overwrite four times the L2's size before each round.
         synchronise: False leaves out the wait before the second reading of the wall clock.
             That is wrong on CUDA and exists so that it can be shown; see
             :attr:`Timing.under_reports`.
         seed: of the order in which contenders take turns.
         progress: called after each run with runs done, runs in all, and a text.
         gpu_state: read the GPU's clocks before and after.
-
-    Raises:
-        TimerOptionError: fewer than one run or round, a negative warm-up, or no whole number.
     """
 
     runs: int = 20
@@ -398,11 +380,7 @@ class TimerOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """Return the options of these names.
-
-        Raises:
-            TimerOptionError: an unknown option, or options that make no measurement.
-        """
+        """Return the options of these names, or raise TimerOptionError."""
         known = [option.name for option in fields(cls)]
         for name in sorted(options):
             if name not in known:
@@ -423,8 +401,7 @@ class SyncTimer:
         options: those of :class:`TimerOptions`, by name.
 
     Raises:
-        DeviceMissingError: no such device here.
-        UnknownDeviceError: no device has that name.
+        DeviceMissingError, UnknownDeviceError: see :func:`require_device`.
         TimerOptionError: an unknown option, or options that make no measurement.
     """
 
@@ -437,7 +414,7 @@ class SyncTimer:
         if not self._on_cuda:
             raise TimerOptionError("flush_l2 empties a GPU's L2 cache; there is none on cpu.")
         size = torch.cuda.get_device_properties(self.device).L2_cache_size
-        # Filling it must also last longer than a slow launch, or the launch is not hidden.
+        # Filling this must also last longer than a slow launch, or the launch is not hidden.
         self._flush = torch.empty(4 * size, dtype=torch.uint8, device=self.device)
 
     @property
@@ -517,7 +494,7 @@ class SyncTimer:
             with _no_collection(self.device):
                 self._take_turns(calls, order, series)
         except KeyboardInterrupt:
-            if not _cut(series.values()):
+            if not cut([row for one in series.values() for row in one.kept]):
                 raise
             interrupted = True
         states += self._gpu_state()
@@ -578,11 +555,5 @@ def _nothing() -> None:
 
 
 def sync_timer(device: str | torch.device = "cpu", **options: Any) -> SyncTimer:
-    """Return a :class:`SyncTimer`; the fixture of this name returns this function.
-
-    Raises:
-        DeviceMissingError: CUDA was asked for and is absent.
-        UnknownDeviceError: no device has that name.
-        TimerOptionError: an unknown option, or options that make no measurement.
-    """
+    """Return a :class:`SyncTimer`; the fixture of this name returns this function."""
     return SyncTimer(device, **options)

@@ -3,25 +3,26 @@
 
 A certificate is JSON. It holds one run per form, CPU level and denormal mode of the same
 sources, and the SHA-256 of its own canonical text (sorted keys, no spaces, ASCII), so that
-an edited or truncated file is refused.
+readers refuse an edited or truncated file.
 
 **Digest of the outputs.** The inputs are cut into chunks of 2**chunk_bits. The outputs of a
 chunk, as little-endian encodings in the order of the inputs with every NaN replaced by the
 canonical one, have a SHA-256; the digest of a run is the SHA-256 over the chunks' digests
-(32 raw bytes each) in order. So chunks can be computed anywhere and in any order, and a few
-of them can be checked later without the rest. The ``normal_digest`` is made the same way
+(32 raw bytes each) in order. So any machine can compute any chunk in any order, and anyone
+can check a few of them later without the rest. The ``normal_digest`` is made the same way
 from outputs in which 0 stands wherever the input is subnormal or the result is subnormal or
 zero: flushing denormals must not change it.
 
 **Errors** are fractional: the distance from the exact value in ULPs of the correctly rounded
-result. The histogram's reference is a double-precision result, never rounded to float32; the
-largest error is computed again with GMP's MPFR.
+result. The histogram's reference is a double-precision result, never rounded to float32. GNU
+MPFR computes the largest error again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -30,29 +31,13 @@ from pytest_udftorch.errors import UdfError
 from pytest_udftorch.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
 #: Keys of a certificate's subject.
-SUBJECT: Final = (
-    "function",
-    "dtype",
-    "library",
-    "version",
-    "claim",
-    "max_ulp",
-    "source_sha256",
-)
-#: Keys of a run's identity.
-IDENTITY: Final = (
-    "cpu_level",
-    "form",
-    "symbol",
-    "flush",
-    "garbage",
-    "build_id",
-    "library_sha256",
-    "compiler",
-    "reference",
-)
+SUBJECT: Final = ("function", "dtype", "library", "version", "claim", "max_ulp", "source_sha256")
 #: Keys of a run's identity that tell the runs of a certificate apart.
 RUN_KEY: Final = ("cpu_level", "form", "symbol", "flush", "garbage")
+#: Keys of a run's identity.
+IDENTITY: Final = (*RUN_KEY, "build_id", "library_sha256", "compiler", "reference")
+#: The counts of a tally that can be added.
+_COUNTS: Final = ("inputs", "wrong", "reference_wrong", "disagreements", "arbitrated", "flushed")
 
 
 class CertificateError(UdfError):
@@ -112,9 +97,9 @@ class Tally:
 
     Attributes:
         inputs: number of inputs that were run.
-        wrong: results that are not the correctly rounded one.
-        reference_wrong: the same for the reference, where MPFR was asked.
-        disagreements: candidate against reference.
+        wrong: results that are not correctly rounded.
+        reference_wrong: the same for the reference, where MPFR decided.
+        disagreements: results that differ from the reference's.
         arbitrated: inputs that MPFR decided.
         flushed: inputs not judged, because the input or the result is subnormal and the run
             flushes denormals.
@@ -143,20 +128,12 @@ class Tally:
 
     def __add__(self, other: Tally) -> Tally:
         """Add the counts of a disjoint set of inputs that comes after this one."""
-        histogram = dict(self.histogram)
-        for bin_number, count in other.histogram.items():
-            histogram[bin_number] = histogram.get(bin_number, 0) + count
         worst = self if self.worst_ulp >= other.worst_ulp else other
         first = self.incomparable_index
         return Tally(
-            inputs=self.inputs + other.inputs,
-            wrong=self.wrong + other.wrong,
-            reference_wrong=self.reference_wrong + other.reference_wrong,
-            disagreements=self.disagreements + other.disagreements,
-            arbitrated=self.arbitrated + other.arbitrated,
-            flushed=self.flushed + other.flushed,
+            **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS},
             hard=None if self.hard is None or other.hard is None else self.hard + other.hard,
-            histogram=histogram,
+            histogram=dict(Counter(self.histogram) + Counter(other.histogram)),
             examples=(self.examples + other.examples)[:EXAMPLES],
             worst_ulp=worst.worst_ulp,
             worst_index=worst.worst_index,
@@ -167,28 +144,17 @@ class Tally:
     def as_json(self, bits: int) -> dict[str, Any]:
         """Return the tally as plain data."""
         return {
-            "inputs": self.inputs,
-            "wrong": self.wrong,
-            "reference_wrong": self.reference_wrong,
-            "disagreements": self.disagreements,
-            "arbitrated": self.arbitrated,
-            "flushed": self.flushed,
-            "hard": self.hard,
+            **vars(self),
             "histogram": {str(b): n for b, n in sorted(self.histogram.items())},
             "examples": [e.as_json(bits) for e in self.examples],
-            "worst_ulp": self.worst_ulp,
-            "worst_index": self.worst_index,
-            "worst_got": self.worst_got,
-            "incomparable_index": self.incomparable_index,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tally:
         """Read what ``as_json`` wrote."""
-        plain = dict(data)
-        plain["histogram"] = {int(b): int(n) for b, n in data["histogram"].items()}
-        plain["examples"] = tuple(Example.from_json(e) for e in data["examples"])
-        return cls(**plain)
+        histogram = {int(b): int(n) for b, n in data["histogram"].items()}
+        examples = tuple(Example.from_json(e) for e in data["examples"])
+        return cls(**{**data, "histogram": histogram, "examples": examples})
 
 
 def ulp_text(error: float) -> str:
@@ -306,13 +272,11 @@ class Certificate:
         A claim of at most half an ULP means correctly rounded: no result may be wrong. Any
         other bound is compared with the largest error. Without a claim nothing can fail.
         """
-        found = []
+        found: list[str] = []
         bound = self.subject["max_ulp"]
-        for run in self.runs:
+        for run in self.runs if bound is not None else ():
             tally = run.tally
             what = f"{self.name}, {run.identity['form']} form, {run.identity['cpu_level']}"
-            if bound is None:
-                continue
             if bound <= 0.5 and tally.wrong:
                 found.append(f"{what}: {tally.wrong:,} of {tally.inputs:,} results are wrong.")
             elif bound > 0.5 and tally.histogram.get(BINS - 1):
@@ -326,3 +290,27 @@ class Certificate:
                     f"the claim is {bound:g}."
                 )
         return found
+
+    def unfinished(self) -> list[str]:
+        """Return which runs lack chunks, one sentence each."""
+        return [
+            f"{self.name}, {r.identity['form']} form: {len(r.chunks)} of {r.total_chunks} chunks "
+            "are done."
+            for r in self.runs
+            if not r.complete
+        ]
+
+    def summaries(self) -> list[str]:
+        """Return one line of text about each run."""
+        lines = []
+        for run in self.runs:
+            digest = run.digest()
+            largest = ulp_text(run.largest["ulp"]) if run.largest else "0"
+            where = f" at {', '.join(run.largest['inputs'])}" if run.largest else ""
+            lines.append(
+                f"{self.name} {run.identity['form']} {run.identity['cpu_level']}: "
+                f"{run.tally.wrong:,} wrong of {run.tally.inputs:,}; largest error {largest} "
+                f"ULP{where}; sha256 {digest[:16] if digest else 'incomplete'}; "
+                f"{run.seconds:.0f} s"
+            )
+        return lines

@@ -126,7 +126,7 @@ def load(path: Path) -> Certificate:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise CertificateTruncatedError(
-            f"{path} is not a whole certificate: {error}. It was truncated or is another file. "
+            f"{path} is not a whole certificate: {error}. It was truncated, or is another file. "
             "Run udftorch verify again."
         ) from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -163,16 +163,13 @@ def _from_json(data: Mapping[str, Any]) -> Certificate:
         histogram = {_bin_from(low): n for low, _, n in raw["histogram_ulp"]}
         if raw["incomparable"]:
             histogram[BINS - 1] = raw["incomparable"]
-        tally = Tally.from_json(
-            {k: raw[k] for k in Tally.__dataclass_fields__ if k != "histogram"}
-            | {"histogram": histogram}
-        )
+        counts = {k: raw[k] for k in Tally.__dataclass_fields__ if k != "histogram"}
         runs.append(
             Run(
                 identity={k: raw[k] for k in IDENTITY},
                 chunks={i: (digests[i], normals[i]) for i in digests},
                 total_chunks=raw["total_chunks"],
-                tally=tally,
+                tally=Tally.from_json({**counts, "histogram": histogram}),
                 largest=raw["largest_error"],
                 date=raw["date"],
                 seconds=raw["seconds"],

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Running and judging one chunk in this process.
 
-The compiled checker of ``reference/`` judges float32; the oracle of ``rounding`` judges
-16-bit dtypes.
+The compiled checker in ``reference/`` judges float32; the oracle in ``exact`` judges 16-bit
+dtypes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import platform
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -21,16 +21,9 @@ import numpy.typing as npt
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.exact.formats import FORMATS, canonical
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
-from pytest_udftorch.verify.candidate import (
-    OPERATOR,
-    SIXTEEN_BITS,
-    STOCK,
-    file_sha256,
-    find_candidate,
-    hard_counter_address,
-    operator_results,
-)
+from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, STOCK, address, file_sha256
 from pytest_udftorch.verify.certificate import ChunkResult, Example, Tally
+from pytest_udftorch.verify.find import Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
     BINS,
     COARSE_BINS,
@@ -43,9 +36,10 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 from pytest_udftorch.verify.schedule import MARGIN_BITS, Schedule
+from pytest_udftorch.verify.torch_candidate import operator_results
 
-#: MPFR decides so many disagreements of one chunk. Beyond them the reference and the double
-#: result together outvote the candidate where both are certain.
+#: MPFR decides at most this many disagreements of one chunk. Beyond them the reference and the
+#: double result together outvote the candidate where both are certain.
 MAX_ARBITRATED: Final = 20000
 
 
@@ -66,21 +60,14 @@ def local_file(schedule: Schedule, role: str) -> Path:
     if sha256 in shipped:
         return shipped[sha256]
     if role == "candidate" and schedule.candidate.library in STOCK:
-        own = find_candidate(schedule.candidate.library, schedule.candidate.function,
-                             form=schedule.candidate.form)  # fmt: skip
+        c = schedule.candidate
+        own = find_candidate(c.library, c.function, Request(form=c.form))
         if own.library_sha256 == sha256:
             return own.path
     raise WorkerError(
-        f"{platform.node()} has no {role} {path.name} with SHA-256 {sha256[:16]}...: it was not "
-        "sent, or this machine has another version of it. Install the same versions everywhere."
+        f"{platform.node()} has no {role} {path.name} with SHA-256 {sha256[:16]}...: nobody sent "
+        "it, or this machine has another version of it. Install the same versions everywhere."
     )
-
-
-@cache
-def _function_address(path: Path, symbol: str) -> int:
-    if path.name == "libtorch_cpu.so":
-        import torch  # noqa: F401
-    return ctypes.cast(getattr(ctypes.CDLL(str(path)), symbol), ctypes.c_void_p).value or 0
 
 
 @cache
@@ -98,15 +85,13 @@ def run_chunk(schedule: Schedule, index: int) -> ChunkResult:
     if schedule.candidate.dtype in SIXTEEN_BITS:
         return _run_sixteen_bits(schedule)
     checker = load_checker(local_file(schedule, "checker"))
-    job, given = _job(schedule, checker, index)
+    job = _job(schedule, checker, index)
     outputs, normals = (b[: job.count] for b in _buffers(schedule.chunk_size))
-    if not schedule.judge:
+    if schedule.judge:
+        tally = _tally(schedule, checker, job, checker.check(job, outputs, normals))
+    else:
         checker.run(job, outputs, normals)
-        tally = Tally(inputs=job.count, hard=_count_hard(schedule, checker, index))
-        return ChunkResult(index, _sha256(outputs), _sha256(normals), tally)
-    outcome = checker.check(job, outputs, normals)
-    del given
-    tally = _tally(schedule, checker, job, outcome)
+        tally = Tally(inputs=job.count, hard=_count_hard(schedule, checker, job))
     return ChunkResult(index, _sha256(outputs), _sha256(normals), tally)
 
 
@@ -115,16 +100,7 @@ def _tally(schedule: Schedule, checker: Checker, job: CheckJob, outcome: Outcome
         one = checker.inputs(schedule.candidate.arity, schedule.seed, at, 1)
         return tuple(int(x.view(np.uint32)[0]) for x in one)
 
-    examples = tuple(
-        Example(arguments(int(at)), int(got), int(want))
-        for at, got, want, _ in zip(
-            outcome.example_index,
-            outcome.example_got,
-            outcome.example_want,
-            range(outcome.examples),
-            strict=False,
-        )
-    )
+    examples = zip(outcome.example_index, outcome.example_got, outcome.example_want, strict=True)
     histogram = {b: int(n) for b, n in enumerate(outcome.histogram) if n}
     return Tally(
         inputs=job.count,
@@ -135,7 +111,10 @@ def _tally(schedule: Schedule, checker: Checker, job: CheckJob, outcome: Outcome
         flushed=outcome.flushed,
         hard=outcome.hard if "hard" in schedule.files else None,
         histogram=histogram,
-        examples=examples,
+        examples=tuple(
+            Example(arguments(at), got, want)
+            for at, got, want in itertools.islice(examples, outcome.examples)
+        ),
         worst_ulp=outcome.worst_ulp,
         worst_index=outcome.worst_index,
         worst_got=outcome.worst_got,
@@ -143,10 +122,7 @@ def _tally(schedule: Schedule, checker: Checker, job: CheckJob, outcome: Outcome
     )
 
 
-def _job(
-    schedule: Schedule, checker: Checker, index: int
-) -> tuple[CheckJob, npt.NDArray[Any] | None]:
-    """Return the job for a chunk, and an array that must live as long as the job."""
+def _job(schedule: Schedule, checker: Checker, index: int) -> CheckJob:
     candidate = schedule.candidate
     first = index << schedule.chunk_bits
     count = min(schedule.chunk_size, schedule.count - first)
@@ -162,33 +138,30 @@ def _job(
         margin_bits=MARGIN_BITS,
         sample=schedule.sample,
     )
-    given = None
     if candidate.form == OPERATOR:
         inputs = checker.inputs(candidate.arity, schedule.seed, first, count)
         encoded = tuple(x.view(np.uint32) for x in inputs)
         given = operator_results(candidate, encoded, flush=schedule.flush)
         job.candidate, job.form = given.ctypes.data, FORM_NUMBERS["given"]
+        job.keeps = given  # the array must live as long as the job
     else:
-        job.candidate = _function_address(local_file(schedule, "candidate"), candidate.symbol)
+        job.candidate = address(local_file(schedule, "candidate"), candidate.symbol)
         job.form = FORM_NUMBERS[candidate.form]
     if schedule.reference == "llvmlibc":
         symbol = f"udfref_llvmlibc_{candidate.function}"
-        job.reference = _function_address(local_file(schedule, "reference"), symbol)
+        job.reference = address(local_file(schedule, "reference"), symbol)
     if "hard" in schedule.files:
-        job.hard = hard_counter_address(local_file(schedule, "hard"))
-    return job, given
+        job.hard = address(local_file(schedule, "hard"), "udfref_hard")
+    return job
 
 
-def _count_hard(schedule: Schedule, checker: Checker, index: int) -> int | None:
-    if "hard" not in schedule.files:
+def _count_hard(schedule: Schedule, checker: Checker, job: CheckJob) -> int | None:
+    if not job.hard:
         return None
-    first = index << schedule.chunk_bits
-    count = min(schedule.chunk_size, schedule.count - first)
-    columns = checker.inputs(schedule.candidate.arity, schedule.seed, first, count)
-    counter = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(
-        hard_counter_address(local_file(schedule, "hard"))
-    )
-    return int(counter(count, columns[0].ctypes.data, columns[-1].ctypes.data))
+    columns = checker.inputs(schedule.candidate.arity, schedule.seed, job.first, job.count)
+    counter = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+    pointers = columns[0].ctypes.data, columns[-1].ctypes.data
+    return int(counter(job.hard)(job.count, *pointers))
 
 
 def _sha256(outputs: npt.NDArray[Any]) -> str:
@@ -197,7 +170,7 @@ def _sha256(outputs: npt.NDArray[Any]) -> str:
 
 
 def _run_sixteen_bits(schedule: Schedule) -> ChunkResult:
-    """Judge all 65,536 results of a 16-bit operator by the oracle of ``rounding``."""
+    """Judge all 65,536 results of a 16-bit operator by the oracle in ``exact``."""
     candidate = schedule.candidate
     fmt = FORMATS[candidate.dtype]
     inputs = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
@@ -244,4 +217,11 @@ def _bins(errors: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 
 def outputs_digest(schedule: Schedule, index: int) -> str:
     """Return the digest of one chunk's outputs, without judging them."""
-    return run_chunk(replace(schedule, judge=False), index).digest
+    if schedule.candidate.dtype in SIXTEEN_BITS:
+        return _run_sixteen_bits(schedule).digest
+    checker = load_checker(local_file(schedule, "checker"))
+    job = _job(schedule, checker, index)
+    outputs, normals = (b[: job.count] for b in _buffers(schedule.chunk_size))
+    checker.run(job, outputs, normals)
+    # The digest of the normal numbers would cost as much again.
+    return _sha256(outputs)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An append-only record of finished chunks, which survives the end of the process.
 
-Each line holds the start of a SHA-256 over its payload, a space, and the payload as JSON. It is
-flushed to the disk before a chunk counts as finished. The first line names the run; only a
-run of the same name may resume it. A last line without its end was being written when the
-process died, and is cut off. Any other line that contradicts its hash is an error.
+Each line holds the start of a SHA-256 over its payload, a space, and the payload as JSON. It
+reaches the disk before a chunk counts as finished. The first line names the run; only a run of
+the same name may resume it. A last line without its end was being written when the process
+died; readers cut it off. Any other line that contradicts its hash is an error.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final
+from typing import Any
 
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.verify.certificate import ChunkResult, Tally
 from pytest_udftorch.verify.certificate_file import canonical_json
-
-_HASH_DIGITS: Final = 16
 
 
 class ChunkJournalError(UdfError):
@@ -36,17 +33,8 @@ class OtherRunError(UdfError):
     """The journal belongs to another build, reference or domain."""
 
 
-def _line(payload: Mapping[str, Any]) -> bytes:
-    text = canonical_json(payload)
-    return hashlib.sha256(text).hexdigest()[:_HASH_DIGITS].encode() + b" " + text + b"\n"
-
-
-def _payload(line: bytes) -> dict[str, Any] | None:
-    stated, _, text = line.partition(b" ")
-    if hashlib.sha256(text).hexdigest()[:_HASH_DIGITS].encode() != stated:
-        return None
-    data: dict[str, Any] = json.loads(text)
-    return data
+def _hash(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest()[:16].encode()
 
 
 class Journal:
@@ -82,22 +70,25 @@ class Journal:
     def _read(self, name: Mapping[str, Any], resume: bool) -> None:
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
-        lines = content[:whole].splitlines()
-        payloads = [_payload(line) for line in lines]
-        for number, payload in enumerate(payloads, start=1):
-            if payload is None:
+        payloads: list[dict[str, Any]] = []
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            stated, _, text = line.partition(b" ")
+            if _hash(text) != stated:
                 raise ChunkJournalError(
                     f"Line {number} of the journal {self.path} is damaged. Delete the file; the "
                     "run starts again from the beginning."
                 )
+            payloads.append(json.loads(text))
         if payloads:
-            self._check_name(payloads[0] or {}, name, resume, len(lines) - 1)
+            self._check_name(payloads[0], name, resume, len(payloads) - 1)
         if whole < len(content):
             os.truncate(self.path, whole)
         for payload in payloads[1:]:
-            if payload is not None:
-                result = _result(payload)
-                self.finished[result.index] = result
+            tally = Tally.from_json(payload["tally"])
+            result = ChunkResult(
+                payload["chunk"], payload["digest"], payload["normal_digest"], tally
+            )
+            self.finished[result.index] = result
 
     def _check_name(
         self, head: Mapping[str, Any], name: Mapping[str, Any], resume: bool, finished: int
@@ -107,18 +98,19 @@ class Journal:
         if found != mine:
             differ = sorted(k for k in {*found, *mine} if found.get(k) != mine.get(k))
             raise OtherRunError(
-                f"The unfinished run in {self.path} differs in {', '.join(differ)}: it is of "
+                f"The unfinished run in {self.path} differs in {', '.join(differ)}: it belongs to "
                 "another build or another question. Delete the file to start again, or restore "
-                "what it was made with."
+                "what the run was made with."
             )
         if not resume:
             raise UnfinishedRunError(
-                f"An unfinished run lies in {self.path} ({finished} chunks are done). Continue "
-                "it with --resume, or delete the file to start again."
+                f"There is an unfinished run in {self.path} ({finished} chunks are done). "
+                "Continue it with --resume, or delete the file to start again."
             )
 
     def _append(self, payload: Mapping[str, Any]) -> None:
-        self._file.write(_line(payload))
+        text = canonical_json(payload)
+        self._file.write(_hash(text) + b" " + text + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -139,8 +131,8 @@ class Journal:
             )
         except OSError as error:
             raise ChunkJournalError(
-                f"Cannot write to the journal {self.path}: {error}. What is recorded stays; "
-                "continue with --resume."
+                f"Cannot write to the journal {self.path}: {error}. The finished chunks stay "
+                "recorded; continue with --resume."
             ) from error
         self.finished[result.index] = result
 
@@ -156,19 +148,5 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _result(payload: Mapping[str, Any]) -> ChunkResult:
-    return ChunkResult(
-        payload["chunk"],
-        payload["digest"],
-        payload["normal_digest"],
-        Tally.from_json(payload["tally"]),
-    )

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates together: merged into one, and compared in a table."""
+"""Merging certificates, and comparing them in a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from pytest_udftorch.verify.certificate import (
     IDENTITY,
@@ -13,7 +12,6 @@ from pytest_udftorch.verify.certificate import (
     Certificate,
     CertificateMismatchError,
     Run,
-    Tally,
     ulp_text,
 )
 from pytest_udftorch.verify.reference.checker import BINS
@@ -46,12 +44,11 @@ def merge(certificates: Iterable[Certificate]) -> Certificate:
                 f"and {other.domain}."
             )
         for run in other.runs:
-            for number, mine in enumerate(runs):
-                if mine.key == run.key:
-                    runs[number] = _merge_runs(mine, run, first.name)
-                    break
-            else:
+            same = next((n for n, mine in enumerate(runs) if mine.key == run.key), None)
+            if same is None:
                 runs.append(run)
+            else:
+                runs[same] = _merge_runs(runs[same], run, first.name)
     return replace(first, runs=in_order(runs))
 
 
@@ -79,18 +76,16 @@ def _merge_runs(a: Run, b: Run, name: str) -> Run:
         if len(both) == len(a.chunks) == len(b.chunks):
             return b if b.date >= a.date else a
         raise CertificateMismatchError(
-            f"Chunks {both[0]} to {both[-1]} of {name} are in both certificates, so their counts "
-            "would be added twice. Merge certificates of separate chunks."
+            f"Chunks {both[0]} to {both[-1]} of {name} are in both certificates, and would count "
+            "twice. Merge certificates of separate chunks."
         )
-    worst = a.largest
-    if a.largest is None or (b.largest is not None and b.largest["ulp"] > a.largest["ulp"]):
-        worst = b.largest
+    largest = [run.largest for run in (a, b) if run.largest]
     parts = (a, b) if min(a.chunks) < min(b.chunks) else (b, a)
     return replace(
         a,
         chunks={**a.chunks, **b.chunks},
         tally=parts[0].tally + parts[1].tally,
-        largest=worst,
+        largest=max(largest, key=lambda error: error["ulp"], default=None),
         date=max(a.date, b.date),
         seconds=a.seconds + b.seconds,
     )
@@ -108,6 +103,9 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
         subject = certificate.subject
         for run in certificate.runs:
             tally, largest = run.tally, run.largest
+            error = ulp_text(largest["ulp"]) if largest else "0"
+            if incomparable := tally.histogram.get(BINS - 1):
+                error += f"; {incomparable:,} NaN or infinite"
             mode = ", denormals flushed" if run.identity["flush"] else ""
             rows.append(
                 (
@@ -117,21 +115,13 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
                     f"{run.identity['form']}, {run.identity['cpu_level']}{mode}",
                     f"{tally.wrong:,}" + ("" if run.complete else " (incomplete)"),
                     f"{tally.inputs:,}",
-                    _error_cell(tally, largest),
+                    error,
                     ", ".join(largest["inputs"]) if largest else "",
                 )
             )
-    header = (
-        "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
-    )  # fmt: skip
+    header = "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
     # The cells hold finished text: tabulate neither reads numbers out of it nor pads it.
     table: str = tabulate(
         sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None
     )
     return table
-
-
-def _error_cell(tally: Tally, largest: Mapping[str, Any] | None) -> str:
-    incomparable = tally.histogram.get(BINS - 1, 0)
-    error = ulp_text(largest["ulp"]) if largest else "0"
-    return f"{error}; {incomparable:,} NaN or infinite" if incomparable else error

@@ -20,7 +20,7 @@ import numpy as np
 
 from pytest_udftorch.exact.formats import FORMATS, decode
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
-from pytest_udftorch.library.description import find_library
+from pytest_udftorch.library.description import UdfFunction, find_library
 from pytest_udftorch.native.machine import cpu_model
 from pytest_udftorch.verify.candidate import SIXTEEN_BITS, STOCK
 from pytest_udftorch.verify.certificate import (
@@ -48,7 +48,7 @@ class Execution:
     Attributes:
         chunks: only these; all by default.
         workers: processes of a local cluster, 0 to stay in this one; all CPUs by default.
-        scheduler: address of a dask scheduler to use instead.
+        scheduler: address of a dask scheduler to use instead of a local cluster.
         progress: called with the number of finished chunks and of all.
     """
 
@@ -59,12 +59,12 @@ class Execution:
 
 
 def execute(schedule: Schedule, journal: Journal, how: Execution = Execution()) -> Run:
-    """Run what the journal lacks, and return the run over all that it then holds.
+    """Run the chunks that the journal lacks, and return the run over all that it then holds.
 
     Args:
         schedule: what to run.
         journal: opened under the schedule's identity.
-        how: where, and which chunks.
+        how: where to run, and which chunks.
 
     Raises:
         ScheduleError: a chunk number that the domain does not have.
@@ -75,36 +75,38 @@ def execute(schedule: Schedule, journal: Journal, how: Execution = Execution()) 
     if not wanted or wanted[0] < 0 or wanted[-1] >= schedule.total_chunks:
         raise ScheduleError(
             f"{schedule.candidate.function} has the chunks 0 to {schedule.total_chunks - 1}; "
-            f"asked for {f'{wanted[0]} to {wanted[-1]}' if wanted else 'none'}."
+            f"you asked for {f'{wanted[0]} to {wanted[-1]}' if wanted else 'none'}."
         )
     todo = [i for i in wanted if i not in journal.finished]
     done = len(wanted) - len(todo)
-    if how.progress:
-        how.progress(done, len(wanted))
+    progress = how.progress or (lambda done, total: None)
+    progress(done, len(wanted))
     processes = default_workers() if how.workers is None else how.workers
     workers = min(processes, len(todo))
     for result in results_of(schedule, todo, workers, how.scheduler) if todo else ():
         journal.record(result)
         done += 1
-        if how.progress:
-            how.progress(done, len(wanted))
+        progress(done, len(wanted))
     return _summary(schedule, journal, time.monotonic() - start)
 
 
 def _summary(schedule: Schedule, journal: Journal, seconds: float) -> Run:
-    tally = Tally()
-    for index in sorted(journal.finished):
-        tally += journal.finished[index].tally
+    finished = journal.finished
+    tally = sum((finished[index].tally for index in sorted(finished)), Tally())
     now = datetime.datetime.now(datetime.UTC)
     return Run(
         identity=schedule.identity(),
-        chunks={i: (r.digest, r.normal_digest) for i, r in journal.finished.items()},
+        chunks={i: (r.digest, r.normal_digest) for i, r in finished.items()},
         total_chunks=schedule.total_chunks,
         tally=tally,
         largest=_largest(schedule, tally),
         date=now.isoformat(timespec="seconds"),
         seconds=round(seconds, 1),
-        machine={"cpu": cpu_model(), "system": platform.system(), "libc": _libc()},
+        machine={
+            "cpu": cpu_model(),
+            "system": platform.system(),
+            "libc": os.confstr("CS_GNU_LIBC_VERSION") or "unknown",
+        },
     )
 
 
@@ -128,25 +130,24 @@ def _largest(schedule: Schedule, tally: Tally) -> dict[str, Any] | None:
     return {"ulp": ulp, **example.as_json(fmt.bits), "input_values": [v.hex() for v in values]}
 
 
-def _libc() -> str:
-    return os.confstr("CS_GNU_LIBC_VERSION") or "unknown"
-
-
 # From a schedule to a file ---------------------------------------------------------------
 
 
 def certificate_path(schedule: Schedule, out: Path | None, library: str) -> Path:
     """Return where the certificate goes: ``out``, or beside the source of a UDF."""
     c = schedule.candidate
-    name = f"{c.function}.{c.dtype}.certificate.json"
-    if out is not None:
-        return out / name
-    if c.library in STOCK:
-        return Path("udf-certificates") / c.library / name
-    described = find_library(library)
-    if (c.function, "float32") in described.functions:
-        return described.functions[c.function, "float32"].source.parent / name
-    return Path("udf-certificates") / c.library / name
+    if out is None:
+        described = None if c.library in STOCK else _described(schedule, library)
+        out = described.source.parent if described else Path("udf-certificates") / c.library
+    return out / _file_name(schedule)
+
+
+def _file_name(schedule: Schedule) -> str:
+    return f"{schedule.candidate.function}.{schedule.candidate.dtype}.certificate.json"
+
+
+def _described(schedule: Schedule, library: str) -> UdfFunction | None:
+    return find_library(library).functions.get((schedule.candidate.function, "float32"))
 
 
 def stored_certificate(schedule: Schedule, library: str) -> Path:
@@ -156,14 +157,13 @@ def stored_certificate(schedule: Schedule, library: str) -> Path:
         ScheduleError: it does not have the function.
         The errors of ``find_library``.
     """
-    c = schedule.candidate
-    described = find_library(library).functions.get((c.function, "float32"))
+    described = _described(schedule, library)
     if described is None:
         raise ScheduleError(
-            f"UDF library {library!r} has no float32 {c.function!r}, so it has no certificate to "
-            "compare with. Leave out --against for this function."
+            f"UDF library {library!r} has no float32 {schedule.candidate.function!r}, so it has no "
+            "certificate to compare with. Leave out --against for this function."
         )
-    return described.source.parent / f"{c.function}.{c.dtype}.certificate.json"
+    return described.source.parent / _file_name(schedule)
 
 
 def journal_path(schedule: Schedule, certificate: Path) -> Path:
@@ -185,14 +185,14 @@ def verify(
 ) -> Certificate:
     """Run a schedule and store its run in a certificate file.
 
-    The file keeps runs of other forms if they are of the same sources. A run of the same form
-    is replaced, or completed if it is of other chunks. Part of the inputs never replaces a
-    complete run.
+    The file keeps runs of other forms if they are of the same sources. The new run replaces one
+    of the same form, or completes it if it is of other chunks. Part of the inputs never replaces
+    a complete run.
 
     If the file holds a complete, judged run of the same sources, this one takes digests only:
-    where all of them are those of that run, so are the counts. If one differs, or with
-    ``judge_all``, every result is judged. The certificate ``against``, of the same function in
-    another library, serves in the same way.
+    if they all equal those of that run, so do the counts. If one differs, or with ``judge_all``,
+    this run judges every result. The certificate ``against``, of the same function in another
+    library, serves in the same way.
 
     Returns:
         The certificate with this run only.
@@ -209,18 +209,21 @@ def verify(
     if not judge_all and how.chunks is None:
         known = _judged_run(certificate, schedule)
         if known is not None:
-            # How many inputs are hard depends on the CPU level alone: it is not counted again.
+            # How many inputs are hard depends on the CPU level alone: no need to count again.
             files.pop("hard", None)
         elif against is not None:
             known, whose = _judged_elsewhere(against, schedule)
     path = journal_path(schedule, certificate)
     run = None
     if known is not None:
-        text = f"every output that of {whose}the {known.identity['form']} form, "
-        text += f"{known.identity['cpu_level']}: {known.identity['reference']}"
+        judged = known.identity
+        text = f"every output that of {whose}the {judged['form']} form, {judged['cpu_level']}: "
+        text += judged["reference"]
         same = replace(schedule, judge=False, reference_text=text, files=files)
         run = _journaled(same, path.with_suffix(".digests.journal"), how, resume)
-        run = _with_counts_of(known, run) if run.chunks == known.chunks else None
+        counts = replace(known.tally, hard=run.tally.hard)
+        same_outputs = run.chunks == known.chunks
+        run = replace(run, tally=counts, largest=known.largest) if same_outputs else None
     if run is None:
         run = _journaled(schedule, path, how, resume)
     fresh = Certificate(schedule.subject(), schedule.domain(), (run,))
@@ -234,7 +237,7 @@ def _refuse_to_replace(path: Path, schedule: Schedule, chunks: Collection[int] |
     stored = _readable(path)
     if stored is None or chunks is None or len(set(chunks)) >= schedule.total_chunks:
         return
-    kept = (stored.subject, stored.domain) == (schedule.subject(), schedule.domain())
+    kept = _same_question(stored, schedule)
     lost = [r for r in stored.runs if r.complete and not (kept and r.key != schedule.key())]
     if lost:
         raise CertificateCompleteError(
@@ -254,6 +257,10 @@ def _readable(path: Path) -> Certificate | None:
         return None
 
 
+def _same_question(stored: Certificate, asked: Schedule) -> bool:
+    return (stored.subject, stored.domain) == (asked.subject(), asked.domain())
+
+
 def _journaled(schedule: Schedule, path: Path, how: Execution, resume: bool) -> Run:
     name = {**schedule.subject(), **schedule.domain(), **schedule.identity()}
     with Journal(path, name, resume=resume) as journal:
@@ -268,15 +275,16 @@ def _judged_run(path: Path, schedule: Schedule) -> Run | None:
     if schedule.flush or schedule.garbage:
         return None
     stored = _readable(path)
-    asked = schedule.subject(), schedule.domain()
-    if stored is None or (stored.subject, stored.domain) != asked:
+    if stored is None or not _same_question(stored, schedule):
         return None
     for run in stored.runs:
-        judged = run.identity["reference"] == schedule.reference_text
-        other = run.identity["form"], run.identity["cpu_level"]
-        if run.complete and judged and not run.identity["flush"] and not run.identity["garbage"]:
-            return None if other == (schedule.candidate.form, schedule.candidate.cpu_level) else run
+        if _is_plain(run) and run.identity["reference"] == schedule.reference_text:
+            return None if run.key == schedule.key() else run
     return None
+
+
+def _is_plain(run: Run) -> bool:
+    return run.complete and not run.identity["flush"] and not run.identity["garbage"]
 
 
 def _judged_elsewhere(path: Path, schedule: Schedule) -> tuple[Run, str]:
@@ -290,17 +298,12 @@ def _judged_elsewhere(path: Path, schedule: Schedule) -> tuple[Run, str]:
             f"{schedule.domain()}."
         )
     for run in stored.runs:
-        if run.complete and not run.identity["flush"] and not run.identity["garbage"]:
+        if _is_plain(run):
             return run, f"{stored.subject['library']} {stored.subject['version']}, "
     raise CertificateMismatchError(
         f"The certificate {path} has no complete run without flushed denormals. Verify "
         f"{stored.subject['library']} first, or leave out --against."
     )
-
-
-def _with_counts_of(known: Run, run: Run) -> Run:
-    tally = replace(known.tally, hard=run.tally.hard)
-    return replace(run, tally=tally, largest=known.largest)
 
 
 def _joined(path: Path, fresh: Certificate) -> Certificate:
@@ -325,14 +328,14 @@ def sample_mismatches(
     """Run some chunks again and return those whose digests differ from a certificate's.
 
     Args:
-        certificate: with a run of the schedule's form, or of any form; a correctly
-            rounded function has one digest only.
+        certificate: it has a run of the schedule's form, or of any form, because all forms of
+            a correctly rounded function have one digest.
         schedule: what to run.
         chunks: their numbers.
 
     Raises:
-        CertificateMismatchError: the certificate is of another function, of inputs cut
-            otherwise, or lacks a chunk.
+        CertificateMismatchError: the certificate is of another function, cuts the inputs in
+            another way, or lacks a chunk.
     """
     if certificate.domain != schedule.domain() or (
         certificate.subject["function"] != schedule.candidate.function

@@ -5,17 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.candidate import (
-    OPERATOR,
-    SIXTEEN_BITS,
-    Candidate,
-    file_sha256,
-    find_candidate,
-)
-from pytest_udftorch.verify.certificate import RUN_KEY
+from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, Candidate, file_sha256
+from pytest_udftorch.verify.certificate import IDENTITY, RUN_KEY, SUBJECT
+from pytest_udftorch.verify.find import DEFAULTS, Reference, Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
     ReferenceMissingError,
     checker_file,
@@ -23,53 +18,16 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 
-Reference = Literal["auto", "llvmlibc", "libm", "mpfr"]
-
-#: A chunk has 2**CHUNK_BITS inputs and takes some tenths of a second.
-CHUNK_BITS: Final = 24
-#: Pairs for a function of two arguments.
-PAIRS: Final = 2**30
 #: The C library's double results are trusted to this many bits. Their largest known errors
 #: are a few units of 2**-53 (Gladman, Innocente, Mather, Zimmermann, "Accuracy of
 #: Mathematical Functions", 2024: below 8 for these functions), so this leaves room.
 MARGIN_BITS: Final = 48
-#: MPFR judges one input in so many, whether or not anything disagrees.
+#: MPFR judges one input in SAMPLE, even if nothing disagrees.
 SAMPLE: Final = 4096
 
 
 class ScheduleError(UdfError):
     """The request cannot be verified."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """How a function is to be verified.
-
-    Attributes:
-        dtype: ``float32``, ``bfloat16`` or ``float16``.
-        form: see ``find_candidate``; by default the library's usual one.
-        cpu_level: see ``find_candidate``; by default the best of this CPU.
-        reference: ``auto`` takes LLVM-libc if it has the function, else the C library.
-        flush: flush denormals while the candidate runs.
-        garbage: fill all lanes of a vector but one with random numbers.
-        chunk_bits: a chunk has 2**chunk_bits inputs.
-        pairs: inputs of a function of two arguments.
-        seed: of the pairs.
-        sample: MPFR judges one input in so many.
-        count_hard: count the inputs that a UDF's fast path leaves to the accurate one.
-    """
-
-    dtype: str = "float32"
-    form: str | None = None
-    cpu_level: str | None = None
-    reference: Reference = "auto"
-    flush: bool = False
-    garbage: bool = False
-    chunk_bits: int = CHUNK_BITS
-    pairs: int = PAIRS
-    seed: int = 0
-    sample: int = SAMPLE
-    count_hard: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,12 +38,12 @@ class Schedule:
         candidate: the function to verify.
         count: inputs of the domain.
         chunk_bits: a chunk has 2**chunk_bits inputs.
-        seed: of the pairs.
         reference: ``llvmlibc``, ``libm`` or ``mpfr``.
         reference_text: names and versions of everything that judges.
+        seed: of the pairs.
         flush: denormals are flushed while the candidate runs.
         garbage: vector forms get one true lane among random ones.
-        sample: MPFR judges one input in so many.
+        sample: MPFR judges one input in ``sample``.
         judge: compare the results; otherwise only take their digests.
         files: role -> (path on the machine that made the schedule, SHA-256).
     """
@@ -93,12 +51,12 @@ class Schedule:
     candidate: Candidate
     count: int
     chunk_bits: int
-    seed: int
     reference: str
     reference_text: str
-    flush: bool
-    garbage: bool
-    sample: int
+    seed: int = 0
+    flush: bool = False
+    garbage: bool = False
+    sample: int = 1
     judge: bool = True
     files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -114,18 +72,8 @@ class Schedule:
 
     def identity(self) -> dict[str, Any]:
         """Return what two runs must share to be merged."""
-        c = self.candidate
-        return {
-            "cpu_level": c.cpu_level,
-            "form": c.form,
-            "symbol": c.symbol,
-            "flush": self.flush,
-            "garbage": self.garbage,
-            "build_id": c.build_id,
-            "library_sha256": c.library_sha256,
-            "compiler": c.compiler,
-            "reference": self.reference_text,
-        }
+        own = {"flush": self.flush, "garbage": self.garbage, "reference": self.reference_text}
+        return {k: own[k] if k in own else getattr(self.candidate, k) for k in IDENTITY}
 
     def key(self) -> tuple[Any, ...]:
         """Return what tells this run apart from the others of a certificate."""
@@ -133,16 +81,7 @@ class Schedule:
 
     def subject(self) -> dict[str, Any]:
         """Return what the certificate is about."""
-        c = self.candidate
-        return {
-            "function": c.function,
-            "dtype": c.dtype,
-            "library": c.library,
-            "version": c.version,
-            "claim": c.claim,
-            "max_ulp": c.max_ulp,
-            "source_sha256": c.source_sha256,
-        }
+        return {key: getattr(self.candidate, key) for key in SUBJECT}
 
     def domain(self) -> dict[str, Any]:
         """Return which inputs there are, and how they are cut into chunks."""
@@ -155,7 +94,7 @@ class Schedule:
         }
 
 
-def make_schedule(library: str, function: str, request: Request = Request()) -> Schedule:
+def make_schedule(library: str, function: str, request: Request = DEFAULTS) -> Schedule:
     """Decide what to run, and build what it needs.
 
     Raises:
@@ -164,14 +103,7 @@ def make_schedule(library: str, function: str, request: Request = Request()) -> 
             it does not have the function.
         The errors of ``find_candidate``.
     """
-    candidate = find_candidate(
-        library,
-        function,
-        dtype=request.dtype,
-        form=request.form,
-        cpu_level=request.cpu_level,
-        count_hard=request.count_hard,
-    )
+    candidate = find_candidate(library, function, request)
     if request.garbage and candidate.form not in ("v8", "v16"):
         raise ScheduleError(
             f"--garbage fills the other lanes of a vector; the form {candidate.form!r} has none. "
@@ -198,7 +130,7 @@ def make_schedule(library: str, function: str, request: Request = Request()) -> 
         f"MPFR {mpfr}",
         flush=request.flush,
         garbage=request.garbage,
-        sample=1 if chosen == "mpfr" else request.sample,
+        sample=1 if chosen == "mpfr" else SAMPLE,
         files={role: (str(path), file_sha256(path)) for role, path in files.items()},
     )
 
@@ -213,12 +145,9 @@ def _sixteen_bits(candidate: Candidate, request: Request) -> Schedule:
         candidate=candidate,
         count=1 << 16,
         chunk_bits=16,
-        seed=0,
         reference="mpfr",
         reference_text="MPFR through gmpy2, every result",
         flush=request.flush,
-        garbage=False,
-        sample=1,
     )
 
 
@@ -230,8 +159,8 @@ def _choose_reference(reference: Reference, function: str) -> tuple[str, str]:
         if reference == "llvmlibc":
             raise ReferenceMissingError(
                 f"LLVM-libc {libc.version} has no correctly rounded {function}. Choose "
-                "--reference libm (the double-precision C library with a rounding test, MPFR "
-                "where that is in doubt) or mpfr (slow)."
+                "--reference libm (the double-precision C library with a rounding test, and MPFR "
+                "where that leaves doubt) or mpfr (slow)."
             )
         return "libm", ""
     return reference, "MPFR decides every result; " if reference == "mpfr" else ""

@@ -8,7 +8,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -62,9 +62,9 @@ def _distributed() -> Any:
 @contextmanager
 def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
     dask = _distributed()
-    with ExitStack() as stack:
-        if scheduler is None:
-            cluster = dask.LocalCluster(
+    if scheduler is None:
+        with (
+            dask.LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
@@ -73,25 +73,27 @@ def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
                 # Chunks need two fixed buffers; dask's guard would pause workers whose
                 # libtorch is mapped.
                 memory_limit=0,
-            )
-            stack.enter_context(cluster)
-            yield stack.enter_context(dask.Client(cluster))
-            return
-        try:
-            client = dask.Client(scheduler, timeout=CONNECT_SECONDS)
-        except (OSError, ValueError) as error:
-            raise WorkerError(
-                f"No dask scheduler answers at {scheduler!r}: {error}. Start one with 'dask "
-                "scheduler' and workers with 'dask worker', where this package is installed."
-            ) from error
-        yield stack.enter_context(client)
+            ) as cluster,
+            dask.Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        client = dask.Client(scheduler, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise WorkerError(
+            f"No dask scheduler answers at {scheduler!r}: {error}. Start one with 'dask "
+            "scheduler', and workers with 'dask worker' where this package is installed."
+        ) from error
+    with client:
+        yield client
 
 
 def _files_plugin(schedule: Schedule) -> Any:
-    """Return a worker plugin that sends the schedule's files to all workers, later ones too."""
+    """Return a plugin that sends the schedule's files to all workers, later ones too."""
     contents = {}
     for role, (name, sha256) in schedule.files.items():
-        # libtorch is too large to send: workers have their own, which must be the same.
+        # libtorch is too large to send: workers must have the same one.
         if role != "candidate" or schedule.candidate.library not in STOCK:
             contents[sha256] = (Path(name).name, Path(name).read_bytes())
 

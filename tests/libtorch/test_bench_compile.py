@@ -61,7 +61,7 @@ def test_end_to_end_measures_only_what_is_missing(small, tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="another versions, and would be overwritten"):
         compile_models.main(given)
     out.write_text("{}")
-    with pytest.raises(SystemExit, match="no stored result"):
+    with pytest.raises(SystemExit, match="not a stored result"):
         compile_models.main(given)
     assert out.read_text() == "{}"
     with pytest.raises(SystemExit, match="Make it"):
@@ -142,7 +142,7 @@ def test_a_validation_that_is_cut_short_is_not_stored(small, tmp_path, monkeypat
     plain = functools.partial(layers.instrument_overhead, profiled=(False,))
     monkeypatch.setattr(layers, "instrument_overhead", plain)
     assert compile_models.main([str(out), *QUICK, "--only", "validation"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "The same command continues" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -151,9 +151,9 @@ def test_a_validation_that_is_cut_short_is_not_stored(small, tmp_path, monkeypat
     ("given", "says"),
     [
         (["--models", "alexnot"], "Did you mean 'alexnet'"),
-        (["--models", "raft_small"], "no model 'raft_small' of images"),
-        (["--batches", "0"], "no whole number from 1 on"),
-        (["--batches", "two"], "no whole number from 1 on"),
+        (["--models", "raft_small"], "no image model 'raft_small'"),
+        (["--batches", "0"], "not a whole number above 0"),
+        (["--batches", "two"], "not a whole number above 0"),
     ],
 )
 def test_wrong_options_of_a_command_are_refused(tmp_path, capsys, command, given, says):
@@ -183,7 +183,7 @@ def test_bounds_that_are_cut_short_are_not_stored(tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(compile_bounds.roofline, "ceilings", lambda device: None)
     out = tmp_path / "out.json"
     assert compile_bounds.main([str(out)]) == 130
-    assert "nothing is stored" in capsys.readouterr().err
+    assert "Nothing is stored" in capsys.readouterr().err
     assert not out.exists()
 
 

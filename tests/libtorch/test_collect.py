@@ -724,15 +724,15 @@ def test_no_profile_where_none_was_asked_for(library):
 
 
 def test_an_observer_that_does_not_compile_says_why(library, tmp_path, monkeypatch):
-    from pytest_udftorch.profile import observer
+    from pytest_udftorch.profile import collect, observer
 
     broken = tmp_path / "observer.cpp"
     broken.write_text("#include <no/such/header.h>\n")
-    stock = observer.native_source
+    stock = observer.native_file
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(observer, "_observer", None)
+    monkeypatch.setattr(collect, "load_observer", observer.load_observer.__wrapped__)
     monkeypatch.setattr(
-        observer, "native_source", lambda name: broken if name == "observer.cpp" else stock(name)
+        observer, "native_file", lambda name: broken if name == "observer.cpp" else stock(name)
     )
     with (
         pytest.raises(ObserverBuildError, match="no/such/header"),
@@ -754,7 +754,8 @@ def test_without_a_profile_the_build_is_the_ordinary_one(library):
 
 def test_records_have_the_layout_of_the_header(tmp_path):
     """The dtypes of records/layout.py against the compiler's view of udfprof.h."""
-    from pytest_udftorch.native.manifest import WATCHED, native_source
+    from pytest_udftorch.native.manifest import WATCHED
+    from pytest_udftorch.native.runtime import native_file
 
     pairs = {
         "cell_record": (
@@ -778,7 +779,7 @@ def test_records_have_the_layout_of_the_header(tmp_path):
             )
     lines.append(f'_Static_assert(UDFPROF_SLOTS >= {len(WATCHED) * 10}, "");')
     lines.append(f'_Static_assert(UDFPROF_LOG == {WATCHED.index("log")}, "");')
-    pass_source = Path(__file__).parents[2] / "llvm" / "pass" / "Instrument.cpp"
+    pass_source = Path(__file__).parents[2] / "llvm" / "pass" / "InstrumentWork.h"
     (words,) = re.findall(r"enum HotOffset : unsigned \{(.*?)\};", pass_source.read_text(), re.S)
     members = {
         "Left": "left",
@@ -813,7 +814,7 @@ def test_records_have_the_layout_of_the_header(tmp_path):
         lines.append(f'_Static_assert(UDFPROF_{name.upper()} == {bit}, "");')
     source = tmp_path / "layout.c"
     source.write_text('#include "udfprof.h"\n' + "\n".join(lines) + "\n")
-    include = native_source("udfprof.h").parent
+    include = native_file("udfprof.h").parent
     from pytest_udftorch.build.toolchain import find_compiler
 
     done = subprocess.run(

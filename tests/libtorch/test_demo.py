@@ -15,11 +15,14 @@ from benches import stored
 from benches.data import mnist
 from benches.data.models.lenet import LeNet
 from benches.experiments import demo_lenet
-from benches.experiments.demo_lenet import DemoError, Observer, Settings, Training, observed, timed
+from benches.experiments.demo_lenet import DemoError, Observer, Settings, observed, task_of, timed
+from benches.experiments.training import Training
 from pytest_udftorch import patched
 from pytest_udftorch.timing.environment import describe
 
 FEW = Settings(epochs=1, batch=20, test_batch=50, threads=1)
+
+pytestmark = pytest.mark.usefixtures("digits_read_once")
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +251,7 @@ def test_the_libraries_are_really_used(few):
     """One step under canary and under corem, from the same weights."""
     ends = []
     for library in ("corem", "canary", "corem"):
-        training = Training(few, FEW)
+        training = Training(task_of(few, FEW), FEW.seed)
         with patched(library, ("exp", "expm1", "log")):
             for batch in torch.arange(60).split(20):
                 training.step(batch)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch import find_library
+from pytest_udftorch import cli, find_library
 from pytest_udftorch.library.symbols import golden_points
 from pytest_udftorch.reach import operators
 from pytest_udftorch.reach import table as reach
@@ -199,22 +199,22 @@ def test_files_that_cannot_be_read_or_written(tmp_path, exp_rows):
 
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "reach.json"
-    assert reach.main(["torch.log", "--store", str(path)]) == 0
+    assert cli.main(["reach", "torch.log", "--store", str(path)]) == 0
     assert "torch.log forward" in capsys.readouterr().out
     assert {r.operator for r in reach.load(path)[1]} == {"torch.log"}
 
 
 def test_the_command_explains_mistakes(tmp_path, capsys):
-    assert reach.main(["torch.lgo"]) == 2
+    assert cli.main(["reach", "torch.lgo"]) == 2
     assert "Did you mean 'torch.log'" in capsys.readouterr().err
-    assert reach.main(["torch.log", "--store", str(tmp_path / "no" / "reach.json")]) == 2
+    assert cli.main(["reach", "torch.log", "--store", str(tmp_path / "no" / "reach.json")]) == 2
     assert "No folder" in capsys.readouterr().err
 
 
 @needs_vectors
 def test_the_command_fails_on_what_it_cannot_explain(hide, capsys):
     hide("Sleef_expf.*")
-    assert reach.main(["torch.sigmoid"]) == 1
+    assert cli.main(["reach", "torch.sigmoid"]) == 1
     assert "no reason is known for torch.sigmoid" in capsys.readouterr().err
 
 

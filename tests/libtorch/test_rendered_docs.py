@@ -132,8 +132,8 @@ def test_regions_are_filled_and_the_rest_is_kept():
     ("text", "message"),
     [
         ("<!-- generated: costz -->\n<!-- end -->\n", "asks for 'costz'.*costs"),
-        ("<!-- generated: costs -->\nno end", "is no region"),
-        ("<!-- generated:costs -->\n<!-- end -->\n", "is no region"),
+        ("<!-- generated: costs -->\nno end", "does not start a region"),
+        ("<!-- generated:costs -->\n<!-- end -->\n", "does not start a region"),
         (
             "<!-- generated: costs -->\n<!-- generated: demo -->\n<!-- end -->\n",
             "no <!-- end -->",

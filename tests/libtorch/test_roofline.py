@@ -51,7 +51,14 @@ def test_bound_is_the_longer_of_computing_and_fetching():
     assert roofline.bound_ns(roofline.Work(40, 20, 10**9), unknown) == pytest.approx(20)
 
 
+def test_the_ceilings_of_this_machine_are_rates(here):
+    assert here.convolution_flops_per_s >= here.product_flops_per_s > 0
+    assert here.to_json()["bytes_per_s"] > 0
+
+
+@pytest.mark.slow
 def test_no_model_here_is_faster_than_its_bound(here):
+    """Other load between the two measurements can break this: run it on a quiet machine."""
     from pytest_udftorch.timing.timers import SyncTimer
 
     model = nn.Sequential(nn.Conv2d(16, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).eval()
@@ -60,8 +67,6 @@ def test_no_model_here_is_faster_than_its_bound(here):
     with torch.no_grad():
         timing = SyncTimer("cpu", runs=6, rounds=2, warmup=2).time(lambda: model(x))
     assert 0 < least < timing.median_ns
-    assert here.convolution_flops_per_s >= here.product_flops_per_s
-    assert here.to_json()["bytes_per_s"] > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

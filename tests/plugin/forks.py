@@ -7,6 +7,7 @@ a line of JSON for each run from its standard input, forks, and writes the run's
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -63,6 +64,8 @@ def main() -> None:
     import torch  # noqa: F401
 
     sys.path.pop(0)  # this folder
+    # pytest and the end of a process collect garbage several times; torch's objects are none.
+    gc.freeze()
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

@@ -77,6 +77,19 @@ def run(*command):
     return done
 
 
+def environment(folder, *wheels):
+    """Return the interpreter of a new virtual environment with these wheels."""
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin" / "python"
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index",
+        *wheels,
+    )  # fmt: skip
+    purelib = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+    (Path(purelib.stdout.strip()) / "third_party.pth").write_text(sysconfig.get_path("purelib"))
+    return python
+
+
 @pytest.fixture(scope="session")
 def their_python(tmp_path_factory):
     """The interpreter of a virtual environment with our wheel and their package."""
@@ -94,16 +107,7 @@ def their_python(tmp_path_factory):
     with zipfile.ZipFile(theirs, "w") as archive:
         for name, text in THEIR_PACKAGE.items():
             archive.writestr(name, text)
-    environment = scratch / "venv"
-    run(sys.executable, "-m", "venv", "--without-pip", environment)
-    python = environment / "bin" / "python"
-    run(
-        sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index",
-        ours, theirs,
-    )  # fmt: skip
-    purelib = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-    (Path(purelib.stdout.strip()) / "third_party.pth").write_text(sysconfig.get_path("purelib"))
-    return python
+    return environment(scratch / "venv", ours, theirs)
 
 
 def test_their_suite_uses_our_fixtures_and_their_library(suite, their_python):
@@ -140,3 +144,14 @@ def test_their_script_uses_the_plain_api(suite, their_python):
     )
     assert suite.pytester.run(their_python, "script.py").ret == 0
     assert suite.log == ["shop ('exp',):two", "after:stock"]
+
+
+def test_an_editable_install_does_not_warn(suite, tmp_path):
+    pytest.importorskip("scikit_build_core")
+    build = "import os, scikit_build_core.build as b; os.chdir({!r}); b.build_editable({!r})"
+    run(sys.executable, "-c", build.format(str(ROOT), str(tmp_path)))
+    python = environment(tmp_path / "venv", *tmp_path.glob("pytest_udftorch-*.whl"))
+    suite.write(test_plain="def test_it(): pass")
+    # Such a warning comes before pytest has read any configuration; as an error it ends the run.
+    result = suite.pytester.run(python, "-m", "pytest", "-W", "error", "-p", "no:benchmark")
+    result.assert_outcomes(passed=1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,26 @@ def test_ranks_share_a_folder_and_are_added_up(suite):
     assert len(whole.processes) == 2
     stages = {c["stage"] for c in whole.to_dict()["cells"] if "elu" in c["operator"]}
     assert stages == {"forward", "backward"}
+
+
+def test_strict_ranks_fail_under_different_libraries(suite):
+    suite.write(test_ranks=TRAINING)
+    command = (
+        "if [ $RANK = 1 ]; then library=two; else library=one; fi; "
+        '"$PYTHON" -m pytest -q -p no:cacheprovider --udf-strict --udf-lib=./$library'
+    )
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+            "--no-python", "sh", "-c", command,
+        ],
+        cwd=suite.path, capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "PYTHON": sys.executable},
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "RanksDifferError: The ranks of the process group do not compute with" in done.stdout
+    assert "has one 1.5, build " in done.stdout
+    assert "rank 1 has two 1.5, build " in done.stdout
 
 
 def exp_elements(profile: Profile) -> dict[float, int]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -14,8 +15,8 @@ from pytest_udftorch.build.cuda_form import (
     Gpu,
     asked_form,
     choose,
+    gpus,
     measurements,
-    parse_gpus,
     resolved_form,
     store_measurement,
 )
@@ -125,18 +126,58 @@ def test_a_cache_that_cannot_be_written_is_an_error(tmp_path, monkeypatch):
         store_measurement("GPU", {DOUBLE: 1.0, FLOAT_FLOAT: 1.0})
 
 
-def test_the_drivers_list_is_read():
-    text = "NVIDIA GeForce RTX 4090, 8.9\nNVIDIA H200, 9.0\nTesla K80, [N/A]\n\n"
-    assert parse_gpus(text) == (RTX, H200)
+class Driver:
+    """What pynvml tells of some GPUs."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *gpus, failing=""):
+        self.gpus, self.failing, self.opened = gpus, failing, 0
+
+    def _answer(self, name, answer):
+        if name == self.failing:
+            raise self.NVMLError(name)
+        return answer
+
+    def nvmlInit(self):
+        self._answer("nvmlInit", None)
+        self.opened += 1
+
+    def nvmlShutdown(self):
+        self.opened -= 1
+
+    def nvmlDeviceGetCount(self):
+        return self._answer("nvmlDeviceGetCount", len(self.gpus))
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return self.gpus[index]
+
+    def nvmlDeviceGetName(self, gpu):
+        return gpu.name
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu):
+        return self._answer("nvmlDeviceGetCudaComputeCapability", list(gpu.capability))
 
 
-def test_auto_asks_the_driver(cache, tmp_path, monkeypatch):
-    program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\necho "NVIDIA GeForce RTX 4090, 8.9"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_the_drivers_list_is_read(monkeypatch):
+    driver = Driver(RTX, H200)
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    assert gpus() == (RTX, H200)
+    assert driver.opened == 0
+
+
+def test_auto_asks_the_driver(cache, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(RTX))
     assert resolved_form("auto") == FLOAT_FLOAT
     assert resolved_form("double") == DOUBLE
-    cuda_form._for_this_machine.cache_clear()
-    program.write_text("#!/bin/sh\nexit 9\n")
+
+
+@pytest.mark.parametrize(
+    "failing", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetCudaComputeCapability", "import"]
+)
+def test_without_an_answer_of_the_driver_auto_is_double(cache, monkeypatch, failing):
+    driver = None if failing == "import" else Driver(RTX, failing=failing)
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
     assert resolved_form("auto") == DOUBLE
+    assert driver is None or driver.opened == 0

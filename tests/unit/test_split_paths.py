@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from pytest_udftorch.build import libdevice
+from pytest_udftorch.build.bitcode import failed
+from pytest_udftorch.build.job import run_stages
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.build.toolchain import FLAGS, find_compiler, resolve_cpu_level
 from pytest_udftorch.library.description import find_library
@@ -39,8 +41,9 @@ class Split:
         compiler, function = find_compiler(), library.functions[name, "float32"]
         flags = [f for f in FLAGS if f != "-fvisibility=hidden"]
         flags += CPU_LEVELS[resolve_cpu_level(None)][0]
-        folders = (library.folder, *library.include_dirs)
-        piece = libdevice._split_paths(folder, compiler, flags, function, folders)
+        texts, *steps = libdevice.split_paths(library, function, compiler, flags)
+        run_stages([[step] for step in steps], texts, folder, failed)
+        piece = folder / steps[-1].arguments[-1]
         shared = folder / f"{name}.so"
         command = [compiler.path, "-shared", "-fPIC", "-O2", piece, "-o", shared]
         subprocess.run(command, check=True, capture_output=True)

@@ -17,7 +17,6 @@ from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS, forms
 from pytest_udftorch.verify import run as verify
-from pytest_udftorch.verify.candidate import source_sha256
 from pytest_udftorch.verify.chunks import outputs_digest, run_chunk
 from pytest_udftorch.verify.reference.checker import (
     FORM_NUMBERS,
@@ -28,6 +27,7 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 from pytest_udftorch.verify.schedule import Request, make_schedule
+from pytest_udftorch.verify.udf_candidate import source_sha256
 
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]
@@ -73,28 +73,31 @@ def listed(function):
     return [np.ascontiguousarray(c).astype(np.uint32).view(np.float32) for c in rows.T]
 
 
-def same_as_mpfr(checker, function, arguments, got):
-    want = checker.mpfr(function, *arguments)
+def same(got, want):
     differ = got.view(np.uint32) != want.view(np.uint32)
     return not np.any(differ & ~(np.isnan(got) & np.isnan(want)))
+
+
+def same_as_mpfr(checker, function, arguments, got):
+    return same(got, checker.mpfr(function, *arguments))
 
 
 @pytest.mark.parametrize("function", COREM.function_names)
 def test_every_listed_hard_case_is_right(function):
     columns = listed(function)
     inputs = columns[0] if len(columns) == 1 else tuple(columns)
-    for form in ("array", "scalar"):
-        got = through(function, form, *columns)
-        assert_correctly_rounded(got, inputs, function=function)
+    array, scalar = (through(function, form, *columns) for form in ("array", "scalar"))
+    assert_correctly_rounded(array, inputs, function=function)
+    assert same(scalar, array)
 
 
 @pytest.mark.parametrize("function", UNIVARIATE)
 def test_a_million_samples_are_right(checker, function):
     x = sample(function, 1_000_000, seed=2026).view(np.float32)
-    got = through(function, "array", x)
-    assert same_as_mpfr(checker, function, [x], got)
+    got, want = through(function, "array", x), checker.mpfr(function, x)
+    assert same(got, want)
     got.view(np.uint32)[np.flatnonzero(~np.isnan(got))[123_456]] ^= 1
-    assert not same_as_mpfr(checker, function, [x], got)
+    assert not same(got, want)
 
 
 @pytest.mark.parametrize("function", UNIVARIATE)

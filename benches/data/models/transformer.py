@@ -12,8 +12,8 @@ from torch import nn
 class Attention(nn.Module):
     """Causal attention whose softmax is an operator of its own.
 
-    ``scaled_dot_product_attention`` would run its CPU flash kernel, which has its
-    exponential inlined, so that no swap reaches it (docs/results/reach.md).
+    ``scaled_dot_product_attention`` would run its CPU flash kernel, whose exponential is inlined,
+    so that no swap reaches it (docs/results/reach.md).
     """
 
     def __init__(self, size: int, heads: int, length: int) -> None:
@@ -45,7 +45,7 @@ class Layer(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(size), nn.LayerNorm(size)
         self.attention = Attention(size, heads, length)
-        # The tanh form: the other one is oneDNN's on contiguous float32 and out of reach.
+        # The tanh form, because oneDNN computes the other on contiguous float32, out of reach.
         self.feed = nn.Sequential(
             nn.Linear(size, 4 * size), nn.GELU(approximate="tanh"), nn.Linear(4 * size, size)
         )
@@ -58,7 +58,7 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tells the next character of every position of a window."""
+    """Predicts the next character at every position of a window."""
 
     def __init__(
         self, symbols: int, length: int = 64, size: int = 64, heads: int = 4, layers: int = 2

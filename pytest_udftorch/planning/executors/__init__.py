@@ -2,22 +2,22 @@
 """Ways to run a model: interpreted, compiled, scripted, exported, and variations of each.
 
 Each module of this package holds the executors of one project or technique. An executor is a
-name, the devices and dtypes it serves, and a function that makes a callable from a model and
-example inputs. Variations are appended to the name with ``+``:
+name, the devices and dtypes that it serves, and a function that makes a callable from a model and
+example inputs. A variation is appended to the name with ``+``:
 
 ``channels_last``
-    4-d parameters and inputs in channels_last memory format.
+    4-d parameters and inputs are in channels_last memory format.
 ``fused``
-    batch norms folded into convolutions, and convolution, bias, (sum) and ReLU in one cuDNN
-    call where that is faster; see ``fusion``.
+    Batch norms are folded into convolutions; convolution, bias, (sum) and ReLU are one cuDNN call
+    where that is faster. See ``fusion``.
 ``streams``
-    independent branches on CUDA streams of their own; see ``fusion``.
+    Independent branches run on CUDA streams of their own. See ``fusion``.
 ``cudagraph``
-    the whole captured once and replayed; inputs are copied in, and every replay overwrites
-    the outputs of the one before.
+    The whole is captured once and replayed. Inputs are copied in, and every replay overwrites the
+    outputs of the one before.
 
-``resolve("compile+channels_last+cudagraph")`` returns such an executor. A project adds its own
-base with :func:`register`.
+``resolve("compile+channels_last+cudagraph")`` returns such an executor. A project adds a base
+executor of its own with :func:`register`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,10 @@ from typing import Any, Final
 
 from torch import nn
 
-from pytest_udftorch.planning.cuda_graph import capture
-from pytest_udftorch.planning.executor import (
-    CapturedShapeError,
-    Executor,
-    ExecutorUnavailableError,
-    LostBranchError,
-    Run,
-    UnknownExecutorError,
-)
+from pytest_udftorch.planning.executor import Executor, Run
 from pytest_udftorch.planning.executors import (
     aotinductor,
-    eager,
-    fx,
+    interpreted,
     jax,
     lazy,
     thunder,
@@ -47,36 +38,14 @@ from pytest_udftorch.planning.executors import (
     torchscript,
 )
 from pytest_udftorch.planning.executors.registry import Registry
-from pytest_udftorch.planning.executors.variations import VARIATIONS
 
-__all__ = [
-    "REGISTRY",
-    "VARIATIONS",
-    "CapturedShapeError",
-    "Executor",
-    "ExecutorUnavailableError",
-    "LostBranchError",
-    "UnknownExecutorError",
-    "capture",
-    "make",
-    "register",
-    "registered",
-    "resolve",
-    "unregister",
-]
-
-#: Owner of the executors of this process.
+#: The executors of this process.
 REGISTRY: Final = Registry(
-    (
-        *eager.EXECUTORS,
-        *torch_compile.EXECUTORS,
-        *torchscript.EXECUTORS,
-        *fx.EXECUTORS,
-        *aotinductor.EXECUTORS,
-        *lazy.EXECUTORS,
-        *thunder.EXECUTORS,
-        *jax.EXECUTORS,
-    )
+    [
+        executor
+        for module in (interpreted, torch_compile, torchscript, aotinductor, lazy, thunder, jax)
+        for executor in module.EXECUTORS
+    ]
 )
 
 registered = REGISTRY.registered

@@ -27,14 +27,14 @@ from pytest_udftorch.planning.executor import (
 
 
 def _check_package(path: str) -> None:
-    """Load a package in a process of its own first, if loading it could end this one.
+    """Load a package in another process first, if loading it could end this one.
 
     Its libraries parse with ``std::regex``, which looks up facets of the locale by numbers that
-    two copies of libstdc++ do not share. With a compiler that links one in, torch 2.11 was seen
-    to end in SIGSEGV there.
+    two copies of libstdc++ do not share. With a compiler that links in a copy of its own, torch
+    2.11 ended in SIGSEGV there.
 
     Raises:
-        ExecutorUnavailableError: the other process was ended by a signal.
+        ExecutorUnavailableError: a signal ended the other process.
     """
     with zipfile.ZipFile(path) as package:
         libraries = [package.read(n) for n in package.namelist() if n.endswith(".so")]
@@ -44,30 +44,22 @@ def _check_package(path: str) -> None:
     trial = subprocess.run([sys.executable, "-c", load, path], capture_output=True)
     if trial.returncode < 0:
         raise ExecutorUnavailableError(
-            "The package would end this process when it is loaded, by "
+            "Loading the package would end this process by "
             f"{signal.Signals(-trial.returncode).name}. The C++ compiler links its own copy of "
-            "libstdc++ into it, where torch has another. Set CXX to a compiler that links "
+            "libstdc++ into it, but torch uses another. Set CXX to a compiler that links "
             "libstdc++.so, or leave aotinductor out."
         )
 
 
-def _laid_out(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """Return a copy of the tensor with these strides, in elements."""
-    copied = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
-    return copied.copy_(value)
-
-
 def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-
     with quiet(), torch.no_grad():
         program = torch.export.export(model, inputs)
-        # The loader unpacks the package, so the folder may go once it is loaded.
+        # The loader unpacks the package, which may then be removed.
         with tempfile.TemporaryDirectory(prefix="udftorch-aoti-") as folder:
-            package = str(Path(folder) / "model.pt2")
-            path = compat.aot_package(program, package)
+            path = compat.aot_package(program, str(Path(folder) / "model.pt2"))
             _check_package(path)
             loaded: Run = compat.aot_load(path)
-    # The package checks none of these, and would compute something wrong.
+    # The package checks none of these, and would return wrong results.
     made_for = [(t.shape, t.dtype, t.stride()) for t in tensors_in(inputs)]
 
     def run(*arguments: Any) -> Any:
@@ -77,11 +69,14 @@ def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
             shape, dtype, stride = next(expected)
             if given.shape != shape or given.dtype != dtype:
                 raise CapturedShapeError(
-                    f"The package was compiled for {dtype}{list(shape)} and is given "
-                    f"{given.dtype}{list(given.shape)}. Compile one for these inputs too, or use "
-                    "another executor."
+                    f"The package was compiled for {dtype}{list(shape)}, but the input is "
+                    f"{given.dtype}{list(given.shape)}. Compile a package for these inputs too, or "
+                    "use another executor."
                 )
-            return given if given.stride() == stride else _laid_out(given, stride)
+            if given.stride() == stride:
+                return given
+            copied = torch.empty_strided(shape, stride, dtype=dtype, device=given.device)
+            return copied.copy_(given)
 
         return loaded(*convert(arguments, fit))
 

@@ -17,7 +17,7 @@ from pytest_udftorch.planning.executor import (
     ExecutorUnavailableError,
     Run,
     convert,
-    missing_package,
+    importing,
     quiet,
     tensors_in,
     without_effect,
@@ -29,11 +29,11 @@ pytree: Any = compat.pytree()
 
 @contextlib.contextmanager
 def torch_as_before() -> Iterator[None]:
-    """Take back, and keep away, what importing torchax 0.0.13 does to torch in the whole process.
+    """Prevent or undo what importing torchax 0.0.13 does to torch in the whole process.
 
-    It names the backend PrivateUse1 "jax", for good: torch 2.11 then takes jax for the machine's
-    accelerator, and CUDA streams cannot be entered any more. It switches off the fast path of
-    attention, which changes the interpreted members.
+    The import names the backend PrivateUse1 "jax", for good: torch 2.11 then takes jax for the
+    machine's accelerator, and CUDA streams can no longer be entered. It also switches off the fast
+    path of attention, which changes the interpreted members.
     """
     fast = torch.backends.mha.get_fastpath_enabled()
     with (
@@ -48,7 +48,7 @@ def torch_as_before() -> Iterator[None]:
 
 @contextlib.contextmanager
 def sharing_memory() -> Iterator[None]:
-    """Let JAX take memory of the GPU as it needs it: by default it takes three quarters at once.
+    """Let JAX take GPU memory as it needs it; by default it takes three quarters at once.
 
     JAX reads the variable when it first uses its devices. A value that the user has set is kept.
     """
@@ -65,21 +65,17 @@ def sharing_memory() -> Iterator[None]:
 
 def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     with quiet(), torch_as_before(), sharing_memory():
-        try:
+        with importing("jax"):
             import jax
-        except Exception as error:
-            raise missing_package("jax", error) from error
-        try:
+        with importing("torchax"):
             import torchax
-        except Exception as error:
-            raise missing_package("torchax", error) from error
         home = tensors_in(inputs)[0].device
         kind = "gpu" if home.type == "cuda" else "cpu"
         try:
             device = jax.devices(kind)[home.index or 0]
         except RuntimeError as error:
             raise ExecutorUnavailableError(
-                f"jax {jax.__version__} has no {kind} here ({str(error)[:200]}). Install its build "
+                f"jax {jax.__version__} finds no {kind} ({str(error)[:200]}). Install its build "
                 "for this device."
             ) from error
         weights, function = torchax.extract_jax(model.cpu())
@@ -88,12 +84,12 @@ def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
         def to_jax(value: Any) -> Any:
             return convert(value, lambda t: jax.dlpack.from_dlpack(t.contiguous()))
 
-        # By default XLA multiplies float32 in TF32 also where torch does not.
+        # By default XLA multiplies float32 in TF32 even where torch does not.
         with jax.default_matmul_precision("highest"):
             compiled = jax.jit(function).lower(weights, to_jax(inputs)).compile()
 
     def run(*arguments: Any) -> Any:
-        # JAX has streams of its own, which no CUDA event of torch's waits for.
+        # JAX has streams of its own, which torch's CUDA events do not wait for.
         output = untyped(jax.block_until_ready)(compiled(weights, to_jax(arguments)))
         return pytree.tree_map_only(jax.Array, torch.utils.dlpack.from_dlpack, output)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy tensors, on the TorchScript backend; CPU only."""
+"""Lazy tensors on the TorchScript backend; CPU only."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ from pytest_udftorch.planning.executor import (
     tensors_in,
 )
 
-
-@functools.cache
-def _start() -> None:
-    """Start the backend of lazy tensors; torch raises an error at a second start."""
-    compat.start_lazy_tensors()
+#: Starts the backend of lazy tensors once: a second start is an error.
+_start = functools.cache(compat.start_lazy_tensors)
 
 
 def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:

@@ -14,7 +14,7 @@ class Registry:
     """Base executors by name.
 
     Args:
-        shipped: those of this package, which cannot be removed.
+        shipped: this package's executors, which cannot be removed.
     """
 
     def __init__(self, shipped: Sequence[Executor]) -> None:
@@ -26,10 +26,10 @@ class Registry:
         return list(self._bases)
 
     def register(self, executor: Executor) -> None:
-        """Add a base executor of the project's own.
+        """Add a base executor.
 
         Raises:
-            UnknownExecutorError: no executor, or its name is taken or contains ``+``.
+            UnknownExecutorError: this is not an executor, or its name is taken or contains ``+``.
         """
         if not isinstance(executor, Executor):
             raise UnknownExecutorError(
@@ -37,16 +37,16 @@ class Registry:
             )
         if executor.name in self._bases or "+" in executor.name:
             raise UnknownExecutorError(
-                f"{executor.name!r} cannot be registered: names must be new and without '+', which "
-                f"separates variations. Taken: {', '.join(self._bases)}."
+                f"{executor.name!r} cannot be registered: a name must be new and must not contain "
+                f"'+', which separates variations. Taken: {', '.join(self._bases)}."
             )
         self._bases[executor.name] = executor
 
     def unregister(self, name: str) -> None:
-        """Remove an executor added with :meth:`register`.
+        """Remove an executor that :meth:`register` added.
 
         Raises:
-            UnknownExecutorError: no such executor, or one of this package's.
+            UnknownExecutorError: there is no such executor, or it is one of this package's.
         """
         if name in self._shipped:
             raise UnknownExecutorError(
@@ -54,28 +54,31 @@ class Registry:
                 "of the names you give."
             )
         if name not in self._bases:
-            raise UnknownExecutorError(f"No executor {name!r}. {nearest(name, self._bases)}")
+            raise self._unknown(name)
         del self._bases[name]
 
+    def _unknown(self, name: str) -> UnknownExecutorError:
+        return UnknownExecutorError(f"No executor {name!r}. {nearest(name, self._bases)}")
+
     def reset(self) -> None:
-        """Remove all executors added with :meth:`register`."""
+        """Remove all executors that :meth:`register` added."""
         self._bases = dict(self._shipped)
 
     def resolve(self, name: str | Executor) -> Executor:
         """Return the executor of a name such as ``compile+channels_last+cudagraph``.
 
         Raises:
-            UnknownExecutorError: unknown base or variation, or a variation given twice.
+            UnknownExecutorError: an unknown base or variation, or a variation given twice.
         """
         if isinstance(name, Executor):
             return name
         base, *variations = name.split("+")
         if base not in self._bases:
-            raise UnknownExecutorError(f"No executor {base!r}. {nearest(base, self._bases)}")
+            raise self._unknown(base)
         for variation in variations:
             if variation not in VARIATIONS or variations.count(variation) > 1:
                 raise UnknownExecutorError(
-                    f"No variation {variation!r} in {name!r}, or it is given twice. "
+                    f"{variation!r} in {name!r} is not a variation, or is given twice. "
                     f"{nearest(variation, VARIATIONS)}"
                 )
         if not variations:

@@ -8,23 +8,15 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from pytest_udftorch.planning.executor import (
-    Executor,
-    Run,
-    missing_package,
-    quiet,
-    without_effect,
-)
+from pytest_udftorch.planning.executor import Executor, Run, importing, quiet, without_effect
 from pytest_udftorch.timing.timers import untyped
 
 
 def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     with quiet():
-        try:
+        with importing("lightning-thunder"):
             from thunder.dynamo import thunder_optimize, thunder_profile
-        except Exception as error:
-            raise missing_package("lightning-thunder", error) from error
-        # It starts with a reset of dynamo, which would throw away what others have compiled.
+        # It first resets dynamo, which would discard what other executors have compiled.
         with without_effect(torch.compiler, "reset"):
             profiled = untyped(thunder_profile)(model)
         profiled(*inputs)

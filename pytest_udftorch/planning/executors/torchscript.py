@@ -15,18 +15,17 @@ from pytest_udftorch.timing.timers import untyped
 
 
 def _trace(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-    with warnings.catch_warnings(record=True) as said, torch.no_grad():
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as said, torch.no_grad():
         traced: Run = torch.jit.freeze(untyped(torch.jit.trace)(model.eval(), inputs, strict=False))
     torch_itself = str(Path(torch.__file__).parent)
     for warning in said:
         branch = warning.category.__name__ == "TracerWarning" and "boolean" in str(warning.message)
-        # Where torch itself asks, it checks shapes.
+        # In torch's own code such a branch checks shapes.
         if branch and not warning.filename.startswith(torch_itself):
             raise LostBranchError(
-                f"{warning.filename}, line {warning.lineno}: what is done next depends on a "
-                "tensor, and a trace keeps only what these inputs choose. Leave "
-                "torchscript-trace out; torchscript-script keeps both."
+                f"{warning.filename}, line {warning.lineno}: the branch taken depends on a tensor, "
+                "and a trace keeps only the branch of these inputs. Leave torchscript-trace out; "
+                "torchscript-script keeps both branches."
             )
     return traced
 

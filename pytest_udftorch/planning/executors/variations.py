@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variations of an executor: what is appended to its name with ``+``."""
+"""Variations of an executor, which are appended to its name with ``+``."""
 
 from __future__ import annotations
 
@@ -21,22 +21,20 @@ def vary(base: Executor, name: str, variations: Sequence[str]) -> Executor:
     """Return the executor called ``name``: the base with these variations, in any order."""
 
     def make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
-        prepared: nn.Module = model
-        arguments = inputs
-        if "channels_last" in variations:
-            prepared = prepared.to(memory_format=torch.channels_last)
-            arguments = to_channels_last(arguments)
+        last = "channels_last" in variations
+        arguments = to_channels_last(inputs) if last else inputs
+        if last:
+            model = model.to(memory_format=torch.channels_last)
         if "fused" in variations:
-            prepared = fusion.fuse(prepared, arguments)
+            model = fusion.fuse(model, arguments)
         if "streams" in variations:
-            prepared = fusion.on_streams(prepared)
-        inner = base.make_callable(prepared, arguments)
-        run = inner
-        if "channels_last" in variations:
+            model = fusion.on_streams(model)
+        inner = base.make_callable(model, arguments)
 
-            def run(*given: Any) -> Any:
-                return inner(*to_channels_last(given))
+        def converting(*given: Any) -> Any:
+            return inner(*to_channels_last(given))
 
+        run = converting if last else inner
         return capture(run, inputs) if "cudagraph" in variations else run
 
     devices = base.devices & {"cuda"} if _CUDA_ONLY & set(variations) else base.devices

@@ -31,12 +31,6 @@ static uint32_t bits_of(float x) {
   return bits;
 }
 
-static float from_bits(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 static uint32_t canonical_bits(float x) {
   uint32_t bits = bits_of(x);
   return (bits & magnitude) > infinity ? canonical_nan : bits;
@@ -308,12 +302,11 @@ static void judge(const struct udfref_job *job, struct udfref_outcome *o,
 
 static void keep(const struct block *blk, int64_t n, int two, uint32_t *outputs,
                  uint32_t *normals) {
-  for (int64_t i = 0; outputs && i < n; i++)
-    outputs[i] = canonical_bits(blk->got[i]);
-  for (int64_t i = 0; normals && i < n; i++) {
+  for (int64_t i = 0; i < n; i++) {
     uint32_t got = canonical_bits(blk->got[i]);
     int tiny = (got & magnitude) < min_normal || is_subnormal(blk->a[i]) ||
                (two && is_subnormal(blk->b[i]));
+    outputs[i] = got;
     normals[i] = tiny ? 0 : got;
   }
 }
@@ -332,8 +325,7 @@ static int32_t walk(const struct udfref_job *job, struct udfref_outcome *o,
     uint64_t start = job->first + done;
     udfref_inputs(arity, job->seed, start, (uint64_t)n, blk->a, blk->b);
     run_candidate(job, arity, done, n, blk->a, blk->b, blk->got);
-    keep(blk, n, arity == 2, outputs ? outputs + done : NULL,
-         normals ? normals + done : NULL);
+    keep(blk, n, arity == 2, outputs + done, normals + done);
     if (!o)
       continue;
     const float *b = arity == 2 ? blk->b : NULL;

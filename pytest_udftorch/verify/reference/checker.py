@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -93,28 +94,24 @@ class Outcome(ctypes.Structure):
 def _compiler() -> Compiler:
     compiler = find_c_compiler()
     if compiler is None:
-        named = os.environ.get("UDFTORCH_CC")
+        tried = os.environ.get("UDFTORCH_CC") or ", ".join(C_COMPILERS)
         raise ReferenceMissingError(
-            f"No C compiler to build the references with: looked for "
-            f"{named or ', '.join(C_COMPILERS)}. Install gcc or clang, or set UDFTORCH_CC to a "
-            "compiler."
+            f"No C compiler to build the references with: there is no {tried}. Install gcc or "
+            "clang, or set UDFTORCH_CC to a compiler."
         )
     return compiler
 
 
 def compile_shared(
-    name: str,
-    sources: Mapping[str, str],
-    flags: tuple[str, ...],
-    libraries: tuple[str, ...],
+    name: str, sources: Mapping[str, str], flags: tuple[str, ...], libraries: tuple[str, ...]
 ) -> Path:
     """Compile C sources to a shared library in the cache, unless it is there already.
 
     Args:
         name: of the library, for its file name and for messages.
-        sources: file name -> text; only ``*.c`` are compiled, but all of them enter the key.
+        sources: file name -> text; only ``*.c`` are compiled, but the key covers all of them.
         flags: in addition to those of every reference.
-        libraries: linker arguments; files among them enter the key.
+        libraries: linker arguments; the key covers the files among them.
 
     Raises:
         ReferenceMissingError: no C compiler.
@@ -122,12 +119,12 @@ def compile_shared(
         CacheError: the cache cannot be written, or the build belongs to another user.
     """
     compiler = _compiler()
-    named = [Path(file) for file in sources if file.endswith(".c")]
-    objects = [f"{source.stem}.o" for source in named]
-    steps = []
-    for source, made in zip(named, objects, strict=True):
-        arguments = (*_FLAGS, *flags, "-I.", "-c", str(source), "-o", made)
-        steps.append(Step(compiler.path, arguments, source))
+    objects, steps = [], []
+    for file in sources:
+        if file.endswith(".c"):
+            objects.append(f"{Path(file).stem}.o")
+            arguments = (*_FLAGS, *flags, "-I.", "-c", file, "-o", objects[-1])
+            steps.append(Step(compiler.path, arguments, Path(file)))
     output = f"lib{name}.so"
     link = ("-shared", *objects, "-o", output, "-Wl,-z,defs", *libraries)
     job = Job(
@@ -174,18 +171,16 @@ def _build_error(name: str, message: str) -> UdfError:
 class Inputs:
     """Typed access to the generator of inputs alone, which needs no MPFR."""
 
+    SYMBOLS: ClassVar[tuple[str, ...]] = ("udfref_inputs",)
+
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             self._lib = ctypes.CDLL(str(path))
-            generate = self._lib.udfref_inputs
+            generate, *_ = [getattr(self._lib, symbol) for symbol in self.SYMBOLS]
         except (OSError, AttributeError) as error:
             raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
-        generate.argtypes = (
-            ctypes.c_int32,
-            *(ctypes.c_uint64,) * 3,
-            *(ctypes.c_void_p,) * 2,
-        )
+        generate.argtypes = (ctypes.c_int32, *(ctypes.c_uint64,) * 3, *(ctypes.c_void_p,) * 2)
         generate.restype = None
 
     def inputs(
@@ -201,20 +196,25 @@ class Inputs:
 class Checker(Inputs):
     """Typed access to the compiled checker."""
 
+    SYMBOLS = (*Inputs.SYMBOLS, "udfref_name", "udfref_sizes", "udfref_mpfr_version")
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        try:
-            self._lib.udfref_name.restype = ctypes.c_char_p
-            sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
-            self._lib.udfref_mpfr_version.restype = ctypes.c_char_p
-        except (OSError, AttributeError) as error:
-            raise ReferenceBuildError(f"{path} is not a usable library: {error}.") from error
-        if sizes != (ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome)):
+        sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
+        expected = (ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome))
+        if sizes != expected:
             raise ReferenceBuildError(
-                f"{path} has structures of {sizes} bytes, this package expects "
-                f"{(ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome))}: they are out of step."
+                f"{path} has structures of {sizes} bytes, but this package expects {expected}. "
+                "They are out of step; reinstall the package."
             )
-        self.functions = self._function_names()
+        self._lib.udfref_mpfr_version.restype = ctypes.c_char_p
+        name = self._lib.udfref_name
+        name.restype = ctypes.c_char_p
+        #: torch's names, in the order of reference.h.
+        self.functions = tuple(
+            text.decode()
+            for text in itertools.takewhile(lambda text: text, map(name, itertools.count()))
+        )
         self._lib.udfref_mpfr.argtypes = (ctypes.c_int32, ctypes.c_int64, *(ctypes.c_void_p,) * 3)
         self._lib.udfref_mpfr.restype = None
         self._lib.udfref_check.argtypes = (
@@ -223,12 +223,6 @@ class Checker(Inputs):
             *(ctypes.c_void_p,) * 2,
         )
         self._lib.udfref_run.argtypes = (ctypes.POINTER(CheckJob), *(ctypes.c_void_p,) * 2)
-
-    def _function_names(self) -> tuple[str, ...]:
-        names: list[str] = []
-        while (name := self._lib.udfref_name(len(names))) is not None:
-            names.append(name.decode())
-        return tuple(names)
 
     @property
     def mpfr_version(self) -> str:
@@ -259,18 +253,16 @@ class Checker(Inputs):
     def check(
         self, job: CheckJob, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
     ) -> Outcome:
-        """Run the candidate and judge it; fills both arrays (see reference.h)."""
+        """Run the candidate and judge it; fill both arrays (see reference.h)."""
         outcome = Outcome()
-        error = self._lib.udfref_check(
-            ctypes.byref(job), ctypes.byref(outcome), outputs.ctypes.data, normals.ctypes.data
-        )
-        _raise(error)
+        structures = ctypes.byref(job), ctypes.byref(outcome)
+        _raise(self._lib.udfref_check(*structures, outputs.ctypes.data, normals.ctypes.data))
         return outcome
 
     def run(
         self, job: CheckJob, outputs: npt.NDArray[np.uint32], normals: npt.NDArray[np.uint32]
     ) -> None:
-        """Run the candidate without judging it; fills both arrays."""
+        """Run the candidate without judging it; fill both arrays."""
         _raise(self._lib.udfref_run(ctypes.byref(job), outputs.ctypes.data, normals.ctypes.data))
 
 
@@ -279,8 +271,8 @@ def _raise(error: int) -> None:
         raise MemoryError("the checker could not allocate its blocks")
     if error == 2:
         raise ReferenceBuildError(
-            "This processor lacks the vector registers of the form to check. Choose another "
-            "--form or --cpu-level."
+            "This processor lacks the vector registers of this form. Choose another --form or "
+            "--cpu-level."
         )
 
 
@@ -296,7 +288,7 @@ def checker_file() -> Path:
 
 
 def generator() -> Inputs:
-    """Build and load the generator of inputs alone, where MPFR is not installed.
+    """Build and load the generator of inputs alone, which needs no MPFR.
 
     Raises:
         ReferenceMissingError: no C compiler.
@@ -353,8 +345,8 @@ def llvmlibc() -> LlvmLibc:
     archives = _archives()
     if not archives or not archives[0][1].is_file():
         raise ReferenceMissingError(
-            "LLVM-libc's archive libllvmlibc.a was not found "
-            f"({archives[0][1] if archives else f'{LLVM_FOLDERS}/llvm-*/lib'}). Install the "
+            "There is no archive libllvmlibc.a of LLVM-libc at "
+            f"{archives[0][1] if archives else f'{LLVM_FOLDERS}/llvm-*/lib'}. Install the "
             f"package {' or '.join(LLVMLIBC_PACKAGES)}, set UDFTORCH_LLVMLIBC to the archive, "
             "or choose another --reference."
         )
@@ -385,7 +377,7 @@ def _wrap(archive: Path) -> LlvmLibc:
         "udfref-llvmlibc",
         _own_sources("llvmlibc.c"),
         (f'-DNAMESPACE="{namespace}"', f"-DWRAPPERS={' '.join(wrappers)}"),
-        # libc and libm come first, so that nothing but the mangled names is taken from the
+        # libc and libm come first, so that the linker takes only the mangled names from the
         # archive, which defines memcpy and expf as well.
         ("-Wl,--no-as-needed", "-lc", "-lm", "-Wl,--exclude-libs,ALL", str(archive)),
     )

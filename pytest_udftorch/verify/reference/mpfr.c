@@ -14,12 +14,11 @@
 typedef int (*unary)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t);
 typedef int (*binary)(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t);
 
-#define UNARY(name) mpfr_##name,
-#define BINARY(name) mpfr_##name,
+#define FUNCTION(name) mpfr_##name,
 #define NAME(name) #name,
 
-static const unary univariate[] = {UDFREF_UNIVARIATE(UNARY)};
-static const binary bivariate[] = {UDFREF_BIVARIATE(BINARY)};
+static const unary univariate[] = {UDFREF_UNIVARIATE(FUNCTION)};
+static const binary bivariate[] = {UDFREF_BIVARIATE(FUNCTION)};
 static const char *const names[] = {UDFREF_UNIVARIATE(NAME)
                                         UDFREF_BIVARIATE(NAME)};
 

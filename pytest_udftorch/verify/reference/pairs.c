@@ -10,13 +10,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "reference.h"
-#include <string.h>
-
-static float from_bits(uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
 
 // Signaling NaNs are made quiet: C leaves open what pow(1, x) is for them.
 static uint32_t quiet(uint32_t bits) {

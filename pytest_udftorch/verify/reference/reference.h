@@ -11,6 +11,7 @@
 #define UDFREF_REFERENCE_H
 
 #include <stdint.h>
+#include <string.h>
 
 #define UDFREF_EXPORT __attribute__((visibility("default")))
 
@@ -103,6 +104,12 @@ struct udfref_outcome {
   uint64_t incomparable_index; // first input in the last bin
 };
 
+static inline float from_bits(uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 // Fill a (and b) with the inputs first, first + 1, ...
 UDFREF_EXPORT void udfref_inputs(int32_t arity, uint64_t seed, uint64_t first,
                                  uint64_t count, float *a, float *b);
@@ -110,7 +117,7 @@ UDFREF_EXPORT void udfref_inputs(int32_t arity, uint64_t seed, uint64_t first,
 // Run the candidate and judge it.  outputs receives its encodings with NaNs
 // canonical; normals the same with 0 wherever the input or the result is
 // subnormal or the result is zero, which is what must not depend on flushing.
-// Either may be NULL.  Returns 0, or 1 when memory ran out, or 2 when the
+// Returns 0, or 1 when memory ran out, or 2 when the
 // processor lacks the form.
 UDFREF_EXPORT int32_t udfref_check(const struct udfref_job *job,
                                    struct udfref_outcome *outcome,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A symbolic trace by ``torch.fx``."""
+"""The model as it is, and as ``torch.fx`` traces it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_udftorch.planning.executor import Executor, Run
 from pytest_udftorch.planning.fusion import trace
 
 
-def _make(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
+def _trace(model: nn.Module, inputs: tuple[Any, ...]) -> Run:
     # The module's own call prints a traceback before it raises.
     run: Run = trace(model).forward
     return run
 
 
-EXECUTORS: Final = (Executor("fx", _make),)
+EXECUTORS: Final = (Executor("eager", lambda model, inputs: model), Executor("fx", _trace))

@@ -1,0 +1,196 @@
+//===- WidenLanes.cpp - Loops over the lanes of a block -------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// Writes a loop over the lanes of one block with a constant trip count, and
+// metadata that tells LLVM's loop vectoriser how to treat it. The block's
+// buffers are allocas that never escape, so SROA turns them into registers once
+// the loop is straight-line code.
+//
+//===----------------------------------------------------------------------===//
+
+#include "WidenLanes.h"
+
+#include "llvm/Support/CommandLine.h"
+#include "llvm/Support/MathExtras.h"
+
+using namespace llvm;
+using udf::LaneBlock;
+using udf::WidenWork;
+
+static cl::opt<unsigned>
+    WidthOption("udf-widen-width", cl::Hidden, cl::init(0),
+                cl::desc("Lanes that the loop vectoriser is asked to take "
+                         "together (0: by the target)"));
+
+static AllocaInst *entryAlloca(Function *F, Type *Ty, const Twine &Name,
+                               Align Alignment) {
+  BasicBlock &Entry = F->getEntryBlock();
+  IRBuilder<> B(&Entry, Entry.begin());
+  AllocaInst *A = B.CreateAlloca(Ty, nullptr, Name);
+  A->setAlignment(Alignment);
+  return A;
+}
+
+static MDNode *loopHint(LLVMContext &Ctx, StringRef Name,
+                        std::optional<unsigned> Number = std::nullopt,
+                        bool IsBool = false) {
+  SmallVector<Metadata *, 2> Ops{MDString::get(Ctx, Name)};
+  if (Number)
+    Ops.push_back(ConstantAsMetadata::get(ConstantInt::get(
+        IsBool ? Type::getInt1Ty(Ctx) : Type::getInt32Ty(Ctx), *Number)));
+  return MDNode::get(Ctx, Ops);
+}
+
+static MDNode *loopId(LLVMContext &Ctx, ArrayRef<Metadata *> Hints) {
+  SmallVector<Metadata *, 6> Ops{nullptr};
+  Ops.append(Hints.begin(), Hints.end());
+  MDNode *Id = MDNode::getDistinct(Ctx, Ops);
+  Id->replaceOperandWith(0, Id);
+  return Id;
+}
+
+/// The vectoriser takes the whole block at once: width times interleave count
+/// is the trip count, so the vector loop runs exactly once and disappears. The
+/// early unroller must leave the loop alone, or nothing would be left to
+/// vectorise.
+static MDNode *loopMetadata(const WidenWork &W, unsigned Lanes) {
+  unsigned Width = W.RegisterBits / W.elementBits();
+  if (WidthOption)
+    Width = PowerOf2Ceil(WidthOption);
+  Width = std::min(Width, Lanes);
+  SmallVector<Metadata *, 5> Hints{
+      loopHint(W.Ctx, "llvm.loop.mustprogress"),
+      loopHint(W.Ctx, "llvm.loop.unroll.disable"),
+      loopHint(W.Ctx, "llvm.loop.vectorize.width", Width),
+      loopHint(W.Ctx, "llvm.loop.interleave.count", Lanes / Width)};
+  // Asks for a warning when a fast path cannot be vectorised. A UDF that is one
+  // scalar function may hold branches and calls, so a warning there would say
+  // nothing new.
+  if (W.Fast)
+    Hints.push_back(loopHint(W.Ctx, "llvm.loop.vectorize.enable", 1, true));
+  return loopId(W.Ctx, Hints);
+}
+
+MDNode *udf::plainLoopMetadata(LLVMContext &Ctx) {
+  return loopId(Ctx, {loopHint(Ctx, "llvm.loop.mustprogress"),
+                      loopHint(Ctx, "llvm.loop.unroll.disable"),
+                      loopHint(Ctx, "llvm.loop.vectorize.enable", 0, true)});
+}
+
+LaneBlock udf::emitLanes(const WidenWork &W, IRBuilder<> &B, Function *Step,
+                         ArrayRef<Value *> Args, unsigned Lanes,
+                         bool KeepFlags) {
+  Function *F = B.GetInsertBlock()->getParent();
+  Type *I64 = B.getInt64Ty();
+  Type *BufferTy = ArrayType::get(W.ElemTy, Lanes);
+  SmallVector<Value *, 2> In;
+  for (Value *Arg : Args) {
+    In.push_back(entryAlloca(F, BufferTy, "in", W.vectorAlign(Lanes)));
+    B.CreateAlignedStore(Arg, In.back(), W.vectorAlign(Lanes));
+  }
+  Value *Out = entryAlloca(F, BufferTy, "out", W.vectorAlign(Lanes));
+  Value *Flag = nullptr, *Flags = nullptr;
+  if (W.Fast) {
+    Flag = entryAlloca(F, B.getInt32Ty(), "flag", Align(4));
+    if (KeepFlags)
+      Flags = entryAlloca(F, ArrayType::get(B.getInt8Ty(), Lanes), "flags",
+                          Align(Lanes));
+  }
+
+  BasicBlock *Before = B.GetInsertBlock();
+  BasicBlock *Loop = BasicBlock::Create(W.Ctx, "lanes", F);
+  BasicBlock *After = BasicBlock::Create(W.Ctx, "lanes.done", F);
+  B.CreateBr(Loop);
+
+  B.SetInsertPoint(Loop);
+  PHINode *I = B.CreatePHI(I64, 2, "lane");
+  PHINode *Any = W.Fast ? B.CreatePHI(B.getInt1Ty(), 2, "any") : nullptr;
+  SmallVector<Value *, 3> CallArgs;
+  for (Value *Buffer : In)
+    CallArgs.push_back(
+        B.CreateAlignedLoad(W.ElemTy, B.CreateInBoundsGEP(W.ElemTy, Buffer, I),
+                            W.elementAlign(), "x"));
+  if (W.Fast) {
+    // A fast path that forgets to write its flag must not leave an old one.
+    B.CreateStore(B.getInt32(0), Flag);
+    CallArgs.push_back(Flag);
+  }
+  CallInst *Y = B.CreateCall(Step, CallArgs, "y");
+  Y->setCallingConv(Step->getCallingConv());
+  B.CreateAlignedStore(Y, B.CreateInBoundsGEP(W.ElemTy, Out, I),
+                       W.elementAlign());
+  Value *AnyNext = nullptr;
+  if (W.Fast) {
+    Value *Hard = B.CreateIsNotNull(B.CreateLoad(B.getInt32Ty(), Flag), "hard");
+    AnyNext = B.CreateOr(Any, Hard);
+    if (Flags)
+      B.CreateStore(B.CreateZExt(Hard, B.getInt8Ty()),
+                    B.CreateInBoundsGEP(B.getInt8Ty(), Flags, I));
+  }
+  Value *Next = B.CreateNUWAdd(I, B.getInt64(1));
+  I->addIncoming(B.getInt64(0), Before);
+  I->addIncoming(Next, Loop);
+  if (W.Fast) {
+    Any->addIncoming(B.getFalse(), Before);
+    Any->addIncoming(AnyNext, Loop);
+  }
+  BranchInst *Latch =
+      B.CreateCondBr(B.CreateICmpEQ(Next, B.getInt64(Lanes)), After, Loop);
+  Latch->setMetadata(LLVMContext::MD_loop, loopMetadata(W, Lanes));
+
+  B.SetInsertPoint(After);
+  Value *Result = B.CreateAlignedLoad(W.vectorType(Lanes), Out,
+                                      W.vectorAlign(Lanes), "result");
+  return {Result, AnyNext, Flags};
+}
+
+Value *udf::emitAccurateLanes(const WidenWork &W, IRBuilder<> &B,
+                              ArrayRef<Value *> Args, unsigned Lanes,
+                              Value *Live) {
+  LaneBlock First = emitLanes(W, B, W.Fast, Args, Lanes, /*KeepFlags=*/true);
+  Function *F = B.GetInsertBlock()->getParent();
+  Type *MaskTy = B.getIntNTy(Lanes);
+  Value *FlagVec = B.CreateAlignedLoad(
+      FixedVectorType::get(B.getInt8Ty(), Lanes), First.Flags, Align(Lanes));
+  Value *Todo = B.CreateBitCast(B.CreateIsNotNull(FlagVec), MaskTy, "todo");
+  if (Live)
+    Todo = B.CreateAnd(Todo, Live);
+
+  Type *BufferTy = ArrayType::get(W.ElemTy, Lanes);
+  SmallVector<Value *, 2> In;
+  for (Value *Arg : Args) {
+    In.push_back(entryAlloca(F, BufferTy, "x.lanes", W.vectorAlign(Lanes)));
+    B.CreateAlignedStore(Arg, In.back(), W.vectorAlign(Lanes));
+  }
+  Value *Out = entryAlloca(F, BufferTy, "y.lanes", W.vectorAlign(Lanes));
+  B.CreateAlignedStore(First.Result, Out, W.vectorAlign(Lanes));
+
+  BasicBlock *Before = B.GetInsertBlock();
+  BasicBlock *Loop = BasicBlock::Create(W.Ctx, "hard.lanes", F);
+  BasicBlock *After = BasicBlock::Create(W.Ctx, "hard.done", F);
+  // With every hard lane dead there is nothing to do.
+  B.CreateCondBr(B.CreateIsNotNull(Todo), Loop, After);
+  B.SetInsertPoint(Loop);
+  PHINode *Left = B.CreatePHI(MaskTy, 2, "left");
+  Value *Lane = B.CreateZExtOrTrunc(
+      B.CreateBinaryIntrinsic(Intrinsic::cttz, Left, B.getTrue()),
+      B.getInt64Ty(), "lane");
+  SmallVector<Value *, 2> CallArgs;
+  for (Value *Buffer : In)
+    CallArgs.push_back(B.CreateAlignedLoad(
+        W.ElemTy, B.CreateInBoundsGEP(W.ElemTy, Buffer, Lane), W.elementAlign(),
+        "x"));
+  CallInst *Y = B.CreateCall(W.Accurate, CallArgs, "y");
+  Y->setCallingConv(W.Accurate->getCallingConv());
+  B.CreateAlignedStore(Y, B.CreateInBoundsGEP(W.ElemTy, Out, Lane),
+                       W.elementAlign());
+  Value *Rest =
+      B.CreateAnd(Left, B.CreateSub(Left, ConstantInt::get(MaskTy, 1)), "rest");
+  Left->addIncoming(Todo, Before);
+  Left->addIncoming(Rest, Loop);
+  B.CreateCondBr(B.CreateIsNull(Rest), After, Loop)
+      ->setMetadata(LLVMContext::MD_loop, plainLoopMetadata(W.Ctx));
+  B.SetInsertPoint(After);
+  return B.CreateAlignedLoad(W.vectorType(Lanes), Out, W.vectorAlign(Lanes));
+}

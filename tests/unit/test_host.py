@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the package cannot work it says so in one sentence, before anything else fails."""
+
+import dataclasses
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pytest_udftorch.compat import OLDEST_PYTHON, require_host, this_host
+from pytest_udftorch.errors import UnsupportedHostError
+
+GOOD = dataclasses.replace(
+    this_host(),
+    system="linux",
+    processor="x86_64",
+    python=(3, 12),
+    abi="cpython-312-x86_64-linux-gnu",
+    free_threaded=False,
+)
+
+
+def test_this_host_is_supported():
+    require_host()
+    require_host(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"system": "darwin"}, r"not work on macOS.*ELF.*Use Linux on x86-64"),
+        ({"system": "win32", "processor": "AMD64"}, r"not work on Windows.*WSL 2"),
+        ({"system": "freebsd14"}, r"not work on freebsd14"),
+        ({"processor": "aarch64"}, r"not work on aarch64.*compiled for x86-64.*Use Linux"),
+        ({"processor": "i686"}, r"not work on i686"),
+        (
+            {"abi": "cpython-312-x86_64-linux-musl"},
+            r"built for musl.*torch's wheels.*python:3-slim",
+        ),
+        ({"python": (3, 10)}, r"This is Python 3\.10.*Install Python 3\.11 or newer"),
+        ({"free_threaded": True}, r"free-threaded build of Python 3\.12.*Use the ordinary build"),
+    ],
+    ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
+)
+def test_the_error_names_what_is_missing_and_what_to_use(facts, says):
+    with pytest.raises(UnsupportedHostError, match=says):
+        require_host(dataclasses.replace(GOOD, **facts))
+
+
+def test_newer_pythons_and_unnamed_abis_are_not_refused():
+    require_host(dataclasses.replace(GOOD, python=(3, 99), abi=None))
+
+
+def test_the_oldest_python_is_that_of_the_package():
+    project = tomllib.loads(
+        (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
+    assert project["requires-python"] == ">=" + ".".join(map(str, OLDEST_PYTHON))
+
+
+# Hosts, by what they say and the modules that they lack.
+_HOSTS = {
+    "aarch64": ("platform.machine = lambda: 'aarch64'", ("torch",)),
+    "Windows": ("sys.platform = 'win32'", ("fcntl", "torch")),
+    "macOS": ("sys.platform = 'darwin'", ("torch",)),
+    "Python 3.10": ("sys.version_info = (3, 10, 4, 'final', 0)", ("tomllib", "torch")),
+}
+_WAYS_IN = {
+    "patched": "import pytest_udftorch; pytest_udftorch.patched('corem').__enter__()",
+    "build_library": "from pytest_udftorch import build_library; build_library('corem')",
+    "command": "from pytest_udftorch.cli import main; sys.exit(main(['verify', 'corem', 'exp']))",
+}
+
+
+@pytest.mark.parametrize("host", _HOSTS)
+@pytest.mark.parametrize("way", _WAYS_IN)
+def test_every_way_in_gives_the_sentence(host, way):
+    said, lacks = _HOSTS[host]
+    # NumPy and argparse look at these facts too, so that they are imported before.
+    elsewhere = (
+        "import argparse, platform, sys, asyncio, numpy, multiprocessing, sysconfig; "
+        f"sysconfig.get_config_var('SOABI'); {said}; sys.modules |= dict.fromkeys({lacks}); "
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", elsewhere + _WAYS_IN[way]],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    last = done.stderr.splitlines()[-1]
+    assert host in last
+    assert "Use Linux on x86-64" in last or "Install Python 3.11" in last
+
+
+def test_in_pytest_it_is_a_usage_error(tmp_path):
+    (tmp_path / "test_it.py").write_text("def test_it(): pass\n", encoding="utf-8")
+    run = (
+        "import platform, sys, pytest; platform.machine = lambda: 'aarch64'; "
+        "sys.exit(pytest.main(['--udf-lib=corem', '-p', 'no:cacheprovider']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", run], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.strip().startswith("ERROR: pytest_udftorch does not work on aarch64")
+    assert "Traceback" not in done.stderr
