@@ -125,8 +125,6 @@ def make_stubs(
         "exports.map": _EXPORTS,
         "empty.c": "",
     }
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
     compiled = [_compile(clang, native_file(f"{n}.c")) for n in ("patch", "udfrt", "names")]
     empty = _compile(clang, folder / "empty.c")
     linked, later, stubs = [], [], []
@@ -140,7 +138,7 @@ def make_stubs(
             objects = (f"{name}.o", f"./{MAIN}")
         stubs.append(_link(clang, name, name, *objects, f"./original-{name}", "-ldl"))
     stages = ([*compiled, empty, *later], linked, stubs[:1], stubs[1:])
-    run_stages(stages, folder, _failed)
+    run_stages(stages, texts, folder, _failed)
     for path in folder.iterdir():
         if path.name not in originals:
             path.unlink()
