@@ -36,6 +36,10 @@ class CompilerTooOldError(UdfError):
     """The named clang is too old to load the pass plugin."""
 
 
+class CompilerStoppedError(UdfError):
+    """A compiler, or a tool beside it, crashed, was killed or took too long."""
+
+
 class SourceCompileError(UdfError):
     """A UDF source does not compile; carries the compiler's own message."""
 

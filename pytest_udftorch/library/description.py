@@ -191,7 +191,8 @@ class UdfLibrary:
         found = {str(f.source) for f in self.functions.values()}
         for folder in (self.folder, *self.include_dirs):
             for root, _, names in os.walk(folder):
-                found.update(f"{root}/{n}" for n in names if n.endswith((".c", ".h")))
+                paths = (f"{root}/{n}" for n in names if n.endswith((".c", ".h")))
+                found.update(filter(os.path.isfile, paths))  # an editor's lock is a dangling link
         return sorted(found)
 
 
