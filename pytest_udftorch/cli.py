@@ -8,14 +8,18 @@ Each subcommand has a function that adds its parser and sets ``run``, the functi
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_udftorch.errors import NoProfileError, UdfError
+
+if TYPE_CHECKING:
+    from pytest_udftorch.library.description import UdfLibrary
 
 Subparsers = Any  # argparse has no public name for it
 
@@ -264,21 +268,35 @@ def run_libraries(options: argparse.Namespace) -> int:
     """Print each library's functions with their dtypes, and operators with dispatch keys."""
     from pytest_udftorch.library.description import available_libraries, find_library
 
-    for which in options.libraries or sorted(available_libraries()):
-        library = find_library(which)
-        claim = f" ({library.claim})" if library.claim else ""
-        print(f"{library.name} {library.version}{claim}: {library.description}".rstrip(": "))
-        if library.stock:
-            print("  the stock functions and operators")
-        for name in () if library.stock else library.function_names:
-            dtypes = ", ".join(d for n, d in library.functions if n == name)
-            print(f"  {name}: {dtypes}")
-        for name, udfs in library.operators.items():
-            for udf in udfs:
-                keys = ", ".join(udf.dispatch_keys)
-                only = f"; {', '.join(udf.dtypes)} only" if udf.dtypes else ""
-                print(f"  {name}: {keys}{only}")
-    return 0
+    if options.libraries:
+        for which in options.libraries:
+            _print_library(find_library(which))
+        return 0
+    broken = []
+    for name, folder in sorted(available_libraries().items()):
+        if folder is None:
+            print(f"{name}: only code of its package knows where it is; udftorch libraries {name}")
+            continue
+        try:
+            _print_library(find_library(folder))
+        except UdfError as error:
+            broken.append(f"{name}: {error}")
+    return _status(broken)
+
+
+def _print_library(library: UdfLibrary) -> None:
+    claim = f" ({library.claim})" if library.claim else ""
+    print(f"{library.name} {library.version}{claim}: {library.description}".rstrip(": "))
+    if library.stock:
+        print("  the stock functions and operators")
+    for name in () if library.stock else library.function_names:
+        dtypes = ", ".join(d for n, d in library.functions if n == name)
+        print(f"  {name}: {dtypes}")
+    for name, udfs in library.operators.items():
+        for udf in udfs:
+            keys = ", ".join(udf.dispatch_keys)
+            only = f"; {', '.join(udf.dtypes)} only" if udf.dtypes else ""
+            print(f"  {name}: {keys}{only}")
 
 
 # reach -------------------------------------------------------------------------------
@@ -374,6 +392,54 @@ def run_report(options: argparse.Namespace) -> int:
     return 0
 
 
+# patch -------------------------------------------------------------------------------
+
+
+def add_patch(commands: Subparsers) -> None:
+    """Add ``udftorch patch``."""
+    parser = commands.add_parser(
+        "patch",
+        help="make a libtorch on disk that has a library's functions",
+        description="Makes a folder that stands in for the installed torch, for C++ programs and "
+        "for Python processes that never load this package. The installed torch stays untouched.",
+    )
+    parser.add_argument("--udf-lib", metavar="LIBRARY", help="name or path of a UDF library")
+    parser.add_argument(
+        "--functions", type=lambda text: text.split(","), metavar="NAME,...",
+        help="torch's names; by default all that the library has",
+    )  # fmt: skip
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, metavar="DIR", help="make the patch here")
+    action.add_argument(
+        "--verify", type=Path, metavar="DIR", help="compare a patch with its manifest, and run it"
+    )
+    action.add_argument("--undo", type=Path, metavar="DIR", help="remove a patch")
+    parser.set_defaults(run=run_patch)
+
+
+def run_patch(options: argparse.Namespace) -> int:
+    """Make, verify or undo a patch."""
+    from pytest_udftorch.errors import UnknownLibraryError
+    from pytest_udftorch.patch import folder
+
+    if options.verify:
+        failures = folder.verify(options.verify)
+        for sentence in failures:
+            print(f"FAILED: {sentence}", file=sys.stderr)
+        if not failures:
+            print(f"{options.verify}: intact, and a fresh process computes with it")
+        return FAILED if failures else 0
+    if options.undo:
+        for path in folder.undo(options.undo):
+            print(f"kept, because the patch does not list it: {path}")
+        return 0
+    if not options.udf_lib:
+        raise UnknownLibraryError("udftorch patch --out needs a library: add --udf-lib=corem.")
+    made = folder.make(options.udf_lib, options.functions, options.out)
+    print(folder.description(made))
+    return 0
+
+
 # cuda-form ---------------------------------------------------------------------------
 
 
@@ -416,14 +482,85 @@ def run_cuda_form(options: argparse.Namespace) -> int:
     return 0
 
 
+# run ---------------------------------------------------------------------------------
+
+
+def add_run(commands: Subparsers) -> None:
+    """Add ``udftorch run``."""
+    parser = commands.add_parser(
+        "run",
+        help="run a program under a library",
+        usage="udftorch run --udf-lib LIB [options] [-m MODULE | -c CODE | FILE] ...",
+        description="Runs a program as python does, in a session over its whole life. The Python "
+        "processes that it starts, with the same interpreter and environment, open the same "
+        "session.",
+    )
+    parser.add_argument("--udf-lib", required=True, metavar="LIB", help="a name, or ./folder")
+    parser.add_argument("--udf-functions", action="append", metavar="NAMES", help="only these")
+    parser.add_argument("--udf-cpu-level", metavar="LEVEL", help="baseline, avx2 or avx512")
+    parser.add_argument("--udf-cuda-form", metavar="FORM", help="double, float-float or auto")
+    parser.add_argument(
+        "--udf-strict", action="store_true", help="fail if ranks have other libraries"
+    )
+    parser.add_argument("--udf-profile-out", type=Path, metavar="DIR", help="write profiles there")
+    parser.add_argument("--udf-profile", metavar="DEPTH", help="counters, timed or events")
+    program = argparse.REMAINDER
+    parser.add_argument("-m", dest="module", nargs=program, metavar="MODULE", help="as python -m")
+    parser.add_argument("-c", dest="code", nargs=program, metavar="CODE", help="as python -c")
+    parser.add_argument("file", nargs=program, metavar="FILE", help="and its arguments")
+    parser.set_defaults(run=run_run)
+
+
+def run_run(options: argparse.Namespace) -> int:
+    """Check and build the library; then become the program."""
+    from pytest_udftorch.build.shared import build_library
+    from pytest_udftorch.build.toolchain import resolve_cpu_level
+    from pytest_udftorch.errors import ProfileDepthError, SessionStateError
+    from pytest_udftorch.session import asked, startup
+    from pytest_udftorch.session.session import patched
+
+    program: list[str] = options.file
+    for flag, words in (("-m", options.module), ("-c", options.code)):
+        program = [flag, *words] if words else program
+    if not program:
+        raise SessionStateError(
+            "There is nothing to run. Give a file, -m and a module, or -c and code, and its "
+            "arguments: udftorch run --udf-lib corem train.py --epochs 2."
+        )
+    if bool(options.udf_profile) != bool(options.udf_profile_out):
+        raise ProfileDepthError(
+            "--udf-profile says what is counted, and --udf-profile-out where it goes. Give both."
+        )
+    arguments: dict[str, Any] = {
+        "library": str(asked.as_path_or_name(options.udf_lib, Path.cwd())),
+        "functions": options.udf_functions and asked.names_in(options.udf_functions),
+        "cpu_level": options.udf_cpu_level,
+        "cuda_form": options.udf_cuda_form,
+        "ranks": "error" if options.udf_strict else "warn",
+    }
+    if options.udf_profile:
+        arguments["profile"] = options.udf_profile
+        arguments["profile_out"] = str(Path.cwd() / options.udf_profile_out.expanduser())
+    session = patched(**arguments)
+    level = resolve_cpu_level(options.udf_cpu_level)
+    if session.functions and not session.library.stock:
+        build_library(session.library, level, profiled=bool(options.udf_profile))
+    environment = startup.environment(arguments)
+    sys.stdout.flush()
+    command = [*startup.interpreter(), *program]
+    os.execve(command[0], command, environment)
+
+
 # The command -------------------------------------------------------------------------
 
 COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
+    add_run,
     add_verify,
     add_certificate,
     add_libraries,
     add_reach,
     add_report,
+    add_patch,
     add_cuda_form,
 )
 

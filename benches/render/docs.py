@@ -210,6 +210,22 @@ def compiled_cpu(results: Results) -> str:
     return _with_source(table(header, rows), document)
 
 
+def patch(results: Results) -> str:
+    """Return what a patched libtorch costs."""
+    document = results["patch"]
+    size, original = (sum(document[key].values()) for key in ("bytes", "original_bytes"))
+    files = f"{len(document['bytes'])} files, {size / 1e6:.2g} MB"
+    rows = [
+        *((f"`--{n}`, wall clock".replace("make", "out"), seconds(t["median"]) + " s")
+          for n, t in document["steps_ns"].items()),
+        *((f"`import torch`, {name.split()[0]}, processor time", seconds(t["median"]) + " s")
+          for name, t in document["import_ns"].items() if name.endswith("cpu")),
+        (f"on disk; what it stands for has {original / 1e6:.0f} MB", files),
+    ]  # fmt: skip
+    header = [f"{document['library']}, {document['functions']} functions", "median"]
+    return _with_source(table(header, rows), document)
+
+
 def missed(results: Results) -> str:
     """Return the targets that corem misses."""
     if not results.has("speed"):
@@ -393,6 +409,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "demo_details": demo_details,
     "speed": speed,
     "compiled_cpu": compiled_cpu,
+    "patch": patch,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},

@@ -10,10 +10,8 @@ when they are imported.
 from __future__ import annotations
 
 import hashlib
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Final
 
@@ -21,6 +19,7 @@ from pytest_udftorch import compat
 from pytest_udftorch.build.selection import Part, selection_id
 from pytest_udftorch.errors import CompileRunningError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
+from pytest_udftorch.overrides.importing import ImportHook
 from pytest_udftorch.overrides.undo import Undo
 
 # Raise it when Inductor is made to call operators in another way: its caches outlive this package.
@@ -43,7 +42,7 @@ class Follower:
         self.active = Active()
         self._changes: dict[str, Change] = {}
         self._undo = Undo()
-        self._hook: _ImportHook | None = None
+        self._hook: ImportHook | None = None
         #: Whether an interrupt left the compilers half changed.
         self._in_doubt = False
 
@@ -119,7 +118,7 @@ class Follower:
         if active.id == STOCK:
             return
         if self._hook is None:
-            self._hook = _ImportHook(self._imported, frozenset(self._changes))
+            self._hook = ImportHook(self._imported, frozenset(self._changes))
             sys.meta_path.insert(0, self._hook)
         for name in self._changes:
             if name in sys.modules:
@@ -129,34 +128,6 @@ class Follower:
         if self.active.id != STOCK:
             compat.check_changed(module)
             self._changes[module.__name__](module, self.active, self._undo)
-
-
-class _ImportHook(importlib.abc.MetaPathFinder):
-    """Calls a function with each of the named modules once it has been imported."""
-
-    def __init__(self, after: Callable[[ModuleType], None], names: frozenset[str]) -> None:
-        self._after = after
-        self._names = names
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec that the other finders give, and add the call to it."""
-        if fullname not in self._names:
-            return None
-        spec = None
-        for finder in sys.meta_path:
-            if finder is not self and (spec := finder.find_spec(fullname, path, target)):
-                break
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                self._after(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
 
 
 #: The follower of this process: its compilers use the functions of the open sessions.

@@ -11,6 +11,9 @@ in a plain order of computation:
   the random walk of Higham and Mary (A New Approach to Probabilistic Rounding Error Analysis,
   SIAM J. Sci. Comput. 41(5), 2019), whose bounds grow with ``sqrt(n) u`` as well. Blocked and
   pairwise sums have smaller errors;
+* where the settings let float32 products round their factors to TF32 or bfloat16
+  (``fp32_precision``), also the error of these factors: ``v * sqrt(sum of squared products)``, for
+  v the unit roundoff of that precision;
 * a reduction of n numbers to one: relative, ``2 u * sqrt(n / 2)``;
 * any other operator that computes: relative, ``2 u``, for kernels within an ULP or two;
 * an operator that moves or selects numbers: none.
@@ -37,6 +40,12 @@ pytree = compat.pytree()
 
 #: Runs with different errors; the limit comes from their mean square.
 DRAWS: Final = 3
+
+#: Unit roundoff of float32.
+FLOAT32_UNIT: Final = 2.0**-24
+
+#: A setting of ``fp32_precision`` -> the unit roundoff of the factors.
+_FACTORS: Final = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 
 #: Operators that are contractions -> the positions of their factors and of an addend.
 _CONTRACTIONS: Final[dict[str, tuple[int, int, int | None]]] = {
@@ -100,14 +109,21 @@ def _perturbing(unit: float, generators: dict[torch.device, torch.Generator]) ->
             terms = b[0].numel() if name == "convolution" else a.shape[-1]
             if name == "convolution" and args[6]:  # transposed: each output sums over channels
                 terms = b.shape[0] * b[0, 0].numel()
-            return unit * math.sqrt(max(1, terms / 2)) * call(*squared).clamp_min(0).sqrt()
+            share = math.hypot(unit * math.sqrt(max(1, terms / 2)), factors(name, result.device))
+            return share * call(*squared).clamp_min(0).sqrt()
         given = max((a.numel() for a in args if isinstance(a, torch.Tensor)), default=1)
         terms = given / max(1, result.numel())
         if name in _ROWS:
             terms = args[0].shape[-1] if args[0].dim() else 1
         if "attention" in name:
             terms = args[1].shape[-2]
-        return 2 * unit * math.sqrt(max(1, terms / 2)) * result.abs()
+        share = 2 * unit * math.sqrt(max(1, terms / 2))
+        if "rnn" in name or "attention" in name:
+            share = math.hypot(share, factors(name, result.device))
+        return share * result.abs()
+
+    def factors(name: str, device: torch.device) -> float:
+        return _factor_unit(name, device) if unit == FLOAT32_UNIT else 0.0
 
     class Perturbing(compat.dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -140,6 +156,19 @@ def _perturbing(unit: float, generators: dict[torch.device, torch.Generator]) ->
             return disturbed(result, not returned or returned[0].alias_info is None)
 
     return Perturbing()
+
+
+def _factor_unit(name: str, device: torch.device) -> float:
+    """Return the unit roundoff of the factors of float32 products, 0 if they are not rounded."""
+    kind = "conv" if name == "convolution" else "rnn" if "rnn" in name else "matmul"
+    backends: Any = torch.backends
+    if device.type == "cuda":
+        levels = [backends.cuda.matmul] if kind == "matmul" else [getattr(backends.cudnn, kind)]
+        levels.append(backends.cudnn)
+    else:
+        levels = [getattr(backends.mkldnn, kind), backends.mkldnn]
+    chosen = (level.fp32_precision for level in (*levels, backends))
+    return _FACTORS.get(next((p for p in chosen if p != "none"), "ieee"), 0.0)
 
 
 def unit_roundoff(model: nn.Module, inputs: tuple[Any, ...]) -> float:

@@ -101,14 +101,12 @@ class FusedConv(nn.Module):
         return run(x, self.weight, self.bias, other, *geometry)
 
 
-def trace(model: nn.Module) -> fx.GraphModule:
-    """Return the model as an FX graph module that shares its parameters.
+def refuse_hooks(model: nn.Module) -> None:
+    """Raise an error if the model has hooks.
 
     Raises:
-        UntraceableModelError: FX cannot follow the model.
+        UntraceableModelError: names them.
     """
-    if isinstance(model, fx.GraphModule):
-        return model
     hooked = [
         name or "the model itself"
         for name, module in model.named_modules()
@@ -120,6 +118,17 @@ def trace(model: nn.Module) -> fx.GraphModule:
             "trace would run once and drop. Remove them, or use executors that need no trace: "
             "eager, compile, cudagraph."
         )
+
+
+def trace(model: nn.Module) -> fx.GraphModule:
+    """Return the model as an FX graph module that shares its parameters.
+
+    Raises:
+        UntraceableModelError: FX cannot follow the model.
+    """
+    if isinstance(model, fx.GraphModule):
+        return model
+    refuse_hooks(model)
     try:
         return fx.symbolic_trace(model)
     except Exception as error:

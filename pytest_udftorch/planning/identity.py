@@ -57,10 +57,10 @@ def fingerprint(model: nn.Module, units: Units | None) -> str:
     return f"{type(model).__name__} of {len(shapes)} tensors, {_digest(repr(shapes))}"
 
 
-def graph_digest(model: nn.Module) -> str:
-    """Return a digest of what is cut into units: the traced model and its parameters' shapes."""
+def graph_digest(model: nn.Module, inputs: Sequence[Any]) -> str:
+    """Return a digest of what is cut into units: the model's graph and its parameters' shapes."""
     try:
-        traced = Units(copy.deepcopy(model), (), bounds=()).fingerprint
+        traced = Units(copy.deepcopy(model), inputs, bounds=()).fingerprint
     except UntraceableModelError:
         return fingerprint(model, None)
     return _digest(traced)

@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_udftorch.planning import executors
 from pytest_udftorch.planning.cuda_graph import capture
-from pytest_udftorch.planning.executor import to_channels_last
+from pytest_udftorch.planning.executor import tensors_in, to_channels_last
 from pytest_udftorch.planning.identity import home
 from pytest_udftorch.planning.pairs import recompile_limits
 from pytest_udftorch.planning.plans import Choice
@@ -41,7 +41,7 @@ _SETTLING: Final = 3
 
 
 class _Chain(nn.Module):
-    """Segments run one after the other; what crosses a boundary is one value."""
+    """Segments run one after the other; each takes what the one before returns."""
 
     def __init__(self, calls: Sequence[Callable[..., Any]]) -> None:
         super().__init__()
@@ -91,14 +91,20 @@ class SegmentBench:
             self._made[choice] = call
         return self._made[choice]
 
+    def _steps(self, segments: Sequence[Choice]) -> list[Callable[..., Any]]:
+        return [
+            self.units.step(self.make((first, stop, name)), first, stop)
+            for first, stop, name in segments
+        ]
+
     def whole(self, segments: Sequence[Choice]) -> Callable[..., Any]:
         """Return the model as these segments: captured on CUDA, without gradients on CPU."""
-        chain = _Chain([self.make(choice) for choice in segments])
+        chain = _Chain(self._steps(segments))
         return capture(chain, self.inputs) if self.on_cuda else without_gradients(chain)
 
     def time_in_place(self, segments: Sequence[Choice], runs: int) -> list[float]:
         """Return the time of each segment within one pass over all, medians over ``runs``."""
-        calls = [self.make(choice) for choice in segments]
+        calls = self._steps(segments)
         rows = (self._cuda_rows if self.on_cuda else self._cpu_rows)(calls, runs + _SETTLING)
         return [median(column) for column in zip(*rows[_SETTLING:], strict=True)]
 
@@ -140,7 +146,7 @@ class SegmentBench:
         On CUDA this is the sum of the kernels' times: what runs side by side counts twice, and
         waiting for launches not at all. On CPU it is the host time of the segment's range.
         """
-        calls = [self.make(choice) for choice in segments]
+        calls = self._steps(segments)
         activities = [ProfilerActivity.CPU]
         if self.on_cuda:
             activities.append(ProfilerActivity.CUDA)
@@ -170,23 +176,23 @@ class SegmentBench:
 
     def switch_ns(self, unit: int, runs: int) -> dict[bool, float]:
         """Return what a change of memory format costs before ``unit``: to channels_last, back."""
-        value = self._activations[unit][0]
-        if not isinstance(value, torch.Tensor) or value.dim() != 4:
+        values = [t for t in tensors_in(self._activations[unit]) if t.dim() == 4]
+        if not values:
             return {True: 0.0, False: 0.0}
-        last = value.contiguous(memory_format=torch.channels_last)
-        plain = value.contiguous()
+        last = tuple(t.contiguous(memory_format=torch.channels_last) for t in values)
+        plain = tuple(t.contiguous() for t in values)
         found = {}
         for to_last, source in ((True, plain), (False, last)):
             target = torch.channels_last if to_last else torch.contiguous_format
 
-            def change(x: torch.Tensor, target: Any = target) -> list[torch.Tensor]:
-                return [x.contiguous(memory_format=target) for _ in range(10)]
+            def change(*given: torch.Tensor, target: Any = target) -> list[torch.Tensor]:
+                return [t.contiguous(memory_format=target) for _ in range(10) for t in given]
 
             run: Callable[..., Any] = change
             if self.on_cuda:
-                run = capture(change, (source,))
-            arguments = getattr(run, "inputs", (source,))
-            timer = SyncTimer(source.device, runs=3, rounds=runs, warmup=1, gpu_state=False)
+                run = capture(change, source)
+            arguments = getattr(run, "inputs", source)
+            timer = SyncTimer(source[0].device, runs=3, rounds=runs, warmup=1, gpu_state=False)
             timed = timer.compare({"change": functools.partial(run, *arguments)}).complete()
             found[to_last] = timed["change"].median_ns / 10
         return found

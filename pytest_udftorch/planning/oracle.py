@@ -74,7 +74,8 @@ class Plan:
     ) -> Callable[..., Any]:
         """Return a callable that runs a copy of ``model`` by the plan, without gradients.
 
-        On CUDA the callable replays a graph, and its next call overwrites its output.
+        On CUDA the callable replays a graph, and its next call overwrites its output. Units of a
+        model that FX cannot trace are exported, and serve inputs of these shapes and flags only.
 
         Args:
             model: has the architecture that the plan was made for; its weights may differ.
@@ -139,8 +140,8 @@ def oracle(  # noqa: PLR0913
     """Make a plan for a model on these inputs.
 
     Args:
-        model: in evaluation mode; left as it is. If FX cannot trace it, or it writes into its
-            inputs, the plan is the best uniform executor.
+        model: in evaluation mode; left as it is. If neither FX nor ``torch.export`` can capture
+            it, or it writes into its inputs, the plan is the best uniform executor.
         inputs: a tensor, or the positional arguments, on the device to plan for.
         executors: of segments; by default those of ``search.EXECUTORS``. On CUDA everything
             runs in a CUDA graph, so leave out ``+cudagraph``.

@@ -240,7 +240,7 @@ class Search:
             "device": device_name(device),
             "torch": str(torch.__version__),
             "executors": self.names,
-            "graph": graph_digest(model),
+            "graph": graph_digest(model, inputs),
             "max_units": options.max_units,
         }
         self.began_ns = time.perf_counter_ns()
@@ -355,6 +355,9 @@ class Search:
             self.record.keep(not_cut=str(error))
             return None
         self.record.keep(bounds=list(units.bounds), units=units.names)
+        self.record.keep(exported=units.exported is not None)
+        if len(units) < 2 and limit > 1:
+            self.record.keep(not_cut="nowhere between two layers is one activation alone alive")
         return units
 
     def time_units(self, bench: SegmentBench, uniform: _Uniform) -> _UnitTimes:
@@ -442,7 +445,11 @@ class Search:
         whole = {name: uniform.ns[name] for name in costs if name in uniform.ns}
         # Uniform times hold the copy of the inputs and the graph's launch; units' times do not.
         # Interpreted units fuse nothing, so their sum tells how much that is.
-        outside = max(0.0, whole["eager"] - sum(costs["eager"])) if "eager" in whole else 0.0
+        # On the CPU nothing is copied or launched, and exported units leave out the model's Python.
+        python_left_out = bench.units.exported is not None and not self.on_cuda
+        outside = 0.0
+        if "eager" in whole and not python_left_out:
+            outside = max(0.0, whole["eager"] - sum(costs["eager"]))
         whole = {name: ns - outside for name, ns in whole.items()}
         limit = (uniform.ns[uniform.best] - outside) * WORTHWHILE
         measure = functools.partial(self._measure_segment, bench, deadline)

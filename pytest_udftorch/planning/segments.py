@@ -1,25 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut a traced model into units, and take any run of units out as a module of its own.
+"""Cut a captured model into units, and take any run of units out as a module of its own.
 
 A cut lies between two nodes where exactly one value is alive, so that one tensor crosses each
-boundary. A unit is what lies between neighbouring cuts. A segment is one or more neighbouring
-units, and a region of its own for a compiler.
+boundary. In an exported graph one *activation* is alive there, and what depends on no parameter
+(a mask) or is already an output crosses beside it. A unit is what lies between neighbouring cuts.
+A segment is one or more neighbouring units, and a region of its own for a compiler.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
 
 from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.planning.fusion import UntraceableModelError, trace
+from pytest_udftorch.planning.captured import capture_graph, clone
+
+#: Operators of an exported graph that a unit may begin with. At least one of the first lies
+#: between the start of a residual block and its sum.
+_PRODUCTS: Final = frozenset(
+    {
+        *(f"aten.conv{n}d" for n in (1, 2, 3)),
+        *(f"aten.conv_transpose{n}d" for n in (1, 2, 3)),
+        *(f"aten.{name}" for name in ("linear", "matmul", "mm", "addmm", "bmm", "baddbmm")),
+        *("aten.einsum", "aten.convolution", "aten.scaled_dot_product_attention"),
+    }
+)
+_OTHER_BEGINNINGS: Final = frozenset(
+    {"aten.cat", "aten.max_pool1d", "aten.max_pool2d", "aten.max_pool3d"}
+)
 
 
 class SegmentError(UdfError):
@@ -27,18 +41,17 @@ class SegmentError(UdfError):
 
 
 class Units:
-    """A traced model with its cuts.
+    """A captured model with its cuts.
 
     Args:
-        model: traceable; its parameters are shared.
+        model: can be captured; its parameters are shared.
         inputs: example inputs, which the nodes are timed on; see ``limit``.
         limit: the most units. If there are more, those cuts are kept that divide the time of
             an eager pass most evenly.
         bounds: the cuts of a stored plan; without them, cuts are chosen.
 
     Raises:
-        UntraceableModelError: FX cannot follow the model, or its trace does not run on the
-            inputs, for instance because it took the branch of an input that is not given.
+        UntraceableModelError: the model cannot be captured; see ``captured``.
     """
 
     def __init__(
@@ -49,22 +62,21 @@ class Units:
         *,
         bounds: Sequence[int] | None = None,
     ) -> None:
-        self.traced = trace(model)
+        captured = capture_graph(model, inputs)
+        self.traced, self.exported = captured.graph, captured.exported
         self._nodes: list[fx.Node] = list(self.traced.graph.nodes)
         self.body = [n for n in self._nodes if n.op not in ("placeholder", "get_attr", "output")]
+        self._position = {n: k for k, n in enumerate(self.body)}
+        self._last_use = {
+            node: max((self._position.get(user, len(self.body)) for user in node.users), default=-1)
+            for node in self._nodes
+            if node.op not in ("get_attr", "output")
+        }
         if bounds is not None:
             self.bounds = list(bounds)
             return
-        try:
-            weights = self._weights(inputs)
-        except Exception as error:
-            first = str(error).strip().splitlines() or ["no message"]
-            raise UntraceableModelError(
-                f"torch.fx's trace of {type(model).__name__} does not run on these inputs "
-                f"({type(error).__name__}: {first[0][:300]}). A trace keeps one branch, and takes "
-                "every input as given. Executors that need no trace can still run the model."
-            ) from error
-        places = self._choose(self._cuts(), [weights[n] for n in self.body], limit)
+        cuts = self._cuts() if self.exported is None else self._exported_cuts(captured.tensors)
+        places = self._choose(cuts, [captured.weights[n] for n in self.body], limit)
         self.bounds = [0, *places, len(self.body)]
 
     def __len__(self) -> int:
@@ -89,24 +101,10 @@ class Units:
             digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
         return digest.hexdigest()
 
-    def _weights(self, inputs: Sequence[Any]) -> dict[fx.Node, float]:
-        """Return each node's weight: its time in the second of two eager passes, in ns."""
-        weights: dict[fx.Node, float] = {}
-        on_cuda = any(isinstance(t, torch.Tensor) and t.is_cuda for t in inputs)
-
-        class Weigher(fx.Interpreter):
-            def run_node(self, n: fx.Node) -> Any:
-                before = time.perf_counter_ns()
-                result = super().run_node(n)
-                if on_cuda:
-                    torch.cuda.synchronize()
-                weights[n] = float(time.perf_counter_ns() - before)
-                return result
-
-        with torch.no_grad():
-            for _ in range(2):
-                Weigher(self.traced).run(*[_clone(t) for t in inputs])
-        return weights
+    def _alive(self, k: int) -> list[fx.Node]:
+        """Return the values made before ``body[k]`` and used there or later."""
+        place = self._position
+        return [n for n, last in self._last_use.items() if place.get(n, -1) < k <= last]
 
     def _belongs(self, before: fx.Node, after: fx.Node) -> bool:
         """Whether ``after`` is an epilogue of ``before``, and no cut should part the two."""
@@ -126,20 +124,45 @@ class Units:
 
     def _cuts(self) -> list[int]:
         """Return each k such that one value is alive between body[k - 1] and body[k]."""
-        body, end = self.body, len(self.body)
-        position = {n: k for k, n in enumerate(body)}
-        last_use = {}
+        body = self.body
+        return [
+            k
+            for k in range(1, len(body))
+            if self._alive(k) == [body[k - 1]] and not self._belongs(body[k - 1], body[k])
+        ]
+
+    def _exported_cuts(self, tensors: frozenset[fx.Node]) -> list[int]:
+        """Return each k such that one activation is alive between body[k - 1] and body[k].
+
+        An activation depends on a parameter, and something other than the result still uses it.
+        All else may cross too: inputs, masks and tables of positions, and finished outputs.
+        """
+        parameters = {name for name, _ in self.traced.named_parameters(remove_duplicate=False)}
+        last_work: dict[fx.Node, int] = {}
         for node in self._nodes:
-            if node.op in ("get_attr", "output"):
-                continue
-            uses = [position.get(user, end) for user in node.users]
-            last_use[node] = max(uses, default=-1)
-        cuts = []
-        for k in range(1, end):
-            alive = [n for n, last in last_use.items() if position.get(n, -1) < k <= last]
-            if alive == [body[k - 1]] and not self._belongs(body[k - 1], body[k]):
-                cuts.append(k)
-        return cuts
+            given = node.op == "get_attr" and str(node.target) in parameters
+            if given or any(source in last_work for source in node.all_input_nodes):
+                users = (self._position.get(user, -1) for user in node.users)
+                last_work[node] = max(users, default=-1)
+        cuts: dict[fx.Node, int] = {}
+        for k in range(1, len(self.body)):
+            alive = self._alive(k)
+            active = [n for n in alive if last_work.get(n, -1) >= k]
+            if len(active) == 1 and tensors.issuperset(alive):
+                value = active[0]
+                if self._begins(k, last_work[value]):
+                    # Masks that are made between two layers belong to the first.
+                    cuts[value] = k
+        return list(cuts.values())
+
+    def _begins(self, k: int, last: int) -> bool:
+        """Whether a layer begins at ``body[k]``, or a residual block that ends at ``body[last]``.
+
+        Norms and activations written out as arithmetic thus stay with the layer before them.
+        """
+        if _operator(self.body[k]) in _PRODUCTS | _OTHER_BEGINNINGS:
+            return True
+        return any(_operator(n) in _PRODUCTS for n in self.body[k:last])
 
     @staticmethod
     def _choose(cuts: list[int], weights: list[float], limit: int) -> list[int]:
@@ -170,8 +193,8 @@ class Units:
                 if node.op == "placeholder":
                     copies[node] = graph.node_copy(node)
         else:
-            crossing = self.body[self.bounds[first] - 1]
-            copies[crossing] = graph.placeholder(crossing.name)
+            for node in self._alive(self.bounds[first]):
+                copies[node] = graph.placeholder(node.name)
 
         def lookup(node: fx.Node) -> fx.Node:
             if node not in copies and node.op == "get_attr":
@@ -184,20 +207,50 @@ class Units:
             output = next(n for n in self._nodes if n.op == "output")
             graph.output(fx.map_arg(output.args[0], lookup))
         else:
-            graph.output(copies[nodes[-1]])
+            leaving = tuple(copies[node] for node in self._alive(self.bounds[stop]))
+            graph.output(leaving if self.several(stop) else leaving[0])
         graph.lint()
         return fx.GraphModule(self.traced, graph)
 
+    def several(self, unit: int) -> bool:
+        """Whether several values cross from the unit before into this one, as a tuple."""
+        return len(self._alive(self.bounds[unit])) != 1
+
+    def step(self, call: Callable[..., Any], first: int, stop: int) -> Callable[..., Any]:
+        """Return a segment's callable as a link of a chain.
+
+        The first link takes the model's inputs, the others what the link before returns, and the
+        last one returns the model's result.
+        """
+        begins = self.exported if first == 0 else None
+        ends = self.exported if stop == len(self) else None
+        spreads = first > 0 and self.several(first)
+        if begins is None and ends is None and not spreads:
+            return call
+
+        def run(*values: Any) -> Any:
+            if begins is not None:
+                values = begins.leaves(values)
+            elif spreads:
+                values = values[0]
+            result = call(*values)
+            return result if ends is None else ends.result(result)
+
+        return run
+
     def activations(self, inputs: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Return the inputs of each unit in one eager pass, as detached copies."""
+        """Return the arguments of each unit in one eager pass, as detached copies."""
         found: list[tuple[Any, ...]] = []
-        values: tuple[Any, ...] = tuple(_clone(t) for t in inputs)
+        values = tuple(inputs) if self.exported is None else self.exported.leaves(tuple(inputs))
+        values = tuple(clone(t) for t in values)
         with torch.no_grad():
             for unit in range(len(self)):
-                found.append(tuple(_clone(t) for t in values))
-                values = (self.segment(unit, unit + 1)(*values),)
+                found.append(tuple(clone(t) for t in values))
+                result = self.segment(unit, unit + 1)(*values)
+                values = result if unit + 1 < len(self) and self.several(unit + 1) else (result,)
         return found
 
 
-def _clone(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+def _operator(node: fx.Node) -> str:
+    """Return the name of a node's operator without its overload, ``aten.add`` for instance."""
+    return str(node.target).rpartition(".")[0]

@@ -105,7 +105,7 @@ def freeze(config: pytest.Config) -> Options:
     if given is None:
         given = config.getini("udf_lib")
         folder = config.inipath.parent if config.inipath else config.rootpath
-    libraries = tuple(as_path_or_name(text, folder) for text in given)
+    libraries = _libraries(given, folder) if given else ()
     if "" in libraries:
         raise pytest.UsageError(
             "--udf-lib (or udf_lib in the ini file) has an empty value. Give the name of a UDF "
@@ -130,6 +130,12 @@ def freeze(config: pytest.Config) -> Options:
         profile_out=_out(config, profile),
         strict=bool(_given(config, "udf_strict")),
     )
+
+
+def _libraries(given: Iterable[str], folder: Path) -> tuple[str | Path, ...]:
+    from pytest_udftorch.session.asked import as_path_or_name
+
+    return tuple(as_path_or_name(text, folder) for text in given)
 
 
 def _given(config: pytest.Config, name: str) -> Any:
@@ -179,19 +185,11 @@ def _out(config: pytest.Config, profile: str | None) -> Path | None:
     return config.invocation_params.dir / Path(text).expanduser()
 
 
-def as_path_or_name(text: str, folder: Path) -> str | Path:
-    """Return what ``find_library`` takes: a path that starts at ``folder``, or else a name."""
-    text = text.strip()
-    if "/" in text or text.startswith("."):
-        return folder / Path(text).expanduser()
-    return text
-
-
 def _names(values: Iterable[str]) -> tuple[str, ...]:
-    names = tuple(name.strip() for value in values for name in value.split(","))
-    if not all(names):
-        raise pytest.UsageError(
-            f"--udf-functions (or udf_functions in the ini file) has an empty name in "
-            f"{', '.join(map(repr, values))}. Separate torch's names with commas: exp,log."
-        )
-    return names
+    from pytest_udftorch.errors import UnknownFunctionError
+    from pytest_udftorch.session.asked import names_in
+
+    try:
+        return names_in(values)
+    except UnknownFunctionError as error:
+        raise pytest.UsageError(str(error)) from None

@@ -14,7 +14,8 @@ import pytest
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.description import UdfLibrary, find_library
-from pytest_udftorch.plugin.options import MARKER, Options, as_path_or_name
+from pytest_udftorch.plugin.options import MARKER, Options
+from pytest_udftorch.session.asked import as_path_or_name
 from pytest_udftorch.session.session import Session, patched
 
 

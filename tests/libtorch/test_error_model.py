@@ -84,3 +84,25 @@ def test_a_model_that_no_mode_can_follow_is_judged_by_the_eager_result():
     member = Member("far")
     pair.judge(member, (x * 2.1, x * 2.1))
     assert not member.agrees
+
+
+def test_permitted_tf32_is_rounding_and_otherwise_a_fault():
+    def cut(t):
+        return (t.view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+    torch.manual_seed(0)
+    model, x = nn.Linear(256, 64).eval(), torch.randn(16, 256)
+    pair = model_pair(model, x, ["eager"])
+    with torch.no_grad():
+        ten_bits = nn.functional.linear(cut(x), cut(model.weight), model.bias)
+    member = Member("ten bits")
+    pair.judge(member, (ten_bits, ten_bits))
+    assert not member.agrees
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        permitted = model_pair(model, x, ["eager"])
+        permitted.judge(member, (ten_bits, ten_bits))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert member.agrees

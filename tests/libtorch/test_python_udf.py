@@ -106,7 +106,7 @@ def _itself(x):
         (lambda x: {1: x}[1], "Numba cannot compile|runtime"),
         (lambda x: _LARGE[int(x)], "address of this process"),
         (_itself, "calls itself"),
-        (lambda x, y: x + y, "has 2 parameters, and 'exp' is a function of 1"),
+        (lambda x, y: x + y, "has 2 parameters, but 'exp' is a function of 1"),
         (math.exp, "plain Python function"),
         (3, "plain Python function"),
     ],
