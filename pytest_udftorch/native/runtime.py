@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -190,6 +192,14 @@ class Runtime:
             for s in found[:count]
         ]  # fmt: skip
 
+    def loaders(self, slots: Sequence[Slot]) -> list[Slot]:
+        """Return those slots that lie in the object which the loader knows by the slot's name.
+
+        Another object may have the same file name. The program can unload it at any time.
+        """
+        bases = {name: _base(name) for name in {slot.object for slot in slots}}
+        return [s for s in slots if (base := bases[s.object]) and _place(s.address).base == base]
+
     def read(self, slots: Sequence[Slot]) -> list[int]:
         """Return what the slots hold."""
         values = (ctypes.c_uint64 * len(slots))()
@@ -312,6 +322,47 @@ class Cells:
     def set_gomp_parallel(self, address: int) -> None:
         """Set the function that the stand-in for GOMP_parallel calls."""
         ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address
+
+
+class _Place(ctypes.Structure):
+    """``Dl_info`` of dlfcn.h."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("symbol_address", ctypes.c_void_p),
+    )
+
+
+_LINK_MAP: Final = 2  # RTLD_DI_LINKMAP of dlfcn.h
+_DYNAMIC: Final = 2  # l_ld among the pointers of struct link_map (link.h)
+
+
+def _place(address: int) -> _Place:
+    """Return which loaded object an address lies in."""
+    found = _Place()
+    ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(found))
+    return found
+
+
+def _base(name: str) -> int:
+    """Return where the object lies that the loader knows by a name, or 0.
+
+    For a stand-in of a patched libtorch, that is the original.
+    """
+    try:
+        library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return 0
+    words = ctypes.POINTER(ctypes.c_uint64)()
+    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(words))
+    base = _place(words[_DYNAMIC]).base or 0
+    with contextlib.suppress(ValueError):  # found in the dependencies too
+        original = ctypes.c_char_p.in_dll(library, "udfpatch_original")
+        if original.value and _place(ctypes.addressof(original)).base == base:
+            return _base(os.fsdecode(original.value))
+    return base
 
 
 def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:

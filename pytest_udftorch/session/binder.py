@@ -67,7 +67,7 @@ class Binder(Stacked[Mapping[str, int]]):
         self.symbols = _all_symbols()
         if len(self.symbols) > native.trampoline_count:
             raise AssertionError("more symbols than trampolines: raise UDFRT_TRAMPOLINES")
-        self.slots = native.find(list(self.symbols), self.objects)
+        self.slots = native.loaders(native.find(list(self.symbols), self.objects))
         self._groups: dict[tuple[str, str], list[Symbol]] = {}
         for symbol in self.symbols.values():
             self._groups.setdefault((symbol.function, symbol.dtype), []).append(symbol)
@@ -101,7 +101,7 @@ class Binder(Stacked[Mapping[str, int]]):
     @functools.cached_property
     def parallel_slots(self) -> list[Slot]:
         """The slots through which libtorch opens parallel regions."""
-        return self.native.find(["GOMP_parallel"], self.objects)
+        return self.native.loaders(self.native.find(["GOMP_parallel"], self.objects))
 
     @contextlib.contextmanager
     def counting(self, names: Iterator[str] | Sequence[str]) -> Iterator[dict[str, int]]:

@@ -431,6 +431,34 @@ def test_a_libtorch_without_the_symbols(shifted, monkeypatch):
         patched(shifted).__enter__()
 
 
+def test_another_library_of_the_same_file_name_is_left_alone(shifted, tmp_path):
+    """It may be unloaded while torch goes on."""
+    (tmp_path / "c.c").write_text(
+        "#include <math.h>\nfloat call(float x) { return expf(x); }\n"
+        "float (*volatile pointer)(float) = expf;\n"
+    )
+    build = ["cc", "-O0", "-fPIC", "-shared", "c.c", "-o", "libc10.so", "-lm", "-fno-builtin"]
+    subprocess.run(build, cwd=tmp_path, check=True)
+    code = f"""
+import ctypes, _ctypes
+import torch
+x = torch.linspace(-5, 5, 64)
+foreign = ctypes.CDLL({str(tmp_path / "libc10.so")!r})
+foreign.call.restype, foreign.call.argtypes = ctypes.c_float, [ctypes.c_float]
+from pytest_udftorch import patched
+from pytest_udftorch.session.binder import TORCH_OBJECTS, binder
+named = binder().native.find(list(binder().symbols), TORCH_OBJECTS)
+print(len(named) - len(binder().slots))
+with patched({str(shifted)!r}):
+    print(foreign.call(0.0), torch.equal(torch.exp(x), x + 100))
+_ctypes.dlclose(foreign._handle)
+with patched({str(shifted)!r}):
+    print(torch.equal(torch.exp(x), x + 100))
+"""
+    run = run_script(code)
+    assert run.stdout == "2\n1.0 True\nTrue\n", run.stderr
+
+
 def test_vectors_narrower_than_torchs_are_refused(shifted):
     if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         pytest.skip("torch calls no vector forms on this machine")
