@@ -375,6 +375,30 @@ def innocent_pairs(results: Results) -> str:
     return "\n".join([text, "", *lines, "", caption(found["environment"]), ""])
 
 
+def other_machines(results: Results) -> str:
+    """Return the table of machines that QEMU imitates."""
+    document = results["other_machines"]
+    rows, parts = [], []
+    for title, machine in document["machines"].items():
+        found = machine["functions"]
+        different = sum(entry["different"] for entry in found.values())
+        inputs = sum(entry["inputs"] for entry in found.values())
+        wrong = machine["canary"]
+        rows.append([
+            title, f"`{machine['command']}`", str(len(found)), f"{inputs:,}", f"{different:,}",
+            f"{wrong['different']:,} of {wrong['inputs']:,}",
+        ])  # fmt: skip
+        parts += [
+            f"{name} on {title}: {100 * entry['inputs'] / entry['of']:.0f} % of all encodings."
+            for name, entry in found.items()
+            if entry["inputs"] * 10 > entry["of"]
+        ]
+    header = ["machine", "run by", "functions", "inputs", "different", "canary's exp, different"]
+    emulators = sorted({m["emulator"].split(" (")[0] for m in document["machines"].values()})
+    lines = [*table(header, rows), "", *parts, f"Emulators: {', '.join(emulators)}."]
+    return _with_source(lines, document)
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
@@ -390,6 +414,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
+    "other_machines": other_machines,
     "analysis": analysis,
 }
 
