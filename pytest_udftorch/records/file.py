@@ -611,4 +611,6 @@ def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
     for name, known in coded.items():
         if name in names and len(rows) and rows[name].max() >= len(known):
             raise _Damage(f"{name} {rows[name].max()} is unknown")
+    if "time_ns" in names and not np.isfinite(rows["time_ns"]).all():
+        raise _Damage("a time is not finite")
     return rows
