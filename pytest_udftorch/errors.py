@@ -144,6 +144,18 @@ class OperatorStateError(UdfError):
     """The stock kernel was requested outside a UDF at operator level."""
 
 
+class PatchFolderError(UdfError):
+    """A folder cannot take a patched libtorch, or does not hold one."""
+
+
+class PatchLibraryError(UdfError):
+    """A UDF library has nothing that a patched libtorch can hold."""
+
+
+class PatchCheckError(UdfError):
+    """A fresh process on a patched libtorch does not compute the library's bits."""
+
+
 class ProfileDepthError(UdfError):
     """The requested depth or stride of a profile does not exist."""
 

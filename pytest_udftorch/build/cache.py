@@ -123,15 +123,20 @@ def opened(path: Path) -> Iterator[None]:
         _refuse_open_to_others(path.parent)
         with turn():
             name = _lock_of(path.parent, path.name)
-            descriptor = _lock(name)
-            _held.add(descriptor)
+            before = set(_held)
+            locked = False
             try:
+                _lock(name)
+                locked = True
                 yield
             finally:
-                if descriptor in _held:  # a child that was forked in the block has closed it
-                    _held.discard(descriptor)
+                # An interrupt may come before the lock is known here. A child that was forked in
+                # the block has closed it already.
+                for descriptor in _held - before:
                     with contextlib.suppress(OSError):
-                        name.unlink()
+                        if locked:
+                            name.unlink()
+                    _held.discard(descriptor)
                     os.close(descriptor)
     except OSError as error:
         raise CacheError(
@@ -144,29 +149,27 @@ def _lock_of(folder: Path, name: str) -> Path:
     return folder / f"{_OURS}{name}.lock"
 
 
-def _lock(name: Path) -> int:
-    """Return the descriptor of a lock file that this process alone holds."""
+def _lock(name: Path) -> None:
+    """Wait until this process alone holds a lock file, whose descriptor goes into ``_held``."""
     limit = patience()
     end = time.monotonic() + limit
     while True:
         descriptor = os.open(name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            if _try_lock(descriptor, name) is not False:
-                with contextlib.suppress(OSError):  # the disk may be full
-                    os.ftruncate(descriptor, 0)
-                    os.pwrite(descriptor, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
-                return descriptor
-            if time.monotonic() > end:
-                holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "unknown"
-                raise CacheError(
-                    f"Another process is building in {name.parent}, and this one has waited for it "
-                    f"for {limit:g} s. The process is {holder}. Wait until it is done, or end it, "
-                    "or set UDFTORCH_CACHE_DIR to another folder. UDFTORCH_BUILD_TIMEOUT sets how "
-                    "many seconds to wait."
-                )
-        except BaseException:
-            os.close(descriptor)
-            raise
+        _held.add(descriptor)  # before it is locked, so that no forked child keeps the lock
+        if _try_lock(descriptor, name) is not False:
+            with contextlib.suppress(OSError):  # the disk may be full
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
+            return
+        if time.monotonic() > end:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "unknown"
+            raise CacheError(
+                f"Another process is building in {name.parent}, and this one has waited for it "
+                f"for {limit:g} s. The process is {holder}. Wait until it is done, or end it, "
+                "or set UDFTORCH_CACHE_DIR to another folder. UDFTORCH_BUILD_TIMEOUT sets how "
+                "many seconds to wait."
+            )
+        _held.discard(descriptor)
         os.close(descriptor)
         time.sleep(_PAUSE)
 
@@ -401,6 +404,7 @@ def store(path: Path, text: str) -> None:
     """Write a new file beside a path, and rename it to the path."""
     with scratch(path) as aside:
         new = aside / path.name
+        new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
         _sync(new)
         if path.is_dir():

@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -377,6 +378,15 @@ def test_a_cache_of_another_user_is_refused(cache, library, monkeypatch):
         build_library(library)
 
 
+def test_no_file_is_open_to_others_whatever_the_umask(cache, library):
+    before = os.umask(0)
+    try:
+        build_library(library)
+    finally:
+        os.umask(before)
+    assert {p.stat().st_mode & 0o077 for p in (cache, *cache.iterdir())} == {0}
+
+
 def test_a_cache_behind_a_link_is_used(tmp_path, library, monkeypatch):
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
@@ -427,6 +437,48 @@ def test_a_builder_that_waits_too_long_names_the_holder(cache, library, monkeypa
             holder.kill()
         holder.wait()
     assert build_library(library).scalar_function("exp")(21.0) == 42.0
+
+
+def test_an_interrupt_while_a_lock_is_taken_leaves_it_free(cache, monkeypatch):
+    """A handler may raise at any place; here it is after the lock was taken."""
+    pwrite = os.pwrite
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "pwrite", interrupted)
+    with pytest.raises(KeyboardInterrupt), cache_module.opened(cache / "one"):
+        pass
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setenv("UDFTORCH_BUILD_TIMEOUT", "0")
+    with cache_module.opened(cache / "one"):
+        assert list(cache.iterdir())
+    assert not list(cache.iterdir())
+
+
+def test_a_child_forked_while_another_thread_takes_a_lock_does_not_keep_it(cache, monkeypatch):
+    """The fork comes between the locking and the block that it protects."""
+    code = (
+        "import os, sys, time\n"
+        "from pytest_udftorch.build import cache\n"
+        "def fork(*_):\n"
+        "    if child := os.fork():\n"
+        "        os.write(1, str(child).encode())\n"
+        "    else:\n"
+        "        os.closerange(0, 3)\n"
+        "        time.sleep(60)\n"
+        "    os._exit(0)\n"
+        "os.pwrite = fork\n"
+        "with cache.opened(cache.cache_folder() / 'one'):\n"
+        "    pass\n"
+    )
+    child = int(python(code).stdout)
+    monkeypatch.setenv("UDFTORCH_BUILD_TIMEOUT", "5")
+    try:
+        with cache_module.opened(cache / "one"):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "nan", "inf"])
