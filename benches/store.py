@@ -2,7 +2,7 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [innocent_pairs] [interrupts] [profile] [compile] [cuda_digests]
+        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [profile] [compile] [cuda_digests]
         [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
 
 Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
@@ -35,6 +35,7 @@ COMMANDS = {
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
+    "patch": ("benches.experiments.patch", "--store", str(stored.RESULTS / "patch.json")),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     "interrupts": (
         "benches.experiments.interrupts",

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_udftorch.errors import NoProfileError, UdfError
+
+if TYPE_CHECKING:
+    from pytest_udftorch.library.description import UdfLibrary
 
 Subparsers = Any  # argparse has no public name for it
 
@@ -265,21 +268,35 @@ def run_libraries(options: argparse.Namespace) -> int:
     """Print each library's functions with their dtypes, and operators with dispatch keys."""
     from pytest_udftorch.library.description import available_libraries, find_library
 
-    for which in options.libraries or sorted(available_libraries()):
-        library = find_library(which)
-        claim = f" ({library.claim})" if library.claim else ""
-        print(f"{library.name} {library.version}{claim}: {library.description}".rstrip(": "))
-        if library.stock:
-            print("  the stock functions and operators")
-        for name in () if library.stock else library.function_names:
-            dtypes = ", ".join(d for n, d in library.functions if n == name)
-            print(f"  {name}: {dtypes}")
-        for name, udfs in library.operators.items():
-            for udf in udfs:
-                keys = ", ".join(udf.dispatch_keys)
-                only = f"; {', '.join(udf.dtypes)} only" if udf.dtypes else ""
-                print(f"  {name}: {keys}{only}")
-    return 0
+    if options.libraries:
+        for which in options.libraries:
+            _print_library(find_library(which))
+        return 0
+    broken = []
+    for name, folder in sorted(available_libraries().items()):
+        if folder is None:
+            print(f"{name}: only code of its package knows where it is; udftorch libraries {name}")
+            continue
+        try:
+            _print_library(find_library(folder))
+        except UdfError as error:
+            broken.append(f"{name}: {error}")
+    return _status(broken)
+
+
+def _print_library(library: UdfLibrary) -> None:
+    claim = f" ({library.claim})" if library.claim else ""
+    print(f"{library.name} {library.version}{claim}: {library.description}".rstrip(": "))
+    if library.stock:
+        print("  the stock functions and operators")
+    for name in () if library.stock else library.function_names:
+        dtypes = ", ".join(d for n, d in library.functions if n == name)
+        print(f"  {name}: {dtypes}")
+    for name, udfs in library.operators.items():
+        for udf in udfs:
+            keys = ", ".join(udf.dispatch_keys)
+            only = f"; {', '.join(udf.dtypes)} only" if udf.dtypes else ""
+            print(f"  {name}: {keys}{only}")
 
 
 # reach -------------------------------------------------------------------------------
@@ -372,6 +389,54 @@ def run_report(options: argparse.Namespace) -> int:
                 write(path.with_name(f"{path.stem}-{profile.label}{path.suffix}"))
             elif path:
                 write(path)
+    return 0
+
+
+# patch -------------------------------------------------------------------------------
+
+
+def add_patch(commands: Subparsers) -> None:
+    """Add ``udftorch patch``."""
+    parser = commands.add_parser(
+        "patch",
+        help="make a libtorch on disk that has a library's functions",
+        description="Makes a folder that stands in for the installed torch, for C++ programs and "
+        "for Python processes that never load this package. The installed torch stays untouched.",
+    )
+    parser.add_argument("--udf-lib", metavar="LIBRARY", help="name or path of a UDF library")
+    parser.add_argument(
+        "--functions", type=lambda text: text.split(","), metavar="NAME,...",
+        help="torch's names; by default all that the library has",
+    )  # fmt: skip
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, metavar="DIR", help="make the patch here")
+    action.add_argument(
+        "--verify", type=Path, metavar="DIR", help="compare a patch with its manifest, and run it"
+    )
+    action.add_argument("--undo", type=Path, metavar="DIR", help="remove a patch")
+    parser.set_defaults(run=run_patch)
+
+
+def run_patch(options: argparse.Namespace) -> int:
+    """Make, verify or undo a patch."""
+    from pytest_udftorch.errors import UnknownLibraryError
+    from pytest_udftorch.patch import folder
+
+    if options.verify:
+        failures = folder.verify(options.verify)
+        for sentence in failures:
+            print(f"FAILED: {sentence}", file=sys.stderr)
+        if not failures:
+            print(f"{options.verify}: intact, and a fresh process computes with it")
+        return FAILED if failures else 0
+    if options.undo:
+        for path in folder.undo(options.undo):
+            print(f"kept, because the patch does not list it: {path}")
+        return 0
+    if not options.udf_lib:
+        raise UnknownLibraryError("udftorch patch --out needs a library: add --udf-lib=corem.")
+    made = folder.make(options.udf_lib, options.functions, options.out)
+    print(folder.description(made))
     return 0
 
 
@@ -495,6 +560,7 @@ COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     add_libraries,
     add_reach,
     add_report,
+    add_patch,
     add_cuda_form,
 )
 

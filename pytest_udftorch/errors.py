@@ -36,6 +36,10 @@ class CompilerTooOldError(UdfError):
     """The named clang is too old to load the pass plugin."""
 
 
+class CompilerStoppedError(UdfError):
+    """A compiler, or a tool beside it, crashed, was killed or took too long."""
+
+
 class SourceCompileError(UdfError):
     """A UDF source does not compile; carries the compiler's own message."""
 
@@ -138,6 +142,18 @@ class OperatorResultError(UdfError):
 
 class OperatorStateError(UdfError):
     """The stock kernel was requested outside a UDF at operator level."""
+
+
+class PatchFolderError(UdfError):
+    """A folder cannot take a patched libtorch, or does not hold one."""
+
+
+class PatchLibraryError(UdfError):
+    """A UDF library has nothing that a patched libtorch can hold."""
+
+
+class PatchCheckError(UdfError):
+    """A fresh process on a patched libtorch does not compute the library's bits."""
 
 
 class ProfileDepthError(UdfError):

@@ -268,7 +268,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"other_machines: {error}", file=sys.stderr)
         return 2
     if options.store is not None:
-        repeat = f"python -m benches.experiments.other_machines --all {options.exhaustive}"
+        repeat = (
+            "python -m benches.experiments.other_machines "
+            f"--all {options.exhaustive} --minutes {options.minutes:g}"
+        )
         stored.save(options.store, repeat, found)
     machines = found["machines"].values()
     bad = any(f["different"] for m in machines for f in m["functions"].values())

@@ -210,6 +210,22 @@ def compiled_cpu(results: Results) -> str:
     return _with_source(table(header, rows), document)
 
 
+def patch(results: Results) -> str:
+    """Return what a patched libtorch costs."""
+    document = results["patch"]
+    size, original = (sum(document[key].values()) for key in ("bytes", "original_bytes"))
+    files = f"{len(document['bytes'])} files, {size / 1e6:.2g} MB"
+    rows = [
+        *((f"`--{n}`, wall clock".replace("make", "out"), seconds(t["median"]) + " s")
+          for n, t in document["steps_ns"].items()),
+        *((f"`import torch`, {name.split()[0]}, processor time", seconds(t["median"]) + " s")
+          for name, t in document["import_ns"].items() if name.endswith("cpu")),
+        (f"on disk; what it stands for has {original / 1e6:.0f} MB", files),
+    ]  # fmt: skip
+    header = [f"{document['library']}, {document['functions']} functions", "median"]
+    return _with_source(table(header, rows), document)
+
+
 def missed(results: Results) -> str:
     """Return the targets that corem misses."""
     if not results.has("speed"):
@@ -378,6 +394,30 @@ def interrupts(results: Results) -> str:
     return "\n".join([*table(["", *kinds.values()], rows), "", caption(found["environment"]), ""])
 
 
+def other_machines(results: Results) -> str:
+    """Return the table of machines that QEMU imitates."""
+    document = results["other_machines"]
+    rows, parts = [], []
+    for title, machine in document["machines"].items():
+        found = machine["functions"]
+        different = sum(entry["different"] for entry in found.values())
+        inputs = sum(entry["inputs"] for entry in found.values())
+        wrong = machine["canary"]
+        rows.append([
+            title, f"`{machine['command']}`", str(len(found)), f"{inputs:,}", f"{different:,}",
+            f"{wrong['different']:,} of {wrong['inputs']:,}",
+        ])  # fmt: skip
+        parts += [
+            f"{name} on {title}: {100 * entry['inputs'] / entry['of']:.0f} % of all encodings."
+            for name, entry in found.items()
+            if entry["inputs"] * 10 > entry["of"]
+        ]
+    header = ["machine", "run by", "functions", "inputs", "different", "canary's exp, different"]
+    emulators = sorted({m["emulator"].split(" (")[0] for m in document["machines"].values()})
+    lines = [*table(header, rows), "", *parts, f"Emulators: {', '.join(emulators)}."]
+    return _with_source(lines, document)
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "innocent_pairs": innocent_pairs,
@@ -389,10 +429,12 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "demo_details": demo_details,
     "speed": speed,
     "compiled_cpu": compiled_cpu,
+    "patch": patch,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
+    "other_machines": other_machines,
     "analysis": analysis,
 }
 

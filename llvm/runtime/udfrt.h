@@ -61,6 +61,7 @@ UDFRT_EXPORT void udfrt_read(const struct udfrt_slot *slots, size_t count,
 
 /// Returns the address that the loader would put into \p slot, or 0 if there is
 /// none. Looks \p name up with its version, starting from the loaded \p object.
+/// In a process on a patched libtorch it is what the patch put there.
 UDFRT_EXPORT uint64_t udfrt_resolve(const char *object, const char *name,
                                     const char *version);
 

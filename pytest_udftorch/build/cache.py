@@ -2,19 +2,25 @@
 """The cache of finished builds: one folder for each build, one lock and one check for all.
 
 A build is written in a scratch folder, and one rename puts it in its place. Its ``build.json``
-states the SHA-256 of every file. A process checks a build before it first uses it. It makes a
-damaged build again, and refuses one that belongs to another user.
+states the SHA-256 of every file, and a seal over what it states. A process checks a build before
+it first uses it, and holds a shared lock on it from then on. It makes a damaged build again, and
+refuses one that belongs to another user. After each build it removes what killed builders left,
+and the builds that were used longest ago if the cache is over its limit.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import math
 import os
 import shutil
+import stat
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -29,23 +35,68 @@ except ImportError:  # Windows
     raise
 
 FACTS: Final = "build.json"
+_SEAL: Final = "seal"
+
+#: How the names of locks and scratch folders begin. Whatever has such a name may be removed.
+_OURS: Final = ".udftorch-"
 
 #: What damaged JSON raises when it is read, and used as if it were whole.
-DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)
+DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+
+#: What ``flock`` says on a filesystem without locks.
+_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+#: Seconds between two attempts to take a lock.
+_PAUSE: Final = 0.05
 
 _turn = threading.RLock()
 #: Descriptors of the lock files that this process holds.
 _held: Final[set[int]] = set()
-#: Build -> sizes and times of its files when they were checked, and its facts.
+#: Build -> states of its files when they were checked, and its facts.
 _checked: Final[dict[Path, tuple[tuple[int, ...], dict[str, Any]]]] = {}
+#: Build -> descriptor with the shared lock that keeps other processes from evicting it.
+_used: Final[dict[Path, int]] = {}
 
 
 def cache_folder() -> Path:
-    """Return the folder of finished builds: ``UDFTORCH_CACHE_DIR``, or the XDG cache."""
-    if named := os.environ.get("UDFTORCH_CACHE_DIR"):
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "pytest_udftorch"
+    """Return the folder of finished builds: ``UDFTORCH_CACHE_DIR``, or the XDG cache.
+
+    Raises:
+        CacheError: the folder is below the home of a user who has none.
+    """
+    try:
+        if named := os.environ.get("UDFTORCH_CACHE_DIR"):
+            return Path(named).expanduser().absolute()
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        # XDG's specification says that a relative path is to be ignored.
+        base = base if base.is_absolute() else Path.home() / ".cache"
+        return (base / "pytest_udftorch").absolute()
+    except RuntimeError as error:
+        raise CacheError(
+            f"The build cache has no place: {str(error).rstrip('.')}. Set UDFTORCH_CACHE_DIR to a "
+            "folder of yours."
+        ) from error
+
+
+def setting(name: str, default: float) -> float:
+    """Return a number, 0 or more, that an environment variable states.
+
+    Raises:
+        CacheError: it states something else.
+    """
+    text = os.environ.get(name) or str(default)
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise CacheError(f"{name}={text!r} is not a number from 0. Correct or unset it.")
+    return value
+
+
+def patience() -> float:
+    """Return how many seconds to wait for another builder, or for a tool, at most."""
+    return setting("UDFTORCH_BUILD_TIMEOUT", 600)
 
 
 # The lock ----------------------------------------------------------------------------
@@ -60,30 +111,81 @@ def turn() -> threading.RLock:
 def opened(path: Path) -> Iterator[None]:
     """Keep other threads, and other processes that open the same path, out of a block.
 
-    The cache folder is made if necessary.
+    The cache folder is made if necessary. On a filesystem without locks other processes are not
+    kept out; builds are renamed into their places, so they then make the same build twice.
 
     Raises:
-        CacheError: the cache cannot be written; an ``OSError`` in the block says so too.
+        CacheError: the cache cannot be written; an ``OSError`` in the block says so too. Or
+            another process holds the lock for too long, or other users can write the cache.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_open_to_others(path.parent)
         with turn():
-            name = path.with_name(f"{path.name}.lock")
-            descriptor = os.open(name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            _held.add(descriptor)
+            name = _lock_of(path.parent, path.name)
+            before = set(_held)
+            locked = False
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                _lock(name)
+                locked = True
                 yield
             finally:
-                if descriptor in _held:  # a child that was forked in the block has closed it
+                # An interrupt may come before the lock is known here. A child that was forked in
+                # the block has closed it already.
+                for descriptor in _held - before:
+                    with contextlib.suppress(OSError):
+                        if locked:
+                            name.unlink()
                     _held.discard(descriptor)
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
                     os.close(descriptor)
     except OSError as error:
         raise CacheError(
             f"The build cache {path.parent} cannot be written: {error}. Set UDFTORCH_CACHE_DIR to "
             "a folder that can be."
         ) from error
+
+
+def _lock_of(folder: Path, name: str) -> Path:
+    return folder / f"{_OURS}{name}.lock"
+
+
+def _lock(name: Path) -> None:
+    """Wait until this process alone holds a lock file, whose descriptor goes into ``_held``."""
+    limit = patience()
+    end = time.monotonic() + limit
+    while True:
+        descriptor = os.open(name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        _held.add(descriptor)  # before it is locked, so that no forked child keeps the lock
+        if _try_lock(descriptor, name) is not False:
+            with contextlib.suppress(OSError):  # the disk may be full
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()} on {os.uname().nodename}".encode(), 0)
+            return
+        if time.monotonic() > end:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace") or "unknown"
+            raise CacheError(
+                f"Another process is building in {name.parent}, and this one has waited for it "
+                f"for {limit:g} s. The process is {holder}. Wait until it is done, or end it, "
+                "or set UDFTORCH_CACHE_DIR to another folder. UDFTORCH_BUILD_TIMEOUT sets how "
+                "many seconds to wait."
+            )
+        _held.discard(descriptor)
+        os.close(descriptor)
+        time.sleep(_PAUSE)
+
+
+def _try_lock(descriptor: int, name: Path) -> bool | None:
+    """Lock a file unless somebody else holds it; return None if the filesystem has no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The last holder has removed the file that was waited for; another may have a new one.
+        return os.path.samestat(os.fstat(descriptor), name.lstat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return None
 
 
 def _renew() -> None:
@@ -103,18 +205,44 @@ os.register_at_fork(after_in_child=_renew)
 # Checking ----------------------------------------------------------------------------
 
 
+def seal(facts: Mapping[str, Any]) -> str:
+    """Return facts as JSON that also states its own SHA-256."""
+    return json.dumps({**facts, _SEAL: _seal_of(facts)}, indent=1)
+
+
+def unseal(text: str) -> dict[str, Any]:
+    """Return the facts that ``seal`` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError, RecursionError: the text is damaged.
+    """
+    facts: dict[str, Any] = json.loads(text)
+    if facts.pop(_SEAL) != _seal_of(facts):
+        raise ValueError("The text is not what was sealed.")
+    return facts
+
+
+def _seal_of(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def state_of(found: os.stat_result) -> tuple[int, ...]:
+    """Return what changes when a file changes, even if its time is set back."""
+    return (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
 def refuse_foreign(path: Path) -> os.stat_result:
-    """Return the file's status if it belongs to the user of this process.
+    """Return the status of a file or folder if it belongs to the user of this process.
 
     Raises:
         CacheError: it belongs to another user.
-        OSError: it does not exist.
+        OSError: it does not exist, or is neither a file nor a folder.
     """
     found = path.lstat()
     if found.st_uid != os.geteuid():
@@ -123,26 +251,48 @@ def refuse_foreign(path: Path) -> os.stat_result:
             "that another user built is not loaded. Delete it, or set UDFTORCH_CACHE_DIR to a "
             "folder of yours."
         )
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        raise OSError(f"{path} is neither a file nor a folder.")
     return found
+
+
+def _refuse_open_to_others(folder: Path) -> None:
+    """Refuse a folder whose content other users can exchange; in a sticky one they cannot."""
+    found = folder.stat()
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        raise CacheError(
+            f"Every user can write the build cache {folder}, and could put code there for this "
+            f"process to load. Run chmod o-w {folder}, or set UDFTORCH_CACHE_DIR to a folder of "
+            "yours."
+        )
+    if found.st_uid not in (os.geteuid(), 0):
+        raise CacheError(
+            f"The build cache {folder} belongs to user {found.st_uid}, and this process runs as "
+            f"{os.geteuid()}. Set UDFTORCH_CACHE_DIR to a folder of yours."
+        )
 
 
 def look(folder: Path) -> dict[str, Any] | None:
     """Return what ``build.json`` states of an intact build; None if it is missing or damaged.
 
-    Contents are compared once in a process, and again when a size or time changes.
+    Contents are compared once in a process, and again when a size or time changes. From then on
+    the process holds a shared lock on ``build.json``, so that no other evicts the build.
 
     Raises:
-        CacheError: the build belongs to another user.
+        CacheError: the build belongs to another user, or other users can write the cache.
     """
     if folder in _checked:
         state, facts = _checked[folder]
         with contextlib.suppress(*DAMAGED):
             if state == _state(folder, facts):
-                return facts
+                return dict(facts)
         del _checked[folder]
     try:
         refuse_foreign(folder)
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        _refuse_open_to_others(folder.parent)
+        refuse_foreign(folder / FACTS)
+        _use(folder, folder / FACTS)
+        facts = unseal((folder / FACTS).read_text(encoding="utf-8"))
         state = _state(folder, facts)
         if facts["build"] != folder.name:
             return None
@@ -150,6 +300,8 @@ def look(folder: Path) -> dict[str, Any] | None:
             return None
     except DAMAGED:
         return None
+    with contextlib.suppress(OSError):  # the cache may be read-only
+        os.utime(folder)
     _checked[folder] = (state, facts)
     return dict(facts)
 
@@ -157,9 +309,27 @@ def look(folder: Path) -> dict[str, Any] | None:
 def _state(folder: Path, facts: Mapping[str, Any]) -> tuple[int, ...]:
     state: list[int] = []
     for name in (FACTS, *facts["files"]):
-        found = refuse_foreign(folder / name)
-        state += (found.st_mtime_ns, found.st_size, found.st_ino)
+        state += state_of(refuse_foreign(folder / name))
     return tuple(state)
+
+
+def _use(folder: Path, file: Path) -> None:
+    """Hold a shared lock on the ``build.json`` of a build until the process ends.
+
+    Raises:
+        OSError: another process is evicting the build.
+    """
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            os.close(descriptor)
+            raise
+    before = _used.pop(folder, None)
+    _used[folder] = descriptor
+    if before is not None:
+        os.close(before)
 
 
 # Writing -----------------------------------------------------------------------------
@@ -184,21 +354,23 @@ def fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, A
             if facts is None:
                 with scratch(folder) as aside:
                     facts = publish(aside, folder, make(aside))
+                tidy(folder.parent)
     return facts
 
 
 @contextlib.contextmanager
 def scratch(path: Path) -> Iterator[Path]:
-    """Make a private folder beside a path, and remove it at the end."""
-    aside = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    """Make a private folder below one beside a path, and remove both at the end."""
+    home = Path(tempfile.mkdtemp(prefix=f"{_OURS}{path.name}-", dir=path.parent))
     try:
-        yield aside
+        (home / "new").mkdir(mode=0o700)
+        yield home / "new"
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename a finished folder into its place, and return its facts.
+    """Rename a finished scratch folder into its place, and return its facts.
 
     An intact build with the same content stays, because a process may be about to load it.
     """
@@ -210,38 +382,108 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     }
     if (before := look(folder)) is not None and before["files"] == stated["files"]:
         return before
-    text = json.dumps(stated, indent=1)
+    text = seal(stated)
     (aside / FACTS).write_text(text, encoding="utf-8")
     for path in (*files, aside / FACTS, aside):
         _sync(path)
-    if folder.is_symlink() or folder.is_file():
-        folder.unlink()
-    elif folder.exists():
-        shutil.rmtree(folder)
-    aside.replace(folder)
+    _use(folder, aside / FACTS)
+    try:
+        _exchange(aside, folder)
+    except OSError:
+        # Where there are no locks, another process may have been first.
+        if (before := look(folder)) is None:
+            raise
+        return before
     _sync(folder.parent)
-    told: dict[str, Any] = json.loads(text)  # the facts as the next process will read them
+    told = unseal(text)  # the facts as the next process will read them
     _checked[folder] = (_state(folder, told), told)
     return dict(told)
 
 
 def store(path: Path, text: str) -> None:
     """Write a new file beside a path, and rename it to the path."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with scratch(path) as aside:
+        new = aside / path.name
+        new.touch(mode=0o600)
+        new.write_text(text, encoding="utf-8")
+        _sync(new)
+        if path.is_dir():
+            path.rename(aside / "old")
+        new.replace(path)
+    _sync(path.parent)
+
+
+def _exchange(aside: Path, folder: Path) -> None:
+    """Rename a scratch folder, after whatever is in its way, which goes with the scratch."""
+    with contextlib.suppress(FileNotFoundError):
+        folder.rename(aside.with_name("old"))
+    aside.replace(folder)
 
 
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# Removing ----------------------------------------------------------------------------
+
+
+def tidy(root: Path) -> None:
+    """Remove what killed builders left in a cache, and what puts it over its limit.
+
+    Only what this package wrote is removed, whatever else the folder holds. The builds that were
+    used longest ago go first, and none that a process uses.
+    """
+    limit = setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+    with contextlib.suppress(OSError):
+        for left in (*root.glob(f"{_OURS}*"), *root.glob(f"*/{_OURS}*")):
+            name = left.name.removeprefix(_OURS)
+            name = name[:-5] if name.endswith(".lock") else name.rpartition("-")[0]
+            with _unless_locked(_lock_of(left.parent, name), os.O_CREAT) as free:
+                if free and left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+        _evict(root, limit)
+        for index in root.glob("*.reads"):
+            with contextlib.suppress(*DAMAGED):
+                said = unseal(index.read_text(encoding="utf-8"))
+                if not index.with_name(said["folder"]).exists():
+                    index.unlink()
+
+
+def _evict(root: Path, limit: float) -> None:
+    builds: list[tuple[int, int, Path]] = []
+    for file in root.glob(f"*/{FACTS}"):
+        with contextlib.suppress(*DAMAGED):
+            folder = file.parent
+            if unseal(file.read_text(encoding="utf-8"))["build"] == folder.name:
+                size = sum(p.lstat().st_size for p in folder.rglob("*"))
+                builds.append((folder.lstat().st_mtime_ns, size, folder))
+    total = sum(size for _, size, _ in builds)
+    for _, size, folder in sorted(builds):
+        if total <= limit:
+            return
+        with contextlib.suppress(OSError), _unless_locked(folder / FACTS) as free:
+            if free:
+                with scratch(folder) as aside:
+                    folder.rename(aside / "old")
+                total -= size
+
+
+@contextlib.contextmanager
+def _unless_locked(path: Path, flags: int = 0) -> Iterator[bool]:
+    """Lock a file during a block, and tell whether that was possible."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    except OSError:
+        yield False
+        return
+    try:
+        free = _try_lock(descriptor, path) is True
+        yield free
+        if free and flags:
+            path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)

@@ -3,24 +3,41 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import os
 import re
+import shutil
+import signal
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.build import cache, toolchain
 from pytest_udftorch.build.toolchain import Compiler
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerStoppedError,
+    SourceCompileError,
+    UdfError,
+)
 
 #: Where headers of the system lie; ``-isystem`` names others.
-_SYSTEM = "/usr/"
+_SYSTEM: Final = "/usr/"
+
+#: What tools say when a file cannot be written.
+_UNWRITABLE: Final = tuple(
+    os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+)
+#: What tools say when they crash, or when one that they started was killed.
+_CRASHED: Final = ("PLEASE submit a bug report", "failed due to signal")
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,11 @@ class Job:
     check: Callable[[Path], None] | None = None
 
     def key(self) -> str:
-        """Return the SHA-256 over all that is known before the compiler runs, in hex."""
+        """Return the SHA-256 over all that is known before the compiler runs, in hex.
+
+        Raises:
+            SourceCompileError: an input is not a file that can be read.
+        """
         steps = [step for stage in self.stages for step in stage]
         plain = functools.cache(self._plain)  # most arguments occur in every step
         facts = [
@@ -86,7 +107,7 @@ class Job:
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for path in self.inputs:
             digest.update(f"\0{self._plain(f'-I{path}')}\0".encode())
-            digest.update(Path(path).read_bytes())
+            digest.update(_content(Path(path)))
         return digest.hexdigest()
 
     def _plain(self, argument: str) -> str:
@@ -99,6 +120,18 @@ class Job:
         if argument.startswith("-I/"):
             return f"-I{os.path.relpath(argument[2:], root)}"
         return argument.replace(f"{root}/", "") if root != "/" else argument
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe or a device may never end
+            raise OSError("it is not a regular file")
+        return path.read_bytes()
+    except OSError as error:
+        raise SourceCompileError(
+            f"The source {path} cannot be read: {error}. Put a file there that can be, or take the "
+            "name out of the library."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -121,6 +154,8 @@ def compile_job(job: Job) -> Made:
 
     Raises:
         CacheError: the cache cannot be written, or the build belongs to another user.
+        SourceCompileError: an input cannot be read.
+        CompilerStoppedError: a tool crashed, was killed or took too long.
         Exception: what the job's ``failed`` and ``check`` make.
     """
     key = job.key()
@@ -129,32 +164,37 @@ def compile_job(job: Job) -> Made:
     if made is None:
         with cache.opened(index):
             made = _stored(job, key, index) or _make(job, key, index)
+            cache.tidy(index.parent)
     return made
 
 
 def _stored(job: Job, key: str, index: Path) -> Made | None:
-    """Return the build that an index names, unless a file that was read has changed."""
+    """Return the build that an index names, unless a file that was read has changed.
+
+    The index lies outside the build, and states the digests of its files too. The files of
+    another build are not taken for it, even if they come with a ``build.json`` that fits.
+    """
     try:
         cache.refuse_foreign(index)
-        said = json.loads(index.read_text(encoding="utf-8"))
-        folder = index.with_name(f"{job.kind}{said['build']}")
+        said = cache.unseal(index.read_text(encoding="utf-8"))
+        folder = index.with_name(said["folder"])
         if said["key"] != key or not all(
-            _same(job.root / path, *state) for path, state in said["reads"].items()
+            _same(job.root / path, *seen) for path, seen in said["reads"].items()
         ):
             return None
     except cache.DAMAGED:
         return None
     facts = cache.look(folder)
-    if facts is None or facts.get("key") != key:
+    if facts is None or facts.get("key") != key or facts["files"] != said["files"]:
         return None
     return Made(said["build"], folder / job.output, facts)
 
 
-def _same(path: Path, size: int, mtime_ns: int, digest: str) -> bool:
-    found = path.stat()
-    if (found.st_size, found.st_mtime_ns) == (size, mtime_ns):
+def _same(path: Path, state: Sequence[int], digest: str) -> bool:
+    now = cache.state_of(path.stat())
+    if now == tuple(state):
         return bool(digest)
-    return found.st_size == size and cache.sha256_of(path) == digest
+    return now[0] == state[0] and cache.sha256_of(path) == digest
 
 
 def _make(job: Job, key: str, index: Path) -> Made:
@@ -173,12 +213,13 @@ def _make(job: Job, key: str, index: Path) -> Made:
         stated = {**job.facts, "key": key, "file": job.output, "seconds": seconds}
         folder = index.with_name(f"{job.kind}{build}")
         facts = cache.publish(aside, folder, stated)
-    cache.store(index, json.dumps({"key": key, "build": build, "reads": reads}))
+    said = {"key": key, "build": build, "folder": folder.name, "files": facts["files"]}
+    cache.store(index, cache.seal({**said, "reads": reads}))
     return Made(build, folder / job.output, facts)
 
 
-def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[int, int, str]]:
-    """Return path -> size, time and digest of the files that a compiler read.
+def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return path -> state and digest of the files that a compiler read.
 
     Files that the key covers are left out. A path below the job's root is relative to it. A file
     that has changed since the job began has no digest: it is not known what the compiler read of
@@ -193,11 +234,11 @@ def _states(job: Job, names: set[str], began: int) -> dict[str, tuple[int, int, 
             digest = cache.sha256_of(path) if found.st_mtime_ns < began else ""
             below = job.root != Path("/") and name.startswith(f"{job.root}/")
             label = os.path.relpath(name, job.root) if below else name
-            states[label] = (found.st_size, found.st_mtime_ns, digest)
+            states[label] = (cache.state_of(found), digest)
     return states
 
 
-def _build_id(job: Job, key: str, reads: Mapping[str, tuple[int, int, str]]) -> str:
+def _build_id(job: Job, key: str, reads: Mapping[str, tuple[tuple[int, ...], str]]) -> str:
     """Return the id of a build, made from its key and the files read.
 
     The system's headers do not enter it, so machines with other copies of them share an id.
@@ -207,7 +248,7 @@ def _build_id(job: Job, key: str, reads: Mapping[str, tuple[int, int, str]]) -> 
         system += [b for a, b in pairwise(step.arguments) if a == "-isystem"]
     own = [
         (Path(path).name, digest)
-        for path, (_, _, digest) in reads.items()
+        for path, (_, digest) in reads.items()
         if not path.startswith(tuple(system))
     ]
     return hashlib.sha256(json.dumps([key, own]).encode()).hexdigest()[:16] if own else key[:16]
@@ -225,7 +266,9 @@ def run_stages(
         The files outside the folder that compilers read.
 
     Raises:
-        Exception: what ``failed`` makes of the first step that fails.
+        CacheError: the folder cannot be written; the disk is full.
+        CompilerStoppedError: a tool crashed, was killed or took too long.
+        Exception: what ``failed`` makes of the first other step that fails.
     """
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -238,11 +281,33 @@ def run_stages(
             done = list(pool.map(lambda command: toolchain.run(command, folder), commands))
             for step, result in zip(stage, done, strict=True):
                 if result.returncode != 0:
-                    raise failed(step, result.stderr.strip())
+                    error = _stopped(step, result.returncode, result.stderr.strip(), folder)
+                    raise error or failed(step, result.stderr.strip())
     names = set()
     for path in folder.glob("*-*.d"):
         names.update(dependencies(path.read_text(encoding="utf-8")))
     return {n for n in names if os.path.isabs(n) and not n.startswith(f"{folder}/")}
+
+
+def _stopped(step: Step, status: int, message: str, folder: Path) -> UdfError | None:
+    """Return an error if a tool failed for a reason that lies outside of what it reads."""
+    stopped = status < 0 or any(words in message for words in _CRASHED)
+    # A tool that writes through a mapping does not say why it was stopped.
+    full = stopped and shutil.disk_usage(folder).free < 2**20
+    if full or any(words in message for words in _UNWRITABLE):
+        return CacheError(
+            f"{step.tool.name} cannot write into {folder.parent.parent}: "
+            f"{'the disk is full.' if full else message} Make room, or set UDFTORCH_CACHE_DIR to "
+            "another folder."
+        )
+    if not stopped:
+        return None
+    of = f" while it compiled {step.source}" if step.source is not None else ""
+    why = f"by {signal.strsignal(-status) or -status}" if status < 0 else "by a crash"
+    return CompilerStoppedError(
+        f"{step.tool} was stopped {why}{of}. The machine may be out of memory, or somebody ended "
+        f"it. Run again; if it stops each time, the compiler has a defect.\n{message}".rstrip()
+    )
 
 
 def read_report(folder: Path) -> list[dict[str, Any]]:

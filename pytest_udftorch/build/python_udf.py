@@ -13,14 +13,15 @@ import hashlib
 import inspect
 import json
 import math
+import os
 import re
-import tempfile
 import weakref
 from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.cache import cache_folder, fill
+from pytest_udftorch.build import cache
+from pytest_udftorch.build.cache import cache_folder, fill, opened
 from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.toolchain import Compiler, find_compiler, tool
 from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
@@ -148,8 +149,8 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
         f'  return inner(&y, &error, {passed}) == 0 ? y : ({real})__builtin_nan("");\n'
         "}\n"
     )
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
+    place = cache_folder() / f"python-{os.getpid()}"
+    with opened(place), cache.scratch(place) as scratch:
         pieces = {f"{i}.ll": _older(text, compiler) for i, text in enumerate(modules)}
         bare = Step(
             compiler.path,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_udftorch import errors
-from pytest_udftorch.build.cache import cache_folder, turn
+from pytest_udftorch.build.cache import cache_folder, state_of, turn
 from pytest_udftorch.build.job import Job, Step, compile_job, read_report
 from pytest_udftorch.build.toolchain import (
     FLAGS,
@@ -126,7 +126,9 @@ def build_library(
     Raises:
         UnknownLibraryError, LibraryFormatError: see ``description.find_library``.
         CompilerNotFoundError, CompilerTooOldError: no usable clang.
-        SourceCompileError: a source does not compile; the message is the compiler's.
+        SourceCompileError: a source does not compile; the message is the compiler's. Or it
+            cannot be read.
+        CompilerStoppedError: a tool crashed, was killed or took too long.
         SignatureError: a UDF is missing from its source or has the wrong C type.
         CacheError: the cache cannot be written, or the build in it belongs to another user.
         CpuLevelError: see ``toolchain.resolve_cpu_level``.
@@ -150,13 +152,18 @@ def build_library(
 def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
     """Return what must be unchanged if a build of this process is to be used again.
 
-    It compares sizes and times. Contents name the build in the cache, but every test may enter a
+    It compares states of files. Contents name the build in the cache, but every test may enter a
     session, which must not read every source.
     """
     files = []
     for path in (str(library.folder / DESCRIPTION_FILE), *library.source_files()):
-        found = os.stat(path)
-        files.append((path, found.st_mtime_ns, found.st_size, found.st_ino))
+        try:
+            files.append((path, *state_of(os.stat(path))))
+        except OSError as error:
+            raise errors.SourceCompileError(
+                f"A source of UDF library {library.name!r} cannot be read: {error}. Put it back, "
+                "or take its name out of the library."
+            ) from error
     return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
 
 
@@ -320,7 +327,7 @@ def _failed(library: UdfLibrary, compiler: Compiler, step: Step, message: str) -
             f"library, such as that of the package clang-{major}, or reinstall pytest_udftorch "
             "with the development files of this clang's LLVM."
         )
-    if "udf-widen" in message:
+    if "udf-widen:" in message:
         return errors.SignatureError(
             f"{step.source} does not define what {library.folder / DESCRIPTION_FILE} names:\n"
             f"{message}\nA UDF is 'float f(float)', and a fast path 'float f(float, int *hard)'. "

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sysconfig
@@ -17,6 +18,7 @@ from subprocess import CompletedProcess
 from typing import Final
 
 from pytest_udftorch import errors
+from pytest_udftorch.build.cache import patience
 from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.manifest import link_inputs
 from pytest_udftorch.native.runtime import pass_plugin, runtime
@@ -107,7 +109,16 @@ def _version(path: Path, mtime_ns: int) -> str:
         said = subprocess.check_output(
             [path, "--version"], stderr=subprocess.PIPE, text=True, timeout=60
         )
+    except subprocess.TimeoutExpired as error:
+        raise errors.CompilerStoppedError(
+            f"{path} --version was not done after 60 s. Run it by hand to see why, or set "
+            "UDFTORCH_CLANG to another clang."
+        ) from error
     except (OSError, subprocess.SubprocessError) as error:
+        if getattr(error, "returncode", 0) < 0:
+            raise errors.CompilerStoppedError(
+                f"{path} --version was killed: {error} The machine may be out of memory. Run again."
+            ) from error
         raise errors.CompilerNotFoundError(
             f"{path} --version does not run: {str(error).rstrip('.')}. Install clang and lld of "
             "LLVM's packages, or set UDFTORCH_CLANG to a clang that runs."
@@ -175,9 +186,26 @@ def find_c_compiler() -> Compiler | None:
 
 
 def run(command: Sequence[str | Path], folder: Path | None = None) -> CompletedProcess[str]:
-    """Run a tool and return its status and what it wrote; 127 if it cannot be started."""
+    """Run a tool and return its status and what it wrote; 127 if it cannot be started.
+
+    Raises:
+        CompilerStoppedError: it took longer than ``UDFTORCH_BUILD_TIMEOUT`` allows.
+    """
+    limit = patience()
+    environment = None
+    if folder is not None:  # where clang puts what it writes when it crashes
+        environment = {**os.environ, "CLANG_CRASH_DIAGNOSTICS_DIR": str(folder)}
     try:
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, errors="replace", check=False, timeout=limit,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise errors.CompilerStoppedError(
+            f"{shlex.join(map(str, command))}\nwas not done after {limit:g} s, and was ended. A "
+            "source may include a pipe, or the machine be overloaded. UDFTORCH_BUILD_TIMEOUT sets "
+            "how many seconds a tool may take."
+        ) from error
     except OSError as error:
         return CompletedProcess(command, 127, "", str(error))
 
@@ -210,9 +238,9 @@ def resolve_cpu_level(cpu_level: str | None) -> str:
     asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
     if not asked:
         return possible[-1]
-    if asked not in CPU_LEVELS:
+    if not isinstance(asked, str) or asked not in CPU_LEVELS:
         raise errors.CpuLevelError(
-            f"Unknown CPU level {asked!r}. {errors.nearest(asked, CPU_LEVELS)}"
+            f"Unknown CPU level {asked!r}. {errors.nearest(str(asked), CPU_LEVELS)}"
         )
     if asked not in possible:
         raise errors.CpuLevelError(

@@ -8,23 +8,19 @@ installed package offers it through the entry point group ``pytest_udftorch.libr
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
+import stat
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch import errors
-from pytest_udftorch.compat import require_host
+from pytest_udftorch import errors, plain_data
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
-
-try:
-    import tomllib
-except ImportError:  # Python 3.10
-    require_host()
-    raise
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"
@@ -43,12 +39,17 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
 }
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
-    "max_ulp": (int, float),
+    "max_ulp": (int, float),  # positive and finite
 }
 _OPERATOR_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "python", "function"), str),
     **dict.fromkeys(("dispatch_keys", "dtypes"), list),
 }
+_C_NAMES: Final = ("scalar", "quick", "fast", "accurate")
+#: What names a folder of the build cache and stands in every message.
+_SHORT: Final = {"name": 100, "version": 100}
+#: What keys name folders; the others name files.
+_FOLDER_KEYS: Final = ("include_dirs", "float_float")
 _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?", re.ASCII)
 
 
@@ -190,9 +191,20 @@ class UdfLibrary:
         """Return the paths of every C source and header that a build may read, sorted."""
         found = {str(f.source) for f in self.functions.values()}
         for folder in (self.folder, *self.include_dirs):
-            for root, _, names in os.walk(folder):
-                found.update(f"{root}/{n}" for n in names if n.endswith((".c", ".h")))
+            found.update(files_below(folder, (".c", ".h")))
         return sorted(found)
+
+
+def files_below(folder: Path, endings: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files of a folder that end so, as far as a compiler could include them.
+
+    Left out are hidden files, such as the locks of editors, dangling links, pipes and devices.
+    """
+    for root, _, names in os.walk(folder):
+        for name in names:
+            path = f"{root}/{name}"
+            if name.endswith(endings) and not name.startswith(".") and os.path.isfile(path):
+                yield path
 
 
 def is_operator(name: str) -> bool:
@@ -217,7 +229,8 @@ def described_operator(udf: UdfOperator) -> UdfOperator:
             'quotes, as torch does: [operators."aten::log.out"].'
         )
     keys = udf.dispatch_keys
-    if not keys or len(set(keys)) < len(keys) or not all(isinstance(k, str) and k for k in keys):
+    named = bool(keys) and all(isinstance(k, str) and k for k in keys)
+    if not named or len(set(keys)) < len(keys):
         raise errors.LibraryFormatError(
             f"dispatch_keys of [{where}] must be names, each once: {list(keys)!r}."
         )
@@ -249,18 +262,43 @@ def shipped_folder() -> Path:
     )
 
 
-def available_libraries() -> dict[str, Path]:
+def available_libraries() -> dict[str, Path | None]:
     """Return name -> folder of the shipped and the installed libraries.
 
-    Raises:
-        LibraryFormatError: an entry point cannot be loaded or names no folder.
+    This runs no code of the packages that offer libraries. The folder is None where only such code
+    could tell it; ``find_library`` runs the code of the library that it is asked for.
     """
     root = shipped_folder()
-    found = {p.parent.name: p.parent for p in sorted(root.glob(f"*/{DESCRIPTION_FILE}"))}
+    found: dict[str, Path | None] = {
+        p.parent.name: p.parent for p in sorted(root.glob(f"*/{DESCRIPTION_FILE}"))
+    }
     for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
-        if entry.name not in found:
-            found[entry.name] = _entry_folder(entry)
+        found.setdefault(entry.name, _package_folder(entry.value))
     return found
+
+
+def _package_folder(value: str) -> Path | None:
+    """Return the folder that a package has, without importing it; None if that is unknown."""
+    top, *below = value.strip().split(".")
+    if not all(part.isidentifier() for part in (top, *below)):
+        return None
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    for home in (spec.submodule_search_locations or ()) if spec is not None else ():
+        folder = Path(home, *below)
+        if (folder / DESCRIPTION_FILE).is_file():
+            return folder
+    return None
+
+
+def _installed_folder(name: str) -> Path | None:
+    """Return the folder of an installed library; None if no package offers the name."""
+    for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name:
+            return _package_folder(entry.value) or _entry_folder(entry)
+    return None
 
 
 def _entry_folder(entry: metadata.EntryPoint) -> Path:
@@ -290,25 +328,40 @@ def find_library(which: str | Path | UdfLibrary) -> UdfLibrary:
     """
     if isinstance(which, UdfLibrary):
         return which
-    text = str(which)
-    if isinstance(which, Path) or "/" in text or text.startswith("."):
-        folder = Path(which).expanduser()
-        if not folder.is_dir():
+    if not isinstance(which, (str, os.PathLike)):
+        raise errors.UnknownLibraryError(
+            f"{plain_data.shown(which)} is not a UDF library. Give a name, the path of a folder, "
+            "or a UdfLibrary."
+        )
+    text = os.fsdecode(which)
+    shown = plain_data.shown(text)
+    if isinstance(which, os.PathLike) or "/" in text or text.startswith("."):
+        folder = user_path(text)
+        if not os.path.isdir(folder):
             raise errors.UnknownLibraryError(
-                f"No folder {text!r} (relative to {Path.cwd()}). A UDF library given by "
+                f"No folder {shown} (relative to {os.path.abspath('.')}). A UDF library given by "
                 f"path is a folder that holds {DESCRIPTION_FILE}."
             )
         return load_library(folder)
     shipped = shipped_folder() / text
-    if (shipped / DESCRIPTION_FILE).is_file():
+    if os.path.isfile(shipped / DESCRIPTION_FILE):
         return load_library(shipped)
-    known = available_libraries()
-    if text not in known:
-        hint = f" To use the folder of that name, write './{text}'." if Path(text).is_dir() else ""
+    installed = _installed_folder(text)
+    if installed is None:
+        hint = f" To use the folder of that name, write './{text}'." if os.path.isdir(text) else ""
         raise errors.UnknownLibraryError(
-            f"No UDF library is called {text!r}. {errors.nearest(text, known)}{hint}"
+            f"No UDF library is called {shown}. {errors.nearest(text, available_libraries())}{hint}"
         )
-    return load_library(known[text])
+    return load_library(installed)
+
+
+def user_path(text: str) -> Path:
+    """Return a path as a user writes it, with ``~`` for a home.
+
+    The path stays as it is if there is no such home. Then there is no such folder either, and the
+    error about that names what the user wrote.
+    """
+    return Path(os.path.expanduser(text))
 
 
 def load_library(folder: Path) -> UdfLibrary:
@@ -318,13 +371,19 @@ def load_library(folder: Path) -> UdfLibrary:
         LibraryFormatError: the file is missing, has a syntax error, an unknown or missing key, a
             value of the wrong type, or an unknown function or dtype, or names a missing file.
     """
-    path = folder.resolve() / DESCRIPTION_FILE
+    path = folder / DESCRIPTION_FILE
     try:
+        path = Path(os.path.realpath(folder), DESCRIPTION_FILE)
         state = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise errors.LibraryFormatError(
             f"The folder {path.parent} holds no {DESCRIPTION_FILE}, so it is not a UDF library. "
             "CONTRIBUTING, 'How to add a UDF', shows a minimal one."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise errors.LibraryFormatError(
+            f"{plain_data.shown(str(path))} cannot be read: {error}. Check the path and its "
+            "permissions."
         ) from None
     return _read(path, (state.st_mtime_ns, state.st_size, state.st_ino))
 
@@ -333,8 +392,12 @@ def load_library(folder: Path) -> UdfLibrary:
 def _read(path: Path, state: tuple[int, ...]) -> UdfLibrary:
     # Every test may enter a session. ``state`` is in the key because files are edited meanwhile.
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = plain_data.parse_toml(plain_data.read_file(path))
+    except OSError as error:
+        raise errors.LibraryFormatError(
+            f"{path} cannot be read: {error}. Check the file and its permissions."
+        ) from error
+    except plain_data.Malformed as error:
         raise errors.LibraryFormatError(f"{path} is not valid TOML: {error}") from error
     return _Reader(path).library(data)
 
@@ -359,8 +422,31 @@ class _Reader:
         for key, value in table.items():
             if key not in known:
                 raise self.fail(f"unknown key {key!r} in [{where}]. {errors.nearest(key, known)}")
-            if not isinstance(value, known[key]):
-                raise self.fail(f"{key} in [{where}] has the wrong type: {value!r}.")
+            # TOML tells true and false from numbers; Python counts them among the whole numbers.
+            if not isinstance(value, known[key]) or (
+                isinstance(value, bool) and known[key] is not bool
+            ):
+                shown = plain_data.shown(value)
+                raise self.fail(f"{key} in [{where}] has the wrong type: {shown}.")
+            if isinstance(value, str):
+                self.words(key, value, where)
+            if key == "max_ulp" and not 0 < value <= sys.float_info.max:
+                raise self.fail(
+                    f"max_ulp in [{where}] is {value}. A claim is a positive number of ULPs; "
+                    "leave the key out to claim nothing."
+                )
+
+    def words(self, key: str, value: str, where: str) -> None:
+        try:
+            plain_data.text()(value, f"{key} in [{where}]")
+        except plain_data.Malformed as error:
+            raise self.fail(f"{error}.") from None
+        if key in _C_NAMES and not (value.isidentifier() and value.isascii()):
+            raise self.fail(
+                f"{key} in [{where}] is {plain_data.shown(value)}, not the name of a C function."
+            )
+        if len(value) > _SHORT.get(key, len(value)) or (key in _SHORT and "\n" in value):
+            raise self.fail(f"{key} in [{where}] is longer than {_SHORT[key]} letters or a line.")
 
     def library(self, data: Mapping[str, Any]) -> UdfLibrary:
         for key in data:
@@ -385,7 +471,7 @@ class _Reader:
         paths = {
             "folder": self.folder,
             "include_dirs": tuple(
-                self.file(d, "include_dirs") for d in head.get("include_dirs", ())
+                self.path_of(d, "include_dirs") for d in head.get("include_dirs", ())
             ),
             "float_float": self.float_float(head, stock),
         }
@@ -396,17 +482,33 @@ class _Reader:
             return None
         if stock:
             raise self.fail("a library with stock = true has no functions: remove float_float.")
-        folder = self.file(head["float_float"], "float_float")
+        folder = self.path_of(head["float_float"], "float_float")
         if folder == self.folder:
             raise self.fail("float_float names the library itself: name another, or remove it.")
         return folder
 
-    def file(self, relative: object, where: str) -> Path:
+    def path_of(self, relative: object, where: str) -> Path:
+        """Return the path of a file or folder that the description may name."""
+        shown = plain_data.shown(relative)
         if not isinstance(relative, str):
-            raise self.fail(f"{where}: {relative!r} is not a path.")
-        path = (self.folder / relative).resolve()
-        if not path.exists():
-            raise self.fail(f"{where} names {relative!r}, which does not exist.")
+            raise self.fail(f"{where}: {shown} is not a path.")
+        try:
+            path = Path(os.path.realpath(self.folder / relative))
+            kind = path.stat().st_mode
+        except (OSError, ValueError) as error:
+            why = "does not exist" if isinstance(error, FileNotFoundError) else f"fails: {error}"
+            raise self.fail(f"{where} names {shown}, which {why}.") from None
+        wanted, is_wanted = "file", stat.S_ISREG(kind)
+        if where in _FOLDER_KEYS:
+            wanted, is_wanted = "folder", stat.S_ISDIR(kind)
+        if not is_wanted:
+            raise self.fail(f"{where} names {shown}, which is not a {wanted}.")
+        homes = (path, *path.parents)
+        if self.folder not in homes and not any((h / DESCRIPTION_FILE).is_file() for h in homes):
+            raise self.fail(
+                f"{where} names {shown}, which lies outside this library and every other. What a "
+                f"library names lies in a folder that has a {DESCRIPTION_FILE}: copy it there."
+            )
         return path
 
     def functions(self, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], UdfFunction]]:
@@ -440,7 +542,7 @@ class _Reader:
         if "quick" in keys and "fast" not in keys:
             raise self.fail(f"[{where}] has quick, which goes before fast and accurate: add them.")
         files = {
-            key: self.file(keys[key], f"[{where}] {key}")
+            key: self.path_of(keys[key], f"[{where}] {key}")
             for key in ("source", "hard_cases")
             if key in keys
         }
@@ -487,5 +589,5 @@ class _Reader:
         if not all(part.isidentifier() and part.isascii() for part in parts):
             raise self.fail(f"[{where}] needs a function, by its name in the source.")
         kind = "source" if "source" in keys else "python"
-        path: dict[str, Any] = {kind: self.file(keys[kind], f"[{where}] {kind}")}
+        path: dict[str, Any] = {kind: self.path_of(keys[kind], f"[{where}] {kind}")}
         return replace(udf, **path)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
@@ -375,14 +376,22 @@ def _place(address: int) -> _Place:
 
 
 def _base(name: str) -> int:
-    """Return where the object lies that the loader knows by a name, or 0."""
+    """Return where the object lies that the loader knows by a name, or 0.
+
+    For a stand-in of a patched libtorch, that is the original.
+    """
     try:
-        handle = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)._handle
+        library = ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:
         return 0
     words = ctypes.POINTER(ctypes.c_uint64)()
-    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle), _LINK_MAP, ctypes.byref(words))
-    return _place(words[_DYNAMIC]).base or 0
+    ctypes.CDLL(None).dlinfo(ctypes.c_void_p(library._handle), _LINK_MAP, ctypes.byref(words))
+    base = _place(words[_DYNAMIC]).base or 0
+    with contextlib.suppress(ValueError):  # found in the dependencies too
+        original = ctypes.c_char_p.in_dll(library, "udfpatch_original")
+        if original.value and _place(ctypes.addressof(original)).base == base:
+            return _base(os.fsdecode(original.value))
+    return base
 
 
 def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:

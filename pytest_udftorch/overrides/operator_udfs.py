@@ -14,7 +14,6 @@ import functools
 import hashlib
 import importlib.util
 import inspect
-import os
 import re
 import sys
 import tokenize
@@ -34,7 +33,12 @@ from pytest_udftorch.build.toolchain import (
     resolve_cpu_level,
     torch_flags,
 )
-from pytest_udftorch.library.description import UdfLibrary, UdfOperator, described_operator
+from pytest_udftorch.library.description import (
+    UdfLibrary,
+    UdfOperator,
+    described_operator,
+    files_below,
+)
 from pytest_udftorch.library.symbols import CPU_LEVELS, OPERATOR_UDFS
 from pytest_udftorch.native.runtime import load_built, native_file
 from pytest_udftorch.overrides import dispatcher, schemas
@@ -146,8 +150,7 @@ def _sources(folders: Sequence[Path]) -> list[Path]:
     """Return every file that a source may include from the library's folders."""
     found: set[Path] = set()
     for folder in folders:
-        for root, _, names in os.walk(folder):
-            found.update(Path(root) / n for n in names if n.endswith(_SOURCES))
+        found.update(Path(name) for name in files_below(folder, _SOURCES))
     return sorted(found)
 
 

@@ -94,8 +94,7 @@ def capture_graph(model: nn.Module, inputs: Sequence[Any]) -> Captured:
             try:
                 graph, exported = _export(model, given, strict)
             except Exception as failure:
-                how = "in strict mode" if strict else "torch.export"
-                reasons.append(f"{how} {_first_line(failure)}")
+                reasons.append(f"{'in strict mode ' if strict else ''}{_first_line(failure)}")
                 continue
             what = f"the exported graph of {_name(model)}"
             return Captured(graph, *_timed(graph, exported.leaves(given), what), exported)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.errors import UdfError
 
 #: A unit's or segment's executor: (first unit, one past the last unit, executor).
@@ -27,6 +28,19 @@ Costs: TypeAlias = Mapping[str, Sequence[float]]
 Switch: TypeAlias = Callable[[int, str, str], float]
 
 FORMAT: Final = 1
+
+
+_PLAN: Final = shapes.record(
+    {
+        "segments": shapes.each(shapes.row(shapes.whole(), shapes.whole(), shapes.text())),
+        "bounds": shapes.each(shapes.whole()),
+        "inputs": shapes.each(shapes.text()),
+        **dict.fromkeys(("model", "device", "torch"), shapes.text()),
+        "cuda_graph": shapes.flag,
+    },
+    {"report": shapes.of(dict)},
+    closed=True,
+)
 
 
 class PlanFileError(UdfError):
@@ -262,24 +276,29 @@ class StoredPlan:
             PlanFileError: the file holds no plan, or one of another version of this package.
         """
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            # Reports hold the infinite times of segments that failed.
+            content = shapes.parse_json(shapes.read_file(Path(path)), finite=False)
             version = content.pop("udftorch_plan")
         except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
             raise PlanFileError(
                 f"{path} holds no plan ({type(error).__name__}). plan.save() writes plans."
             ) from error
-        if version != FORMAT:
+        if type(version) is not int or version != FORMAT:
             raise PlanFileError(
-                f"{path} is a plan of format {version}, but this package reads {FORMAT}. Make a "
-                "new plan with oracle(...)."
+                f"{path} is a plan of format {shapes.shown(version)}, but this package reads "
+                f"{FORMAT}. Make a new plan with oracle(...)."
             )
         try:
-            segments = tuple((int(a), int(b), str(e)) for a, b, e in content.pop("segments"))
+            _PLAN(content, "the plan")
+            segments = tuple((first, stop, name) for first, stop, name in content.pop("segments"))
             bounds = tuple(content.pop("bounds"))
             inputs = tuple(content.pop("inputs"))
             ends = [0, *(stop for _, stop, _ in segments)]
             if [first for first, _, _ in segments] != ends[:-1] or ends[-1] != len(bounds) - 1:
-                raise ValueError("its segments do not cover the model")
-            return cls(segments=segments, bounds=bounds, inputs=inputs, **content)
-        except (TypeError, ValueError, KeyError) as error:
+                raise shapes.Malformed("its segments do not cover the model")
+            for positions in (ends, bounds):
+                if any(a >= b for a, b in itertools.pairwise(positions)):
+                    raise shapes.Malformed("its segments or cuts are not in order")
+        except shapes.Malformed as error:
             raise PlanFileError(f"{path} is a damaged plan: {error}. Make a new one.") from error
+        return cls(segments=segments, bounds=bounds, inputs=inputs, **content)

@@ -8,10 +8,20 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.errors import UdfError
 
 #: What every journal holds.
 _ALWAYS: Final = frozenset({"inputs", "device", "torch", "executors"})
+
+
+_TIMES: Final = shapes.mapping(shapes.text(), shapes.each(shapes.number()))
+#: Only what was measured is taken over; conclusions are drawn anew.
+_KEPT: Final = {
+    "bounds": shapes.each(shapes.whole()),
+    "unit_ns": _TIMES,
+    "unit_profiled_ns": _TIMES,
+}
 
 
 class JournalError(UdfError):
@@ -61,11 +71,11 @@ def _resumed(journal: Path, key: dict[str, Any]) -> dict[str, Any]:
     """Return what a journal holds of the same search."""
     if not journal.parent.is_dir():
         raise JournalError(f"{journal.parent}, the folder of the journal, does not exist. Make it.")
-    if not journal.exists():
-        return {}
     try:
-        found = json.loads(journal.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = shapes.parse_json(shapes.read_file(journal), finite=False)
+    except FileNotFoundError:
+        return {}
+    except (OSError, shapes.Malformed):
         found = None
     if not isinstance(found, dict) or not set(found) >= _ALWAYS:
         raise JournalError(
@@ -74,14 +84,15 @@ def _resumed(journal: Path, key: dict[str, Any]) -> dict[str, Any]:
         )
     if any(found.get(k) != v for k, v in key.items()):
         return {}
-    # Only what was measured is taken over; conclusions are drawn anew.
-    kept = {k: found[k] for k in ("bounds", "unit_ns", "unit_profiled_ns") if k in found}
+    kept = {k: found[k] for k in _KEPT if k in found}
     try:
+        shapes.record({}, _KEPT, closed=True)(kept, "the journal")
+    except shapes.Malformed:
+        fits = False
+    else:
         count = len(kept.get("bounds", [])) - 1
         rows = [row for k in kept if k != "bounds" for row in kept[k].values()]
-        fits = all(len(row) == count and min(row) > 0 for row in rows)
-    except (TypeError, AttributeError, ValueError):
-        fits = False
+        fits = all(len(row) == count and all(time > 0 for time in row) for row in rows)
     if not fits:
         raise JournalError(
             f"{journal} is damaged: its times do not fit its units. Delete it, and the search "

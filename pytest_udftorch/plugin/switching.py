@@ -169,6 +169,15 @@ class Switcher:
             lines.append("udftorch: torch {}, CPU capability {}".format(*self._torch))
         return lines
 
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Name what kept the stock functions."""
+        if self.dry or self.config.pluginmanager.hasplugin("dsession"):
+            return
+        from pytest_udftorch.plugin.gaps import notes
+
+        for note in notes():
+            terminalreporter.write_line(f"udftorch: {note}", yellow=True)
+
     # Switching -----------------------------------------------------------------------
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:

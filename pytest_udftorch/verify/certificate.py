@@ -27,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
@@ -38,6 +39,27 @@ RUN_KEY: Final = ("cpu_level", "form", "symbol", "flush", "garbage")
 IDENTITY: Final = (*RUN_KEY, "build_id", "library_sha256", "compiler", "reference")
 #: The counts of a tally that can be added.
 _COUNTS: Final = ("inputs", "wrong", "reference_wrong", "disagreements", "arbitrated", "flushed")
+
+#: Shape of a SHA-256 in hex.
+SHA256: Final = shapes.text("[0-9a-f]{64}")
+_ENCODING: Final = shapes.text("0x[0-9a-f]{1,8}")
+_BINS: Final = "|".join(map(str, range(BINS)))
+#: Shape of an example, and of the largest error of a run.
+EXAMPLE: Final = shapes.record(
+    {"inputs": shapes.each(_ENCODING), "got": _ENCODING, "want": _ENCODING}, closed=False
+)
+_TALLY: Final = shapes.record(
+    {
+        **dict.fromkeys((*_COUNTS, "worst_index"), shapes.whole()),
+        "hard": shapes.optional(shapes.whole()),
+        "histogram": shapes.mapping(shapes.text(_BINS), shapes.whole()),
+        "examples": shapes.each(EXAMPLE),
+        "worst_ulp": shapes.number(),
+        "worst_got": shapes.whole(0, (1 << 32) - 1),
+        "incomparable_index": shapes.optional(shapes.whole()),
+    },
+    closed=True,
+)
 
 
 class CertificateError(UdfError):
@@ -85,7 +107,7 @@ class Example:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Example:
-        """Read what ``as_json`` wrote."""
+        """Read what ``as_json`` wrote, in the shape :data:`EXAMPLE`."""
         return cls(
             tuple(int(i, 16) for i in data["inputs"]), int(data["got"], 16), int(data["want"], 16)
         )
@@ -151,8 +173,16 @@ class Tally:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Tally:
-        """Read what ``as_json`` wrote."""
-        histogram = {int(b): int(n) for b, n in data["histogram"].items()}
+        """Read what ``as_json`` wrote.
+
+        Raises:
+            Malformed: it is something else, or a part is larger than the whole.
+        """
+        _TALLY(data, "the tally")
+        for name in _COUNTS:
+            if data[name] > data["inputs"]:
+                raise shapes.Malformed(f"{name} is {data[name]} of {data['inputs']} inputs")
+        histogram = {int(b): n for b, n in data["histogram"].items()}
         examples = tuple(Example.from_json(e) for e in data["examples"])
         return cls(**{**data, "histogram": histogram, "examples": examples})
 

@@ -12,8 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.verify.certificate import (
+    EXAMPLE,
     IDENTITY,
+    SHA256,
     SUBJECT,
     Certificate,
     CertificateEditedError,
@@ -119,12 +122,10 @@ def load(path: Path) -> Certificate:
         CertificateEditedError: its text or its digests contradict each other.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = shapes.parse_json(shapes.read_file(path))
+    except OSError as error:
         raise CertificateError(f"Cannot read the certificate {path}: {error}.") from error
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except shapes.Malformed as error:
         raise CertificateTruncatedError(
             f"{path} is not a whole certificate: {error}. It was truncated, or is another file. "
             "Run udftorch verify again."
@@ -138,9 +139,11 @@ def load(path: Path) -> Certificate:
         raise _edited(path, "its text does not have the SHA-256 that it states")
     try:
         certificate = _from_json(data)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise _edited(path, f"it lacks or garbles {error}") from error
+    except shapes.Malformed as error:
+        raise _edited(path, str(error)) from error
     for number, (run, raw) in enumerate(zip(certificate.runs, data["runs"], strict=True)):
+        if run.complete is not raw["complete"]:
+            raise _edited(path, f"run {number} does not have the chunks that it claims to have")
         if (run.digest(), run.normal_digest()) != (raw["digest"], raw["normal_digest"]):
             raise _edited(path, f"the chunks of run {number} do not give its digest")
         judged = sum(run.tally.histogram.values()) + run.tally.flushed
@@ -155,35 +158,89 @@ def _edited(path: Path, why: str) -> CertificateEditedError:
     )
 
 
+_CHUNK: Final = shapes.text("0|[1-9][0-9]{0,9}")
+_RUN: Final = shapes.record(
+    {
+        **dict.fromkeys(IDENTITY, shapes.text()),
+        **dict.fromkeys(("flush", "garbage", "complete"), shapes.flag),
+        **dict.fromkeys(("digest", "normal_digest"), shapes.optional(SHA256)),
+        **dict.fromkeys(("chunk_digests", "normal_chunk_digests"), shapes.of(dict)),
+        "total_chunks": shapes.whole(1),
+        "incomparable": shapes.whole(),
+        "histogram_ulp": shapes.each(shapes.row(shapes.number(), shapes.number(), shapes.whole())),
+        "largest_error": shapes.optional(EXAMPLE),
+        "date": shapes.text(),
+        "seconds": shapes.number(),
+        "machine": shapes.of(dict),
+    },
+    closed=False,  # Tally.from_json checks the counts
+)
+_CERTIFICATE: Final = shapes.record(
+    {
+        **dict.fromkeys(SUBJECT, shapes.text()),
+        "max_ulp": shapes.optional(shapes.number()),
+        "source_sha256": SHA256,
+        "domain": shapes.record(
+            {"count": shapes.whole(1), "chunk_bits": shapes.whole(0, 64)}, closed=False
+        ),
+        "runs": shapes.each(_RUN),
+    },
+    closed=False,
+)
+
+
 def _from_json(data: Mapping[str, Any]) -> Certificate:
+    """Return the certificate, or raise :class:`~plain_data.Malformed`."""
+    _CERTIFICATE(data, "the certificate")
+    if not data["runs"]:
+        raise shapes.Malformed("it has no runs")
     runs: list[Run] = []
-    for raw in data["runs"]:
-        digests = _unshared(raw["chunk_digests"], 0, runs)
-        normals = _unshared(raw["normal_chunk_digests"], 1, runs)
-        histogram = {_bin_from(low): n for low, _, n in raw["histogram_ulp"]}
-        if raw["incomparable"]:
-            histogram[BINS - 1] = raw["incomparable"]
-        counts = {k: raw[k] for k in Tally.__dataclass_fields__ if k != "histogram"}
-        runs.append(
-            Run(
-                identity={k: raw[k] for k in IDENTITY},
-                chunks={i: (digests[i], normals[i]) for i in digests},
-                total_chunks=raw["total_chunks"],
-                tally=Tally.from_json({**counts, "histogram": histogram}),
-                largest=raw["largest_error"],
-                date=raw["date"],
-                seconds=raw["seconds"],
-                machine=raw["machine"],
-            )
-        )
+    for number, raw in enumerate(data["runs"]):
+        try:
+            runs.append(_run(raw, runs))
+        except shapes.Malformed as error:
+            raise shapes.Malformed(f"in run {number}, {error}") from None
     return Certificate({k: data[k] for k in SUBJECT}, data["domain"], tuple(runs))
+
+
+def _run(raw: Mapping[str, Any], earlier: Sequence[Run]) -> Run:
+    digests = _unshared(raw["chunk_digests"], 0, earlier)
+    normals = _unshared(raw["normal_chunk_digests"], 1, earlier)
+    if not digests or digests.keys() != normals.keys() or max(digests) >= raw["total_chunks"]:
+        raise shapes.Malformed("the numbers of the chunks are not those of its inputs")
+    if raw["largest_error"] is not None:
+        shapes.number()(raw["largest_error"].get("ulp"), "largest_error.ulp")
+    histogram = {}
+    for low, high, count in raw["histogram_ulp"]:
+        number = _bin_from(low)
+        if number >= BINS - 1 or bin_edges(number) != (low, high):
+            raise shapes.Malformed(f"histogram_ulp has no bin from {low} to {high}")
+        histogram[str(number)] = count
+    if raw["incomparable"]:
+        histogram[str(BINS - 1)] = raw["incomparable"]
+    counts = {k: raw[k] for k in Tally.__dataclass_fields__ if k in raw}
+    return Run(
+        identity={k: raw[k] for k in IDENTITY},
+        chunks={i: (digests[i], normals[i]) for i in digests},
+        total_chunks=raw["total_chunks"],
+        tally=Tally.from_json({**counts, "histogram": histogram}),
+        largest=raw["largest_error"],
+        date=raw["date"],
+        seconds=raw["seconds"],
+        machine=raw["machine"],
+    )
 
 
 def _bin_from(low: float) -> int:
     return int(low * FINE_BINS) if low < 1 else FINE_BINS + int(math.log2(low))
 
 
-def _unshared(stored: Mapping[str, Any], which: int, runs: Sequence[Run]) -> dict[int, str]:
+def _unshared(stored: Mapping[str, Any], which: int, earlier: Sequence[Run]) -> dict[int, str]:
     if "same_as_run" in stored:
-        return {i: c[which] for i, c in runs[stored["same_as_run"]].chunks.items()}
-    return {int(i): str(d) for i, d in stored.items()}
+        number = stored["same_as_run"]
+        shapes.whole()(number, "same_as_run")
+        if number >= len(earlier):
+            raise shapes.Malformed(f"same_as_run names run {number}, which does not come before")
+        return {i: c[which] for i, c in earlier[number].chunks.items()}
+    shapes.mapping(_CHUNK, SHA256)(stored, "the digests of the chunks")
+    return {int(i): digest for i, digest in stored.items()}

@@ -14,10 +14,11 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.certificate import ChunkResult, Tally
+from pytest_udftorch.verify.certificate import SHA256, ChunkResult, Tally
 from pytest_udftorch.verify.certificate_file import canonical_json
 
 
@@ -31,6 +32,18 @@ class UnfinishedRunError(UdfError):
 
 class OtherRunError(UdfError):
     """The journal belongs to another build, reference or domain."""
+
+
+_HEAD: Final = shapes.record({"run": shapes.of(dict)}, closed=True)
+_CHUNK: Final = shapes.record(
+    {
+        "chunk": shapes.whole(),
+        "digest": SHA256,
+        "normal_digest": SHA256,
+        "tally": shapes.of(dict),
+    },
+    closed=True,
+)
 
 
 def _hash(text: bytes) -> bytes:
@@ -68,33 +81,41 @@ class Journal:
             ) from error
 
     def _read(self, name: Mapping[str, Any], resume: bool) -> None:
-        content = self.path.read_bytes()
+        content = shapes.read_file(self.path, None)
         whole = content.rfind(b"\n") + 1
         payloads: list[dict[str, Any]] = []
         for number, line in enumerate(content[:whole].splitlines(), start=1):
             stated, _, text = line.partition(b" ")
             if _hash(text) != stated:
-                raise ChunkJournalError(
-                    f"Line {number} of the journal {self.path} is damaged. Delete the file; the "
-                    "run starts again from the beginning."
-                )
-            payloads.append(json.loads(text))
+                raise self._damaged(number)
+            try:
+                payload = shapes.parse_json(text)
+                (_CHUNK if payloads else _HEAD)(payload, "the line")
+                if payloads:
+                    payload["tally"] = Tally.from_json(payload["tally"])
+            except shapes.Malformed as error:
+                raise self._damaged(number, f": {error}") from error
+            payloads.append(payload)
         if payloads:
             self._check_name(payloads[0], name, resume, len(payloads) - 1)
         if whole < len(content):
             os.truncate(self.path, whole)
         for payload in payloads[1:]:
-            tally = Tally.from_json(payload["tally"])
-            result = ChunkResult(
-                payload["chunk"], payload["digest"], payload["normal_digest"], tally
+            self.finished[payload["chunk"]] = ChunkResult(
+                payload["chunk"], payload["digest"], payload["normal_digest"], payload["tally"]
             )
-            self.finished[result.index] = result
+
+    def _damaged(self, number: int, why: str = "") -> ChunkJournalError:
+        return ChunkJournalError(
+            f"Line {number} of the journal {self.path} is damaged{why}. Delete the file; the "
+            "run starts again from the beginning."
+        )
 
     def _check_name(
         self, head: Mapping[str, Any], name: Mapping[str, Any], resume: bool, finished: int
     ) -> None:
         mine = json.loads(canonical_json(name))
-        found = head.get("run", {})
+        found = head["run"]
         if found != mine:
             differ = sorted(k for k in {*found, *mine} if found.get(k) != mine.get(k))
             raise OtherRunError(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """udf.toml: what is accepted, and the message for every way to get it wrong."""
 
+import os
 import re
 from pathlib import Path
 
@@ -28,6 +29,12 @@ def write(folder: Path, text: str) -> Path:
     (folder / "udf.toml").write_text(text)
     (folder / "e.c").write_text("float udf_expf(float x) { return x; }\n")
     return folder
+
+
+def odd_files(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.c")
+    (folder / "loop.c").symlink_to("loop.c")
+    (folder / "out.c").symlink_to("/etc/passwd")
 
 
 def test_shipped_libraries_are_found_by_name():
@@ -97,13 +104,74 @@ def test_folder_without_description(tmp_path):
         (HEAD + 'include_dirs = ["../nowhere"]\n' + EXP, "'../nowhere', which does not exist"),
         (HEAD + "include_dirs = [1]\n" + EXP, "1 is not a path"),
         (HEAD + "stock = true\n" + EXP, "stock = true swaps nothing"),
+        (HEAD + EXP + "max_ulp = nan\n", "max_ulp .* is nan. A claim is a positive number"),
+        (HEAD + EXP + "max_ulp = inf\n", "max_ulp .* is inf. A claim is a positive number"),
+        (HEAD + EXP + "max_ulp = -1\n", "max_ulp .* is -1. A claim is a positive number"),
+        (HEAD + EXP + "max_ulp = true\n", "max_ulp .* wrong type: True"),
+        (HEAD + EXP.replace("e.c", "../../etc/passwd"), "source names '../../etc/passwd', which"),
+        (HEAD + EXP.replace("e.c", "/etc/passwd"), "outside this library and every other"),
+        (HEAD + EXP.replace("e.c", "out.c"), "source names 'out.c', which lies outside"),
+        (HEAD + EXP.replace("e.c", "loop.c"), "names 'loop.c', which fails: .*symbolic links"),
+        (HEAD + EXP.replace("e.c", "."), "names '.', which is not a file"),
+        (HEAD + EXP.replace("e.c", "pipe.c"), "names 'pipe.c', which is not a file"),
+        (HEAD + EXP.replace("e.c", "a" * 5000), "name too long"),
+        (HEAD + EXP.replace("e.c", "\\u0000"), "source in .* not printable text"),
+        (HEAD + EXP.replace("udf_expf", "f; int g"), "'f; int g', not the name of a C function"),
+        (HEAD + 'include_dirs = ["/usr"]\n' + EXP, "include_dirs names '/usr', which lies outside"),
+        (HEAD + 'include_dirs = ["e.c"]\n' + EXP, "names 'e.c', which is not a folder"),
+        (HEAD + 'claim = "\\u001b[2J"\n' + EXP, "not printable text"),
+        (HEAD.replace("mine", "m" * 101) + EXP, "name in .library. is longer than 100 letters"),
+        (HEAD + f"stock = {'9' * 5000}\n", "not valid TOML: .*digits"),
+        (HEAD + f"stock = {'[' * 9999}\n", "not valid TOML: .*nested too deeply"),
     ],
 )
 def test_every_mistake_in_the_description_is_named(tmp_path, text, message):
     folder = write(tmp_path / "bad", text)
+    odd_files(folder)
     with pytest.raises(LibraryFormatError, match=re.compile(message, re.DOTALL)) as caught:
         load_library(folder)
     assert str(folder / "udf.toml") in str(caught.value)
+
+
+def test_what_no_compiler_can_include_is_left_alone(tmp_path):
+    """An editor's lock is a link to nowhere; a pipe would make the reader wait for ever."""
+    folder = write(tmp_path / "mine", HEAD + EXP)
+    odd_files(folder)
+    (folder / ".#e.c").symlink_to("someone@somewhere.1234:5678")
+    (folder / "gone.h").symlink_to("nowhere.h")
+    found = [Path(name).name for name in load_library(folder).source_files()]
+    assert found == ["e.c", "out.c"]
+
+
+def test_what_lies_in_another_library_may_be_named(tmp_path):
+    write(tmp_path / "other", HEAD + EXP)
+    (tmp_path / "other" / "include").mkdir()
+    head = HEAD + 'include_dirs = ["../other/include"]\n'
+    folder = write(tmp_path / "mine", head + EXP + 'hard_cases = "../other/e.c"\n')
+    assert load_library(folder).include_dirs == (tmp_path / "other" / "include",)
+
+
+@pytest.mark.parametrize(
+    "which",
+    [None, 3, b"corem", ["corem"], "", "\0", "./\0", "--", "a" * 5000, "./" + "a" * 5000,
+     "~nosuchuser/x", Path("~nosuchuser"), Path("a" * 5000)],
+)  # fmt: skip
+def test_what_names_no_library_is_refused(which):
+    with pytest.raises(UnknownLibraryError) as caught:
+        find_library(which)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("name", ["\0", "a" * 5000])
+def test_folders_that_cannot_be_are_refused(name):
+    with pytest.raises(LibraryFormatError):
+        load_library(Path(name))
+
+
+def test_a_pipe_in_place_of_the_description_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "udf.toml")
+    with pytest.raises(LibraryFormatError, match="not a regular file"):
+        load_library(tmp_path)
 
 
 def test_select_keeps_order_and_drops_repeats():
@@ -144,7 +212,63 @@ def test_entry_point_that_names_no_folder(monkeypatch):
     )
     monkeypatch.setattr(library.metadata, "entry_points", lambda group: [entry])
     with pytest.raises(LibraryFormatError, match=r"'broken'.*gives no folder"):
-        available_libraries()
+        find_library("broken")
+    # It stands in nobody else's way.
+    assert available_libraries()["broken"] is None
+    assert find_library("corem").name == "corem"
+    with pytest.raises(UnknownLibraryError, match=r"'brokn'.*Did you mean 'broken'"):
+        find_library("brokn")
+
+
+def test_listing_and_unknown_names_run_no_code(tmp_path, monkeypatch, capsys):
+    """Entry points are code, which runs when someone names its library."""
+    from importlib import metadata
+
+    from pytest_udftorch.cli import main
+    from pytest_udftorch.library import description as library
+
+    ran = tmp_path / "ran"
+    package = write(tmp_path / "offers_udfs", HEAD + EXP)
+    (package / "__init__.py").write_text(
+        f"from pathlib import Path\nPath({str(ran)!r}).touch()\nhome = Path(__file__).parent\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    group = library.ENTRY_POINT_GROUP
+    entries = [
+        metadata.EntryPoint("package", "offers_udfs", group),
+        metadata.EntryPoint("value", "offers_udfs:home", group),
+    ]
+    monkeypatch.setattr(library.metadata, "entry_points", lambda group: entries)
+    known = available_libraries()
+    assert (known["package"], known["value"]) == (package, None)
+    with pytest.raises(UnknownLibraryError):
+        find_library("unknown")
+    assert main(["libraries"]) == 0
+    said = capsys.readouterr().out
+    assert "mine 1\n  exp: float32\n" in said
+    assert "value: only code of its package knows where it is" in said
+    assert find_library("package").name == "mine"
+    assert not ran.exists()
+    assert find_library("value").name == "mine"
+    assert ran.exists()
+
+
+def test_a_broken_library_does_not_hide_the_others(tmp_path, monkeypatch, capsys):
+    from importlib import metadata
+
+    from pytest_udftorch.cli import main
+    from pytest_udftorch.library import description as library
+
+    package = write(tmp_path / "broken_udfs", "[")
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    entry = metadata.EntryPoint("broken", "broken_udfs", library.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(library.metadata, "entry_points", lambda group: [entry])
+    assert main(["libraries"]) == 1
+    said = capsys.readouterr()
+    assert "corem 0.1.0" in said.out
+    assert "FAILED: broken: " in said.err
+    assert "not valid TOML" in said.err
 
 
 def test_canary_has_every_function_of_corem():
