@@ -238,9 +238,9 @@ def resolve_cpu_level(cpu_level: str | None) -> str:
     asked = cpu_level or os.environ.get("UDFTORCH_CPU_LEVEL")
     if not asked:
         return possible[-1]
-    if asked not in CPU_LEVELS:
+    if not isinstance(asked, str) or asked not in CPU_LEVELS:
         raise errors.CpuLevelError(
-            f"Unknown CPU level {asked!r}. {errors.nearest(asked, CPU_LEVELS)}"
+            f"Unknown CPU level {asked!r}. {errors.nearest(str(asked), CPU_LEVELS)}"
         )
     if asked not in possible:
         raise errors.CpuLevelError(

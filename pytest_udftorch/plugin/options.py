@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,7 +183,7 @@ def _out(config: pytest.Config, profile: str | None) -> Path | None:
         )
     if not text.strip():
         raise pytest.UsageError("--udf-profile-out is empty. Name a folder: --udf-profile-out=out.")
-    return config.invocation_params.dir / Path(text).expanduser()
+    return Path(config.invocation_params.dir, os.path.expanduser(text))
 
 
 def _names(values: Iterable[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ A :class:`Profile` is made from the records of one process, or of several by
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytest_udftorch.errors import (
     ProfileMismatchError,
     nearest,
 )
+from pytest_udftorch.plain_data import shown
 from pytest_udftorch.profile import export
 from pytest_udftorch.profile.text import table_text, title_text
 from pytest_udftorch.records import file as record
@@ -489,8 +491,8 @@ def load_all(paths: Iterable[str | Path]) -> list[Profile]:
 
 def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:
     """Read a file or a folder's files; return each with notes about what is missing."""
-    if not path.exists():
-        raise NoProfileError(f"There is no file or folder {path}.")
+    if not os.path.exists(path):
+        raise NoProfileError(f"There is no file or folder {shown(str(path))}.")
     if not path.is_dir():
         file = record.read(path)
         return [(file, _notes(file))]
@@ -498,7 +500,7 @@ def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:
     empty = []
     for name in sorted(path.glob("profiled*.bin")):
         # A full disk, or a process that died at once, leaves a file without a byte.
-        if name.stat().st_size == 0:
+        if name.is_file() and name.stat().st_size == 0:
             empty.append(f"{name.name} is empty: nothing could be written to it.")
             continue
         file = record.read(name)

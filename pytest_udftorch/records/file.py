@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import (
     ProfileDamagedError,
@@ -75,6 +76,36 @@ _ZLIB: Final = 1  # flag: the payload is compressed
 
 # Histograms are mostly zeros: cells shrink to a few percent at the fastest level.
 _LEVEL: Final = 1
+
+
+#: Far more than the cells of any run need.
+_MOST_UNPACKED: Final = 1 << 30
+
+_TIME: Final = shapes.whole(0, 1 << 62)
+_CLOCKS: Final = shapes.record(dict.fromkeys(("monotonic_ns", "realtime_ns"), _TIME), closed=False)
+_PROCESS: Final = {
+    **dict.fromkeys(
+        ("library", "version", "claim", "build_id", "cpu_level", "torch", "depth", "host"),
+        shapes.of(str),
+    ),
+    **dict.fromkeys(("pid", "stride"), shapes.whole()),
+    "wall_ns": _TIME,
+}
+#: Shape of what a header says; readers of profiles need no other entries.
+_META: Final = shapes.record(
+    {},
+    {
+        **_PROCESS,
+        "clocks": shapes.optional(_CLOCKS),
+        "processes": shapes.each(shapes.record({"clocks": _CLOCKS}, _PROCESS, closed=False)),
+    },
+    closed=False,
+)
+_MARK: Final = shapes.record(
+    {},
+    {"lost_events": shapes.whole(), "wall_ns": _TIME, "note": shapes.of(str)},
+    closed=False,
+)
 
 
 def _header(meta: Mapping[str, Any]) -> bytes:
@@ -397,7 +428,7 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
         ProfileDamagedError: its header or a record is not as it was written.
     """
     try:
-        data = path.read_bytes()
+        data = shapes.read_file(path, None)
     except OSError as error:
         raise ProfileFileError(
             f"Cannot read the profile {path}: {error.strerror or error}."
@@ -420,6 +451,11 @@ def read(path: Path, *, until_damage: bool = False) -> ProfileFile:
             ) from None
         truncated = True
     events = np.concatenate(content.events) if content.events else np.zeros(0, EVENT)
+    if len(events) and events["process"].max() >= len(meta.get("processes", [meta])):
+        raise ProfileFormatError(
+            f"The profile {path} has events of a process that its header does not have. It was "
+            "not written by this package: make it again."
+        )
     found = {**vars(content), "events": events, "marks": tuple(content.marks)}
     return ProfileFile(path=path, meta=meta, truncated=truncated, **found)
 
@@ -455,11 +491,19 @@ def _read_header(path: Path, data: bytes) -> tuple[dict[str, Any], int]:
             f"up to version {VERSION}. Read it with the version that wrote it, or a newer one."
         )
     try:
-        meta = json.loads(text)
-    except ValueError:
+        meta = shapes.parse_json(text)
+    except shapes.Malformed:
         raise damaged from None
     if not isinstance(meta, dict):
         raise damaged
+    try:
+        _META(meta, "the header")
+        if "processes" in meta and not meta["processes"]:
+            raise shapes.Malformed("the header names no process")
+    except shapes.Malformed as error:
+        raise ProfileFormatError(
+            f"The profile {path} was not written by this package: {error}. Make it again."
+        ) from None
     return meta, size
 
 
@@ -487,9 +531,12 @@ def _frames(data: bytes, offset: int) -> Iterator[tuple[int, int, bytes | None]]
             raise _Damage(f"a record has unknown flags {flags:#x}")
         if flags & _ZLIB:
             try:
-                payload = zlib.decompress(payload)
+                unpacker = zlib.decompressobj()
+                payload = unpacker.decompress(payload, _MOST_UNPACKED)
             except zlib.error as error:
                 raise _Damage(f"a record cannot be decompressed ({error})") from None
+            if not unpacker.eof:
+                raise _Damage(f"a record is cut, or unpacks to more than {_MOST_UNPACKED:,} bytes")
         offset = start + length
         yield offset, kind, payload
 
@@ -512,11 +559,15 @@ def _take(content: _Content, kind: int, payload: bytes) -> None:
         content.events.append(_rows(content, payload, EVENT))
     elif kind == MARK:
         try:
-            mark = json.loads(payload)
-        except ValueError:
+            mark = shapes.parse_json(payload)
+        except shapes.Malformed:
             raise _Damage("a mark is not JSON") from None
         if not isinstance(mark, dict):
             raise _Damage("a mark is not a JSON object")
+        try:
+            _MARK(mark, "a mark")
+        except shapes.Malformed as error:
+            raise _Damage(str(error)) from None
         content.marks.append(mark)
     elif kind == END:
         content.ended = True
@@ -560,4 +611,6 @@ def _rows(content: _Content, raw: bytes, dtype: np.dtype[np.void]) -> Records:
     for name, known in coded.items():
         if name in names and len(rows) and rows[name].max() >= len(known):
             raise _Damage(f"{name} {rows[name].max()} is unknown")
+    if "time_ns" in names and not np.isfinite(rows["time_ns"]).all():
+        raise _Damage("a time is not finite")
     return rows

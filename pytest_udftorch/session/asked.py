@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ def as_path_or_name(text: str, folder: Path) -> str | Path:
     """Return what ``find_library`` takes: a path that starts at ``folder``, or else a name."""
     text = text.strip()
     if "/" in text or text.startswith("."):
-        return folder / Path(text).expanduser()
+        return folder / os.path.expanduser(text)
     return text
 
 

@@ -13,6 +13,7 @@ order; then the slots get what the remaining sessions ask for.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -490,6 +491,10 @@ def _profiling(profile: bool | str, out: str | Path | None, stride: int | None) 
         )
     from pytest_udftorch.profile.collect import STRIDE, check_stride, depth_of
 
+    if out is not None and not isinstance(out, (str, os.PathLike)):
+        raise errors.ProfileFileError(
+            f"profile_out={out!r} is not a path. Name the folder that the profile goes to."
+        )
     stride = STRIDE if stride is None else check_stride(stride)
     return Profiling(depth_of(profile), stride, None if out is None else Path(out))
 

@@ -16,7 +16,7 @@ from pytest_udftorch.errors import UdfError
 few = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-every_kind = pytest.mark.parametrize("kind", list(KINDS.values())[:-1], ids=list(KINDS)[:-1])
+every_kind = pytest.mark.parametrize("kind", list(KINDS.values()), ids=list(KINDS))
 
 
 def refused(kind, folder, data):
