@@ -372,7 +372,16 @@ def innocent_pairs(results: Results) -> str:
         f"{len(found['accused'])} (by the eager result alone it would be {one}), and of "
         f"{found['faulty_pairs']} planted faults it misses {len(found['missed'])}:"
     )
-    return "\n".join([text, "", *lines, "", caption(found["environment"]), ""])
+    lines = [text, "", *lines, "", caption(found["environment"]), ""]
+    if results.has("innocent_pairs_cuda"):
+        other = results["innocent_pairs_cuda"]
+        lines += [
+            f"With forms on a GPU (without TF32), of {other['innocent_pairs']:,} innocent pairs "
+            f"{len(other['accused'])} are accused, and of {other['faulty_pairs']} faults "
+            f"{len(other['missed'])} are missed. {caption(other['environment'])}",
+            "",
+        ]
+    return "\n".join(lines)
 
 
 def interrupts(results: Results) -> str:

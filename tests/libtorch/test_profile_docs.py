@@ -27,4 +27,4 @@ def test_the_script_and_the_commands(tmp_path, monkeypatch, capsys):
     for command in others:
         # Their folders are not there: what is checked is that the options exist.
         assert cli.main(shlex.split(command)[1:]) == cli.MISUSE
-    assert "There is no file or folder run-std" in capsys.readouterr().err
+    assert "There is no file or folder 'run-std'" in capsys.readouterr().err

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import random
 import sys
@@ -127,8 +128,8 @@ def stress(libraries, record, monkeypatch, tmp_path, *, sessions: int, threads: 
     try:
         with Callers(threads) as callers:
             for library in (*libraries, "std"):  # what is loaded once
-                for functions in (None, ("exp",), ("log",)):
-                    with patched(library, functions, profile=True):
+                for functions, profile in itertools.product((None, ("exp",), ("log",)), (0, 1)):
+                    with patched(library, functions, profile=bool(profile)):
                         pass
             open_and_close(libraries, choose, sessions // 5)
             before = kept()
