@@ -5,10 +5,10 @@
 
 A timer raises KeyboardInterrupt, as Ctrl-C does, at a random time within the life of a short
 session, with torch.compile's modules imported or not. Afterwards the process must be as before:
-``torch.exp`` has the stock bits, every slot holds what the loader puts there, Inductor's settings
-are the old ones, and another session opens and closes. Python offers no place to step in between
-the end of ``__enter__`` and the begin of ``__exit__``: such a session is still open, says so, and
-closes when asked; these are counted apart.
+``torch.exp`` has the stock bits, gradients are on, Inductor's settings are the old ones, and
+another session opens and closes. Python offers no place to step in between the end of
+``__enter__`` and the begin of ``__exit__``: such a session is still open, says so, and closes when
+asked; these are counted apart.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _settings() -> list[Any]:
+    modes = [torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")]
     config: Any = sys.modules.get("torch._inductor.config")
     if config is None:
-        return []
-    return [config.cpp.cxx, config.compile_threads, config.eager_numerics.division_rounding]
+        return modes
+    return [*modes, config.cpp.cxx, config.compile_threads, config.eager_numerics.division_rounding]
 
 
 def _lasts() -> float:

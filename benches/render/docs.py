@@ -392,7 +392,7 @@ def interrupts(results: Results) -> str:
         "interrupted": "interrupted in the session",
         "still_open": "still open, and closed when asked",
         "left_swapped": "left swapped",
-        "left_changed": "compiler left changed",
+        "left_changed": "modes or compiler left changed",
         "other_errors": "other errors",
     }
     rows = [

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from pytest_udftorch import compat
 from pytest_udftorch.build.shared import Build
 from pytest_udftorch.compat import import_torch
 from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
+from pytest_udftorch.overrides import dispatcher
 
 #: Elements of a canary tensor: four 16-lane blocks and an odd tail.
 ELEMENTS: Final = 67
@@ -66,6 +67,25 @@ def plain_torch() -> Iterator[Any]:
         compat.no_torch_function(),
     ):
         yield torch
+
+
+def put_back_modes() -> Callable[[], None]:
+    """Return a callable that sets this thread's modes to what they are now.
+
+    A signal handler that raises inside the end of ``plain_torch`` or of a probe would leave
+    gradients, autocast or the overrides off.
+    """
+    torch = import_torch()
+    grad, autocast = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+    overrides = dispatcher.thread.mode
+
+    def put_back() -> None:
+        torch.set_grad_enabled(grad)
+        torch.set_autocast_enabled("cpu", autocast)
+        for set_one in dispatcher.mode_setters:
+            set_one(overrides)
+
+    return put_back
 
 
 def mismatch(torch: Any, build: Build, function: str, dtype: str) -> str:

@@ -118,7 +118,13 @@ class Session:
             )
         bound = binder()
         cuda_operators.refuse_capture()
-        restoring = bound.native.insisting(self._restore)
+        put_back_modes = canary.put_back_modes()
+
+        def give_up() -> None:
+            put_back_modes()
+            self._restore()
+
+        restoring = bound.native.insisting(give_up)
         with bound.lock:
             try:
                 if self._profiling is not None:

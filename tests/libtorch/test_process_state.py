@@ -57,6 +57,8 @@ def as_before():
     assert follower.active.id == STOCK
     assert forks.active.collector is None
     assert torch.nn.Module.__call__ is call
+    assert torch.is_grad_enabled()
+    assert dispatcher.thread.mode is dispatcher.Mode.NORMAL
     assert torch.equal(torch.exp(X), stock[0])
     assert torch.equal(torch.log(X.abs()), stock[1])
 
