@@ -227,7 +227,10 @@ class Runtime:
         Another object may have the same file name. The program can unload it at any time.
         """
         bases = {name: _base(name) for name in {slot.object for slot in slots}}
-        return [s for s in slots if (base := bases[s.object]) and _place(s.address).base == base]
+        # Asking the loader takes long for a large object, and a page belongs to one object.
+        pages = {slot.address >> 12: slot.address for slot in slots}
+        lies = {page: _place(address).base for page, address in pages.items()}
+        return [s for s in slots if (base := bases[s.object]) and lies[s.address >> 12] == base]
 
     def read(self, slots: Sequence[Slot]) -> list[int]:
         """Return what the slots hold."""
