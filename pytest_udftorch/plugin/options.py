@@ -27,6 +27,7 @@ class Options:
         profile: ``counters``, ``timed``, ``events``, or None for no profile.
         profile_out: the folder for profiles and their report, as an absolute path, or None.
         strict: whether ranks of a process group that differ are an error.
+        exclusive: whether sessions switch while no thread is in an operator.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -36,6 +37,7 @@ class Options:
     profile: str | None = None
     profile_out: Path | None = None
     strict: bool = False
+    exclusive: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -85,11 +87,19 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="Fail, instead of warning, if the ranks of a distributed run have other libraries.",
     )
+    group.addoption(
+        "--udf-exclusive",
+        action="store_true",
+        default=None,
+        help="Switch only while no thread is in an operator, so that no result mixes two "
+        "libraries; for tests that leave threads running.",
+    )
     parser.addini("udf_lib", "as --udf-lib, one library per line", type="linelist")
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
-    parser.addini("udf_strict", "as --udf-strict", type="bool", default=False)
+    for name in ("udf_strict", "udf_exclusive"):
+        parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
 
 
 def freeze(config: pytest.Config) -> Options:
@@ -130,6 +140,7 @@ def freeze(config: pytest.Config) -> Options:
         profile=profile,
         profile_out=_out(config, profile),
         strict=bool(_given(config, "udf_strict")),
+        exclusive=bool(_given(config, "udf_exclusive")),
     )
 
 
