@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -385,7 +386,7 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     text = seal(stated)
     (aside / FACTS).write_text(text, encoding="utf-8")
     for path in (*files, aside / FACTS, aside):
-        _sync(path)
+        sync(path)
     _use(folder, aside / FACTS)
     try:
         _exchange(aside, folder)
@@ -394,7 +395,7 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
         if (before := look(folder)) is None:
             raise
         return before
-    _sync(folder.parent)
+    sync(folder.parent)
     told = unseal(text)  # the facts as the next process will read them
     _checked[folder] = (_state(folder, told), told)
     return dict(told)
@@ -406,11 +407,11 @@ def store(path: Path, text: str) -> None:
         new = aside / path.name
         new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
-        _sync(new)
+        sync(new)
         if path.is_dir():
             path.rename(aside / "old")
         new.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _exchange(aside: Path, folder: Path) -> None:
@@ -420,7 +421,8 @@ def _exchange(aside: Path, folder: Path) -> None:
     aside.replace(folder)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -453,6 +455,26 @@ def tidy(root: Path) -> None:
                     index.unlink()
 
 
+@contextlib.contextmanager
+def clean_scratch(path: Path) -> Iterator[Path]:
+    """Make a private folder beside a path, as :func:`scratch` does, in a folder of the user.
+
+    What killed processes left there of the same path is removed first, unless another process
+    is making the path now.
+    """
+    with _unless_locked(_lock_of(path.parent, path.name), os.O_CREAT) as free:
+        if free:
+            # Eight characters that tempfile chose, none of which is a hyphen.
+            pattern = re.compile(rf"{re.escape(_OURS + path.name)}-[a-z0-9_]{{8}}")
+            with contextlib.suppress(OSError):
+                for left in path.parent.iterdir():
+                    mine = left.lstat().st_uid == os.geteuid() and not left.is_symlink()
+                    if pattern.fullmatch(left.name) and mine:
+                        shutil.rmtree(left, ignore_errors=True)
+        with scratch(path) as aside:
+            yield aside
+
+
 def _evict(root: Path, limit: float) -> None:
     builds: list[tuple[int, int, Path]] = []
     for file in root.glob(f"*/{FACTS}"):
@@ -482,8 +504,10 @@ def _unless_locked(path: Path, flags: int = 0) -> Iterator[bool]:
         return
     try:
         free = _try_lock(descriptor, path) is True
-        yield free
-        if free and flags:
-            path.unlink(missing_ok=True)
+        try:
+            yield free
+        finally:
+            if free and flags:
+                path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
