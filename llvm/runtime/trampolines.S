@@ -4,24 +4,26 @@
 //
 // A trampoline stands in a jump slot in front of the function proper. It may
 // touch nothing but the flags: arguments of every ABI that PyTorch calls
-// (xmm, ymm, zmm, integer registers, stack) pass through.
+// (xmm, ymm, zmm, integer registers, stack) pass through. On AArch64 it may use
+// x16 and x17, which belong to the linker between a call and its function, and
+// x15, a temporary of callees (AAPCS64, 6.1.1).
 //
 //===----------------------------------------------------------------------===//
 
 #define UDFRT_TRAMPOLINES 512 // as in udfrt.h, which _Static_asserts the size
 
-	.section .note.GNU-stack,"",@progbits
+	.section .note.GNU-stack,"",%progbits
 
 	.bss
 	.balign 64
 	.globl	udfrt_hits
-	.type	udfrt_hits,@object
+	.type	udfrt_hits,%object
 	.size	udfrt_hits, 8*UDFRT_TRAMPOLINES
 udfrt_hits:
 	.zero	8*UDFRT_TRAMPOLINES
 	.balign 64
 	.globl	udfrt_targets
-	.type	udfrt_targets,@object
+	.type	udfrt_targets,%object
 	.size	udfrt_targets, 8*UDFRT_TRAMPOLINES
 udfrt_targets:
 	.zero	8*UDFRT_TRAMPOLINES
@@ -32,11 +34,12 @@ udfrt_targets:
 	.set	.Ltargets, udfrt_targets
 
 	.text
-	.balign 32
+	.balign 64
 	.hidden	udfrt_trampolines
 	.globl	udfrt_trampolines
-	.type	udfrt_trampolines,@function
+	.type	udfrt_trampolines,%function
 udfrt_trampolines:
+#if defined(__x86_64__)
 	.set	i, 0
 	.rept	UDFRT_TRAMPOLINES
 	.balign 32
@@ -45,4 +48,21 @@ udfrt_trampolines:
 	jmpq	*.Ltargets+8*i(%rip)
 	.set	i, i+1
 	.endr
+#elif defined(__aarch64__)
+	.set	i, 0
+	.rept	UDFRT_TRAMPOLINES
+	.balign 64
+	hint	#34			// bti c
+	adrp	x16, .Lhits+8*i
+	add	x16, x16, #:lo12:.Lhits+8*i
+0:	ldxr	x17, [x16]
+	add	x17, x17, #1
+	stxr	w15, x17, [x16]
+	cbnz	w15, 0b
+	adrp	x16, .Ltargets+8*i
+	ldr	x16, [x16, #:lo12:.Ltargets+8*i]
+	br	x16
+	.set	i, i+1
+	.endr
+#endif
 	.size	udfrt_trampolines, .-udfrt_trampolines

@@ -19,7 +19,17 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include <x86intrin.h>
+
+/// The time stamp counter, or AArch64's counter of the generic timer.
+static inline uint64_t readTicks(void) {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  uint64_t Ticks;
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(Ticks));
+  return Ticks;
+#endif
+}
 
 struct udfprof_row udfprof_unknown;
 __thread struct udfprof_row *udfprof_row = &udfprof_unknown;
@@ -67,9 +77,9 @@ void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns) {
   // The shortest reading is the one that nothing interrupted.
   uint64_t Best = UINT64_MAX;
   for (int I = 0; I < 8; ++I) {
-    uint64_t Before = __rdtsc();
+    uint64_t Before = readTicks();
     uint64_t Now = udfprof_now();
-    uint64_t After = __rdtsc();
+    uint64_t After = readTicks();
     if (After - Before < Best) {
       Best = After - Before;
       *ticks = Before + Best / 2;
@@ -301,7 +311,7 @@ static uint64_t elementsOf(const struct udfprof_cell *C) {
   return All > C->padding ? All - C->padding : 0;
 }
 
-uint64_t udfprof_ticks(void) { return __rdtsc(); }
+uint64_t udfprof_ticks(void) { return readTicks(); }
 
 void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
                   uint64_t elements) {
@@ -902,7 +912,7 @@ static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
 void udfprof_operator_udf(uint32_t number, uint64_t elements, uint64_t start) {
   if (!isActive() || number >= UDFPROF_OPERATOR_UDFS)
     return;
-  uint64_t Now = __rdtsc();
+  uint64_t Now = readTicks();
   struct udfprof_cell *C = udfprof_cell(UDFPROF_FUNCTION_SLOTS + number,
                                         __builtin_return_address(0));
   if (C == &Discard)
@@ -935,7 +945,7 @@ void udfprof_operator_udf(uint32_t number, uint64_t elements, uint64_t start) {
 void udfprof_operator_end(struct udfprof_thread *self, uint64_t start) {
   if (!isActive())
     return;
-  uint64_t Now = __rdtsc();
+  uint64_t Now = readTicks();
   struct udfprof_row *Row = udfprof_row;
   Row->ticks += Now - start;
   if (udfprof_depth_now() == UDFPROF_EVENTS)

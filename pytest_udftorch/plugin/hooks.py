@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.planning.pairs import ModelPair
     from pytest_udftorch.plugin.run_profile import RunProfile
     from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.reach.counted import Coverage
     from pytest_udftorch.session.session import Session
     from pytest_udftorch.timing.timers import SyncTimer
 
@@ -181,6 +182,17 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
             return stack.enter_context(patched(*args, **options))
 
         yield open_session
+
+
+@pytest.fixture(scope="session")
+def udf_coverage() -> Callable[[Callable[[], Any]], Coverage]:
+    """Count which evaluations of functions a session swaps: ``udf_coverage(step).share``.
+
+    See :func:`pytest_udftorch.reach.coverage`. ``step`` runs what is to be judged.
+    """
+    from pytest_udftorch.reach.counted import coverage
+
+    return coverage
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:

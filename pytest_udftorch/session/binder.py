@@ -16,7 +16,13 @@ from typing import Final
 
 from pytest_udftorch.compat import import_torch
 from pytest_udftorch.errors import RestoreError, SymbolsMissingError, TorchNotFoundError
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, SINCOS
+from pytest_udftorch.library.symbols import (
+    DTYPES,
+    FUNCTIONS,
+    SINCOS,
+    Processor,
+    this_processor,
+)
 from pytest_udftorch.native.runtime import Runtime, Slot, runtime
 from pytest_udftorch.overrides.stacked import Stacked
 
@@ -41,11 +47,12 @@ class Symbol:
     index: int
 
 
-def _all_symbols() -> dict[str, Symbol]:
+def known_symbols(processor: Processor) -> dict[str, Symbol]:
+    """Return name -> symbol for all that libtorch may call on a processor."""
     found: dict[str, Symbol] = {}
     for function in FUNCTIONS.values():
         for dtype in DTYPES:
-            for form, names in function.symbols(dtype).items():
+            for form, names in function.symbols(dtype, processor).items():
                 for name in names:
                     found[name] = Symbol(name, function.name, dtype, form, len(found))
     for dtype, name in SINCOS.items():
@@ -64,7 +71,7 @@ class Binder(Stacked[Mapping[str, int]]):
         super().__init__()
         self.native = native
         self.objects = tuple(objects)
-        self.symbols = _all_symbols()
+        self.symbols = known_symbols(this_processor())
         if len(self.symbols) > native.trampoline_count:
             raise AssertionError("more symbols than trampolines: raise UDFRT_TRAMPOLINES")
         self.slots = native.loaders(native.find(list(self.symbols), self.objects))
