@@ -79,6 +79,11 @@ def _switcher(config: pytest.Config) -> Switcher:
             raise pytest.UsageError(str(error)) from None
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
+        from pytest_udftorch.plugin.reached import Reached
+
+        # The last one registered is called first.
+        reached = Reached(config, config.stash[_OPTIONS], switcher)
+        config.pluginmanager.register(reached, "udftorch-reached")
         config.pluginmanager.register(switcher, "udftorch-switcher")
         config.pluginmanager.register(switcher.tests, "udftorch-parametrizer")
     return config.stash[_SWITCHER]
