@@ -50,7 +50,8 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         metavar="NAME_OR_PATH",
         help="Run with the math functions of this UDF library inside PyTorch: std, corem, "
-        "an installed library, or ./folder. Given several times: run each test under each.",
+        "an installed library, or ./folder. Several, joined by commas or in options of their own: "
+        "run each test under each.",
     )
     group.addoption(
         "--udf-functions",
@@ -149,9 +150,9 @@ def freeze(config: pytest.Config) -> Options:
 
 
 def _libraries(given: Iterable[str], folder: Path) -> tuple[str | Path, ...]:
-    from pytest_udftorch.session.asked import as_path_or_name
+    from pytest_udftorch.session.asked import as_path_or_name, separated
 
-    return tuple(as_path_or_name(text, folder) for text in given)
+    return tuple(as_path_or_name(text, folder) for text in separated(given, folder))
 
 
 def _given(config: pytest.Config, name: str) -> Any:
