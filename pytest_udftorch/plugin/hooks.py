@@ -120,6 +120,15 @@ def pytest_make_collect_report(
     return report
 
 
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Say how far a result is from what ``approx`` allows."""
+    for approx, got in ((right, left), (left, right)):
+        if op == "==" and type(approx).__module__ == "pytest_udftorch.exact.approx":
+            lines: list[str] = approx.differences(got)  # type: ignore[attr-defined]
+            return lines
+    return None
+
+
 @pytest.fixture(scope="session")
 def udf_session(request: pytest.FixtureRequest) -> Session:
     """The open :class:`pytest_udftorch.Session` of the running test.

@@ -79,8 +79,9 @@ class Reached:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Mark the calls of a test and of its fixtures, unless it measures time."""
         target = item.stash.get(TARGET, None)
-        if not self._switcher.dry:
-            self._switcher.mark(target is not None and not _measures(item))
+        if self._switcher.dry:
+            return
+        self._switcher.mark(target is not None and not _measures(item))
         if target is None:
             return
         _taken()
