@@ -9,6 +9,7 @@
 
 #define _GNU_SOURCE
 #include "udfprof.h"
+#include "glibc.h"
 #include "names.h"
 
 #include <errno.h>
@@ -20,6 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 #include <x86intrin.h>
+
+UDFTORCH_OLD(pthread_key_create);
+UDFTORCH_OLD(pthread_setspecific);
 
 struct udfprof_row udfprof_unknown;
 __thread struct udfprof_row *udfprof_row = &udfprof_unknown;

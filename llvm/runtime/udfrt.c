@@ -10,6 +10,7 @@
 
 #define _GNU_SOURCE
 #include "udfrt.h"
+#include "glibc.h"
 #include "names.h"
 
 #include <dlfcn.h>
@@ -20,6 +21,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+UDFTORCH_OLD(dlclose);
+UDFTORCH_OLD(dlopen);
+UDFTORCH_OLD(dlsym);
+UDFTORCH_OLD(dlvsym);
 
 extern const char udfrt_trampolines[];
 

@@ -400,9 +400,15 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     return dict(told)
 
 
-def store(path: Path, text: str) -> None:
-    """Write a new file beside a path, and rename it to the path."""
-    with scratch(path) as aside:
+def store(path: Path, text: str, locked: Path | None = None) -> None:
+    """Write a new file beside a path, and rename it to the path.
+
+    Args:
+        path: of the file.
+        text: its content.
+        locked: the path whose lock is held; by default the file's.
+    """
+    with scratch(locked or path) as aside:
         new = aside / path.name
         new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
@@ -446,7 +452,7 @@ def tidy(root: Path) -> None:
                 if free and left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
         _evict(root, limit)
-        for index in root.glob("*.reads"):
+        for index in (*root.glob("*.reads"), *root.glob("*.recipe")):
             with contextlib.suppress(*DAMAGED):
                 said = unseal(index.read_text(encoding="utf-8"))
                 if not index.with_name(said["folder"]).exists():
