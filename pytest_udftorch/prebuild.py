@@ -84,6 +84,19 @@ def cuda_task() -> Task | None:
     return "the functions for GPUs", functools.partial(make_pack, stock_libdevice(triton.origin))
 
 
+def for_this_machine(libraries: Iterable[str]) -> list[Task]:
+    """Return what sessions and profiles need here: this CPU's level, the installed torch."""
+    from pytest_udftorch.build.toolchain import resolve_cpu_level
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.library.description import find_library
+    from pytest_udftorch.profile.observer import load_observer
+
+    import_torch()
+    built = [name for name in libraries if find_library(name).functions]
+    wanted = list(tasks((resolve_cpu_level(None),), built))
+    return [*wanted, ("the observer of the installed torch", load_observer)]
+
+
 def run(wanted: Sequence[Task]) -> None:
     """Run tasks one after the other, each of which uses all cores, and say which."""
     for number, (text, make) in enumerate(wanted, start=1):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.build import cache, prebuilt, toolchain
+from pytest_udftorch.build.progress import Progress
 from pytest_udftorch.build.toolchain import ABSENT, Compiler
 from pytest_udftorch.errors import (
     CacheError,
@@ -83,6 +84,7 @@ class Job:
         local: what else the key covers, but not the recipe.
         facts: what else ``build.json`` states.
         check: looks at the finished build, and raises an error to refuse it.
+        what: what is made, for lines about progress; by default the output.
     """
 
     kind: str
@@ -98,6 +100,7 @@ class Job:
     local: Any = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Path], None] | None = None
+    what: str = ""
 
     def key(self) -> str:
         """Return the SHA-256 over all that is known before the compiler runs, in hex.
@@ -200,7 +203,11 @@ class Made:
     facts: Mapping[str, Any]
 
 
-def obtain(make: Callable[[Compiler], Job], find: Callable[[], Compiler]) -> Made:
+def obtain(
+    make: Callable[[Compiler], Job],
+    find: Callable[[], Compiler],
+    variable: str = "UDFTORCH_CLANG",
+) -> Made:
     """Return a build: a shipped one, one in the cache, or a new one.
 
     Nobody looks for a compiler if a shipped build applies. If there is no compiler, a build in the
@@ -209,6 +216,8 @@ def obtain(make: Callable[[Compiler], Job], find: Callable[[], Compiler]) -> Mad
     Args:
         make: makes the job for a compiler; it is also given ``toolchain.ABSENT``.
         find: finds the compiler.
+        variable: the environment's variable that can name the compiler. If it does, no build of
+            another compiler is taken out of the cache.
 
     Raises:
         UdfError: ``find`` raises it, and there is no build.
@@ -219,10 +228,32 @@ def obtain(make: Callable[[Compiler], Job], find: Callable[[], Compiler]) -> Mad
     try:
         compiler = find()
     except UdfError:
-        if (made := _made_before(make(ABSENT))) is None:
+        if os.environ.get(variable) or (made := _made_before(make(ABSENT))) is None:
             raise
         return made
     return compile_job(make(compiler))
+
+
+def available(
+    make: Callable[[Compiler], Job], find: Callable[[], Compiler], variable: str = "UDFTORCH_CLANG"
+) -> str:
+    """Return where ``obtain`` would get a build: ``shipped``, ``cached`` or ``compiler``.
+
+    Raises:
+        UdfError: nowhere; the reason why there is no compiler.
+    """
+    if shipped_build(make(ABSENT)) is not None:
+        return "shipped"
+    try:
+        compiler = find()
+    except UdfError:
+        if os.environ.get(variable) or _made_before(make(ABSENT)) is None:
+            raise
+        return "cached"
+    job = make(compiler)
+    key = job.key()
+    index = cache.cache_folder() / f"{job.kind}{key[:16]}.reads"
+    return "compiler" if _stored(job, key, index) is None else "cached"
 
 
 def shipped_build(job: Job) -> Made | None:
@@ -321,7 +352,9 @@ def _make(job: Job, key: str, index: Path) -> Made:
     began = time.time_ns()
     start = time.perf_counter()
     with cache.scratch(index) as aside:
-        read = run_stages(job.stages, job.texts, aside, job.failed)
+        steps = sum(map(len, job.stages))
+        with Progress(f"compiling {job.what or job.output}", steps) as progress:
+            read = run_stages(job.stages, job.texts, aside, job.failed, progress.step)
         if job.check is not None:
             job.check(aside)
         for path in aside.iterdir():
@@ -387,8 +420,9 @@ def run_stages(
     texts: Mapping[str, str],
     folder: Path,
     failed: Callable[[Step, str], Exception],
+    done_one: Callable[[], None] = lambda: None,
 ) -> set[str]:
-    """Write the texts into a folder and run the steps in it.
+    """Write the texts into a folder and run the steps in it; call ``done_one`` after each.
 
     Returns:
         The files outside the folder that compilers read.
@@ -406,7 +440,10 @@ def run_stages(
             for i, step in enumerate(stage):
                 says = ("-MD", "-MF", f"{number}-{i}.d") if step.source is not None else ()
                 commands.append((step.tool, *step.arguments, *says))
-            done = list(pool.map(lambda command: toolchain.run(command, folder), commands))
+            done = []
+            for result in pool.map(lambda command: toolchain.run(command, folder), commands):
+                done.append(result)
+                done_one()
             for step, result in zip(stage, done, strict=True):
                 if result.returncode != 0:
                     error = _stopped(step, result.returncode, result.stderr.strip(), folder)

@@ -72,6 +72,19 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     return packed or obtain(functools.partial(libdevice_job, parts, stock), find_compiler).path
 
 
+def available_for_gpus(stock: Path) -> str:
+    """Return where shipped libraries get their functions for GPUs: ``shipped`` or ``compiler``.
+
+    Raises:
+        CompilerNotFoundError, CompilerTooOldError: nowhere; see ``toolchain.find_compiler``.
+    """
+    if prebuilt.stores() and prebuilt.find(_pack_recipe(stock), {}) is not None:
+        return "shipped"
+    for name in ("opt", "llvm-link"):
+        tool(find_compiler(), name)
+    return "compiler"
+
+
 def make_pack(stock: Path) -> None:
     """Make the pack of the shipped libraries for a libdevice; see ``pack``.
 
@@ -157,6 +170,7 @@ def libdevice_job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> J
         homes=homes,
         inputs=sorted(inputs),
         facts={"compiler": compiler.version},
+        what="functions for GPUs",
         check=functools.partial(_check, stock, replaced),
     )
 

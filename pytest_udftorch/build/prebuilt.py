@@ -28,6 +28,8 @@ VARIABLE: Final = "UDFTORCH_PREBUILT"
 
 #: The file of a store that says what it has.
 INDEX: Final = "index.json"
+#: The file of a build that names what its compiler read: an observer reads thousands of headers.
+_READS: Final = "reads.txt"
 _FORMAT: Final = "udftorch-prebuilt/1"
 
 #: Store -> its index and the state of the file it was read from.
@@ -59,14 +61,22 @@ def find(recipe: str, homes: Mapping[str, str | None]) -> tuple[Path, dict[str, 
     """
     for store in stores():
         for entry in _index(store).get(recipe, ()):
-            if reads_digest(entry["reads"], homes) == entry["reads_sha256"]:
-                folder = store / entry["folder"]
+            folder = store / entry["folder"]
+            if reads_digest(_labels(folder), homes) == entry["reads_sha256"]:
                 return folder, _look(folder, entry)
     return None
 
 
+def _labels(folder: Path) -> list[str]:
+    """Return what the compiler of a build read; the digest covers these names too."""
+    try:
+        return (folder / _READS).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise _damaged(folder.parent, error) from error
+
+
 def contents(store: Path) -> list[dict[str, Any]]:
-    """Return the entries of a store: folder, files, what was read, and facts."""
+    """Return the entries of a store: folder, files, and the digest of what was read."""
     return [entry for entries in _index(store).values() for entry in entries]
 
 
@@ -200,10 +210,11 @@ def export(store: Path) -> int:
                 shutil.copyfile(source / file, target / file)
             (target / cache.FACTS).write_text(cache.seal(facts), encoding="utf-8")
             recipe = name.partition(" ")[0]
+            text = "".join(f"{label}\n" for label in noted["reads"])
+            (target / _READS).write_text(text, encoding="utf-8")
             entry = {
                 "folder": source.name,
                 "files": facts["files"],
-                "reads": noted["reads"],
                 "reads_sha256": noted["reads_sha256"],
             }
             others = [e for e in builds.get(recipe, ()) if e["folder"] != source.name]

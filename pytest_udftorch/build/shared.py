@@ -21,7 +21,7 @@ from typing import Any
 from pytest_udftorch import errors
 from pytest_udftorch.build import prebuilt
 from pytest_udftorch.build.cache import cache_folder, state_of, turn
-from pytest_udftorch.build.job import Job, Step, obtain, read_report
+from pytest_udftorch.build.job import Job, Step, available, obtain, read_report
 from pytest_udftorch.build.toolchain import (
     FLAGS,
     LINK_FLAGS,
@@ -150,6 +150,18 @@ def build_library(
         return _built[state]
 
 
+def available_library(
+    which: str | Path | UdfLibrary, cpu_level: str | None = None, *, profiled: bool = False
+) -> str:
+    """Return where :func:`build_library` would get a build; see ``job.available``.
+
+    Raises:
+        As :func:`build_library`, apart from what compiling can raise.
+    """
+    level = resolve_cpu_level(cpu_level)
+    return available(functools.partial(_job, find_library(which), level, profiled), find_compiler)
+
+
 def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
     """Return what must be unchanged if a build of this process is to be used again.
 
@@ -194,6 +206,7 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
         covers=library.name,
         facts={**facts, "version": library.version, "compiler": compiler.version},
         check=functools.partial(_check, library, level, profiled, output),
+        what=f"{library.name} for {level}{', counting' if profiled else ''}",
     )
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.job import Job, Step, obtain
+from pytest_udftorch.build.job import Job, Step, available, obtain
 from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler, torch_flags
 from pytest_udftorch.errors import CompilerNotFoundError, ObserverBuildError
 from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, DTYPES, FUNCTIONS, forms
@@ -90,19 +90,33 @@ def load_observer() -> Observer:
         CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
         CacheError: the cache folder cannot be written.
     """
-    import torch
-
-    version = str(torch.__version__)
-    package = Path(torch.__file__).parent
-    facts = [version, torch.version.git_version, sys.version]
+    version, make = _installed()
     try:
-        made = obtain(functools.partial(observer_job, package, version, facts), find_compiler)
+        made = obtain(make, find_compiler)
     except CompilerNotFoundError as error:
         raise CompilerNotFoundError(
             f"Nothing can be profiled: none of the observers that were shipped fits torch "
             f"{version}, and one cannot be compiled. {error}"
         ) from error
     return Observer(load_built(made.path))
+
+
+def _installed() -> tuple[str, Callable[[Compiler], Job]]:
+    """Return the version of the installed torch, and what makes the job of its observer."""
+    import torch
+
+    version = str(torch.__version__)
+    facts = [version, torch.version.git_version, sys.version]
+    return version, functools.partial(observer_job, Path(torch.__file__).parent, version, facts)
+
+
+def available_observer() -> str:
+    """Return where :func:`load_observer` would get an observer; see ``job.available``.
+
+    Raises:
+        As :func:`load_observer`, apart from what compiling can raise.
+    """
+    return available(_installed()[1], find_compiler)
 
 
 def observer_job(package: Path, version: str, local: Any, compiler: Compiler) -> Job:
@@ -128,8 +142,10 @@ def observer_job(package: Path, version: str, local: Any, compiler: Compiler) ->
         failed=functools.partial(_failed, f"The observer of torch {version}"),
         homes={str(package): "TORCH", sysconfig.get_path("include"): None},
         inputs=(source, header),
+        covers=version.split(".")[:2],
         local=local,
         facts={"torch": version, "compiler": compiler.version},
+        what=f"the observer of torch {version}",
     )
 
 
@@ -239,6 +255,7 @@ def _watch_job(entries: Sequence[Entry], level: str, compiler: Compiler) -> Job:
         texts={"watch.c": _watch_source(entries), "watch.json": json.dumps(manifest)},
         inputs=observe,
         facts={"compiler": compiler.version, "cpu_level": level},
+        what="the functions that watch the stock ones",
     )
 
 

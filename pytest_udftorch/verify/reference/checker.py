@@ -21,6 +21,7 @@ import numpy.typing as npt
 from pytest_udftorch.build.job import (
     Job,
     Step,
+    available,
     compile_job,
     dependencies,
     obtain,
@@ -137,7 +138,7 @@ def compile_shared(
     job = functools.partial(
         _shared_job, name, sources, flags, (*libraries, "-Wl,-z,defs"), homes or {}
     )
-    return obtain(job, _compiler).path
+    return obtain(job, _compiler, "UDFTORCH_CC").path
 
 
 def _shared_job(
@@ -348,6 +349,21 @@ def _open_checker(compiler: Compiler) -> Job:
     """Return the job of the checker that is shipped, which calls whichever MPFR is loaded."""
     sources, flags, libraries = _CHECKER
     return _shared_job("udfref", _own_sources(*sources), flags, libraries, {}, compiler)
+
+
+def available_checker() -> str:
+    """Return where ``checker_file`` would get the checker; see ``job.available``.
+
+    Raises:
+        ReferenceMissingError: nowhere, or MPFR is missing.
+    """
+    _load_mpfr()
+    if shipped_build(_open_checker(ABSENT)) is not None:
+        return "shipped"
+    names, flags, libraries = _CHECKER
+    every = ("-lmpfr", "-lgmp", *libraries, "-Wl,-z,defs")
+    job = functools.partial(_shared_job, "udfref", _own_sources(*names), flags, every, {})
+    return available(job, _compiler, "UDFTORCH_CC")
 
 
 def make_open_checker() -> None:
