@@ -8,6 +8,10 @@
 #ifndef UDFTORCH_GLIBC_H
 #define UDFTORCH_GLIBC_H
 
+#if defined(__aarch64__)
+#define UDFTORCH_OLD(name) __asm__(".symver " #name ", " #name "@GLIBC_2.17")
+#else
 #define UDFTORCH_OLD(name) __asm__(".symver " #name ", " #name "@GLIBC_2.2.5")
+#endif
 
 #endif

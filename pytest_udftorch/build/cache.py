@@ -16,6 +16,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.compat import require_host
-from pytest_udftorch.errors import CacheError
+from pytest_udftorch.errors import CacheError, UdfError
 
 try:
     import fcntl
@@ -79,11 +80,11 @@ def cache_folder() -> Path:
         ) from error
 
 
-def setting(name: str, default: float) -> float:
+def setting(name: str, default: float, error: type[UdfError] = CacheError) -> float:
     """Return a number, 0 or more, that an environment variable states.
 
     Raises:
-        CacheError: it states something else.
+        UdfError: it states something else; ``error`` is the class.
     """
     text = os.environ.get(name) or str(default)
     try:
@@ -91,7 +92,7 @@ def setting(name: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise CacheError(f"{name}={text!r} is not a number from 0. Correct or unset it.")
+        raise error(f"{name}={text!r} is not a number from 0. Correct or unset it.")
     return value
 
 
@@ -386,7 +387,7 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     text = seal(stated)
     (aside / FACTS).write_text(text, encoding="utf-8")
     for path in (*files, aside / FACTS, aside):
-        _sync(path)
+        sync(path)
     _use(folder, aside / FACTS)
     try:
         _exchange(aside, folder)
@@ -395,7 +396,7 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
         if (before := look(folder)) is None:
             raise
         return before
-    _sync(folder.parent)
+    sync(folder.parent)
     told = unseal(text)  # the facts as the next process will read them
     _checked[folder] = (_state(folder, told), told)
     return dict(told)
@@ -413,11 +414,11 @@ def store(path: Path, text: str, locked: Path | None = None) -> None:
         new = aside / path.name
         new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
-        _sync(new)
+        sync(new)
         if path.is_dir():
             path.rename(aside / "old")
         new.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _exchange(aside: Path, folder: Path) -> None:
@@ -427,7 +428,8 @@ def _exchange(aside: Path, folder: Path) -> None:
     aside.replace(folder)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -471,6 +473,26 @@ def tidy(root: Path, most: float | None = None) -> None:
                 said = unseal(index.read_text(encoding="utf-8"))
                 if not index.with_name(said["folder"]).exists():
                     index.unlink()
+
+
+@contextlib.contextmanager
+def clean_scratch(path: Path) -> Iterator[Path]:
+    """Make a private folder beside a path, as :func:`scratch` does, in a folder of the user.
+
+    What killed processes left there of the same path is removed first, unless another process
+    is making the path now.
+    """
+    with _unless_locked(_lock_of(path.parent, path.name), os.O_CREAT) as free:
+        if free:
+            # Eight characters that tempfile chose, none of which is a hyphen.
+            pattern = re.compile(rf"{re.escape(_OURS + path.name)}-[a-z0-9_]{{8}}")
+            with contextlib.suppress(OSError):
+                for left in path.parent.iterdir():
+                    mine = left.lstat().st_uid == os.geteuid() and not left.is_symlink()
+                    if pattern.fullmatch(left.name) and mine:
+                        shutil.rmtree(left, ignore_errors=True)
+        with scratch(path) as aside:
+            yield aside
 
 
 @dataclass(frozen=True)
@@ -526,8 +548,10 @@ def _unless_locked(path: Path, flags: int = 0) -> Iterator[bool]:
         return
     try:
         free = _try_lock(descriptor, path) is True
-        yield free
-        if free and flags:
-            path.unlink(missing_ok=True)
+        try:
+            yield free
+        finally:
+            if free and flags:
+                path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
