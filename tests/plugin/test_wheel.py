@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -19,16 +18,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-#: What a machine without a toolchain has not got, and our own checkout.
-LEFT_OUT = ("pytest_udftorch", "_editable", "cmake", "ninja", "clang_format", "scikit_build")
-
-SUITE = """
-import torch
-
-def test_exp_is_correctly_rounded():
-    x = torch.linspace(-20, 20, 100_000)
-    assert torch.equal(torch.exp(x), torch.exp(x.double()).float())
-"""
 
 
 @pytest.fixture(scope="module")
@@ -41,39 +30,10 @@ def wheel():
     return found[-1]
 
 
-class Machine:
-    """An environment with the wheel, the other packages of this one, and an empty home."""
-
-    def __init__(self, folder: Path, wheel: Path) -> None:
-        self.folder, self.bin = folder, folder / "venv" / "bin"
-        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        (site,) = (folder / "venv").glob("lib/python*/site-packages")
-        for path in Path(sysconfig.get_path("purelib")).iterdir():
-            if not path.name.startswith(LEFT_OUT) and not (site / path.name).exists():
-                (site / path.name).symlink_to(path)
-        self.package = site / "pytest_udftorch"
-        pip = [self.bin / "python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-        subprocess.run([*pip, wheel], check=True)
-        self.home = folder / "home"
-        self.home.mkdir()
-        self.cache = self.home / ".cache" / "pytest_udftorch"
-
-    def run(self, *command: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        path = f"{self.bin}:{hidden.PATH}"
-        given = {"HOME": str(self.home), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-        words = [str(self.bin / str(command[0])), *map(str, command[1:])]
-        return hidden.run(words, self.home, {**given, **environment})
-
-    def python(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        file = self.home / "script.py"  # torch.compile and triton read the sources of functions
-        file.write_text(code)
-        return self.run("python", file, **environment)
-
-
 @pytest.fixture(scope="module")
 def machine(wheel, tmp_path_factory):
-    made = Machine(tmp_path_factory.mktemp("machine"), wheel)
-    (made.home / "test_suite.py").write_text(SUITE)
+    made = hidden.Machine(tmp_path_factory.mktemp("machine"), wheel)
+    (made.home / "test_suite.py").write_text(hidden.SUITE)
     return made
 
 
