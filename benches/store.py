@@ -66,6 +66,8 @@ EMULATED = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("other_machines", "aarch64_forms")
 }
+#: Left out unless it is named too: it needs what `make wheel` makes.
+GPU["wheel"] = ("benches.experiments.wheel", "--store", str(stored.RESULTS / "wheel.json"))
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
 COMMANDS |= {

@@ -10,6 +10,8 @@ import pytest
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # Inductor would start a pool of processes, each of which imports torch.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# Under load any build may take two seconds, and some tests read all of standard error.
+os.environ.setdefault("UDFTORCH_PROGRESS", "0")
 
 
 @pytest.fixture

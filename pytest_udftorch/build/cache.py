@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -401,9 +402,15 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     return dict(told)
 
 
-def store(path: Path, text: str) -> None:
-    """Write a new file beside a path, and rename it to the path."""
-    with scratch(path) as aside:
+def store(path: Path, text: str, locked: Path | None = None) -> None:
+    """Write a new file beside a path, and rename it to the path.
+
+    Args:
+        path: of the file.
+        text: its content.
+        locked: the path whose lock is held; by default the file's.
+    """
+    with scratch(locked or path) as aside:
         new = aside / path.name
         new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
@@ -433,13 +440,26 @@ def sync(path: Path) -> None:
 # Removing ----------------------------------------------------------------------------
 
 
-def tidy(root: Path) -> None:
+def limit() -> float:
+    """Return the size to which the cache is cut after each build, in bytes.
+
+    Raises:
+        CacheError: ``UDFTORCH_CACHE_MIB`` is no number.
+    """
+    return setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+
+
+def tidy(root: Path, most: float | None = None) -> None:
     """Remove what killed builders left in a cache, and what puts it over its limit.
 
     Only what this package wrote is removed, whatever else the folder holds. The builds that were
     used longest ago go first, and none that a process uses.
+
+    Args:
+        root: the cache.
+        most: bytes that may stay; by default its limit.
     """
-    limit = setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+    most = limit() if most is None else most
     with contextlib.suppress(OSError):
         for left in (*root.glob(f"{_OURS}*"), *root.glob(f"*/{_OURS}*")):
             name = left.name.removeprefix(_OURS)
@@ -447,8 +467,8 @@ def tidy(root: Path) -> None:
             with _unless_locked(_lock_of(left.parent, name), os.O_CREAT) as free:
                 if free and left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
-        _evict(root, limit)
-        for index in root.glob("*.reads"):
+        _evict(root, most)
+        for index in (*root.glob("*.reads"), *root.glob("*.recipe")):
             with contextlib.suppress(*DAMAGED):
                 said = unseal(index.read_text(encoding="utf-8"))
                 if not index.with_name(said["folder"]).exists():
@@ -475,23 +495,47 @@ def clean_scratch(path: Path) -> Iterator[Path]:
             yield aside
 
 
-def _evict(root: Path, limit: float) -> None:
-    builds: list[tuple[int, int, Path]] = []
+@dataclass(frozen=True)
+class Stored:
+    """A build in a cache.
+
+    Attributes:
+        folder: where it lies.
+        bytes: its size.
+        used_ns: when it was last used, in ns since the epoch.
+        facts: what ``build.json`` states.
+    """
+
+    folder: Path
+    bytes: int
+    used_ns: int
+    facts: Mapping[str, Any]
+
+
+def builds(root: Path) -> list[Stored]:
+    """Return the builds in a cache, the one that was used longest ago first."""
+    found = []
     for file in root.glob(f"*/{FACTS}"):
         with contextlib.suppress(*DAMAGED):
             folder = file.parent
-            if unseal(file.read_text(encoding="utf-8"))["build"] == folder.name:
+            facts = unseal(file.read_text(encoding="utf-8"))
+            if facts["build"] == folder.name:
                 size = sum(p.lstat().st_size for p in folder.rglob("*"))
-                builds.append((folder.lstat().st_mtime_ns, size, folder))
-    total = sum(size for _, size, _ in builds)
-    for _, size, folder in sorted(builds):
-        if total <= limit:
+                found.append(Stored(folder, size, folder.lstat().st_mtime_ns, facts))
+    return sorted(found, key=lambda build: (build.used_ns, build.bytes, build.folder))
+
+
+def _evict(root: Path, most: float) -> None:
+    stored = builds(root)
+    total = sum(build.bytes for build in stored)
+    for build in stored:
+        if total <= most:
             return
-        with contextlib.suppress(OSError), _unless_locked(folder / FACTS) as free:
+        with contextlib.suppress(OSError), _unless_locked(build.folder / FACTS) as free:
             if free:
-                with scratch(folder) as aside:
-                    folder.rename(aside / "old")
-                total -= size
+                with scratch(build.folder) as aside:
+                    build.folder.rename(aside / "old")
+                total -= build.bytes
 
 
 @contextlib.contextmanager
