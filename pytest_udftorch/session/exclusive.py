@@ -125,6 +125,7 @@ def _build(compiler: Compiler) -> Path:
         inputs=(source,),
         covers=[torch.__version__, torch.version.git_version, sys.version],
         facts={"torch": torch.__version__, "compiler": compiler.version},
+        what=f"the gate of torch {torch.__version__}",
     )
     return compile_job(job).path
 
