@@ -1,4 +1,4 @@
-//===- trampolines.S - count a call, then jump on -------------------------===//
+//===- trampolines.S - count or mark a call, then jump on -----------------===//
 // SPDX-License-Identifier: Apache-2.0
 //===----------------------------------------------------------------------===//
 //
@@ -27,11 +27,25 @@ udfrt_hits:
 	.size	udfrt_targets, 8*UDFRT_TRAMPOLINES
 udfrt_targets:
 	.zero	8*UDFRT_TRAMPOLINES
+	.balign 64
+	.globl	udfrt_marks
+	.type	udfrt_marks,@object
+	.size	udfrt_marks, UDFRT_TRAMPOLINES
+udfrt_marks:
+	.zero	UDFRT_TRAMPOLINES
+	.balign 64
+	.globl	udfrt_marked
+	.type	udfrt_marked,@object
+	.size	udfrt_marked, 8*UDFRT_TRAMPOLINES
+udfrt_marked:
+	.zero	8*UDFRT_TRAMPOLINES
 
 	// Aliases that the assembler resolves inside this object: the exported
 	// names may be interposed and so cannot be addressed relative to rip.
 	.set	.Lhits, udfrt_hits
 	.set	.Ltargets, udfrt_targets
+	.set	.Lmarks, udfrt_marks
+	.set	.Lmarked, udfrt_marked
 
 	.text
 	.balign 64
@@ -66,3 +80,21 @@ udfrt_trampolines:
 	.endr
 #endif
 	.size	udfrt_trampolines, .-udfrt_trampolines
+
+	// These write only once, so threads do not contend for the line.
+	.balign 32
+	.hidden	udfrt_markers
+	.globl	udfrt_markers
+	.type	udfrt_markers,@function
+udfrt_markers:
+	.set	i, 0
+	.rept	UDFRT_TRAMPOLINES
+	.balign 32
+	endbr64
+	cmpb	$0, .Lmarks+i(%rip)
+	jne	1f
+	movb	$1, .Lmarks+i(%rip)
+1:	jmpq	*.Lmarked+8*i(%rip)
+	.set	i, i+1
+	.endr
+	.size	udfrt_markers, .-udfrt_markers

@@ -11,6 +11,7 @@
 
 #define _GNU_SOURCE
 #include "udfrt.h"
+#include "glibc.h"
 #include "names.h"
 
 #include <dlfcn.h>
@@ -24,7 +25,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-extern const char udfrt_trampolines[];
+UDFTORCH_OLD(dlclose);
+UDFTORCH_OLD(dlopen);
+UDFTORCH_OLD(dlsym);
+UDFTORCH_OLD(dlvsym);
+
+extern const char udfrt_trampolines[], udfrt_markers[];
 
 // The .balign of trampolines.S.
 #if defined(__aarch64__)
@@ -66,12 +72,17 @@ uint32_t udfrt_mxcsr(void) {
 #error "the runtime has no trampolines for this processor"
 #endif
 
-uint64_t udfrt_trampoline(size_t index) {
-  return index < UDFRT_TRAMPOLINES
-             ? (uint64_t)(uintptr_t)(udfrt_trampolines +
-                                     index * TrampolineBytes)
+static uint64_t nth(const char *First, size_t Index) {
+  return Index < UDFRT_TRAMPOLINES
+             ? (uint64_t)(uintptr_t)(First + Index * TrampolineBytes)
              : 0;
 }
+
+uint64_t udfrt_trampoline(size_t index) {
+  return nth(udfrt_trampolines, index);
+}
+
+uint64_t udfrt_marker(size_t index) { return nth(udfrt_markers, index); }
 
 //===----------------------------------------------------------------------===//
 // Finding slots

@@ -18,7 +18,7 @@
 
 /// pytest_udftorch/native/runtime.py reads the layout below, and checks its ABI
 /// number when it loads the library.
-#define UDFRT_ABI 2
+#define UDFRT_ABI 3
 
 /// Room for every symbol of pytest_udftorch/library/symbols.py; trampolines.S
 /// emits this many.
@@ -81,6 +81,13 @@ UDFRT_EXPORT uint64_t udfrt_resolve(const char *object, const char *name,
 UDFRT_EXPORT uint64_t udfrt_trampoline(size_t index);
 UDFRT_EXPORT extern uint64_t udfrt_hits[UDFRT_TRAMPOLINES];
 UDFRT_EXPORT extern uint64_t udfrt_targets[UDFRT_TRAMPOLINES];
+
+/// Marking trampoline \p index: sets udfrt_marks[index] to 1 and jumps to
+/// udfrt_marked[index]. It costs a call about as much as a second jump, on any
+/// number of threads; the count above is atomic and costs more.
+UDFRT_EXPORT uint64_t udfrt_marker(size_t index);
+UDFRT_EXPORT extern uint8_t udfrt_marks[UDFRT_TRAMPOLINES];
+UDFRT_EXPORT extern uint64_t udfrt_marked[UDFRT_TRAMPOLINES];
 
 /// Functions of Python's C API; this library does not link to Python.
 struct udfrt_python {

@@ -17,7 +17,7 @@ from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import NativeLibraryError
 from pytest_udftorch.library.symbols import PROCESSORS, Processor, this_processor
 
-_ABI: Final = 2  # UDFRT_ABI in llvm/runtime/udfrt.h
+_ABI: Final = 3  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
 _PROFILER_ABI: Final = 3  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
@@ -177,11 +177,14 @@ class Runtime:
             "read": (None, slots, size, words),
             "resolve": (ctypes.c_uint64, *(ctypes.c_char_p,) * 3),
             "trampoline": (ctypes.c_uint64, size),
+            "marker": (ctypes.c_uint64, size),
         }  # fmt: skip
         _declare(self._lib, "udfrt", functions)
         table = ctypes.c_uint64 * _TRAMPOLINES
         self.hits = table.in_dll(self._lib, "udfrt_hits")
         self.targets = table.in_dll(self._lib, "udfrt_targets")
+        self.marks = (ctypes.c_uint8 * _TRAMPOLINES).in_dll(self._lib, "udfrt_marks")
+        self.marked = table.in_dll(self._lib, "udfrt_marked")
         self.trampoline_count = _TRAMPOLINES
         # A PyDLL keeps the GIL, and raises the error that the function leaves set.
         self._insist = ctypes.PyDLL(str(path)).udfrt_insist
@@ -191,6 +194,8 @@ class Runtime:
         self._python = (ctypes.c_void_p * len(_PYTHON))(*(a.value for a in addresses))
         #: The address of the counting trampoline with an index.
         self.trampoline: Callable[[int], int] = self._lib.udfrt_trampoline
+        #: The address of the marking trampoline with an index.
+        self.marker: Callable[[int], int] = self._lib.udfrt_marker
 
     def insisting(self, step: Callable[[], object]) -> Callable[[], None]:
         """Return a callable that repeats a step until it raises nothing.
