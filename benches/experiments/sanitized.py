@@ -10,7 +10,10 @@ Wrong results end it with an exception, so with a status that is not 0.
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -114,6 +117,93 @@ def profiles(*libraries: str) -> int:
                             assert 0 <= row.elements < 1 << 40, row
                 assert session.profile is not None
     return threads.calls
+
+
+# Patches and operators ---------------------------------------------------------------------
+
+_IDENTITY: Final = """
+[library]
+name = "identity"
+version = "1"
+[functions.exp.float32]
+source = "u.c"
+scalar = "udf_expf"
+"""
+
+_USER: Final = """
+import torch
+x = torch.linspace(-5, 5, 1001)
+for n in range(500):
+    assert torch.equal(torch.exp(x[:n]), x[:n]), n
+    torch.softmax(x[: n + 1], 0)
+print("calls 1000")
+"""
+
+_LOGS: Final = """
+[library]
+name = "logs"
+version = "1"
+[operators."aten::log"]
+source = "log_out.cpp"
+function = "log_udf_out"
+"""
+
+_LOG_OUT: Final = """
+#include <ATen/TensorIterator.h>
+#include <ATen/native/cpu/Loops.h>
+#include <cmath>
+
+at::Tensor &log_udf_out(const at::Tensor &self, at::Tensor &out) {
+  if (self.scalar_type() != at::kFloat)
+    return udf::stock<log_udf_out>(self, out);
+  auto iter = at::TensorIterator::unary_float_op(out, self);
+  at::native::cpu_kernel(iter, [](float x) -> float {
+    return static_cast<float>(std::log(static_cast<double>(x)));
+  });
+  return out;
+}
+"""
+
+
+def patches() -> int:
+    """Make a patch, and use it in a process that does not load this package; return its calls."""
+    from pytest_udftorch import cli
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "udf.toml").write_text(_IDENTITY, encoding="utf-8")
+        (folder / "u.c").write_text("float udf_expf(float x) { return x; }\n", encoding="utf-8")
+        made = str(folder / "made")
+        if cli.main(["patch", "--udf-lib", name, "--out", made]):
+            raise RuntimeError("the patch was not made")
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", _USER], check=True, text=True,
+            env={**os.environ, "PYTHONPATH": made}, stdout=subprocess.PIPE,
+        )  # fmt: skip
+    return int(done.stdout.split()[-1])
+
+
+def operators() -> int:
+    """Open sessions with an operator in C++; return how often it was called."""
+    import torch
+
+    from pytest_udftorch import patched
+
+    x = torch.linspace(0.1, 5, 1001)
+    calls = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "udf.toml").write_text(_LOGS, encoding="utf-8")
+        (folder / "log_out.cpp").write_text(_LOG_OUT, encoding="utf-8")
+        for profile in (False, "events"):
+            with patched(folder, profile=profile):
+                for n in range(300):
+                    torch.log(x[:n])
+                    torch.log(x[:n:3].clone(), out=torch.empty(0))
+                    x[: n + 1].double().log_()
+                    calls += 3
+                assert torch.equal(torch.log(x), x.double().log().float())
+    return calls
 
 
 # Array forms -------------------------------------------------------------------------------
@@ -233,7 +323,10 @@ def main(part: str, overlay: str, *arguments: str) -> None:
     if part == "forms":
         calls = forms(overlay, *arguments)
     else:
-        calls = {"sessions": sessions, "profiles": profiles}[part](*arguments)
+        parts: dict[str, Callable[..., int]] = {
+            "sessions": sessions, "profiles": profiles, "patches": patches, "operators": operators,
+        }  # fmt: skip
+        calls = parts[part](*arguments)
     print(f"calls {calls}")
 
 
