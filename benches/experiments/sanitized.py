@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -60,6 +60,19 @@ class Threads:
             raise found
 
 
+def _load(libraries: Sequence[str], **options: Any) -> None:
+    """Open each session once, before there are threads.
+
+    ThreadSanitizer takes the loader's lock to write a report, and locks of its own in code that it
+    sanitizes: one thread may wait for the other for ever while a library is loaded or searched.
+    """
+    from pytest_udftorch import patched
+
+    for library in libraries:
+        with patched(library, **options):
+            pass
+
+
 def sessions(*libraries: str) -> int:
     """Open and close sessions, one in another too, under threads that run operators."""
     import torch
@@ -76,9 +89,11 @@ def sessions(*libraries: str) -> int:
         torch.nn.functional.elu(x.double())
 
     before = {f: getattr(torch, f)(x) for f in ("exp", "sin", "tanh")}
+    libraries = libraries or ("corem", "canary")
+    _load(libraries)
     with Threads(work) as threads:
         for _ in range(30):
-            for library in libraries or ("corem", "canary"):
+            for library in libraries:
                 with patched(library) as outer:
                     torch.exp(x)
                     with patched("std", functions=("exp",)):
@@ -106,8 +121,10 @@ def profiles(*libraries: str) -> int:
         torch.softmax(x[: 40 * number + 5], 0)
         model(torch.randn(7, 8)).sum().backward()
 
+    libraries = libraries or ("corem", "std")
+    _load(libraries, profile="counters")
     with Threads(work) as threads:
-        for library in libraries or ("corem", "std"):
+        for library in libraries:
             for depth in ("counters", "timed", "events"):
                 with patched(library, profile=depth) as session:
                     for _ in range(5):

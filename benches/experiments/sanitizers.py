@@ -145,7 +145,7 @@ def judged(part: str, kit: Kit, command: Sequence[str | Path], **more: Any) -> O
         environment[kit.variable] = kit.options
     done = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", check=False, env=environment, **more,
+        text=True, errors="replace", check=False, env=environment, timeout=3600, **more,
     )  # fmt: skip
     calls = sum(map(int, re.findall(r"^calls (\d+)$", done.stdout, re.MULTILINE)))
     findings = len(_FINDING.findall(done.stdout))
