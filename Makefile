@@ -8,7 +8,7 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest lint format bench results docs verify clean
+.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest wheel test-wheel lint format bench results docs verify clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
@@ -17,6 +17,8 @@ help:
 	@echo 'make test-sanitizers  the native parts under ASan, UBSan and TSan; needs libclang-rt-19-dev'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
+	@echo 'make wheel      a wheel for machines without a compiler, in dist/'
+	@echo 'make test-wheel the tests of that wheel, with every compiler hidden'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
 	@echo 'make results    measure again what README and docs show, and render them'
@@ -62,6 +64,12 @@ oldest:
 
 test-oldest:
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST) TESTS='$(OLDEST_TESTS)'
+
+wheel: setup
+	@.ci/wheel
+
+test-wheel: wheel
+	$(PY) -m pytest -m slow tests/plugin/test_wheel.py
 
 lint: setup
 	$(PY) -m ruff check .
