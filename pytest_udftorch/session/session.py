@@ -340,6 +340,12 @@ class Session:
     def _check_width(self, build: Build) -> None:
         """Refuse a build whose vectors are narrower than those torch dispatches on."""
         _, capability = torch_summary()
+        if capability.startswith("SVE"):
+            raise errors.CpuLevelError(
+                f"torch runs its {capability} kernels, which call functions for SVE that no build "
+                "has: the swap would be partial. Set ATEN_CPU_CAPABILITY=default before torch is "
+                "imported."
+            )
         needed = {"AVX512": 512, "AVX2": 256}.get(capability, 0)
         if CPU_LEVELS[build.cpu_level][2] < needed:
             raise errors.CpuLevelError(
