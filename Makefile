@@ -8,7 +8,7 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-torch test-oldest oldest lint format bench results docs verify clean
+.PHONY: help setup demo test test-slow test-torch test-oldest oldest lint format bench results docs verify fuzz clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
@@ -16,6 +16,7 @@ help:
 	@echo 'make test-slow  the tests marked slow'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
+	@echo 'make fuzz       every reader of outside data, for MINUTES=60 of processor time'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
 	@echo 'make results    measure again what README and docs show, and render them'
@@ -66,6 +67,12 @@ format: setup
 
 verify: setup
 	.venv/bin/udftorch verify corem
+
+MINUTES = 60
+
+fuzz: setup
+	$(PY) -m pip install -q atheris
+	$(PY) -m benches.experiments.fuzz --minutes $(MINUTES)
 
 bench: setup
 	$(PY) -m pytest benches --benchmark-json=out.json

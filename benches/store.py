@@ -2,8 +2,8 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [profile] [compile] [cuda_digests]
-        [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
+        [compiled_cpu] [fuzz] [innocent_pairs] [interrupts] [patch] [profile] [compile]
+        [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
 
 Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
 ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. Each
@@ -42,6 +42,7 @@ COMMANDS = {
         "--store",
         str(stored.RESULTS / "interrupts.json"),
     ),
+    "fuzz": ("benches.experiments.fuzz", "--store", str(stored.RESULTS / "fuzz.json")),
     "innocent_pairs": (
         "benches.experiments.innocent_pairs",
         "--store",
