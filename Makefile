@@ -8,12 +8,13 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-torch test-oldest oldest lint format bench results docs verify fuzz clean
+.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest lint format bench results docs verify fuzz clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
 	@echo 'make test       lint, types, and the whole suite (tests marked slow left out)'
 	@echo 'make test-slow  the tests marked slow'
+	@echo 'make test-sanitizers  the native parts under ASan, UBSan and TSan; needs libclang-rt-19-dev'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
 	@echo 'make fuzz       every reader of outside data, for MINUTES=60 of processor time'
@@ -29,11 +30,21 @@ demo: setup
 	$(PY) -m benches.experiments.demo_lenet
 
 # Much of the suite waits for compilers: two processes take little more than half of the time.
-test: lint
+test: lint build/plugins
 	$(PY) -m pytest -n 2 --dist loadfile
 
-test-slow: setup
+# Tools that tests/plugin/test_other_plugins.py runs suites beside. They lie apart from .venv, or
+# they would change the runs of all other tests. Without them it says what it skips.
+build/plugins:
+	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ beartype \
+	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
+	  pytest-timeout wadler-lindig
+
+test-slow: setup build/plugins
 	$(PY) -m pytest -m slow
+
+test-sanitizers: setup
+	$(PY) -m pytest -m 'slow or not slow' tests/native/test_sanitizers.py
 
 TESTS = tests
 

@@ -327,6 +327,39 @@ def run_reach(options: argparse.Namespace) -> int:
     return _status([f"no reason is known for {', '.join(unexplained)}"] if unexplained else [])
 
 
+# coverage ----------------------------------------------------------------------------
+
+
+def add_coverage(commands: Subparsers) -> None:
+    """Add ``udftorch coverage``."""
+    parser = commands.add_parser(
+        "coverage",
+        help="count which evaluations of functions in a model a session swaps",
+        description="Records the operators of a run on the CPU, counts the transcendental "
+        "functions that they evaluate by their definitions, and finds out with wrong functions "
+        "which of these evaluations a session swaps.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="FILE:FUNCTION",
+        help="a function that returns a callable, which is the run, or a model and its inputs",
+    )
+    parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=run_coverage)
+
+
+def run_coverage(options: argparse.Namespace) -> int:
+    """Judge one run, store it and print it; fail unless everything is swapped."""
+    from pytest_udftorch.reach import counted
+
+    found = counted.coverage(counted.load_step(options.model))
+    if options.store:
+        command = f"udftorch coverage {options.model}"
+        counted.save_coverage({options.model: found}, options.store, command)
+    print(found.text())
+    return 0 if found.complete else FAILED
+
+
 # report ------------------------------------------------------------------------------
 
 
@@ -559,6 +592,7 @@ COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     add_certificate,
     add_libraries,
     add_reach,
+    add_coverage,
     add_report,
     add_patch,
     add_cuda_form,

@@ -205,6 +205,12 @@ _DISPATCH_MODE: Final = PrivateName(
 _PACKET: Final = PrivateName(
     "torch._ops.OpOverload", "_overloadpacket", "to see the operators of a model"
 )
+_OVERLOAD_SCHEMA: Final = PrivateName(
+    "torch._ops.OpOverload", "_schema", "to know what an operator returns"
+)
+_DECOMPOSITIONS: Final = PrivateName(
+    "torch._decomp", "decomposition_table", "to know which functions an operator evaluates"
+)
 
 
 def operator_names() -> list[str]:
@@ -257,6 +263,16 @@ def dispatch_mode() -> Any:
 def packet(overload: Any) -> Any:
     """Return the operator that an overload belongs to (``torch.ops.aten.log``)."""
     return _PACKET.of(overload)
+
+
+def overload_schema(overload: Any) -> Any:
+    """Return the schema of ``torch.ops.aten.log.out`` and the like."""
+    return _OVERLOAD_SCHEMA.of(overload)
+
+
+def decompositions() -> Any:
+    """Return torch's table: overload -> a function that computes it by simpler operators."""
+    return _DECOMPOSITIONS.get()
 
 
 # Modules and tensors -----------------------------------------------------------------

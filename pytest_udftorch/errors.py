@@ -204,6 +204,10 @@ class PackageMissingError(UdfError):
     """An optional package is needed for what was asked."""
 
 
+class CoverageError(UdfError):
+    """There is no run whose coverage could be counted, or it cannot be stored."""
+
+
 class RanksDifferWarning(UserWarning):
     """A rank of the process group has other sessions than the others, or none."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -427,6 +428,28 @@ def other_machines(results: Results) -> str:
     return _with_source(lines, document)
 
 
+def wheel_symbols(results: Results) -> str:
+    """Return the table of the slots in wheels for another processor."""
+    document = results["wheel_symbols"]
+    rows = []
+    for name, facts in document["wheels"].items():
+        for title, found in facts["objects"].items():
+            entries = [e for each in found["calls"].values() for e in each]
+            kinds: Counter[str] = Counter()
+            for kind, _, count in entries:
+                kinds[kind] += count
+            vectors = sum(s.startswith("Sleef_") for s in found["calls"])
+            scalable = sum(s.endswith("sve") for s in found["other_sleef"])
+            if entries:
+                rows.append([
+                    name.split("-")[1], f"`{title}`", str(len(found["calls"]) - vectors),
+                    str(vectors), ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())),
+                    str(scalable),
+                ])  # fmt: skip
+    header = ["torch", "object", "scalar symbols", "AdvSIMD symbols", "slots", "SVE, not bound"]
+    return _with_source(table(header, rows), document)
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "innocent_pairs": innocent_pairs,
@@ -444,6 +467,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
     "other_machines": other_machines,
+    "wheel_symbols": wheel_symbols,
     "analysis": analysis,
 }
 

@@ -69,11 +69,11 @@ struct InKernel {
       : Self(self()), Outer(Self->name), Row(udfprof_row) {
     Self->name = Name;
     udfprof_row = Self->unknown;
-    if (udfprof_depth)
+    if (udfprof_depth_now())
       Start = __rdtsc();
   }
   ~InKernel() {
-    if (udfprof_depth && udfprof_row->is_known)
+    if (udfprof_depth_now() && udfprof_row->is_known)
       udfprof_operator_end(Self, Start);
     Self->name = Outer;
     udfprof_row = Row;
@@ -106,17 +106,19 @@ struct Binding {
 template <auto *Stub, bool Rows, typename Function> struct Kernel;
 template <auto *Stub, bool Rows, typename Result, typename... Args>
 struct Kernel<Stub, Rows, Result (*)(Args...)> {
-  static inline Result (*Stock)(Args...) = nullptr;
-  static inline const char *Name = nullptr;
+  // Written at each start, when threads may still be in here from before.
+  static inline std::atomic<Result (*)(Args...)> Stock{nullptr};
+  static inline std::atomic<const char *> Name{nullptr};
 
   static Result run(Args... Given) {
-    InKernel Here(Name);
+    const auto Run = Stock.load(std::memory_order_relaxed);
+    InKernel Here(Name.load(std::memory_order_relaxed));
     if constexpr (Rows) {
       InRows There(Here.Self,
                    std::get<sizeof...(Args) - 1>(std::tie(Given...)));
-      return Stock(std::forward<Args>(Given)...);
+      return Run(std::forward<Args>(Given)...);
     } else {
-      return Stock(std::forward<Args>(Given)...);
+      return Run(std::forward<Args>(Given)...);
     }
   }
 
@@ -139,8 +141,9 @@ struct Kernel<Stub, Rows, Result (*)(Args...)> {
     void *Ours = reinterpret_cast<void *>(run);
     for (void *K : Kernels)
       if (K && Now == K) { // otherwise something stands in for it already
-        Stock = reinterpret_cast<Result (*)(Args...)>(K);
-        Name = Operator;
+        Stock.store(reinterpret_cast<Result (*)(Args...)>(K),
+                    std::memory_order_relaxed);
+        Name.store(Operator, std::memory_order_relaxed);
         void *Expected = Before;
         if (Pointer->compare_exchange_strong(Expected, Ours))
           All.push_back({Pointer, Before, Ours});
@@ -238,7 +241,7 @@ std::unique_ptr<at::ObserverContext> startOperator(const RecordFunction &Fn) {
     Frame.call = T->call;
     Frame.name = T->name;
     Frame.row = udfprof_row;
-    if (udfprof_depth)
+    if (udfprof_depth_now())
       Frame.start = __rdtsc();
     T->call = &Fn;
     T->name = Fn.name();
@@ -269,7 +272,7 @@ void endOperator(const RecordFunction &Fn, at::ObserverContext *) {
   }
   T->depth = At - 1;
   const udfprof_frame &Frame = T->frames[T->depth];
-  if (udfprof_depth && udfprof_row->is_known)
+  if (udfprof_depth_now() && udfprof_row->is_known)
     udfprof_operator_end(T, Frame.start);
   T->call = Frame.call;
   T->name = Frame.name;

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.compat import require_host
-from pytest_udftorch.errors import CacheError
+from pytest_udftorch.errors import CacheError, UdfError
 
 try:
     import fcntl
@@ -96,11 +96,11 @@ def cache_folder() -> Path:
         ) from error
 
 
-def setting(name: str, default: float) -> float:
+def setting(name: str, default: float, error: type[UdfError] = CacheError) -> float:
     """Return a number, 0 or more, that an environment variable states.
 
     Raises:
-        CacheError: it states something else.
+        UdfError: it states something else; ``error`` is the class.
     """
     text = os.environ.get(name) or str(default)
     try:
@@ -108,7 +108,7 @@ def setting(name: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise CacheError(f"{name}={text!r} is not a number from 0. Correct or unset it.")
+        raise error(f"{name}={text!r} is not a number from 0. Correct or unset it.")
     return value
 
 

@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from pytest_udftorch.library.description import (
     UdfLibrary,
     find_library,
 )
-from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, FUNCTIONS, SINCOS, forms
+from pytest_udftorch.library.symbols import C_TYPES, FUNCTIONS, SINCOS, forms, processor_of
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.native.runtime import address, load_built, pass_plugin
 
@@ -143,7 +143,7 @@ def build_library(
     state = (profiled, *_state(library, level))
     with turn():
         if state not in _built:
-            made = compile_job(_job(library, level, profiled, find_compiler()))
+            made = compile_job(library_job(library, level, find_compiler(), profiled=profiled))
             seconds = made.facts["seconds"]
             _built[state] = Build(library, level, made.build_id, made.path, seconds, profiled)
         return _built[state]
@@ -167,8 +167,29 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
     return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
 
 
-def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) -> Job:
-    machine = (*FLAGS, *CPU_LEVELS[level][0])
+def library_job(
+    library: UdfLibrary,
+    level: str,
+    compiler: Compiler,
+    *,
+    profiled: bool = False,
+    more: Sequence[str] = (),
+    link: Sequence[str] = LINK_FLAGS,
+    check: Callable[[str, Path], None] | None = None,
+) -> Job:
+    """Return the job that makes a library.
+
+    Args:
+        library: it has functions.
+        level: a CPU level of any processor.
+        compiler: clang with the pass plugin.
+        profiled: let the functions count.
+        more: flags behind those of the level.
+        link: flags of the linker.
+        check: gets the name of the library and the folder that it lies in, and raises an error
+            to refuse it; by default the library is loaded.
+    """
+    machine = (*FLAGS, *processor_of(level).cpu_levels[level][0], *more)
     functions = library.functions.values()
     steps, texts = compile_steps(library, functions, level, compiler, machine, profiled=profiled)
     texts["sincos.c"] = "".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d))
@@ -178,12 +199,12 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
     output = f"lib{re.sub(r'[^A-Za-z0-9_.-]', '_', library.name)}-{level}.so"
     objects = [f"{i}.o" for i in range(len(steps))]
     libraries = link_inputs() if profiled else []
-    link = Step(compiler.path, (*objects, *libraries, *LINK_FLAGS, "-o", output))
+    linked = Step(compiler.path, (*objects, *libraries, *link, "-o", output))
     facts = {"library": library.name, "cpu_level": level, "flags": machine}
     return Job(
         kind="",
         compiler=compiler,
-        stages=(tuple(steps), (link,)),
+        stages=(tuple(steps), (linked,)),
         output=output,
         failed=functools.partial(_failed, library, compiler),
         texts=texts,
@@ -191,7 +212,9 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
         inputs=[*library.source_files(), *(observe_source() if profiled else ())],
         covers=library.name,
         facts={**facts, "version": library.version, "compiler": compiler.version},
-        check=functools.partial(_check, library, level, profiled, output),
+        check=functools.partial(
+            check or functools.partial(_check, library, level, profiled), output
+        ),
     )
 
 

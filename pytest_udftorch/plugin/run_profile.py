@@ -42,6 +42,7 @@ class RunProfile:
         self._config = config
         self._depth = options.profile
         self._switcher = switcher
+        self._failing = options.failing
         self._out = options.profile_out
         self._is_worker = hasattr(config, "workerinput")
         self._scopes: Counter[str] = Counter()
@@ -172,15 +173,36 @@ class RunProfile:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
-        """Attach the figures of setup and call to the report, even if the test fails."""
+        """Attach the figures of setup and call to the report, even if the test fails.
+
+        With ``--udf-nan=error`` or ``--udf-inf=error``, fail a test in which a function made one.
+        """
+        passed = False
         try:
-            return (yield)
+            result = yield
+            passed = True
+            return result
         finally:
             session = self._switcher.session
             if session is not None:
-                summary = session.collector.take(self._scope(item.nodeid)).summary()
+                part = session.collector.take(self._scope(item.nodeid))
+                summary = part.summary()
                 item.user_properties.append((PROPERTY, summary))
                 _to_benchmark(item, summary)
+                if passed:
+                    self._refuse(part)
+
+    def _refuse(self, part: Profile) -> None:
+        """Fail the test if a function made a value of a kind that is an error."""
+        for kind in self._failing:
+            first = part.first(kind)
+            if first is not None:
+                value = {"nan": "NaN", "inf": "infinity"}[kind]
+                pytest.fail(
+                    f"A function of {part.label} made the first {value} of this test, out of "
+                    f"arguments that held none: {first}. --udf-{kind}=error is on.",
+                    pytrace=False,
+                )
 
     # Inside the switcher's hook, which may close the session.
     @pytest.hookimpl(wrapper=True, trylast=True)

@@ -90,6 +90,11 @@ class Session:
         return f"<Session {self.library.name}{build} {names}{form} {self._state}>"
 
     @property
+    def wants_every_function(self) -> bool:
+        """True if the session was opened without a choice of functions."""
+        return self._every_operator
+
+    @property
     def is_open(self) -> bool:
         """True from a successful entry to the exit."""
         return self._state == "open"

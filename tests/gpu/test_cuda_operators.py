@@ -433,3 +433,18 @@ def test_every_overload_is_overridden_only_inside():
             assert str(torch.library.get_kernel(f"aten::{n}", "CUDA")) != stock[n], n
     for n in names:
         assert str(torch.library.get_kernel(f"aten::{n}", "CUDA")) == stock[n], n
+
+
+def test_launches_are_noted_for_the_summary_of_a_test_run():
+    from pytest_udftorch.cuda.launcher import launched
+
+    x = torch.ones(100, device="cuda")
+    with patched("corem"):
+        torch.exp(x)
+        launched.clear()
+        torch.exp(x)
+        torch.softmax(x, 0)
+        assert launched == {"exp", "softmax_rows"}
+    launched.clear()
+    torch.exp(x)
+    assert not launched

@@ -17,6 +17,8 @@ from pytest_udftorch.planning.fusion import (
 )
 from pytest_udftorch.planning.segments import SegmentError, Units
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUICK = {"runs": 6, "rounds": 1, "max_units": 3}
 INTERPRETED = ["eager", "eager+channels_last"]
 
@@ -38,15 +40,6 @@ class Branches(nn.Module):
         x = self.relu(self.norm(self.stem(x)))
         forked = torch.cat([self.relu(self.left(x)), self.relu(self.right(x) + x)], 1)
         return self.head(self.pool(forked).flatten(1)[:, : 16 * 16])
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Tiny operators on many threads of a busy machine take milliseconds."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
