@@ -6,9 +6,9 @@
         [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda] [other_machines]
         [aarch64_forms] [fuzz]
 
-Without names it measures everything that needs no GPU, no QEMU and no hours of fuzzing. ``profile`` stands for its
-parts, ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU.
-Each bench runs in a process of its own.
+Without names it measures everything that needs no GPU, no QEMU and no hours of fuzzing.
+``profile`` stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
+torch.compile on the CPU. Each bench runs in a process of its own.
 """
 
 from __future__ import annotations
