@@ -8,7 +8,7 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest lint format bench results docs verify fuzz clean
+.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest wheel test-wheel lint format bench results docs verify fuzz clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
@@ -18,6 +18,8 @@ help:
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
 	@echo 'make fuzz       every reader of outside data, for MINUTES=60 of processor time'
+	@echo 'make wheel      a wheel for machines without a compiler, in dist/'
+	@echo 'make test-wheel the tests of that wheel, with every compiler hidden'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
 	@echo 'make results    measure again what README and docs show, and render them'
@@ -63,6 +65,12 @@ oldest:
 
 test-oldest:
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST) TESTS='$(OLDEST_TESTS)'
+
+wheel: setup
+	@.ci/wheel
+
+test-wheel: wheel
+	$(PY) -m pytest -m slow tests/plugin/test_wheel.py
 
 lint: setup
 	$(PY) -m ruff check .

@@ -4,7 +4,7 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile] [compile]
         [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda] [other_machines]
-        [aarch64_forms] [fuzz]
+        [aarch64_forms] [faults] [stress] [fuzz]
 
 Without names it measures everything that needs no GPU, no QEMU and no hours of fuzzing.
 ``profile`` stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
@@ -38,6 +38,8 @@ COMMANDS = {
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "patch": ("benches.experiments.patch", "--store", str(stored.RESULTS / "patch.json")),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
+    "faults": ("benches.experiments.faults", "--store", str(stored.RESULTS / "faults.json")),
+    "stress": ("benches.experiments.stress", "--store", str(stored.RESULTS / "stress.json")),
     "interrupts": (
         "benches.experiments.interrupts",
         "--store",
@@ -64,6 +66,8 @@ LONG = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("other_machines", "aarch64_forms", "fuzz")
 }
+#: Left out unless it is named too: it needs what `make wheel` makes.
+GPU["wheel"] = ("benches.experiments.wheel", "--store", str(stored.RESULTS / "wheel.json"))
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
 COMMANDS |= {

@@ -4,7 +4,8 @@
 //
 // Keeps the contexts of udfprof.h. pytest_udftorch/profile/observer.py compiles
 // this file against the headers of the installed torch, as their layout is not
-// a stable ABI.
+// a stable ABI. Of Python it uses exported functions only, so what one Python's
+// headers make also runs in the others; see setCall for the exception.
 //
 // Most operators use no function and should pay nothing. So only the kernels of
 // those that do are wrapped, through the pointers of their DispatchStub.
@@ -17,6 +18,7 @@
 
 #include <Python.h>
 
+#include "glibc.h"
 #include "udfprof.h"
 
 // As torch itself is compiled; DispatchStub.h declares its kernels by them.
@@ -45,8 +47,12 @@
 #include <torch/csrc/autograd/function.h>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 #include <x86intrin.h>
+
+UDFTORCH_OLD(dladdr);
+UDFTORCH_OLD(dlsym);
 
 namespace {
 
@@ -377,7 +383,7 @@ const udfprof_torch Torch = {currentNode, nameOfNode, nameOfCaller, followAll,
 // wrapper written in Python would cost each module half a microsecond. The
 // interpreter's lock guards all of this.
 
-PyFunctionObject *Watched;
+PyObject *Watched;
 vectorcallfunc Stock;
 PyObject *Find; // (module, id of the module that calls it) -> id
 
@@ -399,7 +405,7 @@ PyObject *runModule(PyObject *Function, PyObject *const *Args, size_t Count,
     if (!Found)
       return nullptr;
     Id = static_cast<uint32_t>(PyLong_AsUnsignedLong(Found));
-    Py_DECREF(Found);
+    Py_DecRef(Found);
     if (PyErr_Occurred())
       return nullptr;
     Modules[Args[0]] = Id;
@@ -414,14 +420,32 @@ PyObject *runModule(PyObject *Function, PyObject *const *Args, size_t Count,
   return Result;
 }
 
-void setCall(PyFunctionObject *Function, vectorcallfunc Call) {
-#if PY_VERSION_HEX >= 0x030c0000
-  PyFunction_SetVectorcall(Function, Call);
-#else
-  // No call site may have copied what the function does.
-  Function->func_version = 0;
-  Function->vectorcall = Call;
+/// A function object of Python 3.11, which has no call that sets what it does.
+struct Function311 {
+  PyObject Head;
+  PyObject *Members[13]; // from func_globals to func_annotations
+  vectorcallfunc Call;
+  uint32_t Version;
+};
+
+#if PY_VERSION_HEX < 0x030c0000
+static_assert(offsetof(Function311, Call) ==
+              offsetof(PyFunctionObject, vectorcall));
+static_assert(offsetof(Function311, Version) ==
+              offsetof(PyFunctionObject, func_version));
 #endif
+
+void setCall(PyObject *Function, vectorcallfunc Call) {
+  // In Python 3.12 and newer.
+  using Setter = void (*)(PyObject *, vectorcallfunc);
+  static const auto Set =
+      reinterpret_cast<Setter>(dlsym(RTLD_DEFAULT, "PyFunction_SetVectorcall"));
+  if (Set)
+    return Set(Function, Call);
+  auto *Old = reinterpret_cast<Function311 *>(Function);
+  // No call site may have copied what the function does.
+  Old->Version = 0;
+  Old->Call = Call;
 }
 
 } // namespace
@@ -458,9 +482,9 @@ extern "C" UDFPROF_EXPORT int udfobserver_watch_modules(PyObject *Function,
                                                         PyObject *Namer) {
   if (!PyFunction_Check(Function))
     return -1;
-  Watched = reinterpret_cast<PyFunctionObject *>(Py_NewRef(Function));
-  Find = Py_NewRef(Namer);
-  Stock = Watched->vectorcall;
+  Py_IncRef(Watched = Function);
+  Py_IncRef(Find = Namer);
+  Stock = PyVectorcall_Function(Watched);
   setCall(Watched, runModule);
   return 0;
 }
@@ -468,8 +492,8 @@ extern "C" UDFPROF_EXPORT int udfobserver_watch_modules(PyObject *Function,
 /// Other threads may still be in calls that began before.
 extern "C" UDFPROF_EXPORT void udfobserver_leave_modules() {
   setCall(Watched, Stock);
-  Py_CLEAR(Watched);
-  Py_CLEAR(Find);
+  Py_DecRef(std::exchange(Watched, nullptr));
+  Py_DecRef(std::exchange(Find, nullptr));
   Modules.clear();
 }
 

@@ -9,6 +9,7 @@
 
 #define _GNU_SOURCE
 #include "udfprof.h"
+#include "glibc.h"
 #include "names.h"
 
 #include <errno.h>
@@ -30,6 +31,9 @@ static inline uint64_t readTicks(void) {
   return Ticks;
 #endif
 }
+
+UDFTORCH_OLD(pthread_key_create);
+UDFTORCH_OLD(pthread_setspecific);
 
 struct udfprof_row udfprof_unknown;
 __thread struct udfprof_row *udfprof_row = &udfprof_unknown;

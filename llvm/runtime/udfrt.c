@@ -11,6 +11,7 @@
 
 #define _GNU_SOURCE
 #include "udfrt.h"
+#include "glibc.h"
 #include "names.h"
 
 #include <dlfcn.h>
@@ -23,6 +24,11 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+UDFTORCH_OLD(dlclose);
+UDFTORCH_OLD(dlopen);
+UDFTORCH_OLD(dlsym);
+UDFTORCH_OLD(dlvsym);
 
 extern const char udfrt_trampolines[], udfrt_markers[];
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_udftorch import errors
+from pytest_udftorch.build import prebuilt
 from pytest_udftorch.build.cache import cache_folder, state_of, turn
-from pytest_udftorch.build.job import Job, Step, compile_job, read_report
+from pytest_udftorch.build.job import Job, Step, available, obtain, read_report
 from pytest_udftorch.build.toolchain import (
     FLAGS,
     LINK_FLAGS,
@@ -114,7 +115,7 @@ _built: dict[tuple[object, ...], Build] = {}
 def build_library(
     which: str | Path | UdfLibrary, cpu_level: str | None = None, *, profiled: bool = False
 ) -> Build:
-    """Compile a UDF library, or take it from the cache.
+    """Compile a UDF library, or take it from the builds that were shipped, or from the cache.
 
     Several processes and threads may call this at once: one compiles, the others wait.
 
@@ -125,7 +126,7 @@ def build_library(
 
     Raises:
         UnknownLibraryError, LibraryFormatError: see ``description.find_library``.
-        CompilerNotFoundError, CompilerTooOldError: no usable clang.
+        CompilerNotFoundError, CompilerTooOldError: no usable clang, and no finished build.
         SourceCompileError: a source does not compile; the message is the compiler's. Or it
             cannot be read.
         CompilerStoppedError: a tool crashed, was killed or took too long.
@@ -143,10 +144,22 @@ def build_library(
     state = (profiled, *_state(library, level))
     with turn():
         if state not in _built:
-            made = compile_job(library_job(library, level, find_compiler(), profiled=profiled))
+            made = obtain(_maker(library, level, profiled), find_compiler)
             seconds = made.facts["seconds"]
             _built[state] = Build(library, level, made.build_id, made.path, seconds, profiled)
         return _built[state]
+
+
+def available_library(
+    which: str | Path | UdfLibrary, cpu_level: str | None = None, *, profiled: bool = False
+) -> str:
+    """Return where :func:`build_library` would get a build; see ``job.available``.
+
+    Raises:
+        As :func:`build_library`, apart from what compiling can raise.
+    """
+    level = resolve_cpu_level(cpu_level)
+    return available(_maker(find_library(which), level, profiled), find_compiler)
 
 
 def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
@@ -164,7 +177,12 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
                 f"A source of UDF library {library.name!r} cannot be read: {error}. Put it back, "
                 "or take its name out of the library."
             ) from error
-    return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
+    chosen = (os.environ.get("UDFTORCH_CLANG"), os.environ.get(prebuilt.VARIABLE))
+    return (level, cache_folder(), *chosen, *files)
+
+
+def _maker(library: UdfLibrary, level: str, profiled: bool) -> Callable[[Compiler], Job]:
+    return lambda compiler: library_job(library, level, compiler, profiled=profiled)
 
 
 def library_job(
@@ -215,6 +233,7 @@ def library_job(
         check=functools.partial(
             check or functools.partial(_check, library, level, profiled), output
         ),
+        what=f"{library.name} for {level}{', counting' if profiled else ''}",
     )
 
 

@@ -9,8 +9,6 @@ Under xdist the workers write files, which the controller reads.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -23,7 +21,9 @@ from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
 from pytest_udftorch.profile.export import write_text
+from pytest_udftorch.profile.forks import SPOOL_PREFIX
 from pytest_udftorch.records import file as record
+from pytest_udftorch.whole_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.switching import Switcher
@@ -105,9 +105,9 @@ class RunProfile:
             except UdfError as error:
                 raise pytest.UsageError(f"--udf-profile-out: {error}") from error
             if self._is_controller and self._out is None:
-                spool = tempfile.mkdtemp(prefix="udftorch-profile-")
-                self._config.add_cleanup(lambda: shutil.rmtree(spool, ignore_errors=True))
-                self._switcher.profile_out = Path(spool)
+                spool = TemporaryFolder(SPOOL_PREFIX)
+                self._config.add_cleanup(spool.remove)
+                self._switcher.profile_out = spool.path
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)
