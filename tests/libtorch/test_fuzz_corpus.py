@@ -139,4 +139,4 @@ def test_documents_are_changed_in_their_values(name):
     target, choose = TARGETS[name], random.Random(0)
     seed = target.seeds()[0]
     new = {mutated(target, seed, choose) for _ in range(20)}
-    assert len(new - {None, seed}) > 10
+    assert len(new - {None, seed}) > 5
