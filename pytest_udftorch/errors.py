@@ -104,6 +104,10 @@ class RanksDifferError(UdfError):
     """A rank of the process group has other sessions than the others, or none."""
 
 
+class ExclusiveTimeoutError(UdfError):
+    """A thread did not leave its operator while an exclusive session waited to switch."""
+
+
 class CompiledElsewhereError(UdfError):
     """A compiled model is called under functions other than those it was compiled with."""
 

@@ -29,6 +29,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.library.symbols import this_processor
 from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.session import session as session_module
 from pytest_udftorch.session.binder import Binder, binder
 
 X = torch.linspace(-5.0, 5.0, 1001)
@@ -350,6 +351,17 @@ def test_lower_cpu_capabilities(shifted, capability):
         ATEN_CPU_CAPABILITY=capability,
     )
     assert run.stdout.strip() in {"AVX2", "DEFAULT"}, run.stderr
+
+
+def test_kernels_for_sve_are_refused(monkeypatch):
+    # This CPU cannot make torch say so.
+    monkeypatch.setattr(session_module, "torch_summary", lambda: ("2.15.0", "SVE256"))
+    with (
+        pytest.raises(CpuLevelError, match=r"its SVE256 kernels.*ATEN_CPU_CAPABILITY=default"),
+        patched("corem", functions=("exp",)),
+    ):
+        pass
+    assert binder().owners() == []
 
 
 def test_a_file_has_the_slots_of_the_loaded_object():
