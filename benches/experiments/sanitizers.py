@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.build.toolchain import find_compiler, tool
+from pytest_udftorch.build import find_compiler
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "llvm/runtime"
@@ -321,7 +321,7 @@ def with_plugin(kit: Kit, folder: Path, made: Path, tests: Sequence[str]) -> Out
     tools.mkdir()
     major = made.stem.partition("-")[2]
     for name in ("opt", "clang"):
-        beside = tool(find_compiler(), name)
+        beside = clang().resolve().with_name(name)
         path = tools / f"{name}-{major}"
         # lit hands no such variables on, so each tool sets its own.
         path.write_text(
