@@ -15,6 +15,11 @@ INSIDE = {
     "profile_overhead.py": {"pytest_udftorch.native.runtime"},
     # Which runtime is loaded, and the CPU levels to try.
     "sanitized.py": {"pytest_udftorch.library.symbols", "pytest_udftorch.native.runtime"},
+    # The slots that a session finds, and the sources of the runtime.
+    "aarch64_session.py": {
+        "pytest_udftorch.native.runtime",
+        "pytest_udftorch.session.binder",
+    },
     # What a session would bind in a wheel for another processor.
     "wheel_symbols.py": {
         "pytest_udftorch.library.symbols",
