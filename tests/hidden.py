@@ -25,7 +25,8 @@ FOLDERS = (
 )
 #: Programs, wherever the path finds them.
 PROGRAMS = re.compile(
-    r"(.*-linux-gnu-)?(cc|c\+\+|c89|c99|gcc|g\+\+|cpp|as|ld|gold|clang|clang\+\+|lld|ld\.\w+|opt|"
+    r"(.*-linux-gnu-)?(cc|c\+\+|c89|c99|gcc|g\+\+|cpp|as|ld|gold|clang|clang\+\+|lld|"
+    r"ld\.(bfd|gold|lld)|opt|"
     r"llvm-\w+|cmake|ninja|make|tcc|zig|icx|nvcc)(-[\d.]+)?"
 )
 #: A library that comes with gcc; gmpy2's wheel has its own.
