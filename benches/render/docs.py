@@ -14,7 +14,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from benches.render import cuda as render_cuda
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
+from benches.render import trust as render_trust
 from benches.render.markdown import table
 from pytest_udftorch import UdfError, reach, record
 from pytest_udftorch.certificates import Certificate, comparison_table
@@ -321,6 +322,15 @@ def _profile(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _trust(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/trust.md, or nothing until it is measured."""
+
+    def render(results: Results) -> str:
+        return render_trust.TABLES[name](results[name]) if results.has(name) else ""
+
+    return render
+
+
 def _compile(name: str) -> Callable[[Results], str]:
     """Return what renders one of the tables of compiled models."""
     file, table = render_compile.TABLES[name]
@@ -402,6 +412,37 @@ def interrupts(results: Results) -> str:
         if isinstance(row, dict) and "trials" in row
     ]
     return "\n".join([*table(["", *kinds.values()], rows), "", caption(found["environment"]), ""])
+
+
+def exclusive(results: Results) -> str:
+    """Return how many results mixed two libraries, and what exclusive sessions cost."""
+    found = results["exclusive"]
+    ways = {
+        "ordinary": "ordinary sessions",
+        "exclusive": "exclusive sessions",
+        "within_exclusive": "ordinary ones within an exclusive one",
+    }
+    rows = []
+    for way, name in ways.items():
+        row = found["mixing"][way]
+        opening = row["opening_ms"]
+        rows.append([
+            name, *(f"{row[kind]:,}" for kind in ("operators", "switches", "mixed")),
+            f"{opening['median']:.3g} ms (up to {opening['max']:.3g})",
+        ])  # fmt: skip
+    head = ["", "operators", "switches", "mixed results", "opening, median"]
+    costs = [
+        (name, f"{row['plain_ns']:.0f} ns", f"{row['exclusive_ns']:.0f} ns", _ratio(row["ratio"]))
+        for name, row in found["overhead"].items()
+    ]
+    cost_head = ["CPU time of a call", "ordinary", "exclusive", "ratio (quartiles)"]
+    parts = [*table(head, rows), "", *table(cost_head, costs), "", caption(found["environment"])]
+    return "\n".join([*parts, ""])
+
+
+def _ratio(summary: Mapping[str, float]) -> str:
+    low, high = summary["lower_quartile"], summary["upper_quartile"]
+    return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
 
 
 def other_machines(results: Results) -> str:
@@ -496,6 +537,7 @@ def aarch64_forms(results: Results) -> str:
 
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
+    "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
     "demo": demo,
@@ -507,6 +549,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "compiled_cpu": compiled_cpu,
     "patch": patch,
     **{name: _profile(name) for name in render_profile.TABLES},
+    **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
