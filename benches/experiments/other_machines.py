@@ -174,13 +174,13 @@ def canonical(encodings: Encodings) -> Encodings:
     return numpy.where(nan, numpy.uint32(CANONICAL_NAN), encodings)
 
 
-def strata(library: UdfLibrary, name: str) -> Encodings:
-    """Return encodings of every sign and exponent, and the hard cases.
+def strata(library: UdfLibrary, name: str, count: int = MANTISSAS) -> Encodings:
+    """Return ``count`` encodings of every sign and exponent, and the hard cases.
 
     A second argument has them in another order, so that exponents meet at random.
     """
     source = numpy.random.default_rng(SEED)
-    mantissas = source.integers(0, 1 << 23, (512, MANTISSAS), numpy.uint32)
+    mantissas = source.integers(0, 1 << 23, (512, count), numpy.uint32)
     mantissas[:, :4] = 0, 1, (1 << 23) - 1, 1 << 22
     x = (mantissas | (numpy.arange(512, dtype=numpy.uint32) << 23)[:, None]).reshape(1, -1)
     if FUNCTIONS[name].arity == 2:

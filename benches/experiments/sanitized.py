@@ -10,10 +10,13 @@ Wrong results end it with an exception, so with a status that is not 0.
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +60,19 @@ class Threads:
             raise found
 
 
+def _load(libraries: Sequence[str], **options: Any) -> None:
+    """Open each session once, before there are threads.
+
+    ThreadSanitizer takes the loader's lock to write a report, and locks of its own in code that it
+    sanitizes: one thread may wait for the other for ever while a library is loaded or searched.
+    """
+    from pytest_udftorch import patched
+
+    for library in libraries:
+        with patched(library, **options):
+            pass
+
+
 def sessions(*libraries: str) -> int:
     """Open and close sessions, one in another too, under threads that run operators."""
     import torch
@@ -73,9 +89,11 @@ def sessions(*libraries: str) -> int:
         torch.nn.functional.elu(x.double())
 
     before = {f: getattr(torch, f)(x) for f in ("exp", "sin", "tanh")}
+    libraries = libraries or ("corem", "canary")
+    _load(libraries)
     with Threads(work) as threads:
         for _ in range(30):
-            for library in libraries or ("corem", "canary"):
+            for library in libraries:
                 with patched(library) as outer:
                     torch.exp(x)
                     with patched("std", functions=("exp",)):
@@ -103,8 +121,10 @@ def profiles(*libraries: str) -> int:
         torch.softmax(x[: 40 * number + 5], 0)
         model(torch.randn(7, 8)).sum().backward()
 
+    libraries = libraries or ("corem", "std")
+    _load(libraries, profile="counters")
     with Threads(work) as threads:
-        for library in libraries or ("corem", "std"):
+        for library in libraries:
             for depth in ("counters", "timed", "events"):
                 with patched(library, profile=depth) as session:
                     for _ in range(5):
@@ -114,6 +134,93 @@ def profiles(*libraries: str) -> int:
                             assert 0 <= row.elements < 1 << 40, row
                 assert session.profile is not None
     return threads.calls
+
+
+# Patches and operators ---------------------------------------------------------------------
+
+_IDENTITY: Final = """
+[library]
+name = "identity"
+version = "1"
+[functions.exp.float32]
+source = "u.c"
+scalar = "udf_expf"
+"""
+
+_USER: Final = """
+import torch
+x = torch.linspace(-5, 5, 1001)
+for n in range(500):
+    assert torch.equal(torch.exp(x[:n]), x[:n]), n
+    torch.softmax(x[: n + 1], 0)
+print("calls 1000")
+"""
+
+_LOGS: Final = """
+[library]
+name = "logs"
+version = "1"
+[operators."aten::log"]
+source = "log_out.cpp"
+function = "log_udf_out"
+"""
+
+_LOG_OUT: Final = """
+#include <ATen/TensorIterator.h>
+#include <ATen/native/cpu/Loops.h>
+#include <cmath>
+
+at::Tensor &log_udf_out(const at::Tensor &self, at::Tensor &out) {
+  if (self.scalar_type() != at::kFloat)
+    return udf::stock<log_udf_out>(self, out);
+  auto iter = at::TensorIterator::unary_float_op(out, self);
+  at::native::cpu_kernel(iter, [](float x) -> float {
+    return static_cast<float>(std::log(static_cast<double>(x)));
+  });
+  return out;
+}
+"""
+
+
+def patches() -> int:
+    """Make a patch, and use it in a process that does not load this package; return its calls."""
+    from pytest_udftorch import cli
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "udf.toml").write_text(_IDENTITY, encoding="utf-8")
+        (folder / "u.c").write_text("float udf_expf(float x) { return x; }\n", encoding="utf-8")
+        made = str(folder / "made")
+        if cli.main(["patch", "--udf-lib", name, "--out", made]):
+            raise RuntimeError("the patch was not made")
+        done = subprocess.run(
+            [sys.executable, "-X", "faulthandler", "-c", _USER], check=True, text=True,
+            env={**os.environ, "PYTHONPATH": made}, stdout=subprocess.PIPE,
+        )  # fmt: skip
+    return int(done.stdout.split()[-1])
+
+
+def operators() -> int:
+    """Open sessions with an operator in C++; return how often it was called."""
+    import torch
+
+    from pytest_udftorch import patched
+
+    x = torch.linspace(0.1, 5, 1001)
+    calls = 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "udf.toml").write_text(_LOGS, encoding="utf-8")
+        (folder / "log_out.cpp").write_text(_LOG_OUT, encoding="utf-8")
+        for profile in (False, "events"):
+            with patched(folder, profile=profile):
+                for n in range(300):
+                    torch.log(x[:n])
+                    torch.log(x[:n:3].clone(), out=torch.empty(0))
+                    x[: n + 1].double().log_()
+                    calls += 3
+                assert torch.equal(torch.log(x), x.double().log().float())
+    return calls
 
 
 # Array forms -------------------------------------------------------------------------------
@@ -233,7 +340,10 @@ def main(part: str, overlay: str, *arguments: str) -> None:
     if part == "forms":
         calls = forms(overlay, *arguments)
     else:
-        calls = {"sessions": sessions, "profiles": profiles}[part](*arguments)
+        parts: dict[str, Callable[..., int]] = {
+            "sessions": sessions, "profiles": profiles, "patches": patches, "operators": operators,
+        }  # fmt: skip
+        calls = parts[part](*arguments)
     print(f"calls {calls}")
 
 

@@ -84,6 +84,11 @@ THREAD = Kit(
     # What NumPy and torch do among themselves cannot be judged without their instrumentation.
     f"suppressions={DRIVERS / 'tsan.supp'}:ignore_noninstrumented_modules=1:exitcode=0",
 )
+# AddressSanitizer answers dlopen in its own name, so that $ORIGIN, by which a patch finds its
+# functions, would mean the folder of the sanitizer.
+UNDEFINED = Kit(
+    "undefined", "undefined", "libclang_rt.ubsan_standalone-x86_64.so", "UBSAN_OPTIONS", ""
+)
 PAGES = Kit("none; guard pages", "", "", "", "")
 
 
@@ -138,10 +143,9 @@ def judged(part: str, kit: Kit, command: Sequence[str | Path], **more: Any) -> O
     environment = {**os.environ, **more.pop("env", {})}
     if kit.variable:
         environment[kit.variable] = kit.options
-    environment["UBSAN_OPTIONS"] = "print_stacktrace=0"
     done = subprocess.run(
         [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, errors="replace", check=False, env=environment, **more,
+        text=True, errors="replace", check=False, env=environment, timeout=3600, **more,
     )  # fmt: skip
     calls = sum(map(int, re.findall(r"^calls (\d+)$", done.stdout, re.MULTILINE)))
     findings = len(_FINDING.findall(done.stdout))
@@ -308,8 +312,9 @@ def sanitized_plugin(kit: Kit) -> Path:
 
 
 def plugin(kit: Kit, folder: Path) -> Outcome:
-    """Run the FileCheck corpus and build corem with the plugin; a call is one of LLVM's tools."""
-    return with_plugin(kit, folder, sanitized_plugin(kit), ["tests/native/ir"])
+    """Run the FileCheck corpus, and the tests of errors; a call is one of LLVM's tools."""
+    tests = ("ir", "test_pass_errors.py", "test_gpu_passes.py")
+    return with_plugin(kit, folder, sanitized_plugin(kit), [f"tests/native/{t}" for t in tests])
 
 
 def with_plugin(kit: Kit, folder: Path, made: Path, tests: Sequence[str]) -> Outcome:
@@ -348,6 +353,8 @@ PARTS: dict[str, tuple[Callable[[Kit, Path], Outcome], tuple[Kit, ...]]] = {
     "cells": (cells, (ADDRESS, THREAD)),
     "sessions": (_python("sessions in torch", "sessions"), (ADDRESS, THREAD)),
     "profiles": (_python("profiles in torch", "profiles"), (ADDRESS, THREAD)),
+    "patches": (_python("patched libtorch", "patches"), (UNDEFINED,)),
+    "operators": (_python("operators in C++", "operators"), (ADDRESS,)),
     "forms": (_python("UDF libraries", "forms"), (ADDRESS, PAGES)),
     "passes": (plugin, (ADDRESS,)),
 }
@@ -384,7 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.parts:
         if name not in PARTS:
             parser.error(f"{name!r} is not one of {', '.join(PARTS)}.")
-    for kit in (ADDRESS, THREAD):
+    for kit in (ADDRESS, THREAD, UNDEFINED):
         if preload(kit) is None:
             parser.error(f"{clang()} has no {kit.runtime}: install libclang-rt-dev of its version.")
     figures: dict[str, Any] = {}

@@ -191,6 +191,18 @@ def alike(tensors: Sequence[Any]) -> bool:
     return is_dense(first)
 
 
+def alignment(tensors: Sequence[Any]) -> bool | tuple[bool, ...]:
+    """Return which tensors begin at a multiple of 16 bytes; True stands for all of them.
+
+    Triton compiles a kernel for each such pattern: it accesses an aligned tensor 16 bytes at a
+    time, which faults at any other address.
+    """
+    address = 0
+    for t in tensors:
+        address |= t.data_ptr()
+    return address & 15 == 0 or tuple(t.data_ptr() & 15 == 0 for t in tensors)
+
+
 def may_share(a: Any, b: Any) -> bool:
     """Return whether a write to one CUDA tensor may change the other."""
     return bool(a.is_cuda and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())

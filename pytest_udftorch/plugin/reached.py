@@ -140,10 +140,12 @@ class Reached:
         ]
         if LIBRARY not in properties:
             return
+        outcome: str = report.outcome if report.when == "call" or not report.passed else "passed"
+        if outcome not in _OUTCOMES:
+            return  # of another plugin, such as "rerun": the test has an outcome still to come
         name = properties[LIBRARY]
         library = self._libraries.setdefault(name, _Library())
         test = _without(report.nodeid, name)
-        outcome = report.outcome if report.when == "call" or not report.passed else "passed"
         before = library.outcomes.get(test, "passed")
         library.outcomes[test] = max(before, outcome, key=_OUTCOMES.index)
         if report.when == "call" and PROPERTY in properties:

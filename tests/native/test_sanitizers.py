@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benches.experiments import sanitizers
-from benches.experiments.sanitizers import ADDRESS, PAGES, THREAD, Kit, Outcome
+from benches.experiments.sanitizers import ADDRESS, PAGES, THREAD, UNDEFINED, Kit, Outcome
 from pytest_udftorch.build.toolchain import find_compiler, tool
 
 PLANTED = Path(__file__).parent / "udf/planted_plugin.cpp"
@@ -112,6 +112,16 @@ def planted(folder: Path, body: str) -> str:
 @pytest.mark.parametrize("what", ["sessions", "profiles"])
 def test_sessions_and_profiles_in_torch(what, kit):
     clean(sanitizers.in_python(what, what, kit), 50)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "which"),
+    [("patches", UNDEFINED), ("operators", ADDRESS)],
+    ids=["patches", "operators"],
+)
+def test_patches_and_operators_in_torch(what, which):
+    clean(sanitizers.in_python(what, what, installed(which)), 500)
 
 
 @pytest.mark.slow
