@@ -52,6 +52,10 @@ class CacheError(UdfError):
     """The build cache cannot be written or read."""
 
 
+class WrongBuildError(UdfError):
+    """A build does not give the results that its library records."""
+
+
 class CpuLevelError(UdfError):
     """The requested CPU level does not exist, or this CPU does not have it."""
 
