@@ -8,14 +8,17 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-torch test-oldest oldest lint format bench results docs verify clean
+.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest wheel test-wheel lint format bench results docs verify clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
 	@echo 'make test       lint, types, and the whole suite (tests marked slow left out)'
 	@echo 'make test-slow  the tests marked slow'
+	@echo 'make test-sanitizers  the native parts under ASan, UBSan and TSan; needs libclang-rt-19-dev'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
+	@echo 'make wheel      a wheel for machines without a compiler, in dist/'
+	@echo 'make test-wheel the tests of that wheel, with every compiler hidden'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
 	@echo 'make results    measure again what README and docs show, and render them'
@@ -28,11 +31,21 @@ demo: setup
 	$(PY) -m benches.experiments.demo_lenet
 
 # Much of the suite waits for compilers: two processes take little more than half of the time.
-test: lint
+test: lint build/plugins
 	$(PY) -m pytest -n 2 --dist loadfile
 
-test-slow: setup
+# Tools that tests/plugin/test_other_plugins.py runs suites beside. They lie apart from .venv, or
+# they would change the runs of all other tests. Without them it says what it skips.
+build/plugins:
+	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ beartype \
+	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
+	  pytest-timeout wadler-lindig
+
+test-slow: setup build/plugins
 	$(PY) -m pytest -m slow
+
+test-sanitizers: setup
+	$(PY) -m pytest -m 'slow or not slow' tests/native/test_sanitizers.py
 
 TESTS = tests
 
@@ -51,6 +64,12 @@ oldest:
 
 test-oldest:
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST) TESTS='$(OLDEST_TESTS)'
+
+wheel: setup
+	@.ci/wheel
+
+test-wheel: wheel
+	$(PY) -m pytest -m slow tests/plugin/test_wheel.py
 
 lint: setup
 	$(PY) -m ruff check .

@@ -2,12 +2,13 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [profile] [compile] [cuda_digests]
-        [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
+        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile] [compile]
+        [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda] [other_machines]
+        [aarch64_forms] [faults] [stress]
 
-Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
-``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. Each
-bench runs in a process of its own.
+Without names it measures everything that needs no GPU and no QEMU. ``profile`` stands for its
+parts, ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU.
+Each bench runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -37,10 +38,17 @@ COMMANDS = {
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "patch": ("benches.experiments.patch", "--store", str(stored.RESULTS / "patch.json")),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
+    "faults": ("benches.experiments.faults", "--store", str(stored.RESULTS / "faults.json")),
+    "stress": ("benches.experiments.stress", "--store", str(stored.RESULTS / "stress.json")),
     "interrupts": (
         "benches.experiments.interrupts",
         "--store",
         str(stored.RESULTS / "interrupts.json"),
+    ),
+    "sanitizers": (
+        "benches.experiments.sanitizers",
+        "--store",
+        str(stored.RESULTS / "sanitizers.json"),
     ),
     "innocent_pairs": (
         "benches.experiments.innocent_pairs",
@@ -53,6 +61,13 @@ GPU = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
+#: Those that need QEMU, and hours; left out unless they are named.
+EMULATED = {
+    n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
+    for n in ("other_machines", "aarch64_forms")
+}
+#: Left out unless it is named too: it needs what `make wheel` makes.
+GPU["wheel"] = ("benches.experiments.wheel", "--store", str(stored.RESULTS / "wheel.json"))
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
 COMMANDS |= {
@@ -108,7 +123,7 @@ def condensed(document: dict[str, Any]) -> dict[str, Any]:
 
 def measure(name: str) -> int:
     """Measure one of them and store it; return the exit status."""
-    commands = COMMANDS | GPU
+    commands = COMMANDS | GPU | EMULATED
     if name in commands:
         return subprocess.run([sys.executable, "-m", *commands[name]], check=False).returncode
     with tempfile.TemporaryDirectory() as scratch:
@@ -130,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
     groups = {"profile": PROFILE, "compile": COMPILE}
     everything = [*SUITES, *COMMANDS]
-    names = [*everything, *groups, *GPU]
+    names = [*everything, *groups, *GPU, *EMULATED]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import os
 import platform
 import sys
 import sysconfig
@@ -32,6 +33,10 @@ TRITON_SEEN: Final = "3.6 to 3.9"
 
 #: ``requires-python`` of pyproject.toml.
 OLDEST_PYTHON: Final = (3, 11)
+
+
+#: "1" lets a session open on aarch64, which was tried under QEMU only (docs/machines.md).
+TRY_AARCH64: Final = "UDFTORCH_TRY_AARCH64"
 
 
 # The host ----------------------------------------------------------------------------
@@ -89,10 +94,12 @@ def require_host(host: Host | None = None) -> None:
             "the loader of Linux keeps. Use Linux on x86-64; in a virtual machine or, on Windows, "
             "in WSL 2 it is the same."
         )
-    if host.processor not in ("x86_64", "AMD64"):
+    tried = host.processor == "aarch64" and os.environ.get(TRY_AARCH64) == "1"
+    if host.processor not in ("x86_64", "AMD64") and not tried:
+        more = f" {TRY_AARCH64}=1 tries it all the same." if host.processor == "aarch64" else ""
         raise UnsupportedHostError(
             f"pytest_udftorch does not work on {host.processor} processors: its runtime and its "
-            "functions are compiled for x86-64. Use Linux on x86-64."
+            f"functions are compiled for x86-64. Use Linux on x86-64.{more}"
         )
     if "musl" in (host.abi or ""):
         raise UnsupportedHostError(

@@ -8,6 +8,7 @@ Whoever reads a format states its shape once and uses the values without further
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -32,6 +33,9 @@ LARGEST: Final = 64 << 20
 DEEPEST: Final = 64
 #: No count, time or encoding in our files is larger.
 _MOST: Final = (1 << 64) - 1
+
+#: The name under which a document states its SHA-256.
+SEAL: Final = "sha256"
 
 #: Checks a value, whose place in the document is given, and raises :class:`Malformed`.
 Shape: TypeAlias = Callable[[Any, str], None]
@@ -130,6 +134,25 @@ def _check_leaves(value: Any, finite: bool, depth: int) -> None:
         raise Malformed(f"the number {shown(value)} needs more than 64 bits")
     elif isinstance(value, float) and finite and not math.isfinite(value):
         raise Malformed(f"there is a number {value}")
+
+
+def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document that also states the SHA-256 of what else it says."""
+    return {**data, SEAL: _seal_of(data)}
+
+
+def check_seal(data: Mapping[str, Any]) -> None:
+    """Check a document's SHA-256, if it states one; earlier versions wrote none.
+
+    Raises:
+        Malformed: the document is not what was sealed.
+    """
+    if SEAL in data and data[SEAL] != _seal_of({n: v for n, v in data.items() if n != SEAL}):
+        raise Malformed("it does not have the SHA-256 that it states")
+
+
+def _seal_of(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 # Shapes ------------------------------------------------------------------------------

@@ -16,12 +16,14 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -385,7 +387,7 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     text = seal(stated)
     (aside / FACTS).write_text(text, encoding="utf-8")
     for path in (*files, aside / FACTS, aside):
-        _sync(path)
+        sync(path)
     _use(folder, aside / FACTS)
     try:
         _exchange(aside, folder)
@@ -394,23 +396,29 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
         if (before := look(folder)) is None:
             raise
         return before
-    _sync(folder.parent)
+    sync(folder.parent)
     told = unseal(text)  # the facts as the next process will read them
     _checked[folder] = (_state(folder, told), told)
     return dict(told)
 
 
-def store(path: Path, text: str) -> None:
-    """Write a new file beside a path, and rename it to the path."""
-    with scratch(path) as aside:
+def store(path: Path, text: str, locked: Path | None = None) -> None:
+    """Write a new file beside a path, and rename it to the path.
+
+    Args:
+        path: of the file.
+        text: its content.
+        locked: the path whose lock is held; by default the file's.
+    """
+    with scratch(locked or path) as aside:
         new = aside / path.name
         new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
-        _sync(new)
+        sync(new)
         if path.is_dir():
             path.rename(aside / "old")
         new.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _exchange(aside: Path, folder: Path) -> None:
@@ -420,7 +428,8 @@ def _exchange(aside: Path, folder: Path) -> None:
     aside.replace(folder)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -431,13 +440,26 @@ def _sync(path: Path) -> None:
 # Removing ----------------------------------------------------------------------------
 
 
-def tidy(root: Path) -> None:
+def limit() -> float:
+    """Return the size to which the cache is cut after each build, in bytes.
+
+    Raises:
+        CacheError: ``UDFTORCH_CACHE_MIB`` is no number.
+    """
+    return setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+
+
+def tidy(root: Path, most: float | None = None) -> None:
     """Remove what killed builders left in a cache, and what puts it over its limit.
 
     Only what this package wrote is removed, whatever else the folder holds. The builds that were
     used longest ago go first, and none that a process uses.
+
+    Args:
+        root: the cache.
+        most: bytes that may stay; by default its limit.
     """
-    limit = setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+    most = limit() if most is None else most
     with contextlib.suppress(OSError):
         for left in (*root.glob(f"{_OURS}*"), *root.glob(f"*/{_OURS}*")):
             name = left.name.removeprefix(_OURS)
@@ -445,31 +467,75 @@ def tidy(root: Path) -> None:
             with _unless_locked(_lock_of(left.parent, name), os.O_CREAT) as free:
                 if free and left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
-        _evict(root, limit)
-        for index in root.glob("*.reads"):
+        _evict(root, most)
+        for index in (*root.glob("*.reads"), *root.glob("*.recipe")):
             with contextlib.suppress(*DAMAGED):
                 said = unseal(index.read_text(encoding="utf-8"))
                 if not index.with_name(said["folder"]).exists():
                     index.unlink()
 
 
-def _evict(root: Path, limit: float) -> None:
-    builds: list[tuple[int, int, Path]] = []
+@contextlib.contextmanager
+def clean_scratch(path: Path) -> Iterator[Path]:
+    """Make a private folder beside a path, as :func:`scratch` does, in a folder of the user.
+
+    What killed processes left there of the same path is removed first, unless another process
+    is making the path now.
+    """
+    with _unless_locked(_lock_of(path.parent, path.name), os.O_CREAT) as free:
+        if free:
+            # Eight characters that tempfile chose, none of which is a hyphen.
+            pattern = re.compile(rf"{re.escape(_OURS + path.name)}-[a-z0-9_]{{8}}")
+            with contextlib.suppress(OSError):
+                for left in path.parent.iterdir():
+                    mine = left.lstat().st_uid == os.geteuid() and not left.is_symlink()
+                    if pattern.fullmatch(left.name) and mine:
+                        shutil.rmtree(left, ignore_errors=True)
+        with scratch(path) as aside:
+            yield aside
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A build in a cache.
+
+    Attributes:
+        folder: where it lies.
+        bytes: its size.
+        used_ns: when it was last used, in ns since the epoch.
+        facts: what ``build.json`` states.
+    """
+
+    folder: Path
+    bytes: int
+    used_ns: int
+    facts: Mapping[str, Any]
+
+
+def builds(root: Path) -> list[Stored]:
+    """Return the builds in a cache, the one that was used longest ago first."""
+    found = []
     for file in root.glob(f"*/{FACTS}"):
         with contextlib.suppress(*DAMAGED):
             folder = file.parent
-            if unseal(file.read_text(encoding="utf-8"))["build"] == folder.name:
+            facts = unseal(file.read_text(encoding="utf-8"))
+            if facts["build"] == folder.name:
                 size = sum(p.lstat().st_size for p in folder.rglob("*"))
-                builds.append((folder.lstat().st_mtime_ns, size, folder))
-    total = sum(size for _, size, _ in builds)
-    for _, size, folder in sorted(builds):
-        if total <= limit:
+                found.append(Stored(folder, size, folder.lstat().st_mtime_ns, facts))
+    return sorted(found, key=lambda build: (build.used_ns, build.bytes, build.folder))
+
+
+def _evict(root: Path, most: float) -> None:
+    stored = builds(root)
+    total = sum(build.bytes for build in stored)
+    for build in stored:
+        if total <= most:
             return
-        with contextlib.suppress(OSError), _unless_locked(folder / FACTS) as free:
+        with contextlib.suppress(OSError), _unless_locked(build.folder / FACTS) as free:
             if free:
-                with scratch(folder) as aside:
-                    folder.rename(aside / "old")
-                total -= size
+                with scratch(build.folder) as aside:
+                    build.folder.rename(aside / "old")
+                total -= build.bytes
 
 
 @contextlib.contextmanager
@@ -482,8 +548,10 @@ def _unless_locked(path: Path, flags: int = 0) -> Iterator[bool]:
         return
     try:
         free = _try_lock(descriptor, path) is True
-        yield free
-        if free and flags:
-            path.unlink(missing_ok=True)
+        try:
+            yield free
+        finally:
+            if free and flags:
+                path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest_udftorch
-from pytest_udftorch.build.cache import scratch, sha256_of
+from pytest_udftorch.build.cache import clean_scratch, sha256_of, sync
 from pytest_udftorch.build.shared import Build, build_library
 from pytest_udftorch.errors import (
     PatchCheckError,
@@ -107,17 +107,21 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
     have = runtime().cpu_level()
     levels = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
     builds = [build_library(library, level) for level in levels]
-    with scratch(out) as aside:
-        aside.chmod(0o755)
-        manifest = _fill(aside, torch, library, chosen, builds)
-        (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        _check(aside, manifest)
-        try:
+    try:
+        with clean_scratch(out) as aside:
+            aside.chmod(0o755)
+            manifest = _fill(aside, torch, library, chosen, builds)
+            (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            _check(aside, manifest)
+            for name in (*manifest["files"], MANIFEST, "torch/lib", "torch", "."):
+                sync(aside / name)
             aside.replace(out)
-        except OSError as error:
-            raise PatchFolderError(
-                f"The patch cannot be renamed to {out}: {error}. Choose another --out."
-            ) from error
+            sync(out.parent)
+    except OSError as error:
+        raise PatchFolderError(
+            f"The patch cannot be written to {out}: {error}. Choose another --out, on a disk that "
+            "has room."
+        ) from error
     return Patch(out, manifest)
 
 

@@ -79,6 +79,11 @@ def _switcher(config: pytest.Config) -> Switcher:
             raise pytest.UsageError(str(error)) from None
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
+        from pytest_udftorch.plugin.reached import Reached
+
+        # The last one registered is called first.
+        reached = Reached(config, config.stash[_OPTIONS], switcher)
+        config.pluginmanager.register(reached, "udftorch-reached")
         config.pluginmanager.register(switcher, "udftorch-switcher")
         config.pluginmanager.register(switcher.tests, "udftorch-parametrizer")
     return config.stash[_SWITCHER]
@@ -113,6 +118,15 @@ def pytest_make_collect_report(
         if switcher is not None:
             switcher.tests.expand(report)
     return report
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Say how far a result is from what ``approx`` allows."""
+    for approx, got in ((right, left), (left, right)):
+        if op == "==" and type(approx).__module__ == "pytest_udftorch.exact.approx":
+            lines: list[str] = approx.differences(got)  # type: ignore[attr-defined]
+            return lines
+    return None
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,11 @@ class Session:
         return f"<Session {self.library.name}{build} {names}{form} {self._state}>"
 
     @property
+    def wants_every_function(self) -> bool:
+        """True if the session was opened without a choice of functions."""
+        return self._every_operator
+
+    @property
     def is_open(self) -> bool:
         """True from a successful entry to the exit."""
         return self._state == "open"
@@ -315,6 +320,12 @@ class Session:
     def _check_width(self, build: Build) -> None:
         """Refuse a build whose vectors are narrower than those torch dispatches on."""
         _, capability = torch_summary()
+        if capability.startswith("SVE"):
+            raise errors.CpuLevelError(
+                f"torch runs its {capability} kernels, which call functions for SVE that no build "
+                "has: the swap would be partial. Set ATEN_CPU_CAPABILITY=default before torch is "
+                "imported."
+            )
         needed = {"AVX512": 512, "AVX2": 256}.get(capability, 0)
         if CPU_LEVELS[build.cpu_level][2] < needed:
             raise errors.CpuLevelError(

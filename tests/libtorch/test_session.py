@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions on the real libtorch: swap, nest, restore, and every way an entry can fail."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -26,7 +27,9 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownLibraryError,
 )
+from pytest_udftorch.library.symbols import this_processor
 from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.session import session as session_module
 from pytest_udftorch.session.binder import Binder, binder
 
 X = torch.linspace(-5.0, 5.0, 1001)
@@ -348,6 +351,33 @@ def test_lower_cpu_capabilities(shifted, capability):
         ATEN_CPU_CAPABILITY=capability,
     )
     assert run.stdout.strip() in {"AVX2", "DEFAULT"}, run.stderr
+
+
+def test_kernels_for_sve_are_refused(monkeypatch):
+    # This CPU cannot make torch say so.
+    monkeypatch.setattr(session_module, "torch_summary", lambda: ("2.15.0", "SVE256"))
+    with (
+        pytest.raises(CpuLevelError, match=r"its SVE256 kernels.*ATEN_CPU_CAPABILITY=default"),
+        patched("corem", functions=("exp",)),
+    ):
+        pass
+    assert binder().owners() == []
+
+
+def test_a_file_has_the_slots_of_the_loaded_object():
+    bound = binder()
+    loaded = [slot for slot in bound.slots if slot.object == "libtorch_cpu.so"]
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    processor, slots = bound.native.find_in_file(path, list(bound.symbols))
+    assert processor is this_processor()
+
+    def facts(found):
+        return sorted((s.address, s.symbol, s.kind, s.relro, s.version) for s in found)
+
+    base = {a.address - b.address for a, b in zip(loaded, slots, strict=True)}
+    assert len(base) == 1
+    moved = [dataclasses.replace(s, address=s.address + base.copy().pop()) for s in slots]
+    assert facts(moved) == facts(loaded)
 
 
 def test_trace_counts_stock_symbols():
