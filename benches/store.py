@@ -2,9 +2,9 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile] [compile]
-        [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda] [other_machines]
-        [aarch64_forms] [faults] [stress]
+        [compiled_cpu] [exclusive] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile]
+        [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
+        [other_machines] [aarch64_forms] [faults] [stress]
 
 Without names it measures everything that needs no GPU and no QEMU. ``profile`` stands for its
 parts, ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU.
@@ -44,6 +44,11 @@ COMMANDS = {
         "benches.experiments.interrupts",
         "--store",
         str(stored.RESULTS / "interrupts.json"),
+    ),
+    "exclusive": (
+        "benches.experiments.exclusive",
+        "--store",
+        str(stored.RESULTS / "exclusive.json"),
     ),
     "sanitizers": (
         "benches.experiments.sanitizers",

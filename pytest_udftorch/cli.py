@@ -538,6 +538,9 @@ def add_run(commands: Subparsers) -> None:
     parser.add_argument(
         "--udf-strict", action="store_true", help="fail if ranks have other libraries"
     )
+    parser.add_argument(
+        "--udf-exclusive", action="store_true", help="switch while no thread is in an operator"
+    )
     parser.add_argument("--udf-profile-out", type=Path, metavar="DIR", help="write profiles there")
     parser.add_argument("--udf-profile", metavar="DEPTH", help="counters, timed or events")
     program = argparse.REMAINDER
@@ -573,6 +576,7 @@ def run_run(options: argparse.Namespace) -> int:
         "cpu_level": options.udf_cpu_level,
         "cuda_form": options.udf_cuda_form,
         "ranks": "error" if options.udf_strict else "warn",
+        "exclusive": options.udf_exclusive,
     }
     if options.udf_profile:
         arguments["profile"] = options.udf_profile

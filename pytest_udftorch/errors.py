@@ -52,6 +52,10 @@ class CacheError(UdfError):
     """The build cache cannot be written or read."""
 
 
+class WrongBuildError(UdfError):
+    """A build does not give the results that its library records."""
+
+
 class CpuLevelError(UdfError):
     """The requested CPU level does not exist, or this CPU does not have it."""
 
@@ -98,6 +102,10 @@ class SessionStateError(UdfError):
 
 class RanksDifferError(UdfError):
     """A rank of the process group has other sessions than the others, or none."""
+
+
+class ExclusiveTimeoutError(UdfError):
+    """A thread did not leave its operator while an exclusive session waited to switch."""
 
 
 class CompiledElsewhereError(UdfError):

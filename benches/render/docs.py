@@ -14,7 +14,7 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -404,6 +404,37 @@ def interrupts(results: Results) -> str:
     return "\n".join([*table(["", *kinds.values()], rows), "", caption(found["environment"]), ""])
 
 
+def exclusive(results: Results) -> str:
+    """Return how many results mixed two libraries, and what exclusive sessions cost."""
+    found = results["exclusive"]
+    ways = {
+        "ordinary": "ordinary sessions",
+        "exclusive": "exclusive sessions",
+        "within_exclusive": "ordinary ones within an exclusive one",
+    }
+    rows = []
+    for way, name in ways.items():
+        row = found["mixing"][way]
+        opening = row["opening_ms"]
+        rows.append([
+            name, *(f"{row[kind]:,}" for kind in ("operators", "switches", "mixed")),
+            f"{opening['median']:.3g} ms (up to {opening['max']:.3g})",
+        ])  # fmt: skip
+    head = ["", "operators", "switches", "mixed results", "opening, median"]
+    costs = [
+        (name, f"{row['plain_ns']:.0f} ns", f"{row['exclusive_ns']:.0f} ns", _ratio(row["ratio"]))
+        for name, row in found["overhead"].items()
+    ]
+    cost_head = ["CPU time of a call", "ordinary", "exclusive", "ratio (quartiles)"]
+    parts = [*table(head, rows), "", *table(cost_head, costs), "", caption(found["environment"])]
+    return "\n".join([*parts, ""])
+
+
+def _ratio(summary: Mapping[str, float]) -> str:
+    low, high = summary["lower_quartile"], summary["upper_quartile"]
+    return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
+
+
 def other_machines(results: Results) -> str:
     """Return the table of machines that QEMU imitates."""
     document = results["other_machines"]
@@ -496,6 +527,7 @@ def aarch64_forms(results: Results) -> str:
 
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
+    "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
     "demo": demo,

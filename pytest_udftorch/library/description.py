@@ -33,7 +33,7 @@ OPERATOR_DTYPES: Final = (
 
 _TOP_KEYS: Final = {"library", "functions", "operators"}
 _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("name", "version", "description", "claim", "float_float"), str),
+    **dict.fromkeys(("name", "version", "description", "claim", "float_float", "golden"), str),
     "stock": bool,
     "include_dirs": list,
 }
@@ -135,6 +135,7 @@ class UdfLibrary:
             libtorch.
         float_float: folder of a library that computes the same bits in float-float, for GPUs
             with weak double precision; or None.
+        golden: file with the results of its functions at known inputs; or None.
         functions: (torch's name, dtype) -> the function.
         operators: name -> UDFs at operator level, one for each set of dispatch keys.
     """
@@ -147,6 +148,7 @@ class UdfLibrary:
     stock: bool = False
     include_dirs: tuple[Path, ...] = ()
     float_float: Path | None = None
+    golden: Path | None = None
     functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
     operators: Mapping[str, tuple[UdfOperator, ...]] = field(default_factory=dict)
 
@@ -474,6 +476,7 @@ class _Reader:
                 self.path_of(d, "include_dirs") for d in head.get("include_dirs", ())
             ),
             "float_float": self.float_float(head, stock),
+            "golden": self.path_of(head["golden"], "golden") if "golden" in head else None,
         }
         return UdfLibrary(**{**head, **paths}, functions=functions, operators=operators)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest_udftorch
+from pytest_udftorch.build import golden
 from pytest_udftorch.build.cache import clean_scratch, sha256_of, sync
 from pytest_udftorch.build.shared import Build, build_library
 from pytest_udftorch.errors import (
@@ -98,6 +99,7 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
         PatchFolderError: ``out`` cannot be the folder of a patch.
         TorchNotFoundError: there is no torch to patch.
         PatchCheckError: the patch does not do what it should.
+        WrongBuildError: a build in the cache is not of the library.
     """
     library = find_library(which)
     chosen = _functions(library, functions)
@@ -107,6 +109,10 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
     have = runtime().cpu_level()
     levels = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
     builds = [build_library(library, level) for level in levels]
+    for build in builds:
+        for function, dtype in library.functions:
+            if function in chosen:
+                golden.check(build, function, dtype)
     try:
         with clean_scratch(out) as aside:
             aside.chmod(0o755)

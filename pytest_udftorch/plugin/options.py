@@ -30,6 +30,7 @@ class Options:
             a function which its library does not reach fails.
         failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which a function
             makes one.
+        exclusive: whether sessions switch while no thread is in an operator.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -40,6 +41,7 @@ class Options:
     profile_out: Path | None = None
     strict: bool = False
     failing: tuple[Literal["nan", "inf"], ...] = ()
+    exclusive: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -91,6 +93,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="Fail a test that calls a function which its library does not reach; fail, instead "
         "of warning, if the ranks of a distributed run have other libraries.",
     )
+    group.addoption(
+        "--udf-exclusive",
+        action="store_true",
+        default=None,
+        help="Switch only while no thread is in an operator, so that no result mixes two "
+        "libraries; for tests that leave threads running.",
+    )
     for kind, what in (("nan", "a NaN"), ("inf", "an infinity")):
         group.addoption(
             f"--udf-{kind}",
@@ -102,7 +111,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile", "udf_nan", "udf_inf"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
-    parser.addini("udf_strict", "as --udf-strict", type="bool", default=False)
+    for name in ("udf_strict", "udf_exclusive"):
+        parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
 
 
 def freeze(config: pytest.Config) -> Options:
@@ -145,6 +155,7 @@ def freeze(config: pytest.Config) -> Options:
         profile=profile,
         profile_out=_out(config, profile),
         strict=bool(_given(config, "udf_strict")),
+        exclusive=bool(_given(config, "udf_exclusive")),
         failing=failing,
     )
 

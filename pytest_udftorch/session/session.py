@@ -35,6 +35,7 @@ from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCO
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
 from pytest_udftorch.session import ranks as process_group
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
+from pytest_udftorch.session.exclusive import gate
 
 if TYPE_CHECKING:
     from pytest_udftorch.profile.aggregate import Profile
@@ -68,6 +69,7 @@ class Session:
         profiling: Profiling | None = None,
         cuda_form: str = DOUBLE,
         ranks: process_group.Ranks = "warn",
+        exclusive: bool = False,
     ) -> None:
         self.library = library
         chosen = library.select(names)
@@ -84,6 +86,7 @@ class Session:
         self._collector: Collector | None = None
         self._watch_id = ""
         self._ranks = ranks
+        self._exclusive = exclusive
 
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
@@ -113,6 +116,8 @@ class Session:
             RanksDifferError: with ``ranks="error"``, another rank has no such session.
             CompileRunningError: torch.compile is running in another thread.
             CudaGraphCaptureError: this thread is capturing a CUDA graph.
+            ExclusiveTimeoutError: this session or an open one is exclusive, and another thread
+                does not leave its operator.
             ProfileBusyError: another profiled session is open in this process.
             ObserverBuildError: what profiled sessions need does not compile.
             UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SignatureError,
@@ -134,11 +139,13 @@ class Session:
         restoring = bound.native.insisting(give_up)
         with bound.lock:
             try:
-                if self._profiling is not None:
-                    from pytest_udftorch.profile.forks import active
-
-                    active.check_free()
+                self._check_profile_is_free()
+                # What compiles comes first: threads must not wait for it.
                 layer, operators = self._layer(bound), self._operator_layer()
+                if self._exclusive:
+                    gate.join(self)
+                gate.close(bound.lock, "Nothing was changed.")
+                self._check_profile_is_free()
                 bound.push(self, layer)
                 self._verify(bound)
                 dispatcher.overrides.push(self, operators)
@@ -146,6 +153,7 @@ class Session:
                 if self._profiling is not None:
                     self._collect(bound, self._profiling)
                 self._state = "open"
+                gate.open()
                 _compilers_follow(bound, wait=False)
                 _watch_process_group(bound)
             except BaseException:
@@ -169,17 +177,31 @@ class Session:
         if self._state == "open":
             binder().native.insisting(self._restore)()
 
+    def _check_profile_is_free(self) -> None:
+        if self._profiling is not None:
+            from pytest_udftorch.profile.forks import active
+
+            active.check_free()
+
     def _restore(self) -> None:
-        """Remove what this session put into the process; can be repeated."""
+        """Remove what this session put into the process; can be repeated.
+
+        Where another thread does not leave its operator, or an interrupt ends the wait for it, the
+        functions are restored at once, and the error comes afterwards.
+        """
         bound = binder()
         with bound.lock, contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_state", "closed")
             stack.callback(_watch_process_group, bound)
             stack.callback(_compilers_follow, bound, wait=True)
+            stack.callback(gate.leave, self)
+            stack.callback(gate.open)
             stack.callback(bound.remove, self)
             stack.callback(dispatcher.overrides.remove, self)
             if self._collector is not None:
-                self._collector.stop()
+                stack.callback(self._collector.stop)
+            if self in bound.owners():
+                gate.close(bound.lock, "The functions were restored all the same.")
 
     @property
     def profile(self) -> Profile:
@@ -432,6 +454,7 @@ def patched(
     profile_stride: int | None = None,
     cuda_form: Literal["double", "float-float", "auto"] | None = None,
     ranks: Literal["warn", "error", "ignore"] = "warn",
+    exclusive: bool = False,
 ) -> Session:
     """Return a context manager that swaps functions of libtorch for those of a UDF library.
 
@@ -457,6 +480,9 @@ def patched(
             (``cuda_form.choose``). By default ``UDFTORCH_CUDA_FORM``, or else ``"auto"``.
         ranks: what happens if the ranks of a process group (torch.distributed) do not open the
             same sessions: a :class:`RanksDifferWarning`, a :class:`RanksDifferError`, or nothing.
+        exclusive: while the session is open, every switch in the process waits until no other
+            thread is in an operator, and operators wait for the switch. So no result mixes two
+            libraries. Every operator then costs a little more; see ``session.exclusive``.
 
     Returns:
         A :class:`Session`, which can be entered once. On entry the library is compiled, unless a
@@ -470,6 +496,8 @@ def patched(
     if ranks not in process_group.RANKS:
         known = ", ".join(map(repr, process_group.RANKS))
         raise errors.SessionStateError(f"ranks={ranks!r} is not one of {known}.")
+    if not isinstance(exclusive, bool):
+        raise errors.SessionStateError(f"exclusive={exclusive!r} is neither True nor False.")
     found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
         chosen = [name for name in found.select(functions) if not is_operator(name)]
@@ -481,6 +509,7 @@ def patched(
         _profiling(profile, profile_out, profile_stride),
         asked_form(cuda_form),
         ranks,
+        exclusive,
     )
 
 
