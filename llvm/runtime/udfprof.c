@@ -962,7 +962,7 @@ void udfprof_within(const char *name, void (*function)(void *), void *data) {
   struct udfprof_row *Row = udfprof_row;
   T->name = name;
   udfprof_row = T->unknown;
-  const uint64_t Start = __rdtsc();
+  const uint64_t Start = readTicks();
   function(data);
   if (udfprof_depth && udfprof_row->is_known)
     udfprof_operator_end(T, Start);
