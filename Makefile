@@ -8,7 +8,7 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest wheel test-wheel lint format bench results docs verify clean
+.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest wheel test-wheel lint format bench results docs verify fuzz clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
@@ -17,6 +17,7 @@ help:
 	@echo 'make test-sanitizers  the native parts under ASan, UBSan and TSan; needs libclang-rt-19-dev'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
+	@echo 'make fuzz       every reader of outside data, for MINUTES=60 of processor time'
 	@echo 'make wheel      a wheel for machines without a compiler, in dist/'
 	@echo 'make test-wheel the tests of that wheel, with every compiler hidden'
 	@echo 'make bench      the benches; writes out.json'
@@ -85,6 +86,12 @@ format: setup
 
 verify: setup
 	.venv/bin/udftorch verify corem
+
+MINUTES = 60
+
+fuzz: setup
+	$(PY) -m pip install -q atheris
+	$(PY) -m benches.experiments.fuzz --minutes $(MINUTES)
 
 bench: setup
 	$(PY) -m pytest benches --benchmark-json=out.json

@@ -4,11 +4,11 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [exclusive] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile]
         [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
-        [other_machines] [aarch64_forms] [faults] [stress]
+        [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
 
-Without names it measures everything that needs no GPU and no QEMU. ``profile`` stands for its
-parts, ``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU.
-Each bench runs in a process of its own.
+Without names it measures everything that needs no GPU, no QEMU and no hours of fuzzing.
+``profile`` stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
+torch.compile on the CPU. Each bench runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ GPU = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
-#: Those that need QEMU, and hours; left out unless they are named.
-EMULATED = {
+#: Those that need hours, and QEMU or Atheris; left out unless they are named.
+LONG = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
-    for n in ("other_machines", "aarch64_forms")
+    for n in ("other_machines", "aarch64_forms", "fuzz")
 }
 #: Left out unless it is named too: it needs what `make wheel` makes.
 GPU["wheel"] = ("benches.experiments.wheel", "--store", str(stored.RESULTS / "wheel.json"))
@@ -128,7 +128,7 @@ def condensed(document: dict[str, Any]) -> dict[str, Any]:
 
 def measure(name: str) -> int:
     """Measure one of them and store it; return the exit status."""
-    commands = COMMANDS | GPU | EMULATED
+    commands = COMMANDS | GPU | LONG
     if name in commands:
         return subprocess.run([sys.executable, "-m", *commands[name]], check=False).returncode
     with tempfile.TemporaryDirectory() as scratch:
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
     groups = {"profile": PROFILE, "compile": COMPILE}
     everything = [*SUITES, *COMMANDS]
-    names = [*everything, *groups, *GPU, *EMULATED]
+    names = [*everything, *groups, *GPU, *LONG]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)

@@ -15,7 +15,7 @@ import os
 import re
 import reprlib
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -200,6 +200,16 @@ def text(pattern: str | None = None) -> Shape:
             raise Malformed(f"{where} is {shown(value)}, not printable text")
         if compiled is not None and not compiled.fullmatch(value):
             raise Malformed(f"{where} is {shown(value)}, which does not look like {pattern}")
+
+    return check
+
+
+def one_of(known: Collection[str]) -> Shape:
+    """Return the shape of what is one of some words."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not str or value not in known:
+            raise Malformed(f"{where} is {shown(value)}, not one of {', '.join(known)}")
 
     return check
 

@@ -27,6 +27,7 @@ from benches.render import cuda as render_cuda
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
+from benches.render import trust as render_trust
 from benches.render.markdown import table
 from pytest_udftorch import UdfError, reach, record
 from pytest_udftorch.certificates import Certificate, comparison_table
@@ -321,6 +322,15 @@ def _profile(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _trust(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/trust.md, or nothing until it is measured."""
+
+    def render(results: Results) -> str:
+        return render_trust.TABLES[name](results[name]) if results.has(name) else ""
+
+    return render
+
+
 def _compile(name: str) -> Callable[[Results], str]:
     """Return what renders one of the tables of compiled models."""
     file, table = render_compile.TABLES[name]
@@ -539,6 +549,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "compiled_cpu": compiled_cpu,
     "patch": patch,
     **{name: _profile(name) for name in render_profile.TABLES},
+    **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,

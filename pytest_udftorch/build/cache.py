@@ -24,9 +24,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import CacheError, UdfError
 
@@ -41,6 +42,23 @@ _SEAL: Final = "seal"
 
 #: How the names of locks and scratch folders begin. Whatever has such a name may be removed.
 _OURS: Final = ".udftorch-"
+
+
+def inside(value: Any, where: str) -> None:
+    """Check a path that leads from a folder to something in it: the shape of such values.
+
+    Raises:
+        Malformed: it is none.
+    """
+    shapes.of(str)(value, where)
+    path = PurePosixPath(value)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in value:
+        raise shapes.Malformed(f"{where} is {shapes.shown(value)}, which leads elsewhere")
+
+
+#: Shape of the digests of a build's files.
+DIGESTS: Final = shapes.mapping(inside, shapes.text(r"[0-9a-f]{64}"))
+_FACTS: Final = shapes.record({"build": shapes.of(str), "files": DIGESTS}, closed=False)
 
 #: What damaged JSON raises when it is read, and used as if it were whole.
 DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -212,13 +230,17 @@ def seal(facts: Mapping[str, Any]) -> str:
     return json.dumps({**facts, _SEAL: _seal_of(facts)}, indent=1)
 
 
-def unseal(text: str) -> dict[str, Any]:
+def unseal(text: str | bytes) -> dict[str, Any]:
     """Return the facts that ``seal`` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError, RecursionError: the text is damaged.
+        ValueError: the text is damaged.
     """
-    facts: dict[str, Any] = json.loads(text)
+    try:
+        facts: dict[str, Any] = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("The text is nested too deeply.") from error
+    shapes.record({_SEAL: shapes.of(str)}, closed=False)(facts, "the text")
     if facts.pop(_SEAL) != _seal_of(facts):
         raise ValueError("The text is not what was sealed.")
     return facts
@@ -294,7 +316,8 @@ def look(folder: Path) -> dict[str, Any] | None:
         _refuse_open_to_others(folder.parent)
         refuse_foreign(folder / FACTS)
         _use(folder, folder / FACTS)
-        facts = unseal((folder / FACTS).read_text(encoding="utf-8"))
+        facts = unseal(shapes.read_file(folder / FACTS))
+        _FACTS(facts, FACTS)
         state = _state(folder, facts)
         if facts["build"] != folder.name:
             return None
@@ -470,7 +493,7 @@ def tidy(root: Path, most: float | None = None) -> None:
         _evict(root, most)
         for index in (*root.glob("*.reads"), *root.glob("*.recipe")):
             with contextlib.suppress(*DAMAGED):
-                said = unseal(index.read_text(encoding="utf-8"))
+                said = unseal(shapes.read_file(index))
                 if not index.with_name(said["folder"]).exists():
                     index.unlink()
 
@@ -518,7 +541,7 @@ def builds(root: Path) -> list[Stored]:
     for file in root.glob(f"*/{FACTS}"):
         with contextlib.suppress(*DAMAGED):
             folder = file.parent
-            facts = unseal(file.read_text(encoding="utf-8"))
+            facts = unseal(shapes.read_file(file))
             if facts["build"] == folder.name:
                 size = sum(p.lstat().st_size for p in folder.rglob("*"))
                 found.append(Stored(folder, size, folder.lstat().st_mtime_ns, facts))

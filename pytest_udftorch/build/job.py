@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.build import cache, prebuilt, toolchain
 from pytest_udftorch.build.progress import Progress
 from pytest_udftorch.build.toolchain import ABSENT, Compiler
@@ -43,6 +44,19 @@ _UNWRITABLE: Final = tuple(
 )
 #: What tools say when they crash, or when one that they started was killed.
 _CRASHED: Final = ("PLEASE submit a bug report", "failed due to signal")
+
+_STATE: Final = shapes.row(*[shapes.of(int)] * 4)
+#: Shape of what an index says.
+_INDEX: Final = shapes.record(
+    {
+        "key": shapes.of(str),
+        "build": shapes.of(str),
+        "folder": cache.inside,
+        "files": cache.DIGESTS,
+        "reads": shapes.mapping(shapes.of(str), shapes.row(_STATE, shapes.of(str))),
+    },
+    closed=False,
+)
 
 
 @dataclass(frozen=True)
@@ -159,7 +173,8 @@ class Job:
         texts = {name: named(text) for name, text in self.texts.items()}
         facts = [steps, texts, self.output, self.covers]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-        for path in self.inputs:
+        # Where the folders lie decides the order of the inputs elsewhere.
+        for path in sorted(self.inputs, key=lambda path: named(str(path))):
             digest.update(f"\0{named(str(path))}\0".encode())
             digest.update(_content(Path(path)))
         return digest.hexdigest()
@@ -325,7 +340,8 @@ def _stored(job: Job, key: str, index: Path, missing: tuple[str, ...] = ()) -> M
     """
     try:
         cache.refuse_foreign(index)
-        said = cache.unseal(index.read_text(encoding="utf-8"))
+        said = cache.unseal(shapes.read_file(index))
+        _INDEX(said, "the index")
         folder = index.with_name(said["folder"])
         if said["key"] != key or not all(
             _same(job.root / path, *seen)
@@ -338,6 +354,8 @@ def _stored(job: Job, key: str, index: Path, missing: tuple[str, ...] = ()) -> M
     facts = cache.look(folder)
     if facts is None or facts.get("key") != key or facts["files"] != said["files"]:
         return None
+    if job.output not in said["files"]:
+        return None
     return Made(said["build"], folder / job.output, facts)
 
 
@@ -345,7 +363,8 @@ def _same(path: Path, state: Sequence[int], digest: str) -> bool:
     now = cache.state_of(path.stat())
     if now == tuple(state):
         return bool(digest)
-    return now[0] == state[0] and cache.sha256_of(path) == digest
+    # A pipe in the place of the file would be waited for.
+    return now[0] == state[0] and path.is_file() and cache.sha256_of(path) == digest
 
 
 def _make(job: Job, key: str, index: Path) -> Made:

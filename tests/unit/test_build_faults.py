@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 import pytest
+from builds import TOML, TWICE, forget
 from injected import Faults
 
 from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import shared as build_module
 from pytest_udftorch.build import toolchain
 from pytest_udftorch.build.cache import cache_folder, fill
 from pytest_udftorch.build.shared import build_library
@@ -29,22 +29,6 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.library.description import find_library
 
 KILLED = Path(__file__).parents[1] / "killed.py"
-TOML = '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
-TWICE = "float udf_expf(float x) { return x + x; }\n"
-
-
-def forget(monkeypatch):
-    """Let this process know no more of builds than another one would."""
-    monkeypatch.setattr(build_module, "_built", {})
-    monkeypatch.setattr(cache_module, "_checked", {})
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
-    forget(monkeypatch)
-    return folder
 
 
 @pytest.fixture
