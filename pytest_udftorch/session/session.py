@@ -13,11 +13,13 @@ order; then the slots get what the remaining sessions ask for.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 from pytest_udftorch import errors
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
@@ -41,6 +43,17 @@ if TYPE_CHECKING:
     from pytest_udftorch.profile.collect import Collector
 
 follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.CHANGES})
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+# Functions whose call only makes an object that runs their code.
+_RUNS_LATER: Final = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
 
 
 class Session:
@@ -69,6 +82,8 @@ class Session:
         ranks: process_group.Ranks = "warn",
         exclusive: bool = False,
     ) -> None:
+        again = (library, names, cpu_level, profiling, cuda_form, ranks, exclusive)
+        self._again = functools.partial(Session, *again)
         self.library = library
         chosen = library.select(names)
         self.functions = tuple(n for n in chosen if not is_operator(n))
@@ -165,6 +180,30 @@ class Session:
             self.close()
             raise
         return self
+
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Return the function with a session of its own, as this one, around each call.
+
+        Raises:
+            SessionStateError: the session is open or closed already, or a call of ``function``
+                does not run its code: it is a class, a generator function or a coroutine function.
+        """
+        if self._state != "new":
+            raise errors.SessionStateError(
+                f"{self!r} cannot decorate: it was entered before. Write @patched(...)."
+            )
+        if isinstance(function, type) or any(kind(function) for kind in _RUNS_LATER):
+            raise errors.SessionStateError(
+                f"{function!r} cannot be decorated: its code runs after the call has returned, "
+                "when the session is closed. Write `with patched(...):` inside of it."
+            )
+
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return call
 
     def __exit__(self, *_: object) -> None:
         """Restore the slots to what the remaining sessions, or none, ask for."""
@@ -483,8 +522,8 @@ def patched(
             libraries. Every operator then costs a little more; see ``session.exclusive``.
 
     Returns:
-        A :class:`Session`, which can be entered once. On entry the library is compiled, unless a
-        build of the same content is in the cache.
+        A :class:`Session`, which can be entered once, or can decorate functions. On entry the
+        library is compiled, unless a build of the same content is in the cache.
 
     Raises:
         UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,

@@ -517,3 +517,42 @@ def test_public_names():
     assert set(pytest_udftorch.__all__) <= set(dir(pytest_udftorch))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         pytest_udftorch.nothing  # noqa: B018
+
+
+# As a decorator -----------------------------------------------------------------------
+
+
+def test_a_decorated_function_runs_under_a_session_of_its_own_each_time():
+    x = torch.zeros(33)
+    stock = torch.exp(x)
+
+    @patched("canary", functions=("exp",))
+    def inside(values, *, add=0):
+        """Return exp."""
+        if add:
+            raise ValueError("from within")
+        return torch.exp(values)
+
+    assert (inside.__name__, inside.__doc__) == ("inside", "Return exp.")
+    for _ in range(2):
+        assert not torch.equal(inside(x), stock)
+        assert torch.equal(torch.exp(x), stock)
+    with pytest.raises(ValueError, match="from within"):
+        inside(x, add=1)
+    assert torch.equal(torch.exp(x), stock)
+
+
+def test_what_runs_after_its_call_cannot_be_decorated():
+    async def coroutine():
+        pass
+
+    def generator():
+        yield
+
+    for function in (coroutine, generator, dict):
+        with pytest.raises(SessionStateError, match="its code runs after the call"):
+            patched("canary")(function)
+    with patched("canary", functions=("exp",)) as session:
+        pass
+    with pytest.raises(SessionStateError, match="cannot decorate"):
+        session(print)
