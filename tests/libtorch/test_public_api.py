@@ -75,21 +75,14 @@ def test_importing_the_package_loads_nothing_else():
 #: What benches take from within: the id of the active functions, the runtime's memory, the symbols
 #: that a session looks for (in a wheel of another processor), and what runs under sanitizers.
 WITHIN = {
+    ("benches/experiments/aarch64_session.py", "pytest_udftorch.native.runtime.native_file"),
+    ("benches/experiments/aarch64_session.py", "pytest_udftorch.session.binder.binder"),
     ("benches/experiments/cuda_digests.py", "pytest_udftorch.compiled.follower.follower"),
     ("benches/experiments/cuda_pairs.py", "pytest_udftorch.compiled.follower.follower"),
     ("benches/experiments/profile_overhead.py", "pytest_udftorch.native.runtime.runtime"),
-    ("benches/experiments/aarch64_session.py", "pytest_udftorch.native.runtime.native_file"),
-    ("benches/experiments/aarch64_session.py", "pytest_udftorch.session.binder.binder"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.build.shared.build_library"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.build.toolchain.resolve_cpu_level"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.cli"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.exact.strategies.read_hard_cases"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.library.symbols.CPU_LEVELS"),
-    ("benches/experiments/sanitized.py", "pytest_udftorch.library.symbols.FUNCTIONS"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.native.runtime.native_file"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.native.runtime.runtime"),
-    ("benches/experiments/sanitizers.py", "pytest_udftorch.build.toolchain.find_compiler"),
-    ("benches/experiments/sanitizers.py", "pytest_udftorch.build.toolchain.tool"),
     ("benches/experiments/wheel_symbols.py", "pytest_udftorch.library.symbols.PROCESSORS"),
     ("benches/experiments/wheel_symbols.py", "pytest_udftorch.native.runtime.runtime"),
     ("benches/experiments/wheel_symbols.py", "pytest_udftorch.session.binder.TORCH_OBJECTS"),
