@@ -51,7 +51,12 @@ def measure(wheel: Path) -> dict[str, Any]:
         steps = {
             "suite_under_corem": ("pytest", "--udf-lib=corem", "test_suite.py"),
             "suite_under_corem_again": ("pytest", "--udf-lib=corem", "test_suite.py"),
-            "profile_of_std": ("pytest", "--udf-lib=std", "--udf-profile", "test_suite.py"),
+            "profile_of_std": (
+                "pytest",
+                "--udf-lib=std",
+                "--udf-profile=counters",
+                "test_suite.py",
+            ),
         }
         for name, command in steps.items():
             start = time.perf_counter()
