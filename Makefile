@@ -8,13 +8,14 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-torch test-oldest oldest lint format bench results docs verify clean
+.PHONY: help setup demo test test-slow test-torch test-oldest oldest test-newest newest test-python lint format bench results docs verify clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
 	@echo 'make test       lint, types, and the whole suite (tests marked slow left out)'
 	@echo 'make test-slow  the tests marked slow'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
+	@echo 'make test-python PYTHON=3.13 [TESTS=...]  the same with python3.13, in .venv-python-3.13'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
@@ -52,6 +53,19 @@ oldest:
 test-oldest:
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST) TESTS='$(OLDEST_TESTS)'
 
+# The newest torch that the registry offers, which may be newer than that of .venv.
+newest: setup
+	@$(PY) -m pip index versions torch 2>/dev/null | sed -n '1s/.*(\(.*\)).*/\1/p'
+
+test-newest: setup
+	@$(MAKE) --no-print-directory test-torch TESTS='$(TESTS)' \
+	  TORCH=$$($(MAKE) --no-print-directory newest | tail -n 1)
+
+test-python:
+	@test -n '$(PYTHON)' || { echo 'Name a version: make test-python PYTHON=3.13' >&2; exit 2; }
+	@WITH_PYTHON=$(PYTHON) .ci/setup
+	.venv-python-$(PYTHON)/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
+
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -78,4 +92,4 @@ docs: setup
 	$(PY) -m benches.render.docs
 
 clean:
-	rm -rf build .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build .venv .venv-torch-* .venv-python-* .mypy_cache .ruff_cache .pytest_cache

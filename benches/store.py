@@ -2,12 +2,13 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [profile] [compile] [cuda_digests]
-        [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
+        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [profile] [compile] [foreign_suites]
+        [patched_suite] [versions] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
+        [profile_cuda]
 
-Without names it measures everything that needs no GPU. ``profile`` stands for its parts,
-``profile_counting`` and so on, and ``compile`` for the benches of torch.compile on the CPU. Each
-bench runs in a process of its own.
+Without names it measures everything that needs no GPU and nothing from a registry. ``profile``
+stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
+torch.compile on the CPU. Each bench runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ COMMANDS = {
 GPU = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
+}
+#: Those that fetch other projects' suites, or make environments; left out unless they are named.
+REGISTRY = {
+    n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
+    for n in ("foreign_suites", "patched_suite", "versions")
 }
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
@@ -108,7 +114,7 @@ def condensed(document: dict[str, Any]) -> dict[str, Any]:
 
 def measure(name: str) -> int:
     """Measure one of them and store it; return the exit status."""
-    commands = COMMANDS | GPU
+    commands = COMMANDS | GPU | REGISTRY
     if name in commands:
         return subprocess.run([sys.executable, "-m", *commands[name]], check=False).returncode
     with tempfile.TemporaryDirectory() as scratch:
@@ -130,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
     groups = {"profile": PROFILE, "compile": COMPILE}
     everything = [*SUITES, *COMMANDS]
-    names = [*everything, *groups, *GPU]
+    names = [*everything, *groups, *GPU, *REGISTRY]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)
