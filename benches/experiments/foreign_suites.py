@@ -107,11 +107,11 @@ SUITES = {
                 "httpcore2==2.16.2", "httpx2==2.16.2", "huggingface_hub==2.4.0", "idna==3.20",
                 "pytest-timeout==2.4.0", "safetensors==0.8.0", "truststore==0.10.5",
             ),
-            ("tests/test_models.py", "tests/test_layers.py", "tests/test_layers_pool.py"),
+            ("tests/test_models.py", "tests/test_layers.py"),
             options=(
                 "-k",
-                "test_layers or -test_vit] or -test_resnet] or -test_convnext] or -test_nfnet] or"
-                " -test_efficientnet_evos] or -test_byobnet] or -test_mambaout]",
+                "test_layers or -test_vit] or -test_resnet] or -test_convnext] or"
+                " -test_efficientnet_evos]",
             ),
             control=("tests/test_layers.py",),
             files=("pyproject.toml",),

@@ -2,12 +2,13 @@
 """Does a part of this project's suite pass with other versions of Python and torch?
 
     python -m benches.experiments.versions [--python 3.13] [--torch 2.11.0] [--store FILE]
+    python -m benches.experiments.versions --take FILE --store FILE
 
 ``make test-python`` and ``make test-torch`` run the suite, or a part of it, in a virtual
 environment of their own. This command sets one such environment up, or without options takes the
 running one; it runs ``TESTS`` in one process and adds a row to the stored file. A row of the same
-Python and torch is replaced, the others stay, so the rows can come from several machines. Each
-names its own.
+Python and torch is replaced, the others stay. ``--take`` measures nothing: it adds the rows that
+were stored on another machine. Each row names its machine.
 """
 
 from __future__ import annotations
@@ -125,24 +126,33 @@ def _numbers(row: dict[str, Any]) -> list[list[int]]:
     ]
 
 
+def merged(old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in the order of their versions; new ones replace those of the same versions."""
+    rows = {(row["python"], row["torch"]): row for row in [*old, *new]}
+    return sorted(rows.values(), key=_numbers)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser: argparse.ArgumentParser = command.parser("versions", __doc__)
     parser.add_argument("--python", metavar="VERSION", help="as of python3.13 on PATH")
     parser.add_argument("--torch", metavar="VERSION", help="of the registry")
+    parser.add_argument("--take", type=Path, metavar="FILE", help="that another machine stored")
     options = parser.parse_args(arguments)
     try:
-        row = measure(interpreter(options.python, options.torch))
+        if options.take is not None:
+            new = stored.load(options.take)["rows"]
+        else:
+            new = [measure(interpreter(options.python, options.torch))]
     except UdfError as error:
         print(f"versions: {error}", file=sys.stderr)
         return 2
     path = options.store
-    rows = stored.load(path)["rows"] if path is not None and path.exists() else []
-    kept = [r for r in rows if (r["python"], r["torch"]) != (row["python"], row["torch"])]
-    rows = sorted([*kept, row], key=_numbers)
-    command.store("versions", options, {"tests": list(TESTS), "rows": rows})
-    print({name: row[name] for name in ("python", "torch", "tests", "passed", "failed")})
-    return int(row["failed"] > 0)
+    old = stored.load(path)["rows"] if path is not None and path.exists() else []
+    command.store("versions", options, {"tests": list(TESTS), "rows": merged(old, new)})
+    for row in new:
+        print({name: row[name] for name in ("python", "torch", "tests", "passed", "failed")})
+    return int(any(row["failed"] for row in new))
 
 
 if __name__ == "__main__":

@@ -386,6 +386,8 @@ def innocent_pairs(results: Results) -> str:
 
 def patched_suite(results: Results) -> str:
     """Return how a foreign suite ended on a patched libtorch."""
+    if not results.has("patched_suite"):
+        return ""
     found = results["patched_suite"]
     text = (
         f"The suite of {found['suite']} {found['version']} ({found['about']}): {found['tests']:,} "

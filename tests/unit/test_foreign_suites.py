@@ -141,3 +141,15 @@ def test_a_version_counts_failures_and_errors(tmp_path):
     report.write_text("<testsuites/>")
     with pytest.raises(versions.VersionError, match="no test ran"):
         versions.counted(report)
+
+
+def test_a_row_of_the_same_versions_is_replaced_and_the_others_stay():
+    def row(python, torch, failed):
+        return {"python": python, "torch": torch, "failed": failed}
+
+    old = [row("3.9.1", "2.11.0", 1), row("3.11.7", "2.15.0+cu132", 1)]
+    new = [row("3.11.7", "2.15.0+cu132", 0), row("3.11.7", "2.9.1", 0)]
+    found = versions.merged(old, new)
+    assert [(r["python"], r["torch"], r["failed"]) for r in found] == [
+        ("3.9.1", "2.11.0", 1), ("3.11.7", "2.9.1", 0), ("3.11.7", "2.15.0+cu132", 0)
+    ]  # fmt: skip
