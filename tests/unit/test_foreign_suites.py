@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from benches import stored
 from benches.experiments import foreign_suites as foreign
 from benches.experiments import versions
 
@@ -153,3 +154,15 @@ def test_a_row_of_the_same_versions_is_replaced_and_the_others_stay():
     assert [(r["python"], r["torch"], r["failed"]) for r in found] == [
         ("3.9.1", "2.11.0", 1), ("3.11.7", "2.9.1", 0), ("3.11.7", "2.15.0+cu132", 0)
     ]  # fmt: skip
+
+
+def test_what_is_stored_explains_every_difference():
+    suites = stored.load(stored.RESULTS / "foreign_suites.json")["suites"]
+    assert [row["suite"] for row in suites] == list(foreign.SUITES)
+    for row in suites:
+        assert row["tests"] >= row["passed"] + row["skipped"] + row["failed_both"]
+        assert row["differing"] == row["explained"] == len(row["differences"])
+        std, corem = row["runs"]["std"], row["runs"]["corem"]
+        assert std["mathematics"] != corem["mathematics"]
+        assert (std["sha256_of_outcomes"] == corem["sha256_of_outcomes"]) == (not row["differing"])
+        assert row["controls"]["null"]["differing"] > 0
