@@ -8,15 +8,19 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-torch test-oldest oldest test-newest newest test-python lint format bench results docs verify clean
+.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest test-newest newest test-python wheel test-wheel lint format bench results docs verify fuzz clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
 	@echo 'make test       lint, types, and the whole suite (tests marked slow left out)'
 	@echo 'make test-slow  the tests marked slow'
+	@echo 'make test-sanitizers  the native parts under ASan, UBSan and TSan; needs libclang-rt-19-dev'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
 	@echo 'make test-python PYTHON=3.13 [TESTS=...]  the same with python3.13, in .venv-python-3.13'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
+	@echo 'make fuzz       every reader of outside data, for MINUTES=60 of processor time'
+	@echo 'make wheel      a wheel for machines without a compiler, in dist/'
+	@echo 'make test-wheel the tests of that wheel, with every compiler hidden'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
 	@echo 'make results    measure again what README and docs show, and render them'
@@ -29,11 +33,21 @@ demo: setup
 	$(PY) -m benches.experiments.demo_lenet
 
 # Much of the suite waits for compilers: two processes take little more than half of the time.
-test: lint
+test: lint build/plugins
 	$(PY) -m pytest -n 2 --dist loadfile
 
-test-slow: setup
+# Tools that tests/plugin/test_other_plugins.py runs suites beside. They lie apart from .venv, or
+# they would change the runs of all other tests. Without them it says what it skips.
+build/plugins:
+	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ beartype \
+	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
+	  pytest-timeout wadler-lindig
+
+test-slow: setup build/plugins
 	$(PY) -m pytest -m slow
+
+test-sanitizers: setup
+	$(PY) -m pytest -m 'slow or not slow' tests/native/test_sanitizers.py
 
 TESTS = tests
 
@@ -66,6 +80,12 @@ test-python:
 	@WITH_PYTHON=$(PYTHON) .ci/setup
 	.venv-python-$(PYTHON)/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
 
+wheel: setup
+	@.ci/wheel
+
+test-wheel: wheel
+	$(PY) -m pytest -m slow tests/plugin/test_wheel.py
+
 lint: setup
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -80,6 +100,12 @@ format: setup
 
 verify: setup
 	.venv/bin/udftorch verify corem
+
+MINUTES = 60
+
+fuzz: setup
+	$(PY) -m pip install -q atheris
+	$(PY) -m benches.experiments.fuzz --minutes $(MINUTES)
 
 bench: setup
 	$(PY) -m pytest benches --benchmark-json=out.json

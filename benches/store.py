@@ -2,12 +2,14 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [innocent_pairs] [interrupts] [patch] [profile] [compile] [foreign_suites]
-        [patched_suite] [versions] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
-        [profile_cuda]
+        [compiled_cpu] [exclusive] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile]
+        [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
+        [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite]
+        [versions]
 
-Without names it measures everything that needs no GPU and nothing from a registry. ``profile``
-stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
+Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites
+or interpreters of others.
+``profile`` stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
 torch.compile on the CPU. Each bench runs in a process of its own.
 """
 
@@ -38,10 +40,22 @@ COMMANDS = {
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "patch": ("benches.experiments.patch", "--store", str(stored.RESULTS / "patch.json")),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
+    "faults": ("benches.experiments.faults", "--store", str(stored.RESULTS / "faults.json")),
+    "stress": ("benches.experiments.stress", "--store", str(stored.RESULTS / "stress.json")),
     "interrupts": (
         "benches.experiments.interrupts",
         "--store",
         str(stored.RESULTS / "interrupts.json"),
+    ),
+    "exclusive": (
+        "benches.experiments.exclusive",
+        "--store",
+        str(stored.RESULTS / "exclusive.json"),
+    ),
+    "sanitizers": (
+        "benches.experiments.sanitizers",
+        "--store",
+        str(stored.RESULTS / "sanitizers.json"),
     ),
     "innocent_pairs": (
         "benches.experiments.innocent_pairs",
@@ -54,11 +68,20 @@ GPU = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
-#: Those that fetch other projects' suites, or make environments; left out unless they are named.
-REGISTRY = {
+#: Those that need hours, QEMU, Atheris, other projects' suites or other versions; left out unless they are named.
+LONG = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
-    for n in ("foreign_suites", "patched_suite", "versions")
+    for n in (
+        "other_machines",
+        "aarch64_forms",
+        "fuzz",
+        "foreign_suites",
+        "patched_suite",
+        "versions",
+    )
 }
+#: Left out unless it is named too: it needs what `make wheel` makes.
+GPU["wheel"] = ("benches.experiments.wheel", "--store", str(stored.RESULTS / "wheel.json"))
 #: The profiler's benches, the quick ones first.
 PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
 COMMANDS |= {
@@ -114,7 +137,7 @@ def condensed(document: dict[str, Any]) -> dict[str, Any]:
 
 def measure(name: str) -> int:
     """Measure one of them and store it; return the exit status."""
-    commands = COMMANDS | GPU | REGISTRY
+    commands = COMMANDS | GPU | LONG
     if name in commands:
         return subprocess.run([sys.executable, "-m", *commands[name]], check=False).returncode
     with tempfile.TemporaryDirectory() as scratch:
@@ -136,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
     groups = {"profile": PROFILE, "compile": COMPILE}
     everything = [*SUITES, *COMMANDS]
-    names = [*everything, *groups, *GPU, *REGISTRY]
+    names = [*everything, *groups, *GPU, *LONG]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)

@@ -8,6 +8,8 @@ Each subcommand has a function that adds its parser and sets ``run``, the functi
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_udftorch import __version__
 from pytest_udftorch.errors import NoProfileError, UdfError
 
 if TYPE_CHECKING:
@@ -327,6 +330,39 @@ def run_reach(options: argparse.Namespace) -> int:
     return _status([f"no reason is known for {', '.join(unexplained)}"] if unexplained else [])
 
 
+# coverage ----------------------------------------------------------------------------
+
+
+def add_coverage(commands: Subparsers) -> None:
+    """Add ``udftorch coverage``."""
+    parser = commands.add_parser(
+        "coverage",
+        help="count which evaluations of functions in a model a session swaps",
+        description="Records the operators of a run on the CPU, counts the transcendental "
+        "functions that they evaluate by their definitions, and finds out with wrong functions "
+        "which of these evaluations a session swaps.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="FILE:FUNCTION",
+        help="a function that returns a callable, which is the run, or a model and its inputs",
+    )
+    parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=run_coverage)
+
+
+def run_coverage(options: argparse.Namespace) -> int:
+    """Judge one run, store it and print it; fail unless everything is swapped."""
+    from pytest_udftorch.reach import counted
+
+    found = counted.coverage(counted.load_step(options.model))
+    if options.store:
+        command = f"udftorch coverage {options.model}"
+        counted.save_coverage({options.model: found}, options.store, command)
+    print(found.text())
+    return 0 if found.complete else FAILED
+
+
 # report ------------------------------------------------------------------------------
 
 
@@ -502,6 +538,9 @@ def add_run(commands: Subparsers) -> None:
     parser.add_argument(
         "--udf-strict", action="store_true", help="fail if ranks have other libraries"
     )
+    parser.add_argument(
+        "--udf-exclusive", action="store_true", help="switch while no thread is in an operator"
+    )
     parser.add_argument("--udf-profile-out", type=Path, metavar="DIR", help="write profiles there")
     parser.add_argument("--udf-profile", metavar="DEPTH", help="counters, timed or events")
     program = argparse.REMAINDER
@@ -537,6 +576,7 @@ def run_run(options: argparse.Namespace) -> int:
         "cpu_level": options.udf_cpu_level,
         "cuda_form": options.udf_cuda_form,
         "ranks": "error" if options.udf_strict else "warn",
+        "exclusive": options.udf_exclusive,
     }
     if options.udf_profile:
         arguments["profile"] = options.udf_profile
@@ -551,6 +591,129 @@ def run_run(options: argparse.Namespace) -> int:
     os.execve(command[0], command, environment)
 
 
+# doctor ------------------------------------------------------------------------------
+
+
+def add_doctor(commands: Subparsers) -> None:
+    """Add ``udftorch doctor``, also called ``info``."""
+    parser = commands.add_parser(
+        "doctor",
+        aliases=["info"],
+        help="say what works here, what does not, and why",
+        description="Shows versions, the CPU, compilers, the cache, and what works here, to put "
+        "into a bug report. Nothing is compiled.",
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.set_defaults(run=run_doctor)
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Print what was found; the status is 1 if functions cannot be swapped."""
+    from pytest_udftorch import doctor
+
+    found = doctor.facts()
+    print(json.dumps(found, indent=1) if options.json else doctor.text(found))
+    return 0 if found["works"][0]["works"] else FAILED
+
+
+# cache -------------------------------------------------------------------------------
+
+
+def add_cache(commands: Subparsers) -> None:
+    """Add ``udftorch cache``."""
+    what = "show, prune, fill or export finished builds"
+    parser = commands.add_parser("cache", help=what, description=f"{what.capitalize()}.")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    show = actions.add_parser("show", help="list the builds in the cache")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    show.set_defaults(run=run_cache_show)
+    prune = actions.add_parser(
+        "prune", help="remove what killed builds left, and builds; none that a process uses"
+    )
+    prune.add_argument(
+        "--to", type=float, metavar="MIB", help="the size that may stay; by default the limit"
+    )
+    prune.set_defaults(run=run_cache_prune)
+    for name, run, text in (
+        ("prebuild", run_cache_prebuild, "build what sessions and profiles on this machine need"),
+        ("export", run_cache_export, "the same, and copy it to a folder for UDFTORCH_PREBUILT"),
+    ):
+        action = actions.add_parser(name, help=text)
+        if name == "export":
+            action.add_argument("folder", type=Path, help="where the copy goes")
+        action.add_argument(
+            "libraries", nargs="*", metavar="library", help="names or paths; by default corem"
+        )
+        action.set_defaults(run=run)
+
+
+def run_cache_show(options: argparse.Namespace) -> int:
+    """List the builds in the cache, the one that was used last first."""
+    from pytest_udftorch.build import cache
+
+    root = cache.cache_folder()
+    rows: list[dict[str, Any]] = []
+    for stored in reversed(cache.builds(root)):
+        used = datetime.datetime.fromtimestamp(stored.used_ns / 1e9, datetime.UTC)
+        facts = stored.facts
+        what = " ".join(str(facts[k]) for k in ("library", "cpu_level", "torch") if k in facts)
+        rows.append(
+            {
+                "build": stored.folder.name,
+                "what": what,
+                "bytes": stored.bytes,
+                "used": used.isoformat(timespec="seconds"),
+            }
+        )
+    total = sum(row["bytes"] for row in rows)
+    if options.json:
+        said = {"folder": str(root), "limit_bytes": round(cache.limit()), "builds": rows}
+        print(json.dumps(said, indent=1))
+        return 0
+    for row in rows:
+        size = row["bytes"] / 1024
+        print(f"{row['used'][:16]}  {size:8,.0f} KiB  {row['build']:40}  {row['what']}".rstrip())
+    print(f"{root}: {len(rows)} builds, {total / 2**20:.1f} of {cache.limit() / 2**20:.0f} MiB")
+    return 0
+
+
+def run_cache_prune(options: argparse.Namespace) -> int:
+    """Remove leftovers, and the builds that were used longest ago."""
+    from pytest_udftorch.build import cache
+    from pytest_udftorch.errors import CacheError
+
+    if options.to is not None and not 0 <= options.to < float("inf"):
+        raise CacheError(f"--to {options.to} is not a size in MiB. Give a number from 0.")
+    root = cache.cache_folder()
+    before = cache.builds(root)
+    if root.is_dir():
+        cache.tidy(root, None if options.to is None else options.to * 2**20)
+    after = cache.builds(root)
+    freed = sum(b.bytes for b in before) - sum(b.bytes for b in after)
+    print(f"{root}: {len(before) - len(after)} builds removed, {freed / 2**20:.1f} MiB")
+    return 0
+
+
+def run_cache_prebuild(options: argparse.Namespace) -> int:
+    """Build what sessions and profiles of libraries need on this machine."""
+    from pytest_udftorch import prebuild
+
+    prebuild.run(prebuild.for_this_machine(options.libraries or ["corem"]))
+    return 0
+
+
+def run_cache_export(options: argparse.Namespace) -> int:
+    """Build, and copy the builds into a store."""
+    from pytest_udftorch import prebuild
+    from pytest_udftorch.build import prebuilt
+
+    with prebuilt.recording():
+        prebuild.run(prebuild.for_this_machine(options.libraries or ["corem"]))
+        count = prebuilt.export(options.folder)
+    print(f"{options.folder}: {count} builds; use them with {prebuilt.VARIABLE}={options.folder}")
+    return 0
+
+
 # The command -------------------------------------------------------------------------
 
 COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
@@ -559,9 +722,12 @@ COMMANDS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     add_certificate,
     add_libraries,
     add_reach,
+    add_coverage,
     add_report,
     add_patch,
     add_cuda_form,
+    add_doctor,
+    add_cache,
 )
 
 
@@ -570,6 +736,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="udftorch", description="Math libraries inside PyTorch: verify and compare them."
     )
+    parser.add_argument("--version", action="version", version=f"pytest_udftorch {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for add in COMMANDS:
         add(commands)
@@ -579,6 +746,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UdfError as error:
         print(f"udftorch {options.command}: {error}", file=sys.stderr)
         return MISUSE
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         resume = " Finished chunks are recorded; continue with --resume."
         more = resume if options.command == "verify" else ""

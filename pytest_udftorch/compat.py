@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import importlib
 import operator
+import os
 import platform
 import sys
 import sysconfig
@@ -32,6 +33,10 @@ TRITON_SEEN: Final = "3.6 to 3.9"
 
 #: ``requires-python`` of pyproject.toml.
 OLDEST_PYTHON: Final = (3, 11)
+
+
+#: "1" lets a session open on aarch64, which was tried under QEMU only (docs/machines.md).
+TRY_AARCH64: Final = "UDFTORCH_TRY_AARCH64"
 
 
 # The host ----------------------------------------------------------------------------
@@ -89,10 +94,12 @@ def require_host(host: Host | None = None) -> None:
             "the loader of Linux keeps. Use Linux on x86-64; in a virtual machine or, on Windows, "
             "in WSL 2 it is the same."
         )
-    if host.processor not in ("x86_64", "AMD64"):
+    tried = host.processor == "aarch64" and os.environ.get(TRY_AARCH64) == "1"
+    if host.processor not in ("x86_64", "AMD64") and not tried:
+        more = f" {TRY_AARCH64}=1 tries it all the same." if host.processor == "aarch64" else ""
         raise UnsupportedHostError(
             f"pytest_udftorch does not work on {host.processor} processors: its runtime and its "
-            "functions are compiled for x86-64. Use Linux on x86-64."
+            f"functions are compiled for x86-64. Use Linux on x86-64.{more}"
         )
     if "musl" in (host.abi or ""):
         raise UnsupportedHostError(
@@ -205,6 +212,12 @@ _DISPATCH_MODE: Final = PrivateName(
 _PACKET: Final = PrivateName(
     "torch._ops.OpOverload", "_overloadpacket", "to see the operators of a model"
 )
+_OVERLOAD_SCHEMA: Final = PrivateName(
+    "torch._ops.OpOverload", "_schema", "to know what an operator returns"
+)
+_DECOMPOSITIONS: Final = PrivateName(
+    "torch._decomp", "decomposition_table", "to know which functions an operator evaluates"
+)
 
 
 def operator_names() -> list[str]:
@@ -257,6 +270,16 @@ def dispatch_mode() -> Any:
 def packet(overload: Any) -> Any:
     """Return the operator that an overload belongs to (``torch.ops.aten.log``)."""
     return _PACKET.of(overload)
+
+
+def overload_schema(overload: Any) -> Any:
+    """Return the schema of ``torch.ops.aten.log.out`` and the like."""
+    return _OVERLOAD_SCHEMA.of(overload)
+
+
+def decompositions() -> Any:
+    """Return torch's table: overload -> a function that computes it by simpler operators."""
+    return _DECOMPOSITIONS.get()
 
 
 # Modules and tensors -----------------------------------------------------------------

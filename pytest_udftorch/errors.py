@@ -52,6 +52,10 @@ class CacheError(UdfError):
     """The build cache cannot be written or read."""
 
 
+class WrongBuildError(UdfError):
+    """A build does not give the results that its library records."""
+
+
 class CpuLevelError(UdfError):
     """The requested CPU level does not exist, or this CPU does not have it."""
 
@@ -98,6 +102,10 @@ class SessionStateError(UdfError):
 
 class RanksDifferError(UdfError):
     """A rank of the process group has other sessions than the others, or none."""
+
+
+class ExclusiveTimeoutError(UdfError):
+    """A thread did not leave its operator while an exclusive session waited to switch."""
 
 
 class CompiledElsewhereError(UdfError):
@@ -202,6 +210,10 @@ class NoProfileError(UdfError):
 
 class PackageMissingError(UdfError):
     """An optional package is needed for what was asked."""
+
+
+class CoverageError(UdfError):
+    """There is no run whose coverage could be counted, or it cannot be stored."""
 
 
 class RanksDifferWarning(UserWarning):

@@ -8,13 +8,14 @@ Whoever reads a format states its shape once and uses the values without further
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
 import re
 import reprlib
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -32,6 +33,9 @@ LARGEST: Final = 64 << 20
 DEEPEST: Final = 64
 #: No count, time or encoding in our files is larger.
 _MOST: Final = (1 << 64) - 1
+
+#: The name under which a document states its SHA-256.
+SEAL: Final = "sha256"
 
 #: Checks a value, whose place in the document is given, and raises :class:`Malformed`.
 Shape: TypeAlias = Callable[[Any, str], None]
@@ -132,6 +136,25 @@ def _check_leaves(value: Any, finite: bool, depth: int) -> None:
         raise Malformed(f"there is a number {value}")
 
 
+def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document that also states the SHA-256 of what else it says."""
+    return {**data, SEAL: _seal_of(data)}
+
+
+def check_seal(data: Mapping[str, Any]) -> None:
+    """Check a document's SHA-256, if it states one; earlier versions wrote none.
+
+    Raises:
+        Malformed: the document is not what was sealed.
+    """
+    if SEAL in data and data[SEAL] != _seal_of({n: v for n, v in data.items() if n != SEAL}):
+        raise Malformed("it does not have the SHA-256 that it states")
+
+
+def _seal_of(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
 # Shapes ------------------------------------------------------------------------------
 
 
@@ -177,6 +200,16 @@ def text(pattern: str | None = None) -> Shape:
             raise Malformed(f"{where} is {shown(value)}, not printable text")
         if compiled is not None and not compiled.fullmatch(value):
             raise Malformed(f"{where} is {shown(value)}, which does not look like {pattern}")
+
+    return check
+
+
+def one_of(known: Collection[str]) -> Shape:
+    """Return the shape of what is one of some words."""
+
+    def check(value: Any, where: str) -> None:
+        if type(value) is not str or value not in known:
+            raise Malformed(f"{where} is {shown(value)}, not one of {', '.join(known)}")
 
     return check
 

@@ -6,6 +6,7 @@ See docs/verification.md.
 
 from __future__ import annotations
 
+from pytest_udftorch.exact.approx import approx
 from pytest_udftorch.exact.formats import FORMATS, MismatchError, UnsupportedDtypeError
 from pytest_udftorch.exact.rounding import (
     NothingToCheckError,
@@ -27,6 +28,7 @@ __all__ = [
     "UndecidedError",
     "UnknownOracleFunctionError",
     "UnsupportedDtypeError",
+    "approx",
     "assert_bitwise_same",
     "assert_correctly_rounded",
     "assert_ulp",

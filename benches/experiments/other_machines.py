@@ -97,7 +97,9 @@ def value_flags(build: Build) -> list[str]:
     return [f for f in stated["flags"] if not f.startswith("-m") and f != "-fPIC"]
 
 
-def program(folder: Path, machine: Machine, library: UdfLibrary, name: str, build: Build) -> Run:
+def program(
+    folder: Path, machine: Machine, library: UdfLibrary, name: str, build: Build, form: str = ""
+) -> Run:
     """Compile a function for a machine; return what runs it there.
 
     Args:
@@ -106,10 +108,16 @@ def program(folder: Path, machine: Machine, library: UdfLibrary, name: str, buil
         library: it has the function.
         name: torch's name of the function.
         build: gives the flags; on x86-64 the program calls its array form.
+        form: the form of the build that the program calls on another processor.
     """
     function, arity = library.functions[name, "float32"], FUNCTIONS[name].arity
-    path = folder / f"{library.name}-{name}"
-    if machine.link:
+    path = folder / f"{library.name}-{name}{form}"
+    if form:
+        what = [f"-DBUILT={FUNCTIONS[name].export('float32', form)}"]
+        if form != "array":
+            what.append(f"-DLANES={1 if form == 'scalar' else form[1:]}")
+        link = (*machine.link, str(build.path), f"-Wl,-rpath,{build.path.parent}")
+    elif machine.link:
         what = [
             f"-DSOURCE={json.dumps(str(function.source))}",
             f"-DFAST={function.fast}", f"-DACCURATE={function.accurate}",
@@ -166,13 +174,13 @@ def canonical(encodings: Encodings) -> Encodings:
     return numpy.where(nan, numpy.uint32(CANONICAL_NAN), encodings)
 
 
-def strata(library: UdfLibrary, name: str) -> Encodings:
-    """Return encodings of every sign and exponent, and the hard cases.
+def strata(library: UdfLibrary, name: str, count: int = MANTISSAS) -> Encodings:
+    """Return ``count`` encodings of every sign and exponent, and the hard cases.
 
     A second argument has them in another order, so that exponents meet at random.
     """
     source = numpy.random.default_rng(SEED)
-    mantissas = source.integers(0, 1 << 23, (512, MANTISSAS), numpy.uint32)
+    mantissas = source.integers(0, 1 << 23, (512, count), numpy.uint32)
     mantissas[:, :4] = 0, 1, (1 << 23) - 1, 1 << 22
     x = (mantissas | (numpy.arange(512, dtype=numpy.uint32) << 23)[:, None]).reshape(1, -1)
     if FUNCTIONS[name].arity == 2:

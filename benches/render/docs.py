@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from benches.render import cuda as render_cuda
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
+from benches.render import trust as render_trust
 from benches.render.markdown import table
 from pytest_udftorch import UdfError, reach, record
 from pytest_udftorch.certificates import Certificate, comparison_table
@@ -320,6 +322,15 @@ def _profile(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _trust(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/trust.md, or nothing until it is measured."""
+
+    def render(results: Results) -> str:
+        return render_trust.TABLES[name](results[name]) if results.has(name) else ""
+
+    return render
+
+
 def _compile(name: str) -> Callable[[Results], str]:
     """Return what renders one of the tables of compiled models."""
     file, table = render_compile.TABLES[name]
@@ -417,6 +428,37 @@ def interrupts(results: Results) -> str:
     return "\n".join([*table(["", *kinds.values()], rows), "", caption(found["environment"]), ""])
 
 
+def exclusive(results: Results) -> str:
+    """Return how many results mixed two libraries, and what exclusive sessions cost."""
+    found = results["exclusive"]
+    ways = {
+        "ordinary": "ordinary sessions",
+        "exclusive": "exclusive sessions",
+        "within_exclusive": "ordinary ones within an exclusive one",
+    }
+    rows = []
+    for way, name in ways.items():
+        row = found["mixing"][way]
+        opening = row["opening_ms"]
+        rows.append([
+            name, *(f"{row[kind]:,}" for kind in ("operators", "switches", "mixed")),
+            f"{opening['median']:.3g} ms (up to {opening['max']:.3g})",
+        ])  # fmt: skip
+    head = ["", "operators", "switches", "mixed results", "opening, median"]
+    costs = [
+        (name, f"{row['plain_ns']:.0f} ns", f"{row['exclusive_ns']:.0f} ns", _ratio(row["ratio"]))
+        for name, row in found["overhead"].items()
+    ]
+    cost_head = ["CPU time of a call", "ordinary", "exclusive", "ratio (quartiles)"]
+    parts = [*table(head, rows), "", *table(cost_head, costs), "", caption(found["environment"])]
+    return "\n".join([*parts, ""])
+
+
+def _ratio(summary: Mapping[str, float]) -> str:
+    low, high = summary["lower_quartile"], summary["upper_quartile"]
+    return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
+
+
 def other_machines(results: Results) -> str:
     """Return the table of machines that QEMU imitates."""
     document = results["other_machines"]
@@ -441,8 +483,75 @@ def other_machines(results: Results) -> str:
     return _with_source(lines, document)
 
 
+def wheel_symbols(results: Results) -> str:
+    """Return the table of the slots in wheels for another processor."""
+    document = results["wheel_symbols"]
+    rows = []
+    for name, facts in document["wheels"].items():
+        for title, found in facts["objects"].items():
+            entries = [e for each in found["calls"].values() for e in each]
+            kinds: Counter[str] = Counter()
+            for kind, _, count in entries:
+                kinds[kind] += count
+            vectors = sum(s.startswith("Sleef_") for s in found["calls"])
+            scalable = sum(s.endswith("sve") for s in found["other_sleef"])
+            if entries:
+                rows.append([
+                    name.split("-")[1], f"`{title}`", str(len(found["calls"]) - vectors),
+                    str(vectors), ", ".join(f"{n} {k}" for k, n in sorted(kinds.items())),
+                    str(scalable),
+                ])  # fmt: skip
+    header = ["torch", "object", "scalar symbols", "AdvSIMD symbols", "slots", "SVE, not bound"]
+    return _with_source(table(header, rows), document)
+
+
+def aarch64_session(results: Results) -> str:
+    """Return what a session did in torch's wheel for aarch64."""
+    document = results["aarch64_session"]
+    there, verdict = document["there"], document["verdict"]
+    operators = len(there["inside"])
+    slots = ", ".join(
+        f"{sum(kinds.values())} in `{name}`" for name, kinds in there["slots"].items()
+    )
+    rows = [
+        ["torch, its kernels", f"{there['torch']}, {there['capability']}"],
+        ["imitated CPU", f"{document['cpu']}, {document['emulator'].split(' (')[0]}"],
+        ["slots that the session found", slots],
+        ["functions that a session reaches", f"{len(there['reached'])} of {len(FUNCTIONS)}"],
+        ["refused", "; ".join(f"`{n}` ({e.split(':')[0]})" for n, e in there["refused"].items())],
+        ["operators with the bits of this CPU, under corem",
+         f"{len(verdict['same_as_here'])} of {operators}"],
+        ["the same, under the stock functions",
+         f"{len(verdict['stock_same_as_here'])} of {operators}"],
+        ["bits as before on exit", "yes" if there["restored"] else "no"],
+    ]  # fmt: skip
+    return _with_source(table(["what", "found"], rows), document)
+
+
+def aarch64_forms(results: Results) -> str:
+    """Return the table of forms for AdvSIMD, and the share of all encodings that ran."""
+    document = results["aarch64_forms"]
+    rows = []
+    for title, library in document["libraries"].items():
+        for form, functions in library["forms"].items():
+            inputs = sum(entry["inputs"] for entry in functions.values())
+            different = sum(entry["different"] for entry in functions.values())
+            rows.append([title, f"`{form}`", str(len(functions)), f"{inputs:,}", f"{different:,}"])
+    every = document["exhaustive"]
+    parts = [
+        f"{name}, `{every['form']}`: {found['chunks']} of {found['of']} chunks of "
+        f"2^{every['chunk_bits']} encodings ran, "
+        f"{100 * found['chunks'] / found['of']:.0f} % of all; "
+        f"{len(found['different_chunks'])} digests differ from the certificate's."
+        for name, found in every["functions"].items()
+    ]
+    header = ["library", "form", "functions", "inputs", "different"]
+    return _with_source([*table(header, rows), "", *parts], document)
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
+    "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
     "demo": demo,
@@ -455,10 +564,14 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "patch": patch,
     "patched_suite": patched_suite,
     **{name: _profile(name) for name in render_profile.TABLES},
+    **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
     "other_machines": other_machines,
+    "wheel_symbols": wheel_symbols,
+    "arm_session": aarch64_session,
+    "arm_forms": aarch64_forms,
     "analysis": analysis,
 }
 

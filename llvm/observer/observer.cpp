@@ -4,7 +4,8 @@
 //
 // Keeps the contexts of udfprof.h. pytest_udftorch/profile/observer.py compiles
 // this file against the headers of the installed torch, as their layout is not
-// a stable ABI.
+// a stable ABI. Of Python it uses exported functions only, so what one Python's
+// headers make also runs in the others; see setCall for the exception.
 //
 // Most operators use no function and should pay nothing. So only the kernels of
 // those that do are wrapped, through the pointers of their DispatchStub.
@@ -17,6 +18,7 @@
 
 #include <Python.h>
 
+#include "glibc.h"
 #include "udfprof.h"
 
 // As torch itself is compiled; DispatchStub.h declares its kernels by them.
@@ -45,8 +47,12 @@
 #include <torch/csrc/autograd/function.h>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 #include <x86intrin.h>
+
+UDFTORCH_OLD(dladdr);
+UDFTORCH_OLD(dlsym);
 
 namespace {
 
@@ -69,11 +75,11 @@ struct InKernel {
       : Self(self()), Outer(Self->name), Row(udfprof_row) {
     Self->name = Name;
     udfprof_row = Self->unknown;
-    if (udfprof_depth)
+    if (udfprof_depth_now())
       Start = __rdtsc();
   }
   ~InKernel() {
-    if (udfprof_depth && udfprof_row->is_known)
+    if (udfprof_depth_now() && udfprof_row->is_known)
       udfprof_operator_end(Self, Start);
     Self->name = Outer;
     udfprof_row = Row;
@@ -106,17 +112,19 @@ struct Binding {
 template <auto *Stub, bool Rows, typename Function> struct Kernel;
 template <auto *Stub, bool Rows, typename Result, typename... Args>
 struct Kernel<Stub, Rows, Result (*)(Args...)> {
-  static inline Result (*Stock)(Args...) = nullptr;
-  static inline const char *Name = nullptr;
+  // Written at each start, when threads may still be in here from before.
+  static inline std::atomic<Result (*)(Args...)> Stock{nullptr};
+  static inline std::atomic<const char *> Name{nullptr};
 
   static Result run(Args... Given) {
-    InKernel Here(Name);
+    const auto Run = Stock.load(std::memory_order_relaxed);
+    InKernel Here(Name.load(std::memory_order_relaxed));
     if constexpr (Rows) {
       InRows There(Here.Self,
                    std::get<sizeof...(Args) - 1>(std::tie(Given...)));
-      return Stock(std::forward<Args>(Given)...);
+      return Run(std::forward<Args>(Given)...);
     } else {
-      return Stock(std::forward<Args>(Given)...);
+      return Run(std::forward<Args>(Given)...);
     }
   }
 
@@ -139,8 +147,9 @@ struct Kernel<Stub, Rows, Result (*)(Args...)> {
     void *Ours = reinterpret_cast<void *>(run);
     for (void *K : Kernels)
       if (K && Now == K) { // otherwise something stands in for it already
-        Stock = reinterpret_cast<Result (*)(Args...)>(K);
-        Name = Operator;
+        Stock.store(reinterpret_cast<Result (*)(Args...)>(K),
+                    std::memory_order_relaxed);
+        Name.store(Operator, std::memory_order_relaxed);
         void *Expected = Before;
         if (Pointer->compare_exchange_strong(Expected, Ours))
           All.push_back({Pointer, Before, Ours});
@@ -238,7 +247,7 @@ std::unique_ptr<at::ObserverContext> startOperator(const RecordFunction &Fn) {
     Frame.call = T->call;
     Frame.name = T->name;
     Frame.row = udfprof_row;
-    if (udfprof_depth)
+    if (udfprof_depth_now())
       Frame.start = __rdtsc();
     T->call = &Fn;
     T->name = Fn.name();
@@ -269,7 +278,7 @@ void endOperator(const RecordFunction &Fn, at::ObserverContext *) {
   }
   T->depth = At - 1;
   const udfprof_frame &Frame = T->frames[T->depth];
-  if (udfprof_depth && udfprof_row->is_known)
+  if (udfprof_depth_now() && udfprof_row->is_known)
     udfprof_operator_end(T, Frame.start);
   T->call = Frame.call;
   T->name = Frame.name;
@@ -374,7 +383,7 @@ const udfprof_torch Torch = {currentNode, nameOfNode, nameOfCaller, followAll,
 // wrapper written in Python would cost each module half a microsecond. The
 // interpreter's lock guards all of this.
 
-PyFunctionObject *Watched;
+PyObject *Watched;
 vectorcallfunc Stock;
 PyObject *Find; // (module, id of the module that calls it) -> id
 
@@ -396,7 +405,7 @@ PyObject *runModule(PyObject *Function, PyObject *const *Args, size_t Count,
     if (!Found)
       return nullptr;
     Id = static_cast<uint32_t>(PyLong_AsUnsignedLong(Found));
-    Py_DECREF(Found);
+    Py_DecRef(Found);
     if (PyErr_Occurred())
       return nullptr;
     Modules[Args[0]] = Id;
@@ -411,14 +420,32 @@ PyObject *runModule(PyObject *Function, PyObject *const *Args, size_t Count,
   return Result;
 }
 
-void setCall(PyFunctionObject *Function, vectorcallfunc Call) {
-#if PY_VERSION_HEX >= 0x030c0000
-  PyFunction_SetVectorcall(Function, Call);
-#else
-  // No call site may have copied what the function does.
-  Function->func_version = 0;
-  Function->vectorcall = Call;
+/// A function object of Python 3.11, which has no call that sets what it does.
+struct Function311 {
+  PyObject Head;
+  PyObject *Members[13]; // from func_globals to func_annotations
+  vectorcallfunc Call;
+  uint32_t Version;
+};
+
+#if PY_VERSION_HEX < 0x030c0000
+static_assert(offsetof(Function311, Call) ==
+              offsetof(PyFunctionObject, vectorcall));
+static_assert(offsetof(Function311, Version) ==
+              offsetof(PyFunctionObject, func_version));
 #endif
+
+void setCall(PyObject *Function, vectorcallfunc Call) {
+  // In Python 3.12 and newer.
+  using Setter = void (*)(PyObject *, vectorcallfunc);
+  static const auto Set =
+      reinterpret_cast<Setter>(dlsym(RTLD_DEFAULT, "PyFunction_SetVectorcall"));
+  if (Set)
+    return Set(Function, Call);
+  auto *Old = reinterpret_cast<Function311 *>(Function);
+  // No call site may have copied what the function does.
+  Old->Version = 0;
+  Old->Call = Call;
 }
 
 } // namespace
@@ -455,9 +482,9 @@ extern "C" UDFPROF_EXPORT int udfobserver_watch_modules(PyObject *Function,
                                                         PyObject *Namer) {
   if (!PyFunction_Check(Function))
     return -1;
-  Watched = reinterpret_cast<PyFunctionObject *>(Py_NewRef(Function));
-  Find = Py_NewRef(Namer);
-  Stock = Watched->vectorcall;
+  Py_IncRef(Watched = Function);
+  Py_IncRef(Find = Namer);
+  Stock = PyVectorcall_Function(Watched);
   setCall(Watched, runModule);
   return 0;
 }
@@ -465,8 +492,8 @@ extern "C" UDFPROF_EXPORT int udfobserver_watch_modules(PyObject *Function,
 /// Other threads may still be in calls that began before.
 extern "C" UDFPROF_EXPORT void udfobserver_leave_modules() {
   setCall(Watched, Stock);
-  Py_CLEAR(Watched);
-  Py_CLEAR(Find);
+  Py_DecRef(std::exchange(Watched, nullptr));
+  Py_DecRef(std::exchange(Find, nullptr));
   Modules.clear();
 }
 

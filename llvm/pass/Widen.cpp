@@ -31,6 +31,7 @@
 #include "llvm/ADT/Statistic.h"
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/Debug.h"
+#include "llvm/TargetParser/Triple.h"
 
 #define DEBUG_TYPE "udf-widen"
 
@@ -73,8 +74,12 @@ static void emit(WidenWork &W, FunctionAnalysisManager &FAM) {
                       "udf-widen: form '" + Want.Kind + "' of '" + U.Name +
                           "' needs registers of " + Twine(FormBits) +
                           " bits but the target has " + Twine(W.RegisterBits) +
-                          "; drop the form or compile for a CPU that has them "
-                          "(-march=x86-64-v3: 256, -march=x86-64-v4: 512)");
+                          "; drop the form" +
+                          (Triple(W.M.getTargetTriple()).isX86()
+                               ? " or compile for a CPU that has them "
+                                 "(-march=x86-64-v3: 256, -march=x86-64-v4: "
+                                 "512)"
+                               : ""));
       continue;
     }
     F->addFnAttr(udf::FormMark, originOf(U, Want));

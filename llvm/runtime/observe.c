@@ -447,7 +447,7 @@ HIDDEN void NAME3(__udf_watch_array_,
       ((ArrayFunction2 *)Function)(N, A + I, B + I, Out + I, Mode);
     else
       ((ArrayFunction *)Function)(N, A + I, Out + I, Mode);
-    if (udfprof_depth)
+    if (udfprof_depth_now())
       udfprof_time(C, __builtin_readcyclecounter() - Start, (uint64_t)N);
     NAMED(note_)(C, In, NAMED(array_side_)(C, 1, Out + I, N, Sampled));
     C->elements += (uint64_t)N;

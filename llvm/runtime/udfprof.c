@@ -9,6 +9,7 @@
 
 #define _GNU_SOURCE
 #include "udfprof.h"
+#include "glibc.h"
 #include "names.h"
 
 #include <errno.h>
@@ -19,7 +20,20 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include <x86intrin.h>
+
+/// The time stamp counter, or AArch64's counter of the generic timer.
+static inline uint64_t readTicks(void) {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  uint64_t Ticks;
+  __asm__ volatile("mrs %0, cntvct_el0" : "=r"(Ticks));
+  return Ticks;
+#endif
+}
+
+UDFTORCH_OLD(pthread_key_create);
+UDFTORCH_OLD(pthread_setspecific);
 
 struct udfprof_row udfprof_unknown;
 __thread struct udfprof_row *udfprof_row = &udfprof_unknown;
@@ -28,15 +42,32 @@ uint32_t udfprof_depth;
 void (*udfprof_gomp_parallel)(void (*)(void *), void *, unsigned, unsigned);
 
 static int Active;
+static uint32_t Epoch = 1; // of the session; that of new memory is 0
 static uint64_t SampleMask;
-static struct udfprof_torch Torch;
+static const struct udfprof_torch *Torch;
 static struct udfprof_thread *Threads;
 static pthread_mutex_t ThreadsLock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_key_t ThreadKey;
 
-// Calls made while no session collects end up here, and nobody reads it.
+// Calls made while no session collects end up here, and nobody reads it. All
+// threads write to it.
 static struct udfprof_hot DiscardHot;
-static struct udfprof_cell Discard = {.hot = &DiscardHot};
+static struct udfprof_cell Discard = {.hot = &DiscardHot,
+                                      .live = UINT32_MAX,
+                                      .time_mask = UINT64_MAX,
+                                      .sample_mask = UINT64_MAX};
+
+static int isActive(void) { return __atomic_load_n(&Active, __ATOMIC_ACQUIRE); }
+
+static uint32_t epochNow(void) {
+  return __atomic_load_n(&Epoch, __ATOMIC_ACQUIRE);
+}
+
+static const struct udfprof_torch *torchNow(void) {
+  static const struct udfprof_torch None;
+  const struct udfprof_torch *T = __atomic_load_n(&Torch, __ATOMIC_ACQUIRE);
+  return T ? T : &None;
+}
 
 int udfprof_abi(void) { return UDFPROF_ABI; }
 
@@ -50,9 +81,9 @@ void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns) {
   // The shortest reading is the one that nothing interrupted.
   uint64_t Best = UINT64_MAX;
   for (int I = 0; I < 8; ++I) {
-    uint64_t Before = __rdtsc();
+    uint64_t Before = readTicks();
     uint64_t Now = udfprof_now();
-    uint64_t After = __rdtsc();
+    uint64_t After = readTicks();
     if (After - Before < Best) {
       Best = After - Before;
       *ticks = Before + Best / 2;
@@ -136,11 +167,14 @@ static void clearBounds(struct udfprof_cell *C) {
   }
 }
 
-static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
-                      unsigned Slot) {
-  memset(C, 0, sizeof *C);
-  C->slot = (uint16_t)Slot;
-  C->hot = Hot;
+/// Makes a cell of this thread count from zero, in the epoch that is now.
+static void clearCell(struct udfprof_cell *C) {
+  const uint32_t Now = epochNow();
+  struct udfprof_hot *Hot = C->hot;
+  const size_t Kept = offsetof(struct udfprof_cell, granted);
+  memset((char *)C + Kept, 0, sizeof *C - Kept);
+  C->due = 0;
+  C->zeros_are_padding = 0;
   C->within.min = INT64_MIN;
   C->within.max = INT64_MAX;
   C->live = UINT32_MAX;
@@ -152,9 +186,17 @@ static void clearCell(struct udfprof_cell *C, struct udfprof_hot *Hot,
     clearRange(&C->helped[Side]);
   }
   // One in as many elements, whatever the form: a vector call is a block.
-  C->sample_mask = SampleMask;
-  const uint64_t TimeMask = SampleMask > 2047 ? SampleMask : 2047;
-  C->time_mask = udfprof_depth == UDFPROF_COUNTERS ? UINT64_MAX : TimeMask;
+  const uint64_t Mask = __atomic_load_n(&SampleMask, __ATOMIC_RELAXED);
+  C->sample_mask = Mask;
+  const uint64_t TimeMask = Mask > 2047 ? Mask : 2047;
+  C->time_mask =
+      udfprof_depth_now() == UDFPROF_COUNTERS ? UINT64_MAX : TimeMask;
+  __atomic_store_n(&C->epoch, Now, __ATOMIC_RELEASE);
+}
+
+/// Whether a cell has been counted in since the session began.
+static int isCurrent(const struct udfprof_cell *C) {
+  return __atomic_load_n(&C->epoch, __ATOMIC_ACQUIRE) == epochNow();
 }
 
 /// Zeros and negative infinities that generated code let pass.
@@ -167,7 +209,14 @@ static struct passed passedOf(const struct udfprof_hot *Hot) {
 }
 
 static uint64_t callsOf(const struct udfprof_cell *C) {
-  return C->granted - (uint64_t)C->hot->left;
+  int64_t Left, Granted, Again;
+  int Tries = 100; // another thread reads again if calls are being granted
+  do {
+    Left = __atomic_load_n(&C->hot->left, __ATOMIC_ACQUIRE);
+    Granted = (int64_t)__atomic_load_n(&C->granted, __ATOMIC_ACQUIRE);
+    Again = __atomic_load_n(&C->hot->left, __ATOMIC_RELAXED);
+  } while ((Left < 0 || Again > Left) && --Tries);
+  return Granted > Left ? (uint64_t)(Granted - Left) : 0;
 }
 
 static void mergeRange(struct udfprof_range *To,
@@ -260,14 +309,17 @@ static void widen(double *Min, double *Max, double ThatMin, double ThatMax) {
 
 static uint64_t elementsOf(const struct udfprof_cell *C) {
   unsigned Lanes = lanesOf(C->slot);
-  return Lanes ? callsOf(C) * Lanes - C->padding : C->elements;
+  if (!Lanes)
+    return C->elements;
+  const uint64_t All = callsOf(C) * Lanes;
+  return All > C->padding ? All - C->padding : 0;
 }
 
-uint64_t udfprof_ticks(void) { return __rdtsc(); }
+uint64_t udfprof_ticks(void) { return readTicks(); }
 
 void udfprof_time(struct udfprof_cell *cell, uint64_t ticks,
                   uint64_t elements) {
-  if (!udfprof_depth) // the first call of a cell is timed at every depth
+  if (!udfprof_depth_now()) // a cell's first call is timed at every depth
     return;
   cell->ticks += ticks;
   cell->timed_elements += elements;
@@ -300,12 +352,20 @@ static struct udfprof_cell *cellIn(struct udfprof_row *Row, unsigned Slot,
                                    int64_t RowLength) {
   struct udfprof_hot *Hot = &Row->hot[Slot];
   struct udfprof_cell *C = Hot->cell;
-  if (C)
+  if (C) {
+    if (!isCurrent(C)) {
+      clearCell(C);
+      setRows(C, RowLength);
+    }
     return C;
+  }
   C = allocateLines(sizeof *C);
   if (!C)
     return &Discard;
-  clearCell(C, Hot, Slot);
+  C->slot = (uint16_t)Slot;
+  C->hot = Hot;
+  C->live = UINT32_MAX;
+  clearCell(C);
   setRows(C, RowLength);
   Row->used[Row->used_count] = (uint16_t)Slot;
   __atomic_store_n(&Hot->cell, C, __ATOMIC_RELEASE);
@@ -386,12 +446,18 @@ static void detach(void *Self) {
   __atomic_store_n(&T->alive, 0, __ATOMIC_RELEASE);
 }
 
+static void setTorchId(struct udfprof_thread *T) {
+  uint64_t (*Thread)(void) = torchNow()->thread;
+  __atomic_store_n(&T->torch_id, Thread ? Thread() : 0, __ATOMIC_RELAXED);
+}
+
 struct udfprof_thread *udfprof_attach(void) {
   struct udfprof_thread *T = udfprof_self;
   if (T)
     return T;
   pthread_mutex_lock(&ThreadsLock);
-  for (T = Threads; T && T->alive; T = T->next)
+  for (T = Threads; T && __atomic_load_n(&T->alive, __ATOMIC_ACQUIRE);
+       T = T->next)
     ;
   if (!T) {
     T = allocate(sizeof *T);
@@ -402,16 +468,17 @@ struct udfprof_thread *udfprof_attach(void) {
     T->next = Threads;
     __atomic_store_n(&Threads, T, __ATOMIC_RELEASE);
   }
-  T->alive = 1;
+  __atomic_store_n(&T->alive, 1, __ATOMIC_RELAXED);
   pthread_mutex_unlock(&ThreadsLock);
   T->module = T->optimizer = T->depth = 0;
   T->row_length = 0;
-  T->made_count = 0; // another thread's numbers
+  // Another thread's numbers.
+  __atomic_store_n(&T->made_count, 0, __ATOMIC_RELEASE);
   T->node = T->call = NULL;
   T->name = NULL;
   T->region = NULL;
   T->id = (uint32_t)syscall(SYS_gettid);
-  T->torch_id = Torch.thread ? Torch.thread() : 0;
+  setTorchId(T);
   pthread_setspecific(ThreadKey, T);
   udfprof_self = T;
   udfprof_row = T->unknown;
@@ -419,25 +486,29 @@ struct udfprof_thread *udfprof_attach(void) {
 }
 
 void udfprof_made(struct udfprof_thread *self, uint64_t sequence) {
-  struct udfprof_made *Last =
-      &self->made[(self->made_count - 1) & UDFPROF_MADE_MASK];
-  if (self->made_count && Last->sequence >= sequence) {
-    Last->module = self->module;
-    return;
-  }
   if (!self->made) {
     self->made = allocate(UDFPROF_MADE * sizeof *self->made);
     if (!self->made)
       return;
   }
-  if (!self->made_count && Torch.thread)
-    self->torch_id = Torch.thread();
-  self->made[self->made_count & UDFPROF_MADE_MASK] =
-      (struct udfprof_made){sequence, self->module};
+  // Autograd's thread may be reading these.
+  struct udfprof_made *Last =
+      &self->made[(self->made_count - 1) & UDFPROF_MADE_MASK];
+  if (self->made_count && Last->sequence >= sequence) {
+    __atomic_store_n(&Last->module, self->module, __ATOMIC_RELAXED);
+    return;
+  }
+  if (!self->made_count)
+    setTorchId(self);
+  struct udfprof_made *New = &self->made[self->made_count & UDFPROF_MADE_MASK];
+  __atomic_store_n(&New->sequence, sequence, __ATOMIC_RELAXED);
+  __atomic_store_n(&New->module, self->module, __ATOMIC_RELAXED);
   __atomic_store_n(&self->made_count, self->made_count + 1, __ATOMIC_RELEASE);
 }
 
-void udfprof_set_torch(const struct udfprof_torch *torch) { Torch = *torch; }
+void udfprof_set_torch(const struct udfprof_torch *torch) {
+  __atomic_store_n(&Torch, torch, __ATOMIC_RELEASE);
+}
 
 //===----------------------------------------------------------------------===//
 // Contexts
@@ -462,12 +533,17 @@ struct Help {
   struct Help *Next;
 };
 
+static uint64_t sequenceAt(const struct udfprof_thread *T, uint64_t At) {
+  return __atomic_load_n(&T->made[At & UDFPROF_MADE_MASK].sequence,
+                         __ATOMIC_RELAXED);
+}
+
 /// The module that was being called when a node was made.
 static uint32_t moduleOfNode(uint64_t Sequence, uint64_t Thread) {
   for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
        T; T = T->next) {
     uint64_t Count = __atomic_load_n(&T->made_count, __ATOMIC_ACQUIRE);
-    if (T->torch_id != Thread || !Count)
+    if (!Count || __atomic_load_n(&T->torch_id, __ATOMIC_RELAXED) != Thread)
       continue;
     // Finds the last entry that is not behind the node; entries are in order.
     // It is near the end, so the search strides back from there: halving the
@@ -478,18 +554,18 @@ static uint32_t moduleOfNode(uint64_t Sequence, uint64_t Thread) {
       High = Low;
       Low = High - First > Step ? High - Step : First;
       Step *= 2;
-    } while (Low > First &&
-             T->made[Low & UDFPROF_MADE_MASK].sequence > Sequence);
-    if (T->made[Low & UDFPROF_MADE_MASK].sequence > Sequence)
+    } while (Low > First && sequenceAt(T, Low) > Sequence);
+    if (sequenceAt(T, Low) > Sequence)
       return 0;
     while (High - Low > 1) {
       uint64_t Middle = Low + (High - Low) / 2;
-      if (T->made[Middle & UDFPROF_MADE_MASK].sequence > Sequence)
+      if (sequenceAt(T, Middle) > Sequence)
         High = Middle;
       else
         Low = Middle;
     }
-    return T->made[Low & UDFPROF_MADE_MASK].module;
+    return __atomic_load_n(&T->made[Low & UDFPROF_MADE_MASK].module,
+                           __ATOMIC_RELAXED);
   }
   return 0;
 }
@@ -522,14 +598,14 @@ static uint32_t callerId(struct udfprof_thread *T, const void *Caller) {
     for (unsigned I = 0; I < PROBES && T->callers[B].caller; ++I)
       B = (First + I) % COUNT;
     char Name[256] = "";
-    if (Torch.caller_name)
-      Torch.caller_name(Name, sizeof Name);
+    if (torchNow()->caller_name)
+      torchNow()->caller_name(Name, sizeof Name);
     T->callers[B].id = udfprof_intern(Name);
     T->callers[B].calls = 0;
     T->callers[B].caller = Caller;
   }
   if (T->callers[B].id && ++T->callers[B].calls == UDFPROF_PATIENCE)
-    Torch.follow_all();
+    torchNow()->follow_all();
   return T->callers[B].id;
 }
 
@@ -537,7 +613,7 @@ static uint32_t nodeId(struct udfprof_thread *T, const void *Node,
                        uint64_t Sequence) {
   if (T->last_node.node != Node || T->last_node.sequence != Sequence) {
     char Name[256] = "";
-    Torch.node_name(Name, sizeof Name);
+    torchNow()->node_name(Name, sizeof Name);
     T->last_node.id = udfprof_intern(Name);
     T->last_node.sequence = Sequence;
     T->last_node.node = Node;
@@ -559,6 +635,17 @@ static void putRow(struct udfprof_row **Table, uint32_t Size,
   Table[B] = Row;
 }
 
+/// Makes a row of this thread count calls from zero if it has not since the
+/// session began.
+static struct udfprof_row *renewed(struct udfprof_row *R) {
+  const uint32_t Now = epochNow();
+  if (R->epoch != Now) {
+    R->calls = R->ticks = 0;
+    __atomic_store_n(&R->epoch, Now, __ATOMIC_RELEASE);
+  }
+  return R;
+}
+
 static struct udfprof_row *findRow(struct udfprof_thread *T, uint32_t Operator,
                                    uint32_t Module, uint8_t Stage) {
   if (T->table_size)
@@ -568,7 +655,7 @@ static struct udfprof_row *findRow(struct udfprof_thread *T, uint32_t Operator,
       struct udfprof_row *R = T->table[B];
       if (R->operator_id == Operator && R->module_id == Module &&
           R->stage == Stage)
-        return R;
+        return renewed(R);
     }
   if (2 * T->table_used >= T->table_size) {
     uint32_t Size = T->table_size ? 2 * T->table_size : 256;
@@ -588,6 +675,7 @@ static struct udfprof_row *findRow(struct udfprof_thread *T, uint32_t Operator,
   R->operator_id = Operator;
   R->module_id = Module;
   R->stage = Stage;
+  R->epoch = epochNow();
   R->next = T->rows;
   putRow(T->table, T->table_size, R);
   ++T->table_used;
@@ -606,7 +694,8 @@ struct place {
 static struct place placeOf(const struct udfprof_thread *T) {
   struct place P = {.Module = T->module, .Stage = UDFPROF_FORWARD};
   uint64_t Thread;
-  P.Node = Torch.node ? Torch.node(&P.Sequence, &Thread) : NULL;
+  const struct udfprof_torch *Asked = torchNow();
+  P.Node = Asked->node ? Asked->node(&P.Sequence, &Thread) : NULL;
   if (P.Node) {
     P.Stage = UDFPROF_BACKWARD;
     // Unless the node itself called the module, as a recomputation does.
@@ -642,7 +731,7 @@ static struct udfprof_row *rowOf(struct udfprof_thread *T, const void *Caller) {
 }
 
 struct udfprof_cell *udfprof_cell(uint32_t slot, const void *caller) {
-  if (!Active)
+  if (!isActive())
     return &Discard;
   struct udfprof_thread *T = udfprof_attach();
   struct udfprof_row *Row = udfprof_row;
@@ -654,7 +743,7 @@ struct udfprof_cell *udfprof_cell(uint32_t slot, const void *caller) {
     if (T->row_length || Row->had_rows) {
       Row->had_rows = T->row_length != 0;
       for (unsigned I = 0; I < Row->used_count; ++I)
-        setRows(Row->hot[Row->used[I]].cell, T->row_length);
+        setRows(cellIn(Row, Row->used[I], 0), T->row_length);
     }
     // Outside an operator nothing tells when the context changes.
     if (T->name || T->region)
@@ -668,8 +757,7 @@ struct udfprof_cell *udfprof_cell(uint32_t slot, const void *caller) {
 struct udfprof_cell *udfprof_turn(uint32_t slot, const void *caller,
                                   uint64_t low, uint64_t high) {
   struct udfprof_cell *C = udfprof_row->hot[slot].cell;
-  const int WasFound = C != NULL;
-  if (!WasFound) {
+  if (!C || !isCurrent(C)) {
     C = udfprof_cell(slot, caller);
     if (C == &Discard)
       return C;
@@ -698,8 +786,9 @@ struct udfprof_cell *udfprof_turn(uint32_t slot, const void *caller,
     if (C->row_next < Next)
       Next = C->row_next;
   }
-  C->granted = Next;
-  C->hot->left = (int64_t)(Next - Before - 1);
+  __atomic_store_n(&C->granted, Next, __ATOMIC_RELEASE);
+  __atomic_store_n(&C->hot->left, (int64_t)(Next - Before - 1),
+                   __ATOMIC_RELEASE);
   return C;
 }
 
@@ -794,6 +883,8 @@ static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
                         uint64_t Start, uint64_t End) {
   for (unsigned I = 0; I < Row->used_count; ++I) {
     struct udfprof_cell *C = Row->hot[Row->used[I]].cell;
+    if (!isCurrent(C))
+      continue;
     uint64_t Elements = takeElements(C) + C->helped_elements;
     if (!Elements)
       continue;
@@ -823,19 +914,17 @@ static void writeEvents(struct udfprof_thread *T, struct udfprof_row *Row,
 }
 
 void udfprof_operator_udf(uint32_t number, uint64_t elements, uint64_t start) {
-  if (!Active || number >= UDFPROF_OPERATOR_UDFS)
+  if (!isActive() || number >= UDFPROF_OPERATOR_UDFS)
     return;
-  uint64_t Now = __rdtsc();
+  uint64_t Now = readTicks();
   struct udfprof_cell *C = udfprof_cell(UDFPROF_FUNCTION_SLOTS + number,
                                         __builtin_return_address(0));
   if (C == &Discard)
     return;
   ++C->granted;
   C->elements += elements;
-  if (!udfprof_depth)
-    return;
   udfprof_time(C, Now - start, elements);
-  if (udfprof_depth != UDFPROF_EVENTS)
+  if (udfprof_depth_now() != UDFPROF_EVENTS)
     return;
   // Its own times instead of the operator's, and also when it had no elements.
   C->in_events = C->elements;
@@ -858,12 +947,12 @@ void udfprof_operator_udf(uint32_t number, uint64_t elements, uint64_t start) {
 }
 
 void udfprof_operator_end(struct udfprof_thread *self, uint64_t start) {
-  if (!Active)
+  if (!isActive())
     return;
-  uint64_t Now = __rdtsc();
+  uint64_t Now = readTicks();
   struct udfprof_row *Row = udfprof_row;
   Row->ticks += Now - start;
-  if (udfprof_depth == UDFPROF_EVENTS)
+  if (udfprof_depth_now() == UDFPROF_EVENTS)
     writeEvents(self, Row, start, Now);
 }
 
@@ -890,7 +979,7 @@ static void runRegion(void *Data) {
   T->row_length = Length;
   if (udfprof_row->is_known) {
     __atomic_store_n(&R->Touched, 1, __ATOMIC_RELAXED);
-    if (udfprof_depth == UDFPROF_EVENTS) {
+    if (udfprof_depth_now() == UDFPROF_EVENTS) {
       struct Help *H = allocate(sizeof *H);
       if (H) {
         H->Row = udfprof_row;
@@ -912,6 +1001,8 @@ static void takeHelp(struct udfprof_row *Mine, struct Help *H) {
   while (H) {
     for (unsigned I = 0; I < H->Row->used_count; ++I) {
       struct udfprof_cell *C = H->Row->hot[H->Row->used[I]].cell;
+      if (!isCurrent(C))
+        continue;
       uint64_t Elements = takeElements(C);
       if (!Elements)
         continue;
@@ -928,7 +1019,7 @@ static void takeHelp(struct udfprof_row *Mine, struct Help *H) {
 void udfprof_parallel(void (*function)(void *), void *data, unsigned threads,
                       unsigned flags) {
   struct udfprof_thread *T = udfprof_attach();
-  if (!Active || !(T->name || T->region)) {
+  if (!isActive() || !(T->name || T->region)) {
     udfprof_gomp_parallel(function, data, threads, flags);
     return;
   }
@@ -964,23 +1055,25 @@ void udfprof_parallel(void (*function)(void *), void *data, unsigned threads,
 // Sessions
 //===----------------------------------------------------------------------===//
 
+/// Begins an epoch: everything counted so far counts for nothing.
 static void clearAll(void) {
+  __atomic_store_n(&Epoch, Epoch + 1, __ATOMIC_RELEASE);
   for (struct udfprof_thread *T = __atomic_load_n(&Threads, __ATOMIC_ACQUIRE);
        T; T = T->next)
     for (struct udfprof_row *R = __atomic_load_n(&T->rows, __ATOMIC_ACQUIRE); R;
          R = R->next) {
-      R->calls = R->ticks = 0;
+      // The next call goes to udfprof_turn. A thread that is counting down at
+      // this moment may overwrite the word; it gets there when it has used up
+      // the calls that it was granted.
       unsigned Count = __atomic_load_n(&R->used_count, __ATOMIC_ACQUIRE);
       for (unsigned I = 0; I < Count; ++I)
-        clearCell(R->hot[R->used[I]].cell, &R->hot[R->used[I]], R->used[I]);
+        __atomic_store_n(&R->hot[R->used[I]].left, 0, __ATOMIC_RELAXED);
     }
 }
 
 void udfprof_start(uint32_t depth, uint32_t stride) {
-  udfprof_depth = depth;
-  SampleMask = stride - 1;
-  clearCell(&Discard, &DiscardHot, 0);
-  Discard.sample_mask = Discard.time_mask = UINT64_MAX;
+  __atomic_store_n(&udfprof_depth, depth, __ATOMIC_RELAXED);
+  __atomic_store_n(&SampleMask, stride - 1, __ATOMIC_RELAXED);
   clearAll();
   pthread_mutex_lock(&EventsLock);
   EventFirst = EventCount = 0;
@@ -1039,7 +1132,7 @@ size_t udfprof_cells(struct udfprof_cell_record *out, size_t capacity) {
       unsigned Used = __atomic_load_n(&R->used_count, __ATOMIC_ACQUIRE);
       for (unsigned I = 0; I < Used; ++I) {
         const struct udfprof_cell *C = R->hot[R->used[I]].cell;
-        if (!callsOf(C))
+        if (!isCurrent(C) || !callsOf(C))
           continue;
         if (Count < capacity)
           readCell(R, C, &out[Count]);
@@ -1055,7 +1148,8 @@ size_t udfprof_operators(struct udfprof_operator_record *out, size_t capacity) {
        T; T = T->next)
     for (struct udfprof_row *R = __atomic_load_n(&T->rows, __ATOMIC_ACQUIRE); R;
          R = R->next) {
-      if (!R->calls)
+      if (__atomic_load_n(&R->epoch, __ATOMIC_ACQUIRE) != epochNow() ||
+          !R->calls)
         continue;
       if (Count < capacity) {
         memset(&out[Count], 0, sizeof *out);

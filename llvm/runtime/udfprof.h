@@ -8,8 +8,10 @@
 // (llvm/observer/observer.cpp). pytest_udftorch/profile/collect.py reads them.
 //
 // A thread writes only its own cells, so a call needs no lock and no atomic
-// operation. Cells, contexts and threads are kept for the life of the process
-// and zeroed when a session begins, so no pointer to one is ever stale.
+// operation. Cells, contexts and threads are kept for the life of the process,
+// so no pointer to one is ever stale. When a session begins, all cells and
+// contexts belong to an earlier epoch and count for nothing. Their threads zero
+// them at the next call, which udfprof_start sends to udfprof_turn.
 //
 //===----------------------------------------------------------------------===//
 
@@ -103,6 +105,7 @@ struct udfprof_cell {
   uint16_t slot;
   // For kernels that fill up the last vector of a row: see udfprof_thread.
   uint8_t zeros_are_padding;
+  uint32_t epoch;   ///< that everything below was counted in
   uint64_t granted; ///< calls, when hot->left is taken away
   // A call is timed, or enters the histograms, when the number of calls before
   // it has none of these bits. All ones means never.
@@ -133,6 +136,7 @@ struct udfprof_row {
   uint32_t operator_id, module_id;
   uint8_t stage, had_rows;
   uint8_t is_known; ///< 0: a thread's context that is not looked up yet
+  uint32_t epoch;   ///< that calls and ticks were counted in
   uint16_t used_count;
   uint16_t used[UDFPROF_SLOTS];
   struct udfprof_row *next;
@@ -259,7 +263,12 @@ extern UDFPROF_EXPORT __thread struct udfprof_thread *udfprof_self
 
 /// The row of threads that nothing is known about yet.
 UDFPROF_EXPORT extern struct udfprof_row udfprof_unknown;
-UDFPROF_EXPORT extern uint32_t udfprof_depth;
+UDFPROF_EXPORT extern uint32_t udfprof_depth; ///< see udfprof_depth_now
+
+/// The depth of the session, which may begin while other threads count.
+static inline uint32_t udfprof_depth_now(void) {
+  return __atomic_load_n(&udfprof_depth, __ATOMIC_RELAXED);
+}
 
 UDFPROF_EXPORT int udfprof_abi(void);
 
@@ -293,6 +302,7 @@ UDFPROF_EXPORT uint64_t udfprof_now(void);
 UDFPROF_EXPORT uint64_t udfprof_place(void);
 
 UDFPROF_EXPORT struct udfprof_thread *udfprof_attach(void);
+/// Keeps the pointer.
 UDFPROF_EXPORT void udfprof_set_torch(const struct udfprof_torch *torch);
 
 /// End of an operator that used a function, at the depths timed and events.

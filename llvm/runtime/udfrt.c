@@ -3,29 +3,46 @@
 //===----------------------------------------------------------------------===//
 //
 // Sources of the method: System V ABI, AMD64 supplement (relocation types,
-// procedure linkage table); System V gABI, "Dynamic Section"; the LSB core
-// specification, "Symbol Versioning".
+// procedure linkage table); ELF for the Arm 64-bit Architecture, "Dynamic
+// relocations"; System V gABI, "Dynamic Section" and "Program Header"; the LSB
+// core specification, "Symbol Versioning".
 //
 //===----------------------------------------------------------------------===//
 
 #define _GNU_SOURCE
 #include "udfrt.h"
+#include "glibc.h"
 #include "names.h"
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-extern const char udfrt_trampolines[];
+UDFTORCH_OLD(dlclose);
+UDFTORCH_OLD(dlopen);
+UDFTORCH_OLD(dlsym);
+UDFTORCH_OLD(dlvsym);
 
-enum { TrampolineBytes = 32 }; // the .balign of trampolines.S
+extern const char udfrt_trampolines[], udfrt_markers[];
+
+// The .balign of trampolines.S.
+#if defined(__aarch64__)
+enum { TrampolineBytes = 64 };
+#else
+enum { TrampolineBytes = 32 };
+#endif
 
 int udfrt_abi(void) { return UDFRT_ABI; }
+
+#if defined(__x86_64__)
+enum { ThisMachine = EM_X86_64 };
 
 int udfrt_cpu_level(void) {
   __builtin_cpu_init();
@@ -40,13 +57,32 @@ int udfrt_cpu_level(void) {
 }
 
 uint32_t udfrt_mxcsr(void) { return __builtin_ia32_stmxcsr(); }
+#elif defined(__aarch64__)
+enum { ThisMachine = EM_AARCH64 };
 
-uint64_t udfrt_trampoline(size_t index) {
-  return index < UDFRT_TRAMPOLINES
-             ? (uint64_t)(uintptr_t)(udfrt_trampolines +
-                                     index * TrampolineBytes)
+int udfrt_cpu_level(void) { return 1; } // AdvSIMD belongs to every AArch64
+
+/// FPCR.FZ flushes subnormal operands and results, as FTZ and DAZ do together.
+uint32_t udfrt_mxcsr(void) {
+  uint64_t Fpcr;
+  __asm__ volatile("mrs %0, fpcr" : "=r"(Fpcr));
+  return Fpcr & (1u << 24) ? 1u << 15 | 1u << 6 : 0;
+}
+#else
+#error "the runtime has no trampolines for this processor"
+#endif
+
+static uint64_t nth(const char *First, size_t Index) {
+  return Index < UDFRT_TRAMPOLINES
+             ? (uint64_t)(uintptr_t)(First + Index * TrampolineBytes)
              : 0;
 }
+
+uint64_t udfrt_trampoline(size_t index) {
+  return nth(udfrt_trampolines, index);
+}
+
+uint64_t udfrt_marker(size_t index) { return nth(udfrt_markers, index); }
 
 //===----------------------------------------------------------------------===//
 // Finding slots
@@ -62,8 +98,27 @@ struct Dynamic {
   size_t VersionNeedCount;
 };
 
+/// The relocations of a machine whose slots hold the address of a symbol.
+struct Machine {
+  uint16_t Number; // e_machine
+  uint32_t JumpSlot, GlobDat, Absolute;
+};
+
+static const struct Machine Machines[] = {
+    {EM_X86_64, R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT, R_X86_64_64},
+    {EM_AARCH64, R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT, R_AARCH64_ABS64},
+};
+
+static const struct Machine *machineOf(uint16_t Number) {
+  for (size_t I = 0; I < sizeof Machines / sizeof *Machines; ++I)
+    if (Machines[I].Number == Number)
+      return &Machines[I];
+  return NULL;
+}
+
 struct Search {
   struct names Names;
+  const struct Machine *Machine;
   const char *const *Objects;
   size_t ObjectCount;
   struct udfrt_slot *Slots;
@@ -154,8 +209,8 @@ static void scanTable(struct Search *S, const struct dl_phdr_info *Info,
                       const ElfW(Rela) * Table, size_t Count) {
   for (size_t I = 0; I < Count; ++I) {
     uint32_t Type = ELF64_R_TYPE(Table[I].r_info);
-    if (Type != R_X86_64_JUMP_SLOT && Type != R_X86_64_GLOB_DAT &&
-        !(Type == R_X86_64_64 && Table[I].r_addend == 0))
+    if (Type != S->Machine->JumpSlot && Type != S->Machine->GlobDat &&
+        !(Type == S->Machine->Absolute && Table[I].r_addend == 0))
       continue;
     size_t Symbol = ELF64_R_SYM(Table[I].r_info);
     if (!Symbol)
@@ -177,29 +232,34 @@ static void scanTable(struct Search *S, const struct dl_phdr_info *Info,
   }
 }
 
+static int scanObject(struct Search *S, const struct dl_phdr_info *Info,
+                      uint32_t Object) {
+  struct Dynamic D;
+  if (readDynamic(Info, &D)) {
+    S->Found = -1;
+    return 1;
+  }
+  scanTable(S, Info, &D, Object, D.Plt, D.PltCount);
+  scanTable(S, Info, &D, Object, D.Rela, D.RelaCount);
+  return 0;
+}
+
 static int visitObject(struct dl_phdr_info *Info, size_t Size, void *Data) {
   (void)Size;
   struct Search *S = Data;
   const char *Slash = strrchr(Info->dlpi_name, '/');
   const char *Name = Slash ? Slash + 1 : Info->dlpi_name;
-  for (size_t O = 0; O < S->ObjectCount; ++O) {
-    if (strcmp(Name, S->Objects[O]))
-      continue;
-    struct Dynamic D;
-    if (readDynamic(Info, &D)) {
-      S->Found = -1;
+  for (size_t O = 0; O < S->ObjectCount; ++O)
+    if (!strcmp(Name, S->Objects[O]) && scanObject(S, Info, (uint32_t)O))
       return 1;
-    }
-    scanTable(S, Info, &D, (uint32_t)O, D.Plt, D.PltCount);
-    scanTable(S, Info, &D, (uint32_t)O, D.Rela, D.RelaCount);
-  }
   return 0;
 }
 
 long udfrt_find(const char *const *symbols, size_t symbol_count,
                 const char *const *objects, size_t object_count,
                 struct udfrt_slot *slots, size_t capacity) {
-  struct Search S = {.Objects = objects,
+  struct Search S = {.Machine = machineOf(ThisMachine),
+                     .Objects = objects,
                      .ObjectCount = object_count,
                      .Slots = slots,
                      .Capacity = capacity};
@@ -207,6 +267,107 @@ long udfrt_find(const char *const *symbols, size_t symbol_count,
     return -1;
   dl_iterate_phdr(visitObject, &S);
   free(S.Names.buckets);
+  return S.Found;
+}
+
+/// A file laid out as a loader would, without relocation.
+struct Image {
+  struct dl_phdr_info Info;
+  size_t Bytes; // from dlpi_addr on
+  uint16_t Machine;
+};
+
+/// The program headers' own bounds are checked. What the segments hold is
+/// trusted as much as a loaded object.
+static int mapSegments(int File, const ElfW(Ehdr) * Header, size_t FileBytes,
+                       struct Image *I) {
+  const ElfW(Phdr) *P = I->Info.dlpi_phdr;
+  uint64_t Page = (uint64_t)sysconf(_SC_PAGESIZE);
+  for (int N = 0; N < Header->e_phnum; ++N) {
+    if (P[N].p_type != PT_LOAD)
+      continue;
+    if (P[N].p_filesz > P[N].p_memsz || P[N].p_offset > FileBytes ||
+        P[N].p_filesz > FileBytes - P[N].p_offset ||
+        P[N].p_vaddr > SIZE_MAX / 4 || P[N].p_memsz > SIZE_MAX / 4 ||
+        (P[N].p_vaddr - P[N].p_offset) % Page)
+      return -1;
+    size_t End = P[N].p_vaddr + P[N].p_memsz;
+    I->Bytes = End > I->Bytes ? End : I->Bytes;
+  }
+  if (!I->Bytes)
+    return -1;
+  char *Base = mmap(NULL, I->Bytes, PROT_READ,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (Base == MAP_FAILED)
+    return -1;
+  I->Info.dlpi_addr = (ElfW(Addr))(uintptr_t)Base;
+  for (int N = 0; N < Header->e_phnum; ++N) {
+    if (P[N].p_type != PT_LOAD || !P[N].p_filesz)
+      continue;
+    uint64_t Skew = P[N].p_vaddr % Page;
+    if (mmap(Base + (P[N].p_vaddr - Skew), P[N].p_filesz + Skew, PROT_READ,
+             MAP_PRIVATE | MAP_FIXED, File,
+             (off_t)(P[N].p_offset - Skew)) == MAP_FAILED) {
+      munmap(Base, I->Bytes);
+      return -1;
+    }
+  }
+  return 0;
+}
+
+/// Sets \p I, or returns -1 for anything but a shared object of a machine that
+/// is known. Release the program headers with free() and the image with munmap.
+static int mapFile(const char *Path, struct Image *I) {
+  int File = open(Path, O_RDONLY | O_CLOEXEC);
+  if (File < 0)
+    return -1;
+  int Result = -1;
+  ElfW(Ehdr) Header;
+  ElfW(Phdr) *Segments = NULL;
+  struct stat State;
+  memset(I, 0, sizeof *I);
+  if (fstat(File, &State) || !S_ISREG(State.st_mode) ||
+      pread(File, &Header, sizeof Header, 0) != (ssize_t)sizeof Header ||
+      memcmp(Header.e_ident, ELFMAG, SELFMAG) ||
+      Header.e_ident[EI_CLASS] != ELFCLASS64 ||
+      Header.e_ident[EI_DATA] != ELFDATA2LSB || Header.e_type != ET_DYN ||
+      Header.e_phentsize != sizeof *Segments || !machineOf(Header.e_machine))
+    goto Done;
+  size_t Bytes = Header.e_phnum * sizeof *Segments;
+  Segments = malloc(Bytes + 1);
+  if (!Segments ||
+      pread(File, Segments, Bytes, (off_t)Header.e_phoff) != (ssize_t)Bytes)
+    goto Done;
+  I->Info.dlpi_phdr = Segments;
+  I->Info.dlpi_phnum = Header.e_phnum;
+  I->Machine = Header.e_machine;
+  Result = mapSegments(File, &Header, (size_t)State.st_size, I);
+Done:
+  if (Result)
+    free(Segments);
+  close(File);
+  return Result;
+}
+
+long udfrt_find_in_file(const char *path, const char *const *symbols,
+                        size_t symbol_count, struct udfrt_slot *slots,
+                        size_t capacity, uint32_t *machine) {
+  struct Image I;
+  if (mapFile(path, &I))
+    return -1;
+  struct Search S = {
+      .Machine = machineOf(I.Machine), .Slots = slots, .Capacity = capacity};
+  *machine = I.Machine;
+  if (namesMake(&S.Names, symbols, symbol_count, symbol_count)) {
+    S.Found = -1;
+  } else {
+    scanObject(&S, &I.Info, 0);
+    free(S.Names.buckets);
+  }
+  for (long N = 0; N < S.Found && (size_t)N < capacity; ++N)
+    slots[N].address -= I.Info.dlpi_addr;
+  munmap((void *)(uintptr_t)I.Info.dlpi_addr, I.Bytes);
+  free((void *)(uintptr_t)I.Info.dlpi_phdr);
   return S.Found;
 }
 

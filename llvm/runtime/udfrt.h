@@ -18,7 +18,7 @@
 
 /// pytest_udftorch/native/runtime.py reads the layout below, and checks its ABI
 /// number when it loads the library.
-#define UDFRT_ABI 2
+#define UDFRT_ABI 3
 
 /// Room for every symbol of pytest_udftorch/library/symbols.py; trampolines.S
 /// emits this many.
@@ -29,7 +29,8 @@ struct udfrt_slot {
   uint64_t address; ///< where the pointer lies in memory
   uint32_t symbol;  ///< index into the caller's list of names
   uint32_t object;  ///< index into the caller's list of shared objects
-  uint32_t type;    ///< R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT or R_X86_64_64
+  uint32_t type;    ///< R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT or R_X86_64_64,
+                    ///< or R_AARCH64_JUMP_SLOT, _GLOB_DAT or _ABS64
   uint32_t relro;   ///< 1 if the loader write-protected it after relocation
   char version[24]; ///< symbol version asked for (GLIBC_2.27), or empty
 };
@@ -37,7 +38,7 @@ struct udfrt_slot {
 UDFRT_EXPORT int udfrt_abi(void);
 
 /// Highest x86-64 level this CPU and kernel support: 4 (AVX-512), 3 (AVX2 and
-/// FMA), 2, or 1.
+/// FMA), 2, or 1. On AArch64 it is 1.
 UDFRT_EXPORT int udfrt_cpu_level(void);
 
 /// Finds every slot of \p symbols in the loaded objects whose file name (no
@@ -46,6 +47,16 @@ UDFRT_EXPORT int udfrt_cpu_level(void);
 UDFRT_EXPORT long udfrt_find(const char *const *symbols, size_t symbol_count,
                              const char *const *objects, size_t object_count,
                              struct udfrt_slot *slots, size_t capacity);
+
+/// Finds the slots of \p symbols in the shared object \p path, which need not
+/// be for this machine and is not loaded. Addresses are those in the file. Sets
+/// \p machine to its e_machine. Returns how many slots there are, or -1 if the
+/// file is not a 64-bit shared object of a machine that is known.
+UDFRT_EXPORT long udfrt_find_in_file(const char *path,
+                                     const char *const *symbols,
+                                     size_t symbol_count,
+                                     struct udfrt_slot *slots, size_t capacity,
+                                     uint32_t *machine);
 
 /// Stores desired[i] in each slot that holds expected[i]. Sets found[i] to what
 /// the slot held. Slots that hold something else keep their value. Returns 0,
@@ -71,6 +82,13 @@ UDFRT_EXPORT uint64_t udfrt_trampoline(size_t index);
 UDFRT_EXPORT extern uint64_t udfrt_hits[UDFRT_TRAMPOLINES];
 UDFRT_EXPORT extern uint64_t udfrt_targets[UDFRT_TRAMPOLINES];
 
+/// Marking trampoline \p index: sets udfrt_marks[index] to 1 and jumps to
+/// udfrt_marked[index]. It costs a call about as much as a second jump, on any
+/// number of threads; the count above is atomic and costs more.
+UDFRT_EXPORT uint64_t udfrt_marker(size_t index);
+UDFRT_EXPORT extern uint8_t udfrt_marks[UDFRT_TRAMPOLINES];
+UDFRT_EXPORT extern uint64_t udfrt_marked[UDFRT_TRAMPOLINES];
+
 /// Functions of Python's C API; this library does not link to Python.
 struct udfrt_python {
   void *(*call)(void *);                    ///< PyObject_CallNoArgs
@@ -85,7 +103,8 @@ struct udfrt_python {
 UDFRT_EXPORT void udfrt_insist(const struct udfrt_python *python, void *step,
                                int tries);
 
-/// The MXCSR register of the calling thread (FTZ is bit 15, DAZ bit 6).
+/// The MXCSR register of the calling thread (FTZ is bit 15, DAZ bit 6). On
+/// AArch64 these two bits stand for FPCR.FZ.
 UDFRT_EXPORT uint32_t udfrt_mxcsr(void);
 
 #endif

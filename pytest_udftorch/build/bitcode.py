@@ -25,7 +25,13 @@ from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.selection import Part, cuda_id
 from pytest_udftorch.build.shared import build_library, compile_steps
 from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
-from pytest_udftorch.errors import CacheError, SourceCompileError
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerNotFoundError,
+    CompilerTooOldError,
+    NativeLibraryError,
+    SourceCompileError,
+)
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
 from pytest_udftorch.native.manifest import link_inputs, observe_source
 from pytest_udftorch.native.runtime import pass_plugin
@@ -63,11 +69,18 @@ def targets(function: str, dtype: str, cpu_level: str) -> dict[str, str]:
 def compiler_for(parts: tuple[Part, ...]) -> Path:
     """Return the C++ compiler whose code calls the functions of a selection.
 
+    If there is no clang, the result is a script that says so whenever it is to compile something.
+
     Raises:
         CacheError: the cache folder cannot be written.
-        CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
+        CompilerNotFoundError, CompilerTooOldError: ``UDFTORCH_CLANG`` names no usable clang.
     """
-    compiler = find_compiler()
+    try:
+        compiler = find_compiler()
+    except (CompilerNotFoundError, CompilerTooOldError, NativeLibraryError) as error:
+        if os.environ.get("UDFTORCH_CLANG"):
+            raise
+        return _compiler_that_is_missing(str(error))
     description = [
         {
             "library": str(part.build.library.folder),
@@ -110,6 +123,32 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
 
     def make(scratch: Path) -> dict[str, Any]:
         (scratch / "selection.json").write_text(json.dumps(description, indent=1))
+        (scratch / _SCRIPT).write_text(text, encoding="utf-8")
+        (scratch / _SCRIPT).chmod(0o700)
+        return {"script": _SCRIPT}
+
+    fill(folder, make)
+    return folder / _SCRIPT
+
+
+def _compiler_that_is_missing(why: str) -> Path:
+    """Return a script that fails with a reason, and that says its version like a compiler.
+
+    What needs no C++ compiler, such as Inductor's code for GPUs, then works.
+    """
+    sentence = (
+        "TorchInductor cannot compile C++ in this session: clang would put the library's functions "
+        f"into the code. {why}"
+    )
+    text = (
+        "#!/bin/sh\n"
+        "# Stands for a compiler that is not installed.\n"
+        'case "$*" in --version|-v|-dumpversion) echo "clang is not installed"; exit 0;; esac\n'
+        f"echo {shlex.quote(sentence)} >&2\nexit 1\n"
+    )
+    folder = cache_folder() / f"compiler-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def make(scratch: Path) -> dict[str, Any]:
         (scratch / _SCRIPT).write_text(text, encoding="utf-8")
         (scratch / _SCRIPT).chmod(0o700)
         return {"script": _SCRIPT}

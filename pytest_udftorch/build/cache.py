@@ -16,17 +16,20 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.compat import require_host
-from pytest_udftorch.errors import CacheError
+from pytest_udftorch.errors import CacheError, UdfError
 
 try:
     import fcntl
@@ -39,6 +42,23 @@ _SEAL: Final = "seal"
 
 #: How the names of locks and scratch folders begin. Whatever has such a name may be removed.
 _OURS: Final = ".udftorch-"
+
+
+def inside(value: Any, where: str) -> None:
+    """Check a path that leads from a folder to something in it: the shape of such values.
+
+    Raises:
+        Malformed: it is none.
+    """
+    shapes.of(str)(value, where)
+    path = PurePosixPath(value)
+    if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in value:
+        raise shapes.Malformed(f"{where} is {shapes.shown(value)}, which leads elsewhere")
+
+
+#: Shape of the digests of a build's files.
+DIGESTS: Final = shapes.mapping(inside, shapes.text(r"[0-9a-f]{64}"))
+_FACTS: Final = shapes.record({"build": shapes.of(str), "files": DIGESTS}, closed=False)
 
 #: What damaged JSON raises when it is read, and used as if it were whole.
 DAMAGED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -78,11 +98,11 @@ def cache_folder() -> Path:
         ) from error
 
 
-def setting(name: str, default: float) -> float:
+def setting(name: str, default: float, error: type[UdfError] = CacheError) -> float:
     """Return a number, 0 or more, that an environment variable states.
 
     Raises:
-        CacheError: it states something else.
+        UdfError: it states something else; ``error`` is the class.
     """
     text = os.environ.get(name) or str(default)
     try:
@@ -90,7 +110,7 @@ def setting(name: str, default: float) -> float:
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise CacheError(f"{name}={text!r} is not a number from 0. Correct or unset it.")
+        raise error(f"{name}={text!r} is not a number from 0. Correct or unset it.")
     return value
 
 
@@ -210,13 +230,17 @@ def seal(facts: Mapping[str, Any]) -> str:
     return json.dumps({**facts, _SEAL: _seal_of(facts)}, indent=1)
 
 
-def unseal(text: str) -> dict[str, Any]:
+def unseal(text: str | bytes) -> dict[str, Any]:
     """Return the facts that ``seal`` wrote.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError, RecursionError: the text is damaged.
+        ValueError: the text is damaged.
     """
-    facts: dict[str, Any] = json.loads(text)
+    try:
+        facts: dict[str, Any] = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("The text is nested too deeply.") from error
+    shapes.record({_SEAL: shapes.of(str)}, closed=False)(facts, "the text")
     if facts.pop(_SEAL) != _seal_of(facts):
         raise ValueError("The text is not what was sealed.")
     return facts
@@ -292,7 +316,8 @@ def look(folder: Path) -> dict[str, Any] | None:
         _refuse_open_to_others(folder.parent)
         refuse_foreign(folder / FACTS)
         _use(folder, folder / FACTS)
-        facts = unseal((folder / FACTS).read_text(encoding="utf-8"))
+        facts = unseal(shapes.read_file(folder / FACTS))
+        _FACTS(facts, FACTS)
         state = _state(folder, facts)
         if facts["build"] != folder.name:
             return None
@@ -385,7 +410,7 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     text = seal(stated)
     (aside / FACTS).write_text(text, encoding="utf-8")
     for path in (*files, aside / FACTS, aside):
-        _sync(path)
+        sync(path)
     _use(folder, aside / FACTS)
     try:
         _exchange(aside, folder)
@@ -394,23 +419,29 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
         if (before := look(folder)) is None:
             raise
         return before
-    _sync(folder.parent)
+    sync(folder.parent)
     told = unseal(text)  # the facts as the next process will read them
     _checked[folder] = (_state(folder, told), told)
     return dict(told)
 
 
-def store(path: Path, text: str) -> None:
-    """Write a new file beside a path, and rename it to the path."""
-    with scratch(path) as aside:
+def store(path: Path, text: str, locked: Path | None = None) -> None:
+    """Write a new file beside a path, and rename it to the path.
+
+    Args:
+        path: of the file.
+        text: its content.
+        locked: the path whose lock is held; by default the file's.
+    """
+    with scratch(locked or path) as aside:
         new = aside / path.name
         new.touch(mode=0o600)
         new.write_text(text, encoding="utf-8")
-        _sync(new)
+        sync(new)
         if path.is_dir():
             path.rename(aside / "old")
         new.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def _exchange(aside: Path, folder: Path) -> None:
@@ -420,7 +451,8 @@ def _exchange(aside: Path, folder: Path) -> None:
     aside.replace(folder)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -431,13 +463,26 @@ def _sync(path: Path) -> None:
 # Removing ----------------------------------------------------------------------------
 
 
-def tidy(root: Path) -> None:
+def limit() -> float:
+    """Return the size to which the cache is cut after each build, in bytes.
+
+    Raises:
+        CacheError: ``UDFTORCH_CACHE_MIB`` is no number.
+    """
+    return setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+
+
+def tidy(root: Path, most: float | None = None) -> None:
     """Remove what killed builders left in a cache, and what puts it over its limit.
 
     Only what this package wrote is removed, whatever else the folder holds. The builds that were
     used longest ago go first, and none that a process uses.
+
+    Args:
+        root: the cache.
+        most: bytes that may stay; by default its limit.
     """
-    limit = setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+    most = limit() if most is None else most
     with contextlib.suppress(OSError):
         for left in (*root.glob(f"{_OURS}*"), *root.glob(f"*/{_OURS}*")):
             name = left.name.removeprefix(_OURS)
@@ -445,31 +490,75 @@ def tidy(root: Path) -> None:
             with _unless_locked(_lock_of(left.parent, name), os.O_CREAT) as free:
                 if free and left.is_dir():
                     shutil.rmtree(left, ignore_errors=True)
-        _evict(root, limit)
-        for index in root.glob("*.reads"):
+        _evict(root, most)
+        for index in (*root.glob("*.reads"), *root.glob("*.recipe")):
             with contextlib.suppress(*DAMAGED):
-                said = unseal(index.read_text(encoding="utf-8"))
+                said = unseal(shapes.read_file(index))
                 if not index.with_name(said["folder"]).exists():
                     index.unlink()
 
 
-def _evict(root: Path, limit: float) -> None:
-    builds: list[tuple[int, int, Path]] = []
+@contextlib.contextmanager
+def clean_scratch(path: Path) -> Iterator[Path]:
+    """Make a private folder beside a path, as :func:`scratch` does, in a folder of the user.
+
+    What killed processes left there of the same path is removed first, unless another process
+    is making the path now.
+    """
+    with _unless_locked(_lock_of(path.parent, path.name), os.O_CREAT) as free:
+        if free:
+            # Eight characters that tempfile chose, none of which is a hyphen.
+            pattern = re.compile(rf"{re.escape(_OURS + path.name)}-[a-z0-9_]{{8}}")
+            with contextlib.suppress(OSError):
+                for left in path.parent.iterdir():
+                    mine = left.lstat().st_uid == os.geteuid() and not left.is_symlink()
+                    if pattern.fullmatch(left.name) and mine:
+                        shutil.rmtree(left, ignore_errors=True)
+        with scratch(path) as aside:
+            yield aside
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A build in a cache.
+
+    Attributes:
+        folder: where it lies.
+        bytes: its size.
+        used_ns: when it was last used, in ns since the epoch.
+        facts: what ``build.json`` states.
+    """
+
+    folder: Path
+    bytes: int
+    used_ns: int
+    facts: Mapping[str, Any]
+
+
+def builds(root: Path) -> list[Stored]:
+    """Return the builds in a cache, the one that was used longest ago first."""
+    found = []
     for file in root.glob(f"*/{FACTS}"):
         with contextlib.suppress(*DAMAGED):
             folder = file.parent
-            if unseal(file.read_text(encoding="utf-8"))["build"] == folder.name:
+            facts = unseal(shapes.read_file(file))
+            if facts["build"] == folder.name:
                 size = sum(p.lstat().st_size for p in folder.rglob("*"))
-                builds.append((folder.lstat().st_mtime_ns, size, folder))
-    total = sum(size for _, size, _ in builds)
-    for _, size, folder in sorted(builds):
-        if total <= limit:
+                found.append(Stored(folder, size, folder.lstat().st_mtime_ns, facts))
+    return sorted(found, key=lambda build: (build.used_ns, build.bytes, build.folder))
+
+
+def _evict(root: Path, most: float) -> None:
+    stored = builds(root)
+    total = sum(build.bytes for build in stored)
+    for build in stored:
+        if total <= most:
             return
-        with contextlib.suppress(OSError), _unless_locked(folder / FACTS) as free:
+        with contextlib.suppress(OSError), _unless_locked(build.folder / FACTS) as free:
             if free:
-                with scratch(folder) as aside:
-                    folder.rename(aside / "old")
-                total -= size
+                with scratch(build.folder) as aside:
+                    build.folder.rename(aside / "old")
+                total -= build.bytes
 
 
 @contextlib.contextmanager
@@ -482,8 +571,10 @@ def _unless_locked(path: Path, flags: int = 0) -> Iterator[bool]:
         return
     try:
         free = _try_lock(descriptor, path) is True
-        yield free
-        if free and flags:
-            path.unlink(missing_ok=True)
+        try:
+            yield free
+        finally:
+            if free and flags:
+                path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)

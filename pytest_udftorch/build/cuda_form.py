@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.build.cache import cache_folder, opened, store
 from pytest_udftorch.errors import CudaFormError, nearest
 
@@ -34,6 +35,10 @@ VARIABLE: Final = "UDFTORCH_CUDA_FORM"
 #: 8.0 have 32 and 64, 9.0 and 10.0 have 64 and 128; 6.1 and 6.2 have 4 and 128, 8.6, 8.9 and 12.0
 #: have 2 and 128.
 STRONG: Final = frozenset({(6, 0), (7, 0), (7, 2), (8, 0), (9, 0), (10, 0)})
+
+_MEASURED: Final = shapes.mapping(
+    shapes.of(str), shapes.record(dict.fromkeys(CUDA_FORMS[:2], shapes.number()), closed=False)
+)
 
 
 @dataclass(frozen=True)
@@ -130,11 +135,12 @@ def measurement_file() -> Path:
 def measurements() -> dict[str, dict[str, float]]:
     """Return name of a GPU -> form -> time of an element in ns; empty if none was stored."""
     try:
-        data = json.loads(measurement_file().read_text(encoding="utf-8"))
-        return {str(n): {form: float(t[form]) for form in CUDA_FORMS[:2]} for n, t in data.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        data: dict[str, dict[str, float]] = shapes.parse_json(shapes.read_file(measurement_file()))
+        _MEASURED(data, "the file")
+    except (OSError, shapes.Malformed):
         # If the file is missing or of another version, the compute capability decides.
         return {}
+    return {name: {form: float(ns[form]) for form in CUDA_FORMS[:2]} for name, ns in data.items()}
 
 
 def store_measurement(name: str, times_ns: Mapping[str, float]) -> Path:

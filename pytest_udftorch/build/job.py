@@ -13,24 +13,30 @@ import shutil
 import signal
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build import cache, toolchain
-from pytest_udftorch.build.toolchain import Compiler
+from pytest_udftorch import plain_data as shapes
+from pytest_udftorch.build import cache, prebuilt, toolchain
+from pytest_udftorch.build.progress import Progress
+from pytest_udftorch.build.toolchain import ABSENT, Compiler
 from pytest_udftorch.errors import (
     CacheError,
     CompilerStoppedError,
     SourceCompileError,
     UdfError,
 )
+from pytest_udftorch.native.runtime import native_files
 
 #: Where headers of the system lie; ``-isystem`` names others.
 _SYSTEM: Final = "/usr/"
+
+#: The pass plugin in an argument, in whichever folder and for whichever LLVM.
+_PLUGIN: Final = re.compile(r"[^\s=]*UdfPass(-\d+)?\.so")
 
 #: What tools say when a file cannot be written.
 _UNWRITABLE: Final = tuple(
@@ -38,6 +44,19 @@ _UNWRITABLE: Final = tuple(
 )
 #: What tools say when they crash, or when one that they started was killed.
 _CRASHED: Final = ("PLEASE submit a bug report", "failed due to signal")
+
+_STATE: Final = shapes.row(*[shapes.of(int)] * 4)
+#: Shape of what an index says.
+_INDEX: Final = shapes.record(
+    {
+        "key": shapes.of(str),
+        "build": shapes.of(str),
+        "folder": cache.inside,
+        "files": cache.DIGESTS,
+        "reads": shapes.mapping(shapes.of(str), shapes.row(_STATE, shapes.of(str))),
+    },
+    closed=False,
+)
 
 
 @dataclass(frozen=True)
@@ -71,10 +90,15 @@ class Job:
         failed: makes an error from a step that failed and what the tool wrote.
         texts: file name -> text of a file that a step reads.
         root: folder to which the paths in the key are relative, so that copies of it share a build.
+        homes: folder -> the name that stands for it in the recipe, or None if what lies there does
+            not count: headers that a machine without a compiler may lack. The folders of
+            ``root`` and of the package's native files are added.
         inputs: files whose contents enter the key: those that are read, and those that may be.
         covers: what else the key covers.
+        local: what else the key covers, but not the recipe.
         facts: what else ``build.json`` states.
         check: looks at the finished build, and raises an error to refuse it.
+        what: what is made, for lines about progress; by default the output.
     """
 
     kind: str
@@ -84,10 +108,13 @@ class Job:
     failed: Callable[[Step, str], Exception]
     texts: Mapping[str, str] = field(default_factory=dict)
     root: Path = Path("/")
+    homes: Mapping[str, str | None] = field(default_factory=dict)
     inputs: Sequence[str | Path] = ()
     covers: Any = None
+    local: Any = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     check: Callable[[Path], None] | None = None
+    what: str = ""
 
     def key(self) -> str:
         """Return the SHA-256 over all that is known before the compiler runs, in hex.
@@ -103,10 +130,51 @@ class Job:
             dict(self.texts),
             self.output,
             self.covers,
+            *([] if self.local is None else [self.local]),
         ]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
         for path in self.inputs:
             digest.update(f"\0{self._plain(f'-I{path}')}\0".encode())
+            digest.update(_content(Path(path)))
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def all_homes(self) -> dict[str, str | None]:
+        """``homes``, with those that every job has."""
+        found: dict[str, str | None] = {str(p.parent): "NATIVE" for p in native_files("udfprof.h")}
+        if self.root != Path("/"):
+            found[str(self.root)] = "ROOT"
+        return {**found, **self.homes}
+
+    def recipe(self) -> str:
+        """Return the SHA-256 over what is compiled and how, whichever compiler does it, in hex.
+
+        It is the same in every installation; see ``prebuilt``.
+
+        Raises:
+            SourceCompileError: an input is not a file that can be read.
+        """
+        folders = sorted(self.all_homes.items(), key=lambda home: -len(home[0]))
+
+        @functools.cache
+        def named(text: str) -> str:
+            for folder, name in folders:
+                text = text.replace(f"{folder}/", f"{name}/").replace(folder, str(name))
+            return _PLUGIN.sub("UdfPass.so", text)
+
+        steps = [
+            (
+                "compiler" if step.tool == self.compiler.path else step.tool.name,
+                [named(argument) for argument in step.arguments],
+            )
+            for stage in self.stages
+            for step in stage
+        ]
+        texts = {name: named(text) for name, text in self.texts.items()}
+        facts = [steps, texts, self.output, self.covers]
+        digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        for path in self.inputs:
+            digest.update(f"\0{named(str(path))}\0".encode())
             digest.update(_content(Path(path)))
         return digest.hexdigest()
 
@@ -149,6 +217,85 @@ class Made:
     facts: Mapping[str, Any]
 
 
+def obtain(
+    make: Callable[[Compiler], Job],
+    find: Callable[[], Compiler],
+    variable: str = "UDFTORCH_CLANG",
+) -> Made:
+    """Return a build: a shipped one, one in the cache, or a new one.
+
+    Nobody looks for a compiler if a shipped build applies. If there is no compiler, a build in the
+    cache is used whose recipe is the same, whichever compiler made it.
+
+    Args:
+        make: makes the job for a compiler; it is also given ``toolchain.ABSENT``.
+        find: finds the compiler.
+        variable: the environment's variable that can name the compiler. If it does, no build of
+            another compiler is taken out of the cache.
+
+    Raises:
+        UdfError: ``find`` raises it, and there is no build.
+        Exception: see ``compile_job``.
+    """
+    if prebuilt.stores() and (shipped := shipped_build(make(ABSENT))) is not None:
+        return shipped
+    try:
+        compiler = find()
+    except UdfError:
+        if os.environ.get(variable) or (made := _made_before(make(ABSENT))) is None:
+            raise
+        return made
+    return compile_job(make(compiler))
+
+
+def available(
+    make: Callable[[Compiler], Job], find: Callable[[], Compiler], variable: str = "UDFTORCH_CLANG"
+) -> str:
+    """Return where ``obtain`` would get a build: ``shipped``, ``cached`` or ``compiler``.
+
+    Raises:
+        UdfError: nowhere; the reason why there is no compiler.
+    """
+    if shipped_build(make(ABSENT)) is not None:
+        return "shipped"
+    try:
+        compiler = find()
+    except UdfError:
+        if os.environ.get(variable) or _made_before(make(ABSENT)) is None:
+            raise
+        return "cached"
+    job = make(compiler)
+    key = job.key()
+    index = cache.cache_folder() / f"{job.kind}{key[:16]}.reads"
+    return "compiler" if _stored(job, key, index) is None else "cached"
+
+
+def shipped_build(job: Job) -> Made | None:
+    """Return the build that was shipped for a job's recipe, if there is one.
+
+    Raises:
+        CacheError: the shipped builds are damaged, or belong to another user.
+    """
+    if not prebuilt.stores() or (found := prebuilt.find(job.recipe(), job.all_homes)) is None:
+        return None
+    folder, facts = found
+    return Made(folder.name.removeprefix(job.kind), folder / job.output, facts)
+
+
+def _made_before(job: Job) -> Made | None:
+    """Return a build in the cache that another compiler made by the same recipe."""
+    recipe = job.recipe()
+    try:
+        path = cache.cache_folder() / f"{job.kind}{recipe[:16]}.recipe"
+        cache.refuse_foreign(path)
+        said = cache.unseal(path.read_text(encoding="utf-8"))
+        if said["recipe"] != recipe:
+            return None
+        return _stored(job, said["key"], path.with_name(said["index"]), missing=(*_system(job),))
+    except cache.DAMAGED:
+        return None
+
+
 def compile_job(job: Job) -> Made:
     """Run a job, or take its build from the cache.
 
@@ -165,27 +312,48 @@ def compile_job(job: Job) -> Made:
         with cache.opened(index):
             made = _stored(job, key, index) or _make(job, key, index)
             cache.tidy(index.parent)
+    if prebuilt.recorded():
+        _note(job, made, index)
     return made
 
 
-def _stored(job: Job, key: str, index: Path) -> Made | None:
+def _note(job: Job, made: Made, index: Path) -> None:
+    """Note a build for a store, with the files that its compiler read."""
+    reads = cache.unseal(index.read_text(encoding="utf-8"))["reads"]
+    homes = job.all_homes
+    labels = {prebuilt.label(os.path.join(job.root, path), homes) for path in reads}
+    prebuilt.note(job.recipe(), made.path.parent, sorted(n for n in labels if n), homes)
+
+
+def _stored(job: Job, key: str, index: Path, missing: tuple[str, ...] = ()) -> Made | None:
     """Return the build that an index names, unless a file that was read has changed.
 
     The index lies outside the build, and states the digests of its files too. The files of
     another build are not taken for it, even if they come with a ``build.json`` that fits.
+
+    Args:
+        job: what is wanted.
+        key: its key, or that of a job with the same recipe.
+        index: the file that names the build.
+        missing: files below these folders may be missing.
     """
     try:
         cache.refuse_foreign(index)
-        said = cache.unseal(index.read_text(encoding="utf-8"))
+        said = cache.unseal(shapes.read_file(index))
+        _INDEX(said, "the index")
         folder = index.with_name(said["folder"])
         if said["key"] != key or not all(
-            _same(job.root / path, *seen) for path, seen in said["reads"].items()
+            _same(job.root / path, *seen)
+            for path, seen in said["reads"].items()
+            if not (path.startswith(missing) and missing and not Path(path).exists())
         ):
             return None
     except cache.DAMAGED:
         return None
     facts = cache.look(folder)
     if facts is None or facts.get("key") != key or facts["files"] != said["files"]:
+        return None
+    if job.output not in said["files"]:
         return None
     return Made(said["build"], folder / job.output, facts)
 
@@ -194,14 +362,17 @@ def _same(path: Path, state: Sequence[int], digest: str) -> bool:
     now = cache.state_of(path.stat())
     if now == tuple(state):
         return bool(digest)
-    return now[0] == state[0] and cache.sha256_of(path) == digest
+    # A pipe in the place of the file would be waited for.
+    return now[0] == state[0] and path.is_file() and cache.sha256_of(path) == digest
 
 
 def _make(job: Job, key: str, index: Path) -> Made:
     began = time.time_ns()
     start = time.perf_counter()
     with cache.scratch(index) as aside:
-        read = run_stages(job.stages, job.texts, aside, job.failed)
+        steps = sum(map(len, job.stages))
+        with Progress(f"compiling {job.what or job.output}", steps) as progress:
+            read = run_stages(job.stages, job.texts, aside, job.failed, progress.step)
         if job.check is not None:
             job.check(aside)
         for path in aside.iterdir():
@@ -215,6 +386,9 @@ def _make(job: Job, key: str, index: Path) -> Made:
         facts = cache.publish(aside, folder, stated)
     said = {"key": key, "build": build, "folder": folder.name, "files": facts["files"]}
     cache.store(index, cache.seal({**said, "reads": reads}))
+    recipe = job.recipe()
+    text = cache.seal({"recipe": recipe, "key": key, "index": index.name, "folder": folder.name})
+    cache.store(index.with_name(f"{job.kind}{recipe[:16]}.recipe"), text, index)
     return Made(build, folder / job.output, facts)
 
 
@@ -243,15 +417,20 @@ def _build_id(job: Job, key: str, reads: Mapping[str, tuple[tuple[int, ...], str
 
     The system's headers do not enter it, so machines with other copies of them share an id.
     """
-    system = [_SYSTEM]
-    for step in (s for stage in job.stages for s in stage):
-        system += [b for a, b in pairwise(step.arguments) if a == "-isystem"]
+    system = tuple(_system(job))
     own = [
         (Path(path).name, digest)
         for path, (_, digest) in reads.items()
-        if not path.startswith(tuple(system))
+        if not path.startswith(system)
     ]
     return hashlib.sha256(json.dumps([key, own]).encode()).hexdigest()[:16] if own else key[:16]
+
+
+def _system(job: Job) -> Iterator[str]:
+    """Yield where headers of the system lie."""
+    yield _SYSTEM
+    for step in (s for stage in job.stages for s in stage):
+        yield from (b for a, b in pairwise(step.arguments) if a == "-isystem")
 
 
 def run_stages(
@@ -259,8 +438,9 @@ def run_stages(
     texts: Mapping[str, str],
     folder: Path,
     failed: Callable[[Step, str], Exception],
+    done_one: Callable[[], None] = lambda: None,
 ) -> set[str]:
-    """Write the texts into a folder and run the steps in it.
+    """Write the texts into a folder and run the steps in it; call ``done_one`` after each.
 
     Returns:
         The files outside the folder that compilers read.
@@ -278,7 +458,10 @@ def run_stages(
             for i, step in enumerate(stage):
                 says = ("-MD", "-MF", f"{number}-{i}.d") if step.source is not None else ()
                 commands.append((step.tool, *step.arguments, *says))
-            done = list(pool.map(lambda command: toolchain.run(command, folder), commands))
+            done = []
+            for result in pool.map(lambda command: toolchain.run(command, folder), commands):
+                done.append(result)
+                done_one()
             for step, result in zip(stage, done, strict=True):
                 if result.returncode != 0:
                     error = _stopped(step, result.returncode, result.stderr.strip(), folder)

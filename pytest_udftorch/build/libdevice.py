@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.build import bitcode
-from pytest_udftorch.build.job import Job, Step, compile_job, read_report
+from pytest_udftorch.build import bitcode, pack, prebuilt
+from pytest_udftorch.build.job import Job, Step, compile_job, obtain, read_report
 from pytest_udftorch.build.selection import Part, cuda_sources
-from pytest_udftorch.build.shared import compile_steps, include_flags
-from pytest_udftorch.build.toolchain import FLAGS, Compiler, find_compiler, tool
+from pytest_udftorch.build.shared import Build, compile_steps, include_flags
+from pytest_udftorch.build.toolchain import ABSENT, FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import LibdeviceError, UdfError
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary
 from pytest_udftorch.library.symbols import FUNCTIONS
@@ -67,18 +67,60 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
         CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
         CacheError: the cache folder cannot be written.
     """
-    return compile_job(_job(parts, stock, find_compiler())).path
+    chosen = [source for part in parts for source in cuda_sources(part)]
+    packed = pack.find(chosen, tuple(SPLIT), functools.partial(_pack_recipe, stock))
+    return packed or obtain(functools.partial(libdevice_job, parts, stock), find_compiler).path
 
 
-def _job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> Job:
+def available_for_gpus(stock: Path) -> str:
+    """Return where shipped libraries get their functions for GPUs: ``shipped`` or ``compiler``.
+
+    Raises:
+        CompilerNotFoundError, CompilerTooOldError: nowhere; see ``toolchain.find_compiler``.
+    """
+    if prebuilt.stores() and prebuilt.find(_pack_recipe(stock), {}) is not None:
+        return "shipped"
+    for name in ("opt", "llvm-link"):
+        tool(find_compiler(), name)
+    return "compiler"
+
+
+def make_pack(stock: Path) -> None:
+    """Make the pack of the shipped libraries for a libdevice; see ``pack``.
+
+    Raises:
+        As :func:`libdevice_for`.
+    """
+    compiler, wanted = find_compiler(), _pack_recipe(stock)
+    with prebuilt.recording():  # apart: only the pack is wanted
+        copies = [compile_job(libdevice_job((p,), stock, compiler)).path for p in _pack_parts()]
+    prebuilt.note(wanted, pack.make(stock, copies, tuple(SPLIT), compiler, wanted), [], {})
+
+
+def _pack_parts() -> list[Part]:
+    """Return each library of a pack whole, in its own form; nothing is built for CPUs."""
+    return [
+        Part(Build(library, "baseline", "", Path(), 0.0), tuple(library.functions))
+        for library in pack.libraries()
+    ]
+
+
+def _pack_recipe(stock: Path) -> str:
+    return pack.recipe([libdevice_job((p,), stock, ABSENT).recipe() for p in _pack_parts()])
+
+
+def libdevice_job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> Job:
+    """Return the job that makes the copy; see :func:`libdevice_for`."""
     compiled: list[Step] = []
     paths: list[Step] = []
     narrowed: list[Step] = []
     texts: dict[str, str] = {}
     replaced: dict[str, str] = {}
     inputs = {str(stock)}
+    homes: dict[str, str | None] = {str(stock.parent): "TRITON"}
     for library, keys in (source for part in parts for source in cuda_sources(part)):
         inputs.update(library.source_files())
+        homes[str(library.folder)] = f"LIBRARY-{library.name}"
         chosen = [library.functions[key] for key in keys]
         # This level has no vector forms, and no quick paths, which are for vectors and CPUs.
         steps, manifests = compile_steps(
@@ -125,8 +167,10 @@ def _job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> Job:
         output=_OUTPUT,
         failed=functools.partial(_failed, stock, compiler),
         texts=texts,
+        homes=homes,
         inputs=sorted(inputs),
         facts={"compiler": compiler.version},
+        what="functions for GPUs",
         check=functools.partial(_check, stock, replaced),
     )
 

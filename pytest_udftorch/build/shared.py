@@ -13,14 +13,15 @@ import functools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_udftorch import errors
+from pytest_udftorch.build import prebuilt
 from pytest_udftorch.build.cache import cache_folder, state_of, turn
-from pytest_udftorch.build.job import Job, Step, compile_job, read_report
+from pytest_udftorch.build.job import Job, Step, available, obtain, read_report
 from pytest_udftorch.build.toolchain import (
     FLAGS,
     LINK_FLAGS,
@@ -34,7 +35,7 @@ from pytest_udftorch.library.description import (
     UdfLibrary,
     find_library,
 )
-from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, FUNCTIONS, SINCOS, forms
+from pytest_udftorch.library.symbols import C_TYPES, FUNCTIONS, SINCOS, forms, processor_of
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.native.runtime import address, load_built, pass_plugin
 
@@ -114,7 +115,7 @@ _built: dict[tuple[object, ...], Build] = {}
 def build_library(
     which: str | Path | UdfLibrary, cpu_level: str | None = None, *, profiled: bool = False
 ) -> Build:
-    """Compile a UDF library, or take it from the cache.
+    """Compile a UDF library, or take it from the builds that were shipped, or from the cache.
 
     Several processes and threads may call this at once: one compiles, the others wait.
 
@@ -125,7 +126,7 @@ def build_library(
 
     Raises:
         UnknownLibraryError, LibraryFormatError: see ``description.find_library``.
-        CompilerNotFoundError, CompilerTooOldError: no usable clang.
+        CompilerNotFoundError, CompilerTooOldError: no usable clang, and no finished build.
         SourceCompileError: a source does not compile; the message is the compiler's. Or it
             cannot be read.
         CompilerStoppedError: a tool crashed, was killed or took too long.
@@ -143,10 +144,22 @@ def build_library(
     state = (profiled, *_state(library, level))
     with turn():
         if state not in _built:
-            made = compile_job(_job(library, level, profiled, find_compiler()))
+            made = obtain(_maker(library, level, profiled), find_compiler)
             seconds = made.facts["seconds"]
             _built[state] = Build(library, level, made.build_id, made.path, seconds, profiled)
         return _built[state]
+
+
+def available_library(
+    which: str | Path | UdfLibrary, cpu_level: str | None = None, *, profiled: bool = False
+) -> str:
+    """Return where :func:`build_library` would get a build; see ``job.available``.
+
+    Raises:
+        As :func:`build_library`, apart from what compiling can raise.
+    """
+    level = resolve_cpu_level(cpu_level)
+    return available(_maker(find_library(which), level, profiled), find_compiler)
 
 
 def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
@@ -164,11 +177,37 @@ def _state(library: UdfLibrary, level: str) -> tuple[object, ...]:
                 f"A source of UDF library {library.name!r} cannot be read: {error}. Put it back, "
                 "or take its name out of the library."
             ) from error
-    return (level, cache_folder(), os.environ.get("UDFTORCH_CLANG"), *files)
+    chosen = (os.environ.get("UDFTORCH_CLANG"), os.environ.get(prebuilt.VARIABLE))
+    return (level, cache_folder(), *chosen, *files)
 
 
-def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) -> Job:
-    machine = (*FLAGS, *CPU_LEVELS[level][0])
+def _maker(library: UdfLibrary, level: str, profiled: bool) -> Callable[[Compiler], Job]:
+    return lambda compiler: library_job(library, level, compiler, profiled=profiled)
+
+
+def library_job(
+    library: UdfLibrary,
+    level: str,
+    compiler: Compiler,
+    *,
+    profiled: bool = False,
+    more: Sequence[str] = (),
+    link: Sequence[str] = LINK_FLAGS,
+    check: Callable[[str, Path], None] | None = None,
+) -> Job:
+    """Return the job that makes a library.
+
+    Args:
+        library: it has functions.
+        level: a CPU level of any processor.
+        compiler: clang with the pass plugin.
+        profiled: let the functions count.
+        more: flags behind those of the level.
+        link: flags of the linker.
+        check: gets the name of the library and the folder that it lies in, and raises an error
+            to refuse it; by default the library is loaded.
+    """
+    machine = (*FLAGS, *processor_of(level).cpu_levels[level][0], *more)
     functions = library.functions.values()
     steps, texts = compile_steps(library, functions, level, compiler, machine, profiled=profiled)
     texts["sincos.c"] = "".join(_sincos_source(d) for d in SINCOS if _has_sincos(library, d))
@@ -178,12 +217,12 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
     output = f"lib{re.sub(r'[^A-Za-z0-9_.-]', '_', library.name)}-{level}.so"
     objects = [f"{i}.o" for i in range(len(steps))]
     libraries = link_inputs() if profiled else []
-    link = Step(compiler.path, (*objects, *libraries, *LINK_FLAGS, "-o", output))
+    linked = Step(compiler.path, (*objects, *libraries, *link, "-o", output))
     facts = {"library": library.name, "cpu_level": level, "flags": machine}
     return Job(
         kind="",
         compiler=compiler,
-        stages=(tuple(steps), (link,)),
+        stages=(tuple(steps), (linked,)),
         output=output,
         failed=functools.partial(_failed, library, compiler),
         texts=texts,
@@ -191,7 +230,10 @@ def _job(library: UdfLibrary, level: str, profiled: bool, compiler: Compiler) ->
         inputs=[*library.source_files(), *(observe_source() if profiled else ())],
         covers=library.name,
         facts={**facts, "version": library.version, "compiler": compiler.version},
-        check=functools.partial(_check, library, level, profiled, output),
+        check=functools.partial(
+            check or functools.partial(_check, library, level, profiled), output
+        ),
+        what=f"{library.name} for {level}{', counting' if profiled else ''}",
     )
 
 

@@ -47,11 +47,13 @@ class Compiler:
         path: the executable.
         version: the first line that ``--version`` prints.
         plugin: the pass plugin, if this is a clang that can load it.
+        absent: True if it only stands for a compiler that nobody looked for.
     """
 
     path: Path
     version: str
     plugin: Path | None = None
+    absent: bool = False
 
     @property
     def major(self) -> int:
@@ -71,6 +73,10 @@ class Compiler:
         if self.plugin is None:
             return [self.version]
         return [self.version, _plugin_digest(self.plugin, self.plugin.stat().st_mtime_ns)]
+
+
+#: Stands for a compiler in jobs whose recipe is wanted, and which are not run.
+ABSENT: Final = Compiler(Path("compiler"), "", Path("UdfPass.so"), absent=True)
 
 
 def find_compiler() -> Compiler:
@@ -161,6 +167,8 @@ def tool(compiler: Compiler, name: str) -> Path:
     Raises:
         CompilerNotFoundError: it is not beside the compiler.
     """
+    if compiler.absent:
+        return Path(name)
     beside = compiler.path.resolve().parent / name
     if not beside.is_file():
         raise errors.CompilerNotFoundError(
@@ -210,14 +218,19 @@ def run(command: Sequence[str | Path], folder: Path | None = None) -> CompletedP
         return CompletedProcess(command, 127, "", str(error))
 
 
-def torch_flags() -> tuple[list[str], list[str]]:
-    """Return the flags, and the libraries, for C++ that uses the installed torch and Python."""
-    import torch
+def torch_flags(package: Path | None = None) -> tuple[list[str], list[str]]:
+    """Return the flags, and the libraries, for C++ that uses torch and the running Python.
 
-    package = Path(torch.__file__).parent
+    Args:
+        package: folder of torch; by default that of the installed one.
+    """
+    if package is None:
+        import torch
+
+        package = Path(torch.__file__).parent
     include = package / "include"
     folders = (include, include / "torch/csrc/api/include", sysconfig.get_path("include"))
-    flags = [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    flags = ["-D_GLIBCXX_USE_CXX11_ABI=1"]  # every torch from 2.7 on
     for folder in folders:
         flags += ["-isystem", str(folder)]
     return flags, [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs()]

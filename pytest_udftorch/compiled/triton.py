@@ -22,7 +22,12 @@ from typing import Any, Final
 from pytest_udftorch import compat
 from pytest_udftorch.build.libdevice import libdevice_for
 from pytest_udftorch.build.selection import cuda_id
-from pytest_udftorch.errors import LibdeviceError, SourceCompileError, UdfError
+from pytest_udftorch.errors import (
+    CompilerNotFoundError,
+    LibdeviceError,
+    SourceCompileError,
+    UdfError,
+)
 from pytest_udftorch.overrides.active import Active, Change
 from pytest_udftorch.overrides.undo import Undo
 
@@ -64,7 +69,7 @@ def _libdevice(active: Active) -> Path | UdfError:
     if key not in _made:
         try:
             _made[key] = libdevice_for(active.parts, stock)
-        except (LibdeviceError, SourceCompileError) as error:
+        except (LibdeviceError, SourceCompileError, CompilerNotFoundError) as error:
             _made[key] = error
     path = _made[key]
     if isinstance(path, Path) and not path.is_file():  # the cache has been emptied since

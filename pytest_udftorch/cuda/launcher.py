@@ -15,6 +15,10 @@ from pytest_udftorch.overrides.active import Active
 _OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 
 
+#: The kernels and formulas launched since somebody emptied the set.
+launched: Final[set[str]] = set()
+
+
 class Launcher:
     """Launches the kernels of one set of functions, ``active``.
 
@@ -56,14 +60,17 @@ class Launcher:
             counters.counters.prepare(torch.cuda.current_device())
 
     def row(self, device: int, kernel: str, operator: str) -> Any:
-        """Return the row of ``counters`` that a launch counts in, or None.
+        """Note a launch, and return the row of ``counters`` that it counts in, or None.
 
         Args:
             device: index of the current GPU.
             kernel: a formula of ``table``, or a kernel over rows.
             operator: ATen's name without ``aten::``.
         """
-        if self._rows is None or not self._rows.counters.active or self._checking:
+        if self._checking:
+            return None
+        launched.add(kernel)
+        if self._rows is None or not self._rows.counters.active:
             return None
         wanted = self._wanted.get(kernel)
         if wanted is None:
@@ -182,6 +189,18 @@ def alike(tensors: Sequence[Any]) -> bool:
         ):
             return False
     return is_dense(first)
+
+
+def alignment(tensors: Sequence[Any]) -> bool | tuple[bool, ...]:
+    """Return which tensors begin at a multiple of 16 bytes; True stands for all of them.
+
+    Triton compiles a kernel for each such pattern: it accesses an aligned tensor 16 bytes at a
+    time, which faults at any other address.
+    """
+    address = 0
+    for t in tensors:
+        address |= t.data_ptr()
+    return address & 15 == 0 or tuple(t.data_ptr() & 15 == 0 for t in tensors)
 
 
 def may_share(a: Any, b: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pytest_udftorch.cuda.launcher import (
     Launcher,
+    alignment,
     alike,
     handled,
     is_dense,
@@ -60,9 +61,6 @@ def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
             run_dense(launcher, operator, inputs, y, formula)
         return
     function, a, b, c = formula
-    address = y.data_ptr()
-    for x in inputs:
-        address |= x.data_ptr()
     row = launcher.row(index, function, operator)
     if n < _FEW:
         block, registers = _FEW_SETTING
@@ -71,7 +69,7 @@ def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
     else:
         block, registers = _SETTINGS.get(function, _SETTING)
     # Triton specialises on aligned pointers and on 64-bit numbers.
-    key = (function, y.dtype, address & 15 == 0, n >= 2**31, index, block, row is None)
+    key = (function, y.dtype, alignment((*inputs, y)), n >= 2**31, index, block, row is None)
     launcher.launch(
         key, "unary" if len(inputs) == 1 else "binary", -(-n // block),
         (*inputs, y, n, a, b, c, row), {"F": function, "BLOCK": block}, _WARPS, registers,

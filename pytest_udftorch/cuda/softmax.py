@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pytest_udftorch.cuda.launcher import (
     Launcher,
+    alignment,
     alike,
     handled,
     may_share,
@@ -43,14 +44,11 @@ def _run_rows(launcher: Launcher, operator: str, name: str, tensors: tuple[Any, 
     n = y.shape[dim] if y.dim() else 1
     inner = math.prod(y.shape[dim + 1 :]) if y.dim() else 1
     outer = y.numel() // (n * inner)
-    address = 0
-    for t in tensors:
-        address |= t.data_ptr()
     dtypes = tuple(t.dtype for t in tensors)
     short = inner == 1 and n <= _ROW_IN_REGISTERS
     calls = f"{'log_' if constants.get('LOG') else ''}{name}_{'rows' if short else 'tiles'}"
     row = launcher.row(index, calls, operator)
-    shared = (name, dtypes, address & 15 == 0, n % 16 == 0, n == 1, n >= 2**31, index,
+    shared = (name, dtypes, alignment(tensors), n % 16 == 0, n == 1, n >= 2**31, index,
               row is None, *constants.values())  # fmt: skip
     if short:
         block = _power_of_two(n)

@@ -247,7 +247,12 @@ def _evaluate(
     return outputs.reshape(-1), flat, fmt, outputs.shape
 
 
-def _message(
+def apart(steps: int) -> str:
+    """Return a distance of encodings in words."""
+    return "one is a NaN" if steps == 2**64 - 1 else f"{steps} ULP apart"
+
+
+def message(
     headline: str,
     index: int,
     shape: tuple[int, ...],
@@ -294,7 +299,7 @@ def assert_correctly_rounded(
     errors = fractional_errors(got[wrong], [a[wrong] for a in flat], fmt, function)
     worst = int(np.argmax(errors))
     raise AssertionError(
-        _message(
+        message(
             f"{function}: {wrong.size:,} of {got.size:,} {fmt.name} results are not "
             "correctly rounded.",
             int(wrong[worst]),
@@ -332,7 +337,7 @@ def assert_ulp(
     worst = int(np.argmax(errors))
     want = mpfr_rounded(function, flat, fmt)
     raise AssertionError(
-        _message(
+        message(
             f"{function}: {beyond:,} of {errors.size:,} {fmt.name} results are farther than "
             f"{max_ulp:g} ULP from the true value.",
             worst,
@@ -365,12 +370,12 @@ def assert_bitwise_same(got: object, want: object, *, any_nan: bool = False) -> 
     worst = int(np.argmax(distance))
     steps = int(distance[worst])
     raise AssertionError(
-        _message(
+        message(
             f"{differ.size:,} of {a.size:,} {fmt.name} elements differ.",
             int(differ[worst]),
             first.shape,
             fmt,
             [("got", a), ("want", b)],
-            "one is a NaN" if steps == 2**64 - 1 else f"{steps} ULP apart",
+            apart(steps),
         )
     )

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
@@ -33,7 +33,7 @@ OPERATOR_DTYPES: Final = (
 
 _TOP_KEYS: Final = {"library", "functions", "operators"}
 _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("name", "version", "description", "claim", "float_float"), str),
+    **dict.fromkeys(("name", "version", "description", "claim", "float_float", "golden"), str),
     "stock": bool,
     "include_dirs": list,
 }
@@ -135,6 +135,7 @@ class UdfLibrary:
             libtorch.
         float_float: folder of a library that computes the same bits in float-float, for GPUs
             with weak double precision; or None.
+        golden: file with the results of its functions at known inputs; or None.
         functions: (torch's name, dtype) -> the function.
         operators: name -> UDFs at operator level, one for each set of dispatch keys.
     """
@@ -147,6 +148,7 @@ class UdfLibrary:
     stock: bool = False
     include_dirs: tuple[Path, ...] = ()
     float_float: Path | None = None
+    golden: Path | None = None
     functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
     operators: Mapping[str, tuple[UdfOperator, ...]] = field(default_factory=dict)
 
@@ -272,9 +274,33 @@ def available_libraries() -> dict[str, Path | None]:
     found: dict[str, Path | None] = {
         p.parent.name: p.parent for p in sorted(root.glob(f"*/{DESCRIPTION_FILE}"))
     }
-    for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for entry in _entry_points():
         found.setdefault(entry.name, _package_folder(entry.value))
     return found
+
+
+def _entry_points() -> Iterable[metadata.EntryPoint]:
+    """Return what the installed packages offer.
+
+    Raises:
+        LibraryFormatError: the entry points of a package cannot be read.
+    """
+    try:
+        return metadata.entry_points(group=ENTRY_POINT_GROUP)
+    except Exception as error:  # importlib checks nothing
+        raise errors.LibraryFormatError(
+            f"The entry points of {_damaged_package()} cannot be read, so it is not known which "
+            f"libraries are installed: {plain_data.shown(error)}. Reinstall or remove it."
+        ) from error
+
+
+def _damaged_package() -> str:
+    for found in metadata.distributions():
+        try:
+            found.entry_points  # noqa: B018 - reads the file
+        except Exception:
+            return f"the installed package {plain_data.shown(found.metadata['Name'])}"
+    return "an installed package"
 
 
 def _package_folder(value: str) -> Path | None:
@@ -295,7 +321,7 @@ def _package_folder(value: str) -> Path | None:
 
 def _installed_folder(name: str) -> Path | None:
     """Return the folder of an installed library; None if no package offers the name."""
-    for entry in metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for entry in _entry_points():
         if entry.name == name:
             return _package_folder(entry.value) or _entry_folder(entry)
     return None
@@ -474,6 +500,7 @@ class _Reader:
                 self.path_of(d, "include_dirs") for d in head.get("include_dirs", ())
             ),
             "float_float": self.float_float(head, stock),
+            "golden": self.path_of(head["golden"], "golden") if "golden" in head else None,
         }
         return UdfLibrary(**{**head, **paths}, functions=functions, operators=operators)
 
@@ -570,8 +597,10 @@ class _Reader:
 
     def operator(self, name: str, where: str, keys: Mapping[str, Any]) -> UdfOperator:
         # An unquoted name makes a chain of tables. Then the error is about the name.
-        if is_operator(name):
+        if _OPERATOR_NAME.fullmatch(name):
             self.check(keys, _OPERATOR_KEYS, where)
+        else:
+            keys = {}
         try:
             udf = described_operator(
                 UdfOperator(

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which symbols PyTorch calls for which function, and through which ABI.
 
-The relocations of ``libtorch_cpu.so`` in the registry's x86-64 wheels say so, and ``ATen/cpu/vec``
-and ``ATen/cpu/vml.h`` in the wheel's headers: GNU libm for scalars, SLEEF for vectors, MKL VML for
-arrays. A libtorch need not call every symbol, as long as it calls another one of the same function.
+The relocations of ``libtorch_cpu.so`` in the registry's wheels say so, and ``ATen/cpu/vec`` and
+``ATen/cpu/vml.h`` in the wheel's headers: GNU libm for scalars, SLEEF for vectors and, on x86-64,
+MKL VML for arrays. A libtorch need not call every symbol, as long as it calls another one of the
+same function.
 """
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,8 +22,63 @@ C_TYPES: Final = {"float32": "float", "float64": "double"}
 #: Its multiples, modulo 1, spread evenly and need no random state.
 GOLDEN: Final = 0.6180339887498949
 
-#: Lanes of the vector forms, by dtype: 256-bit, then 512-bit registers.
-LANES: Final = {"float32": (8, 16), "float64": (4, 8)}
+
+@dataclass(frozen=True)
+class Processor:
+    """How wheels for one kind of processor call vector functions, and how their loader binds them.
+
+    Attributes:
+        name: ``platform.machine()``.
+        lanes: dtype -> lanes of the vector forms, the narrowest first.
+        variants: what SLEEF appends to the name of a vector function. AdvSIMD functions have two
+            names each, and the linker may put either into a relocation.
+        vml: True if the wheels call MKL.
+        relocations: number in <elf.h> -> kind of the relocations whose slots hold an address.
+        cpu_levels: level -> clang flags, number of the level, bits of a vector register; from the
+            least to the most capable. A number is that of x86-64-v2 and so on.
+    """
+
+    name: str
+    lanes: Mapping[str, tuple[int, ...]]
+    variants: tuple[str, ...]
+    vml: bool
+    relocations: Mapping[int, str]
+    cpu_levels: Mapping[str, tuple[tuple[str, ...], int, int]]
+
+
+X86_64: Final = Processor(
+    "x86_64",
+    {"float32": (8, 16), "float64": (4, 8)},  # 256-bit, then 512-bit registers
+    ("",),
+    True,
+    {7: "JUMP_SLOT", 6: "GLOB_DAT", 1: "64"},
+    {
+        "baseline": (("-march=x86-64-v2",), 2, 0),
+        "avx2": (("-march=x86-64-v3",), 3, 256),
+        "avx512": (("-march=x86-64-v4", "-mprefer-vector-width=512"), 4, 512),
+    },
+)
+
+#: The Procedure Call Standard of vectors: AdvSIMD functions of SLEEF have the base standard, so
+#: callees keep the low halves of v8 to v15 and no more (Arm IHI 0055, 6.1.2). ``readelf`` marks
+#: the functions that need another one with VARIANT_PCS; only SLEEF's scalable ones have the mark.
+AARCH64: Final = Processor(
+    "aarch64",
+    {"float32": (4,), "float64": (2,)},
+    ("", "advsimd"),
+    False,
+    {1026: "JUMP_SLOT", 1025: "GLOB_DAT", 257: "64"},
+    # Every aarch64 has fused multiply-add, and the sources ask __FMA__ for it.
+    {"neon": (("--target=aarch64-linux-gnu", "-march=armv8-a", "-D__FMA__=1"), 1, 128)},
+)
+
+#: Processors by ``platform.machine()``.
+PROCESSORS: Final = {p.name: p for p in (X86_64, AARCH64)}
+
+
+def this_processor() -> Processor:
+    """Return the processor of this process; that of x86-64 on hosts that are not supported."""
+    return PROCESSORS.get(platform.machine(), X86_64)
 
 
 @dataclass(frozen=True)
@@ -45,13 +103,21 @@ class TorchFunction:
         """Return the libm name: ``expf`` for float32, ``exp`` for float64."""
         return self.name + ("f" if dtype == "float32" else "")
 
-    def symbols(self, dtype: str) -> dict[str, tuple[str, ...]]:
-        """Return form (``scalar``, ``v8``, ..., ``array``) -> the symbols bound to it."""
+    def symbols(self, dtype: str, processor: Processor | None = None) -> dict[str, tuple[str, ...]]:
+        """Return form (``scalar``, ``v8``, ..., ``array``) -> the symbols bound to it.
+
+        Without a processor they are those of this process.
+        """
+        processor = processor or this_processor()
         letter = "f" if dtype == "float32" else "d"
         forms: dict[str, tuple[str, ...]] = {"scalar": (self.c_name(dtype),)}
-        for lanes in LANES[dtype]:
-            forms[f"v{lanes}"] = tuple(f"Sleef_{self.name}{letter}{lanes}_{u}" for u in self.sleef)
-        if self.vml is not None:
+        for lanes in processor.lanes[dtype]:
+            forms[f"v{lanes}"] = tuple(
+                f"Sleef_{self.name}{letter}{lanes}_{u}{variant}"
+                for u in self.sleef
+                for variant in processor.variants
+            )
+        if processor.vml and self.vml is not None:
             short = "s" if dtype == "float32" else "d"
             # vsLn(n, x, y) is vmsLn without the mode, which our form does not read.
             forms["array"] = (f"vm{short}{self.vml}", f"v{short}{self.vml}")
@@ -103,18 +169,20 @@ FUNCTIONS: Final[dict[str, TorchFunction]] = {
 #: sin and cos binds it.
 SINCOS: Final = {"float32": "sincosf", "float64": "sincos"}
 
-#: CPU levels, from the least to the most capable: clang flags, x86-64 level, vector bits.
-CPU_LEVELS: Final[dict[str, tuple[tuple[str, ...], int, int]]] = {
-    "baseline": (("-march=x86-64-v2",), 2, 0),
-    "avx2": (("-march=x86-64-v3",), 3, 256),
-    "avx512": (("-march=x86-64-v4", "-mprefer-vector-width=512"), 4, 512),
-}
+#: CPU levels of this processor: clang flags, number of the level, vector bits.
+CPU_LEVELS: Final = this_processor().cpu_levels
+
+
+def processor_of(cpu_level: str) -> Processor:
+    """Return the processor that has a CPU level."""
+    return next(p for p in PROCESSORS.values() if cpu_level in p.cpu_levels)
 
 
 def forms(dtype: str, cpu_level: str) -> tuple[str, ...]:
     """Return the forms that a library built for ``cpu_level`` has for ``dtype``."""
-    bits, width = CPU_LEVELS[cpu_level][2], int(dtype[5:])
-    return ("scalar", *(f"v{n}" for n in LANES[dtype] if n * width <= bits), "array")
+    processor, width = processor_of(cpu_level), int(dtype[5:])
+    bits = processor.cpu_levels[cpu_level][2]
+    return ("scalar", *(f"v{n}" for n in processor.lanes[dtype] if n * width <= bits), "array")
 
 
 def golden_points(count: int, low: float, high: float) -> list[float]:

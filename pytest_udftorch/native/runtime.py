@@ -15,8 +15,9 @@ from typing import Any, Final
 
 from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import NativeLibraryError
+from pytest_udftorch.library.symbols import PROCESSORS, Processor, this_processor
 
-_ABI: Final = 2  # UDFRT_ABI in llvm/runtime/udfrt.h
+_ABI: Final = 3  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
 _PROFILER_ABI: Final = 3  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
@@ -49,7 +50,8 @@ class Slot:
         address: where it lies in memory.
         symbol: the name that it was resolved for.
         object: file name of the object that calls through it.
-        kind: ``JUMP_SLOT``, ``GLOB_DAT`` or ``64`` (the R_X86_64_* relocation).
+        kind: ``JUMP_SLOT``, ``GLOB_DAT`` or ``64`` (the R_X86_64_* or R_AARCH64_* relocation; the
+            last is R_AARCH64_ABS64).
         relro: True if the loader has write-protected it.
         version: the symbol version that is asked for, or the empty string.
     """
@@ -62,8 +64,10 @@ class Slot:
     version: str
 
 
-_KINDS = {7: "JUMP_SLOT", 6: "GLOB_DAT", 1: "64"}
-_TYPES = {kind: number for number, kind in _KINDS.items()}
+_TYPES = {kind: number for number, kind in this_processor().relocations.items()}
+
+#: ``e_machine`` of ELF files, by ``platform.machine()`` (<elf.h>).
+_MACHINES: Final = {"x86_64": 62, "aarch64": 183}
 
 
 def native_files(pattern: str) -> list[Path]:
@@ -165,15 +169,22 @@ class Runtime:
         words, size = ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t
         functions = {
             "find": (ctypes.c_long, strings, size, strings, size, slots, size),
+            "find_in_file": (
+                ctypes.c_long, ctypes.c_char_p, strings, size, slots, size,
+                ctypes.POINTER(ctypes.c_uint32),
+            ),
             "exchange": (ctypes.c_int, slots, size, words, words, words),
             "read": (None, slots, size, words),
             "resolve": (ctypes.c_uint64, *(ctypes.c_char_p,) * 3),
             "trampoline": (ctypes.c_uint64, size),
-        }
+            "marker": (ctypes.c_uint64, size),
+        }  # fmt: skip
         _declare(self._lib, "udfrt", functions)
         table = ctypes.c_uint64 * _TRAMPOLINES
         self.hits = table.in_dll(self._lib, "udfrt_hits")
         self.targets = table.in_dll(self._lib, "udfrt_targets")
+        self.marks = (ctypes.c_uint8 * _TRAMPOLINES).in_dll(self._lib, "udfrt_marks")
+        self.marked = table.in_dll(self._lib, "udfrt_marked")
         self.trampoline_count = _TRAMPOLINES
         # A PyDLL keeps the GIL, and raises the error that the function leaves set.
         self._insist = ctypes.PyDLL(str(path)).udfrt_insist
@@ -183,6 +194,8 @@ class Runtime:
         self._python = (ctypes.c_void_p * len(_PYTHON))(*(a.value for a in addresses))
         #: The address of the counting trampoline with an index.
         self.trampoline: Callable[[int], int] = self._lib.udfrt_trampoline
+        #: The address of the marking trampoline with an index.
+        self.marker: Callable[[int], int] = self._lib.udfrt_marker
 
     def insisting(self, step: Callable[[], object]) -> Callable[[], None]:
         """Return a callable that repeats a step until it raises nothing.
@@ -215,11 +228,34 @@ class Runtime:
             raise NativeLibraryError(
                 f"The relocations of {', '.join(objects)} cannot be read ({count} slots)."
             )
-        return [
-            Slot(s.address, symbols[s.symbol], objects[s.object], _KINDS[s.type], bool(s.relro),
-                 s.version.decode())
-            for s in found[:count]
-        ]  # fmt: skip
+        return _slots(found[:count], symbols, objects, this_processor())
+
+    def find_in_file(self, path: Path, symbols: Sequence[str]) -> tuple[Processor, list[Slot]]:
+        """Return the slots of ``symbols`` in a shared object that is not loaded.
+
+        It need not be for the processor of this process. The file is laid out in memory as the
+        loader would, and read by the code that reads loaded objects.
+
+        Returns:
+            The processor that the file is for, and the slots with their addresses in the file.
+
+        Raises:
+            NativeLibraryError: it is not a 64-bit shared object for a processor that is known.
+        """
+        names = (ctypes.c_char_p * len(symbols))(*(s.encode() for s in symbols))
+        capacity = 4 * len(symbols)
+        found, machine = (_CSlot * capacity)(), ctypes.c_uint32()
+        count = self._lib.udfrt_find_in_file(
+            os.fsencode(path), names, len(symbols), found, capacity, ctypes.byref(machine)
+        )
+        if count < 0 or count > capacity:
+            raise NativeLibraryError(
+                f"The relocations of {path} cannot be read ({count} slots): it is not a shared "
+                f"object for {' or '.join(_MACHINES)}. Name a libtorch of the registry's wheels."
+            )
+        name = next(n for n, number in _MACHINES.items() if number == machine.value)
+        processor = PROCESSORS[name]
+        return processor, _slots(found[:count], symbols, [Path(path).name], processor)
 
     def loaders(self, slots: Sequence[Slot]) -> list[Slot]:
         """Return those slots that lie in the object which the loader knows by the slot's name.
@@ -395,6 +431,16 @@ def _base(name: str) -> int:
         if original.value and _place(ctypes.addressof(original)).base == base:
             return _base(os.fsdecode(original.value))
     return base
+
+
+def _slots(
+    found: Sequence[_CSlot], symbols: Sequence[str], objects: Sequence[str], processor: Processor
+) -> list[Slot]:
+    return [
+        Slot(s.address, symbols[s.symbol], objects[s.object], processor.relocations[s.type],
+             bool(s.relro), s.version.decode())
+        for s in found
+    ]  # fmt: skip
 
 
 def _pack(slots: Sequence[Slot]) -> ctypes.Array[_CSlot]:

@@ -6,16 +6,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pytest_udftorch import compat
+from pytest_udftorch.build import golden
+from pytest_udftorch.build.golden import ELEMENTS
 from pytest_udftorch.build.shared import Build
 from pytest_udftorch.compat import import_torch
-from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
 from pytest_udftorch.overrides import dispatcher
-
-#: Elements of a canary tensor: four 16-lane blocks and an odd tail.
-ELEMENTS: Final = 67
 
 
 @dataclass(frozen=True)
@@ -24,7 +22,8 @@ class Case:
 
     Attributes:
         layouts: name of the memory layout -> one tensor of ELEMENTS per argument.
-        expected: results of the library's array form, called directly without torch.
+        expected: results of the library's array form, called directly without torch. They are
+            those that the library records, if it does (``build.golden``).
         encodings: the bits of ``expected`` as integers.
     """
 
@@ -37,15 +36,17 @@ _cases: dict[tuple[str, str, str], Case] = {}
 
 
 def case(build: Build, function: str, dtype: str) -> Case:
-    """Return the canary inputs of a function and the build's results for them; made once."""
+    """Return the canary inputs of a function and the build's results for them; made once.
+
+    Raises:
+        WrongBuildError: the results are not those that the library records.
+        LibraryFormatError: what it records cannot be read.
+    """
     key = (build.build_id, function, dtype)
     if key not in _cases:
         torch = import_torch()
-        arity = FUNCTIONS[function].arity
-        low, high = FUNCTIONS[function].domain
-        values = golden_points(arity * ELEMENTS, low, high)
-        rows = [values[i::arity] for i in range(arity)]
-        inputs = torch.tensor(rows, dtype=getattr(torch, dtype), device="cpu")
+        golden.check(build, function, dtype)
+        inputs = torch.tensor(golden.rows(function), dtype=getattr(torch, dtype), device="cpu")
         spread = torch.stack((inputs, inputs), dim=-1)[..., 0]
         expected = torch.empty_like(inputs[0])
         call = build.array_function(function, dtype)

@@ -6,8 +6,8 @@ stock kernel, stays below it, and the dispatcher returns to that kernel afterwar
 session that names an overload decides it, as with functions. Sessions may close in any order.
 
 torch changes its table of kernels without a lock against threads that are calling the same
-operator. Open and close sessions only while no other thread is inside the operator. A kernel that
-a thread has entered stays alive.
+operator. Open and close sessions only while no other thread is inside the operator, or exclusively.
+A kernel that a thread has entered stays alive.
 """
 
 from __future__ import annotations

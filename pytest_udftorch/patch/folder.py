@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest_udftorch
-from pytest_udftorch.build.cache import scratch, sha256_of
+from pytest_udftorch import plain_data as shapes
+from pytest_udftorch.build import golden
+from pytest_udftorch.build.cache import clean_scratch, inside, sha256_of, sync
 from pytest_udftorch.build.shared import Build, build_library
 from pytest_udftorch.errors import (
     PatchCheckError,
@@ -28,7 +30,7 @@ from pytest_udftorch.errors import (
     TorchNotFoundError,
 )
 from pytest_udftorch.library.description import UdfLibrary, find_library, is_operator
-from pytest_udftorch.library.symbols import CPU_LEVELS
+from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS
 from pytest_udftorch.native.runtime import runtime
 from pytest_udftorch.patch.check import check
 from pytest_udftorch.patch.stub import LATER, MAIN, make_stubs
@@ -42,6 +44,52 @@ STAYS_STOCK: Final = (
     "the code that TorchInductor generates",
     "what is inlined into libtorch, and the mathematics inside MKL, oneDNN and cuDNN",
     "the program's own calls, and those of extensions",
+)
+
+
+def _listed(value: Any, where: str) -> None:
+    try:
+        inside(value, where)
+    except shapes.Malformed:
+        raise shapes.Malformed(
+            f"it lists {shapes.shown(value)}, which does not lie in the folder"
+        ) from None
+
+
+#: Shape of what every format of ``manifest.json`` has.
+_ANY_FORMAT: Final = shapes.record(
+    {"format": shapes.whole()},
+    dict.fromkeys(("files", "links"), shapes.mapping(_listed, lambda *_: None)),
+    closed=False,
+)
+#: Shape of what is known of a file.
+_KNOWN: Final = {"size": shapes.whole(), "sha256": shapes.text()}
+_FACTS: Final = shapes.record(_KNOWN, closed=True)
+_SAID: Final = shapes.record({}, _KNOWN, closed=True)
+_LIBRARY: Final = shapes.record(
+    {
+        **dict.fromkeys(("name", "version", "claim"), shapes.text()),
+        "functions": shapes.mapping(shapes.one_of(FUNCTIONS), shapes.each(shapes.one_of(DTYPES))),
+        "builds": shapes.mapping(
+            shapes.one_of(CPU_LEVELS),
+            shapes.record({"id": shapes.text(), "file": inside}, closed=False),
+        ),
+    },
+    closed=False,
+)
+#: Shape of ``manifest.json``.
+_MANIFEST: Final = shapes.record(
+    {
+        "format": shapes.whole(),
+        "made_by": shapes.text(),
+        "library": _LIBRARY,
+        "torch": shapes.record(dict.fromkeys(("version", "folder"), shapes.text()), closed=False),
+        "made_from": shapes.mapping(shapes.text(), _SAID),
+        "files": shapes.mapping(shapes.of(str), _FACTS),
+        "links": shapes.mapping(shapes.of(str), shapes.text()),
+        "stays_stock": shapes.each(shapes.text()),
+    },
+    closed=False,
 )
 
 
@@ -98,6 +146,7 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
         PatchFolderError: ``out`` cannot be the folder of a patch.
         TorchNotFoundError: there is no torch to patch.
         PatchCheckError: the patch does not do what it should.
+        WrongBuildError: a build in the cache is not of the library.
     """
     library = find_library(which)
     chosen = _functions(library, functions)
@@ -107,17 +156,31 @@ def make(which: str, functions: Sequence[str] | None, out: Path) -> Patch:
     have = runtime().cpu_level()
     levels = [name for name, (_, level, _) in CPU_LEVELS.items() if level <= have]
     builds = [build_library(library, level) for level in levels]
-    with scratch(out) as aside:
-        aside.chmod(0o755)
-        manifest = _fill(aside, torch, library, chosen, builds)
-        (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-        _check(aside, manifest)
-        try:
+    for build in builds:
+        for function, dtype in library.functions:
+            if function in chosen:
+                golden.check(build, function, dtype)
+    try:
+        with clean_scratch(out) as aside:
+            aside.chmod(0o755)
+            manifest = _fill(aside, torch, library, chosen, builds)
+            try:
+                _check_manifest(manifest)
+            except shapes.Malformed as error:
+                raise PatchFolderError(
+                    f"A patch of {torch.folder} cannot be recorded: {error}."
+                ) from None
+            (aside / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+            _check(aside, manifest)
+            for name in (*manifest["files"], MANIFEST, "torch/lib", "torch", "."):
+                sync(aside / name)
             aside.replace(out)
-        except OSError as error:
-            raise PatchFolderError(
-                f"The patch cannot be renamed to {out}: {error}. Choose another --out."
-            ) from error
+            sync(out.parent)
+    except OSError as error:
+        raise PatchFolderError(
+            f"The patch cannot be written to {out}: {error}. Choose another --out, on a disk that "
+            "has room."
+        ) from error
     return Patch(out, manifest)
 
 
@@ -235,6 +298,11 @@ def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
     Raises:
         PatchCheckError: the patch has no build for this CPU, or see ``check``.
     """
+    file = _build_for_this_cpu(folder, manifest)
+    check(folder, file, manifest["library"]["functions"])
+
+
+def _build_for_this_cpu(folder: Path, manifest: Mapping[str, Any]) -> Path:
     have = runtime().cpu_level()
     builds = manifest["library"]["builds"]
     levels = [level for level in builds if CPU_LEVELS[level][1] <= have]
@@ -243,8 +311,8 @@ def _check(folder: Path, manifest: Mapping[str, Any]) -> None:
             f"{folder} has functions for the CPU levels {', '.join(builds)}, none of which this "
             "CPU can run. Make a patch on this machine."
         )
-    file = folder / "torch" / "lib" / builds[levels[-1]]["file"]
-    check(folder, file, manifest["library"]["functions"])
+    name: str = builds[levels[-1]]["file"]
+    return folder / "torch" / "lib" / name
 
 
 def description(patch: Patch) -> str:
@@ -276,25 +344,36 @@ def load(folder: Path) -> Patch:
         PatchFolderError: the folder has none, or one that this version did not write.
     """
     folder = folder.expanduser().absolute()
-    why = ""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if manifest["format"] == FORMAT:
-            for name in (*manifest["files"], *manifest["links"]):
-                if Path(name).is_absolute() or ".." in Path(name).parts:
-                    why = f"lists {name!r}, which does not lie in the folder"
-        else:
+        manifest: dict[str, Any] = shapes.parse_json(shapes.read_file(folder / MANIFEST))
+        _ANY_FORMAT(manifest, "it")
+        if manifest["format"] != FORMAT:
             why = f"is of format {manifest['format']}, and this version reads {FORMAT}"
+        else:
+            _check_manifest(manifest)
+            return Patch(folder, manifest)
     except OSError as error:
         why = f"cannot be read ({error.strerror})"
-    except (ValueError, KeyError, TypeError) as error:
-        why = f"is damaged ({type(error).__name__}: {error})"
-    if why:
-        raise PatchFolderError(
-            f"{folder} is not a patch of `udftorch patch`: its {MANIFEST} {why}. Nothing was "
-            "changed. Name the folder that --out named."
-        )
-    return Patch(folder, manifest)
+    except shapes.Malformed as error:
+        why = f"is damaged: {error}"
+    raise PatchFolderError(
+        f"{folder} is not a patch of `udftorch patch`: its {MANIFEST} {why}. Nothing was "
+        "changed. Name the folder that --out named."
+    )
+
+
+def _check_manifest(manifest: Mapping[str, Any]) -> None:
+    """Check what a manifest says.
+
+    Raises:
+        Malformed: it was not written so.
+    """
+    _MANIFEST(manifest, "it")
+    if not all(manifest["library"]["functions"].values() or [()]):
+        raise shapes.Malformed("it names no function, or one without a dtype")
+    for level, build in manifest["library"]["builds"].items():
+        if f"torch/lib/{build['file']}" not in manifest["files"]:
+            raise shapes.Malformed(f"the build for {level} is none of its files")
 
 
 def _is_file(folder: Path, name: str) -> bool:
@@ -356,7 +435,7 @@ def _originals_changed(manifest: Mapping[str, Any]) -> Iterator[str]:
         path = Path(name)
         if not path.is_file():
             yield f"{path}, which the patch was made from, is gone. Make the patch again."
-        elif path.stat().st_size != facts["size"] or sha256_of(path) != facts["sha256"]:
+        elif path.stat().st_size != facts.get("size") or sha256_of(path) != facts.get("sha256"):
             yield f"{path} has changed since the patch was made from it. Make the patch again."
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import copy
 import functools
 import math
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from torch import nn
 from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
+from pytest_udftorch.plain_data import shown
 from pytest_udftorch.planning.error_model import rounding_distances, unit_roundoff
 from pytest_udftorch.planning.executor import (
     Executor,
@@ -46,6 +48,11 @@ TOLERANCE: Final = 2.0
 #: The compiled code of all members belongs to the same Python code. With the default limit of 8
 #: the ninth member would run interpreted without a warning.
 RECOMPILE_LIMIT: Final = 256
+
+
+#: Whole numbers in Python can be larger than any float.
+_MOST: Final = sys.float_info.max
+_ANY: Final = math.inf
 
 
 class NoReferenceError(UdfError):
@@ -598,10 +605,10 @@ def model_pair(
         KeyboardInterrupt: on Ctrl-C before the eager model and its reference were made.
     """
     arguments = positional(model, inputs)
-    if not isinstance(tolerance, int | float) or not tolerance >= 0:
+    if not (isinstance(tolerance, int | float) and (0 <= tolerance <= _MOST or tolerance == _ANY)):
         raise PairInputError(
-            f"tolerance={tolerance}: give a number of at least 0. It says how many times the "
-            "eager result's distance a member may have."
+            f"tolerance={shown(tolerance)}: give a number of at least 0. It says how many times "
+            "the eager result's distance a member may have."
         )
     model, arguments = on_device(model, arguments, device)
     home = check_inputs(model, arguments)
@@ -635,7 +642,10 @@ def model_pair(
 
 def _resolved(executors: str | Executor | Sequence[str | Executor]) -> list[Executor]:
     """Return the executors of a pair: eager first, each once."""
-    given = [executors] if isinstance(executors, str | Executor) else list(executors)
+    several = isinstance(executors, Iterable) and not isinstance(executors, str)
+    given: Any = executors if several else [executors]
+    for one in (given := list(given)):
+        resolve(one)  # before they are compared with each other
     chosen = [resolve(e) for e in dict.fromkeys(["eager", *given])]
     names = [e.name for e in chosen]
     for name in names:

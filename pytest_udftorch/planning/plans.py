@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from pytest_udftorch import plain_data as shapes
+from pytest_udftorch import whole_file
 from pytest_udftorch.errors import UdfError
 
 #: A unit's or segment's executor: (first unit, one past the last unit, executor).
@@ -254,14 +255,14 @@ class StoredPlan:
                 )
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as JSON.
+        """Write the plan as JSON; the file appears whole, or stays as it was.
 
         Raises:
             PlanFileError: the file cannot be written.
         """
-        content = {"udftorch_plan": FORMAT, **asdict(self)}
+        content = shapes.sealed({"udftorch_plan": FORMAT, **asdict(self)})
         try:
-            Path(path).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            whole_file.write(path, json.dumps(content, indent=1) + "\n")
         except OSError as error:
             raise PlanFileError(
                 f"{path} cannot be written ({error.strerror}). The plan is not lost: give "
@@ -289,6 +290,8 @@ class StoredPlan:
                 f"{FORMAT}. Make a new plan with oracle(...)."
             )
         try:
+            whole = content
+            content = {name: value for name, value in whole.items() if name != shapes.SEAL}
             _PLAN(content, "the plan")
             segments = tuple((first, stop, name) for first, stop, name in content.pop("segments"))
             bounds = tuple(content.pop("bounds"))
@@ -299,6 +302,7 @@ class StoredPlan:
             for positions in (ends, bounds):
                 if any(a >= b for a, b in itertools.pairwise(positions)):
                     raise shapes.Malformed("its segments or cuts are not in order")
+            shapes.check_seal({"udftorch_plan": version, **whole})
         except shapes.Malformed as error:
             raise PlanFileError(f"{path} is a damaged plan: {error}. Make a new one.") from error
         return cls(segments=segments, bounds=bounds, inputs=inputs, **content)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import plain_data as shapes
+from pytest_udftorch import whole_file
 from pytest_udftorch.errors import UdfError
 
 #: What every journal holds.
@@ -56,10 +56,8 @@ class SearchRecord:
         if self._journal is None:
             return
         # The file is written whole or not at all: a search may be stopped at any time.
-        scratch = self._journal.with_name(f"{self._journal.name}.partial")
         try:
-            scratch.write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
-            os.replace(scratch, self._journal)
+            whole_file.write(self._journal, json.dumps(shapes.sealed(self.report), indent=1) + "\n")
         except OSError as error:
             raise JournalError(
                 f"{self._journal} cannot be written ({error.strerror}). Name a file in a "
@@ -86,6 +84,7 @@ def _resumed(journal: Path, key: dict[str, Any]) -> dict[str, Any]:
         return {}
     kept = {k: found[k] for k in _KEPT if k in found}
     try:
+        shapes.check_seal(found)
         shapes.record({}, _KEPT, closed=True)(kept, "the journal")
     except shapes.Malformed:
         fits = False
@@ -95,7 +94,7 @@ def _resumed(journal: Path, key: dict[str, Any]) -> dict[str, Any]:
         fits = all(len(row) == count and all(time > 0 for time in row) for row in rows)
     if not fits:
         raise JournalError(
-            f"{journal} is damaged: its times do not fit its units. Delete it, and the search "
-            "starts anew."
+            f"{journal} is damaged: its times, or its SHA-256, do not fit what it holds. "
+            "Delete it, and the search starts anew."
         )
     return kept

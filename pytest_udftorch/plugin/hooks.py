@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.planning.pairs import ModelPair
     from pytest_udftorch.plugin.run_profile import RunProfile
     from pytest_udftorch.plugin.switching import Switcher
+    from pytest_udftorch.reach.counted import Coverage
     from pytest_udftorch.session.session import Session
     from pytest_udftorch.timing.timers import SyncTimer
 
@@ -78,6 +79,11 @@ def _switcher(config: pytest.Config) -> Switcher:
             raise pytest.UsageError(str(error)) from None
 
         switcher = config.stash[_SWITCHER] = Switcher(config, config.stash[_OPTIONS])
+        from pytest_udftorch.plugin.reached import Reached
+
+        # The last one registered is called first.
+        reached = Reached(config, config.stash[_OPTIONS], switcher)
+        config.pluginmanager.register(reached, "udftorch-reached")
         config.pluginmanager.register(switcher, "udftorch-switcher")
         config.pluginmanager.register(switcher.tests, "udftorch-parametrizer")
     return config.stash[_SWITCHER]
@@ -112,6 +118,15 @@ def pytest_make_collect_report(
         if switcher is not None:
             switcher.tests.expand(report)
     return report
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Say how far a result is from what ``approx`` allows."""
+    for approx, got in ((right, left), (left, right)):
+        if op == "==" and type(approx).__module__ == "pytest_udftorch.exact.approx":
+            lines: list[str] = approx.differences(got)  # type: ignore[attr-defined]
+            return lines
+    return None
 
 
 @pytest.fixture(scope="session")
@@ -181,6 +196,17 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
             return stack.enter_context(patched(*args, **options))
 
         yield open_session
+
+
+@pytest.fixture(scope="session")
+def udf_coverage() -> Callable[[Callable[[], Any]], Coverage]:
+    """Count which evaluations of functions a session swaps: ``udf_coverage(step).share``.
+
+    See :func:`pytest_udftorch.reach.coverage`. ``step`` runs what is to be judged.
+    """
+    from pytest_udftorch.reach.counted import coverage
+
+    return coverage
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:

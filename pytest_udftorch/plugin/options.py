@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import pytest
 
@@ -26,7 +26,11 @@ class Options:
             ``UDFTORCH_CUDA_FORM`` says.
         profile: ``counters``, ``timed``, ``events``, or None for no profile.
         profile_out: the folder for profiles and their report, as an absolute path, or None.
-        strict: whether ranks of a process group that differ are an error.
+        strict: whether ranks of a process group that differ are an error, and a test that calls
+            a function which its library does not reach fails.
+        failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which a function
+            makes one.
+        exclusive: whether sessions switch while no thread is in an operator.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -36,6 +40,8 @@ class Options:
     profile: str | None = None
     profile_out: Path | None = None
     strict: bool = False
+    failing: tuple[Literal["nan", "inf"], ...] = ()
+    exclusive: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -46,7 +52,8 @@ def add_options(parser: pytest.Parser) -> None:
         action="append",
         metavar="NAME_OR_PATH",
         help="Run with the math functions of this UDF library inside PyTorch: std, corem, "
-        "an installed library, or ./folder. Given several times: run each test under each.",
+        "an installed library, or ./folder. Several, joined by commas or in options of their own: "
+        "run each test under each.",
     )
     group.addoption(
         "--udf-functions",
@@ -83,13 +90,29 @@ def add_options(parser: pytest.Parser) -> None:
         "--udf-strict",
         action="store_true",
         default=None,
-        help="Fail, instead of warning, if the ranks of a distributed run have other libraries.",
+        help="Fail a test that calls a function which its library does not reach; fail, instead "
+        "of warning, if the ranks of a distributed run have other libraries.",
     )
+    group.addoption(
+        "--udf-exclusive",
+        action="store_true",
+        default=None,
+        help="Switch only while no thread is in an operator, so that no result mixes two "
+        "libraries; for tests that leave threads running.",
+    )
+    for kind, what in (("nan", "a NaN"), ("inf", "an infinity")):
+        group.addoption(
+            f"--udf-{kind}",
+            metavar="WHAT",
+            help=f"error: fail a test in which a function makes {what} out of numbers, and name "
+            "the layer, the operator and the function. Turns --udf-profile on. Default: ignore.",
+        )
     parser.addini("udf_lib", "as --udf-lib, one library per line", type="linelist")
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
-    for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile"):
+    for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile", "udf_nan", "udf_inf"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
-    parser.addini("udf_strict", "as --udf-strict", type="bool", default=False)
+    for name in ("udf_strict", "udf_exclusive"):
+        parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
 
 
 def freeze(config: pytest.Config) -> Options:
@@ -100,7 +123,8 @@ def freeze(config: pytest.Config) -> Options:
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
-            depth or form on GPUs, or ``--udf-profile-out`` without a profile.
+            depth or form on GPUs, a word other than ``error`` and ``ignore`` for ``--udf-nan``, or
+            ``--udf-profile-out`` without a profile.
     """
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:
@@ -112,7 +136,8 @@ def freeze(config: pytest.Config) -> Options:
             "--udf-lib (or udf_lib in the ini file) has an empty value. Give the name of a UDF "
             "library (std, corem, ...) or the path of its folder (./my_udfs)."
         )
-    profile = _depth(config)
+    failing = _failing(config)
+    profile = _depth(config) or ("counters" if failing else None)
     if profile is not None and not libraries:
         libraries = ("std",)
     functions = config.getoption("udf_functions")
@@ -130,13 +155,15 @@ def freeze(config: pytest.Config) -> Options:
         profile=profile,
         profile_out=_out(config, profile),
         strict=bool(_given(config, "udf_strict")),
+        exclusive=bool(_given(config, "udf_exclusive")),
+        failing=failing,
     )
 
 
 def _libraries(given: Iterable[str], folder: Path) -> tuple[str | Path, ...]:
-    from pytest_udftorch.session.asked import as_path_or_name
+    from pytest_udftorch.session.asked import as_path_or_name, separated
 
-    return tuple(as_path_or_name(text, folder) for text in given)
+    return tuple(as_path_or_name(text, folder) for text in separated(given, folder))
 
 
 def _given(config: pytest.Config, name: str) -> Any:
@@ -158,6 +185,20 @@ def _depth(config: pytest.Config) -> str | None:
             "sign =, so that the next argument is not taken for the depth."
         )
     return depth
+
+
+def _failing(config: pytest.Config) -> tuple[Literal["nan", "inf"], ...]:
+    kinds: list[Literal["nan", "inf"]] = []
+    for kind in get_args(Literal["nan", "inf"]):
+        what = _given(config, f"udf_{kind}")
+        if what not in (None, "error", "ignore"):
+            raise pytest.UsageError(
+                f"--udf-{kind} (or udf_{kind} in the ini file) is {what!r}. Write "
+                f"--udf-{kind}=error to fail the test, or =ignore."
+            )
+        if what == "error":
+            kinds.append(kind)
+    return tuple(kinds)
 
 
 def _cuda_form(config: pytest.Config) -> str | None:

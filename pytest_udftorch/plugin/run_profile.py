@@ -9,8 +9,6 @@ Under xdist the workers write files, which the controller reads.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -23,7 +21,9 @@ from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
 from pytest_udftorch.profile.export import write_text
+from pytest_udftorch.profile.forks import SPOOL_PREFIX
 from pytest_udftorch.records import file as record
+from pytest_udftorch.whole_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.switching import Switcher
@@ -42,6 +42,7 @@ class RunProfile:
         self._config = config
         self._depth = options.profile
         self._switcher = switcher
+        self._failing = options.failing
         self._out = options.profile_out
         self._is_worker = hasattr(config, "workerinput")
         self._scopes: Counter[str] = Counter()
@@ -104,9 +105,9 @@ class RunProfile:
             except UdfError as error:
                 raise pytest.UsageError(f"--udf-profile-out: {error}") from error
             if self._is_controller and self._out is None:
-                spool = tempfile.mkdtemp(prefix="udftorch-profile-")
-                self._config.add_cleanup(lambda: shutil.rmtree(spool, ignore_errors=True))
-                self._switcher.profile_out = Path(spool)
+                spool = TemporaryFolder(SPOOL_PREFIX)
+                self._config.add_cleanup(spool.remove)
+                self._switcher.profile_out = spool.path
         return (yield)
 
     @pytest.hookimpl(optionalhook=True)
@@ -172,15 +173,36 @@ class RunProfile:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
-        """Attach the figures of setup and call to the report, even if the test fails."""
+        """Attach the figures of setup and call to the report, even if the test fails.
+
+        With ``--udf-nan=error`` or ``--udf-inf=error``, fail a test in which a function made one.
+        """
+        passed = False
         try:
-            return (yield)
+            result = yield
+            passed = True
+            return result
         finally:
             session = self._switcher.session
             if session is not None:
-                summary = session.collector.take(self._scope(item.nodeid)).summary()
+                part = session.collector.take(self._scope(item.nodeid))
+                summary = part.summary()
                 item.user_properties.append((PROPERTY, summary))
                 _to_benchmark(item, summary)
+                if passed:
+                    self._refuse(part)
+
+    def _refuse(self, part: Profile) -> None:
+        """Fail the test if a function made a value of a kind that is an error."""
+        for kind in self._failing:
+            first = part.first(kind)
+            if first is not None:
+                value = {"nan": "NaN", "inf": "infinity"}[kind]
+                pytest.fail(
+                    f"A function of {part.label} made the first {value} of this test, out of "
+                    f"arguments that held none: {first}. --udf-{kind}=error is on.",
+                    pytrace=False,
+                )
 
     # Inside the switcher's hook, which may close the session.
     @pytest.hookimpl(wrapper=True, trylast=True)

@@ -26,6 +26,7 @@ from pytest_udftorch.plugin.header import describe
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.plugin.parametrizing import FIXTURE, TARGET, Parametrizer
 from pytest_udftorch.plugin.targets import Target, Targets
+from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import Session, patched
 
 # pytest's option names of runs that execute no test and hence open no session.
@@ -58,6 +59,8 @@ class Switcher:
         self._paused: Target | None = None
         self._active: tuple[Target, Session] | None = None
         self._sessions = contextlib.ExitStack()
+        self._marks = contextlib.ExitStack()
+        self._marking = False
         self._live: dict[pytest.FixtureDef[Any], Any] = {}
         config.add_cleanup(self.close)
 
@@ -101,6 +104,19 @@ class Switcher:
                 stack.callback(self._base.close)
             self._base = self._paused = None
             stack.callback(self._leave)
+            stack.callback(self.mark, False)
+
+    def mark(self, wanted: bool) -> None:
+        """Send libtorch's calls through marking trampolines, or no longer.
+
+        A change of sessions stops it. Otherwise a slot that something else has rebound would
+        come to light only at the end of the run.
+        """
+        if wanted and not self._marking:
+            self._marks.enter_context(binder().marking())
+        self._marking = wanted
+        if not wanted:
+            self._marks.close()
 
     @property
     def dry(self) -> bool:
@@ -231,6 +247,7 @@ class Switcher:
         return target
 
     def _enter(self, target: Target) -> None:
+        self.mark(False)
         self._drop_fixtures()
         try:
             with contextlib.ExitStack() as stack:
@@ -257,6 +274,7 @@ class Switcher:
     def _leave(self) -> None:
         try:
             self._drop_fixtures()
+            self.mark(False)
         finally:
             self._active = None
             self._sessions.close()

@@ -39,7 +39,10 @@ class Target:
     ) -> Session:
         """Return a session of this target, not yet entered."""
         chosen: Any = {"profile": profile or False, "cuda_form": options.cuda_form}
-        chosen["ranks"] = "error" if options.strict else "warn"
+        chosen |= {
+            "ranks": "error" if options.strict else "warn",
+            "exclusive": options.exclusive,
+        }
         level = options.cpu_level
         return patched(self.library, self.functions, cpu_level=level, profile_out=out, **chosen)
 

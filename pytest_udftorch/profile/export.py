@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from pytest_udftorch import whole_file
 from pytest_udftorch.errors import (
     NoProfileError,
     PackageMissingError,
@@ -92,7 +93,7 @@ def package(name: str, what: str) -> Any:
 
 
 def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:
-    """Write a file through ``write``; its folder is made if needed.
+    """Write a file through ``write``, whole or not at all; its folder is made if needed.
 
     Raises:
         ProfileFileError: the system refuses.
@@ -100,7 +101,8 @@ def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path)
+        with whole_file.replaced(path) as scratch:
+            write(scratch)
     except OSError as error:
         raise ProfileFileError(
             f"Cannot write {path}: {error.strerror or error}. Choose another place."
@@ -227,7 +229,7 @@ def save(profile: Profile, path: str | Path) -> None:
         "clocks": {"monotonic_ns": 0, "realtime_ns": 0},
         "processes": [dict(p) for p in profile.processes],
     }
-    with record.ProfileWriter(Path(path), table.table, meta) as writer:
+    with record.whole(Path(path), table.table, meta) as writer:
         writer.cells(cells)
         writer.operators(operators)
         writer.events(events)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import multiprocessing.util
 import os
-import shutil
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,9 +17,14 @@ from typing import TYPE_CHECKING, Final
 from pytest_udftorch.errors import ProfileBusyError, UdfError
 from pytest_udftorch.profile.aggregate import Profile
 from pytest_udftorch.records import file as record
+from pytest_udftorch.whole_file import TemporaryFolder
 
 if TYPE_CHECKING:
     from pytest_udftorch.profile.collect import Collector
+
+
+#: How the names of folders begin that last as long as a session, or a run of pytest.
+SPOOL_PREFIX: Final = "udftorch-profile-"
 
 
 class Active:
@@ -97,22 +100,26 @@ class Spool:
 
     def __init__(self, out: Path | None) -> None:
         self.folder: Path | None = None
+        self._own: TemporaryFolder | None = None
         self._out = out
         self._pid = os.getpid()
 
     def make(self) -> None:
         """Make the folder, in the parent, before the first fork."""
         if self.folder is None and self._pid == os.getpid():
-            self.folder = self._out or Path(tempfile.mkdtemp(prefix="udftorch-profile-"))
+            if self._out is None:
+                self._own = TemporaryFolder(SPOOL_PREFIX)
+            self.folder = self._out if self._own is None else self._own.path
 
     def remove(self) -> None:
         """Remove the folder, in the parent, if it was made for the session."""
-        if self.folder is not None and self.folder != self._out and self._pid == os.getpid():
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._own is not None and self._pid == os.getpid():
+            self._own.remove()
+            self._own = None
         self.folder = None
 
     def profiles(self, session: str, own: Path | None) -> list[Profile]:
-        """Return what children of a session wrote and closed.
+        """Return what children of a session wrote before they ended, however they ended.
 
         Args:
             session: the session's id in the header of a file.
@@ -127,6 +134,7 @@ class Spool:
             # The next call reads a file that is being written now.
             with contextlib.suppress(UdfError, OSError):
                 file = record.read(path)
-                if file.meta.get("session") == session and file.ended:
+                over = file.ended or not record.is_written(path)
+                if file.meta.get("session") == session and over:
                     found.append(Profile.load(path))
         return found

@@ -14,15 +14,17 @@ import ctypes
 import functools
 import json
 import sys
-from collections.abc import Callable, Sequence
+import sysconfig
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.job import Job, Step, compile_job
+from pytest_udftorch.build.job import Job, Step, available, obtain
 from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler, torch_flags
-from pytest_udftorch.errors import ObserverBuildError
-from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
+from pytest_udftorch.errors import CompilerNotFoundError, ObserverBuildError
+from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, DTYPES, FUNCTIONS, forms
 from pytest_udftorch.native.manifest import entry, link_inputs, observe_source
 from pytest_udftorch.native.runtime import load_built, native_file
 
@@ -81,33 +83,70 @@ class Observer:
 
 @functools.cache
 def load_observer() -> Observer:
-    """Return the observer of the installed torch, compiled on first use.
+    """Return the observer of the installed torch, compiled on first use if none was shipped.
 
     Raises:
         ObserverBuildError: it does not compile; the message quotes the compiler.
         CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
         CacheError: the cache folder cannot be written.
     """
-    return Observer(load_built(_build_observer(find_compiler())))
+    version, make = _installed()
+    try:
+        made = obtain(make, find_compiler)
+    except CompilerNotFoundError as error:
+        raise CompilerNotFoundError(
+            f"Nothing can be profiled: none of the observers that were shipped fits torch "
+            f"{version}, and one cannot be compiled. {error}"
+        ) from error
+    return Observer(load_built(made.path))
 
 
-def _build_observer(compiler: Compiler) -> Path:
+def _installed() -> tuple[str, Callable[[Compiler], Job]]:
+    """Return the version of the installed torch, and what makes the job of its observer."""
     import torch
 
+    version = str(torch.__version__)
+    facts = [version, torch.version.git_version, sys.version]
+    return version, functools.partial(observer_job, Path(torch.__file__).parent, version, facts)
+
+
+def available_observer() -> str:
+    """Return where :func:`load_observer` would get an observer; see ``job.available``.
+
+    Raises:
+        As :func:`load_observer`, apart from what compiling can raise.
+    """
+    return available(_installed()[1], find_compiler)
+
+
+def observer_job(package: Path, version: str, local: Any, compiler: Compiler) -> Job:
+    """Return the job that compiles the observer.
+
+    Args:
+        package: folder of torch, or of as much of it as its headers.
+        version: of torch.
+        local: what else tells this torch and Python from others of the same versions.
+        compiler: clang.
+    """
     source, header = native_file("observer.cpp"), native_file("udfprof.h")
-    flags, libraries = torch_flags()
-    arguments = (*_OBSERVER_FLAGS, *flags, str(source), "-o", "observer.so", *libraries)
-    job = Job(
+    flags, libraries = torch_flags(package)
+    arguments = (
+        *_OBSERVER_FLAGS, *flags, str(source), "-o", "observer.so", "-Wl,--no-as-needed",
+        *libraries,
+    )  # fmt: skip
+    return Job(
         kind="observer-",
         compiler=compiler,
         stages=((Step(compiler.path, arguments, source),),),
         output="observer.so",
-        failed=functools.partial(_failed, f"The observer of torch {torch.__version__}"),
+        failed=functools.partial(_failed, f"The observer of torch {version}"),
+        homes={str(package): "TORCH", sysconfig.get_path("include"): None},
         inputs=(source, header),
-        covers=[torch.__version__, torch.version.git_version, sys.version],
-        facts={"torch": torch.__version__, "compiler": compiler.version},
+        covers=version.split(".")[:2],
+        local=local,
+        facts={"torch": version, "compiler": compiler.version},
+        what=f"the observer of torch {version}",
     )
-    return compile_job(job).path
 
 
 # The watch library -------------------------------------------------------------------
@@ -150,17 +189,51 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
     Raises:
         As :func:`load_observer`.
     """
-    bits = CPU_LEVELS[level][2]
-    chosen = [
-        s for s in stock if not s.form.startswith("v") or int(s.form[1:]) * int(s.dtype[5:]) <= bits
-    ]
-    compiler = find_compiler()
+    have = {key: _COPIES for key in _kinds(level)}
+    numbers: Counter[tuple[str, str, str]] = Counter()
+    chosen: list[tuple[Stock, tuple[str, str, str, int]]] = []
+    for s in stock:
+        kind = (s.function, s.dtype, s.form)
+        if kind in have:
+            chosen.append((s, (*kind, numbers[kind])))
+            numbers[kind] += 1
+            have[kind] = max(have[kind], numbers[kind])
+    entries = [(*kind, i) for kind, count in have.items() for i in range(count)]
+    made = obtain(functools.partial(_watch_job, entries, level), find_compiler)
+    library = load_built(made.path)
+    table = (ctypes.c_void_p * len(entries)).in_dll(library, "__udf_stock")
+    places = {e: i for i, e in enumerate(entries)}
+    addresses = {}
+    for s, e in chosen:
+        i = places[e]
+        table[i] = s.address
+        addresses[s.symbol] = ctypes.cast(getattr(library, _name(i)), ctypes.c_void_p).value or 0
+    return Watch(made.build_id, addresses)
+
+
+#: How many symbols of one function, dtype and form the watch library has room for; more if a torch
+#: calls more. The C library has two versions of some scalars, and SLEEF and VML two of others.
+_COPIES: Final = 2
+
+#: Function, dtype and form of a symbol, and which one of several it is.
+Entry = tuple[str, str, str, int]
+
+
+def _kinds(level: str) -> Iterator[tuple[str, str, str]]:
+    """Yield every function, dtype and form that a CPU level has; what libtorch calls is less."""
+    for dtype in DTYPES:
+        for function in FUNCTIONS:
+            yield from ((function, dtype, form) for form in forms(dtype, level))
+        yield "sincos", dtype, "scalar"
+
+
+def _watch_job(entries: Sequence[Entry], level: str, compiler: Compiler) -> Job:
     manifest = {
         # A stock function may give different bits at another position in an array, so it gets
         # whole arrays, as it does when nothing watches it.
         "watch": [
-            entry(_name(i), s.function, s.dtype, s.form, 0, ordinary=True)
-            for i, s in enumerate(chosen)
+            entry(_name(i), function, dtype, form, 0, ordinary=True)
+            for i, (function, dtype, form, _) in enumerate(entries)
         ]
     }
     flags = (*FLAGS, *CPU_LEVELS[level][0])
@@ -170,7 +243,7 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
         "-c", str(text), "-o", "watch.o",
     )  # fmt: skip
     linked = (*flags, str(observe[0]), "watch.o", *link_inputs(), *LINK_FLAGS, "-o", "watch.so")
-    job = Job(
+    return Job(
         kind="watch-",
         compiler=compiler,
         stages=(
@@ -179,46 +252,39 @@ def watch(stock: Sequence[Stock], level: str) -> Watch:
         ),
         output="watch.so",
         failed=functools.partial(_failed, "The library that watches the stock functions"),
-        texts={"watch.c": _watch_source(chosen), "watch.json": json.dumps(manifest)},
+        texts={"watch.c": _watch_source(entries), "watch.json": json.dumps(manifest)},
         inputs=observe,
         facts={"compiler": compiler.version, "cpu_level": level},
+        what="the functions that watch the stock ones",
     )
-    made = compile_job(job)
-    library = load_built(made.path)
-    table = (ctypes.c_void_p * len(chosen)).in_dll(library, "__udf_stock")
-    addresses = {}
-    for i, s in enumerate(chosen):
-        table[i] = s.address
-        addresses[s.symbol] = ctypes.cast(getattr(library, _name(i)), ctypes.c_void_p).value or 0
-    return Watch(made.build_id, addresses)
 
 
 def _name(index: int) -> str:
     return f"__udf_watch_{index}"
 
 
-def _watch_source(stock: Sequence[Stock]) -> str:
+def _watch_source(entries: Sequence[Entry]) -> str:
     lines = [
         "#include <stdint.h>",
         '#define SHOWN __attribute__((visibility("default")))',
         # Reached without a detour: nothing else may take its place.
-        f'__attribute__((visibility("protected"))) void *__udf_stock[{max(1, len(stock))}];',
+        f'__attribute__((visibility("protected"))) void *__udf_stock[{len(entries)}];',
     ]
-    for i, s in enumerate(stock):
-        real = {"float32": "float", "float64": "double"}[s.dtype]
-        arity = FUNCTIONS[s.function].arity if s.function in FUNCTIONS else 1
-        if s.function == "sincos":
+    for i, (function, dtype, form, _) in enumerate(entries):
+        real = C_TYPES[dtype]
+        arity = FUNCTIONS[function].arity if function in FUNCTIONS else 1
+        if function == "sincos":
             given = [f"{real} x", f"{real} *s", f"{real} *c"]
             result = "void"
-        elif s.form == "array":
+        elif form == "array":
             pointers = [f"const {real} *{n}" for n in ("a", "b")[:arity]]
             given = ["int64_t n", *pointers, f"{real} *out", "int64_t mode"]
             result = "void"
         else:
             result = real
-            if s.form != "scalar":
+            if form != "scalar":
                 result = f"t{i}"
-                size = f"{s.form[1:]} * sizeof({real})"
+                size = f"{form[1:]} * sizeof({real})"
                 lines.append(f"typedef {real} t{i} __attribute__((vector_size({size})));")
             given = [f"{result} {n}" for n in ("x", "y")[:arity]]
         names = ", ".join(g.replace("*", " ").split()[-1] for g in given)

@@ -6,7 +6,26 @@ from typing import TYPE_CHECKING
 from pytest_udftorch import names_from
 
 if TYPE_CHECKING:
+    from pytest_udftorch.reach.counted import (
+        Coverage,
+        CoverageRow,
+        coverage,
+        save_coverage,
+        training_step,
+    )
     from pytest_udftorch.reach.table import ReachError, load, markdown
 
-__all__ = ["ReachError", "load", "markdown"]
-__getattr__ = names_from(__name__, dict.fromkeys(__all__, "table"))
+__all__ = [
+    "Coverage",
+    "CoverageRow",
+    "ReachError",
+    "coverage",
+    "load",
+    "markdown",
+    "save_coverage",
+    "training_step",
+]
+__getattr__ = names_from(
+    __name__,
+    dict.fromkeys(__all__, "counted") | dict.fromkeys(("ReachError", "load", "markdown"), "table"),
+)

@@ -27,6 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from pytest_udftorch import whole_file
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, golden_points
 from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Operator, groups, place
@@ -446,7 +447,7 @@ def save(rows: Sequence[ReachRow], path: Path) -> None:
     lines = ",\n".join(json.dumps(row, sort_keys=True) for row in slim)
     text = json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n{lines}\n]\n}}\n'
     try:
-        path.write_text(text, encoding="utf-8")
+        whole_file.write(path, text)
     except OSError as error:
         raise ReachError(
             f"The reach table cannot be written to {path}: {error.strerror}. Name a file in a "

@@ -26,6 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_udftorch import plain_data as shapes
+from pytest_udftorch import whole_file
 from pytest_udftorch.compat import require_host
 from pytest_udftorch.errors import (
     ProfileDamagedError,
@@ -143,6 +144,16 @@ def new_path(folder: Path) -> Path:
     return next(path for name in names if not (path := folder / f"{name}.bin").exists())
 
 
+def is_written(path: Path) -> bool:
+    """Tell whether a process that lives has the file open for writing.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    with path.open("rb") as file:
+        return whole_file.lock(file.fileno()) is not True
+
+
 def remove_earlier(folder: Path) -> None:
     """Make a folder if needed, and remove the profiles of an earlier run from it.
 
@@ -168,6 +179,71 @@ def remove_earlier(folder: Path) -> None:
             f"Cannot write profiles into {folder}: {error.strerror or error}. Choose another "
             "folder."
         ) from error
+
+
+def claim(path: Path) -> int:
+    """Make an empty file for a profile; return a descriptor that keeps other writers out.
+
+    Raises:
+        ProfileFileBusyError: another writer has the file open.
+        ProfileFileExistsError: the file holds an earlier profile.
+        ProfileFileError: the folder cannot be made, or the file cannot be opened.
+    """
+    fd = -1
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        size = os.fstat(fd).st_size
+    except BlockingIOError:
+        os.close(fd)
+        raise ProfileFileBusyError(
+            f"Another session is writing the profile {path}. Give each session a file, or "
+            "each run a folder, of its own."
+        ) from None
+    except OSError as error:
+        if fd >= 0:
+            os.close(fd)
+        raise ProfileFileError(
+            f"Cannot write the profile {path}: {error.strerror or error}. Choose another "
+            "folder for it."
+        ) from error
+    if size:
+        os.close(fd)
+        raise ProfileFileExistsError(
+            f"{path} holds an earlier profile. Delete it, or name another file."
+        )
+    return fd
+
+
+@contextlib.contextmanager
+def whole(path: Path, strings: StringTable, meta: Mapping[str, Any]) -> Iterator[ProfileWriter]:
+    """Yield a writer of a file that gets its name when it is whole.
+
+    Raises:
+        ProfileFileBusyError, ProfileFileExistsError, ProfileFileError: as from ``claim``.
+    """
+    path = Path(os.path.realpath(path))
+    held = claim(path)
+    scratch = whole_file.scratch_name(path)
+    try:
+        with ProfileWriter(scratch, strings, meta) as writer:
+            writer.path = path  # for what it says of itself
+            yield writer
+        os.replace(scratch, path)
+        whole_file.remove_left(path)
+    except BaseException as error:
+        for left in (scratch, path):  # the path is empty as long as it is not the scratch
+            with contextlib.suppress(OSError):
+                left.unlink()
+        if isinstance(error, OSError):
+            raise ProfileFileError(
+                f"Cannot write the profile {path}: {error.strerror or error}. Choose another "
+                "folder for it."
+            ) from error
+        raise
+    finally:
+        os.close(held)
 
 
 @dataclass
@@ -224,31 +300,7 @@ class ProfileWriter:
         self._records = 0
         self._end = 0
         self._fd = -1
-        fd = -1
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            size = os.fstat(fd).st_size
-        except BlockingIOError:
-            os.close(fd)
-            raise ProfileFileBusyError(
-                f"Another session is writing the profile {path}. Give each session a file, or "
-                "each run a folder, of its own."
-            ) from None
-        except OSError as error:
-            if fd >= 0:
-                os.close(fd)
-            raise ProfileFileError(
-                f"Cannot write the profile {path}: {error.strerror or error}. Choose another "
-                "folder for it."
-            ) from error
-        if size:
-            os.close(fd)
-            raise ProfileFileExistsError(
-                f"{path} holds an earlier profile. Delete it, or name another file."
-            )
-        self._fd = fd
+        self._fd = claim(path)
         self.meta = {
             "pid": self._pid,
             "host": socket.gethostname(),

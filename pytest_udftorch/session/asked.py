@@ -18,6 +18,18 @@ def as_path_or_name(text: str, folder: Path) -> str | Path:
     return text
 
 
+def separated(texts: Iterable[str], folder: Path) -> list[str]:
+    """Return the libraries that values of ``--udf-lib`` name: a value may join several by commas.
+
+    A folder whose own name has a comma is left whole.
+    """
+    found = []
+    for text in texts:
+        whole = os.path.exists(os.path.join(folder, os.path.expanduser(text)))
+        found += [text] if whole else text.split(",")
+    return found
+
+
 def names_in(values: Iterable[str]) -> tuple[str, ...]:
     """Return the names in values of ``--udf-functions``.
 

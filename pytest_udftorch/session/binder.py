@@ -16,7 +16,13 @@ from typing import Final
 
 from pytest_udftorch.compat import import_torch
 from pytest_udftorch.errors import RestoreError, SymbolsMissingError, TorchNotFoundError
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, SINCOS
+from pytest_udftorch.library.symbols import (
+    DTYPES,
+    FUNCTIONS,
+    SINCOS,
+    Processor,
+    this_processor,
+)
 from pytest_udftorch.native.runtime import Runtime, Slot, runtime
 from pytest_udftorch.overrides.stacked import Stacked
 
@@ -41,11 +47,12 @@ class Symbol:
     index: int
 
 
-def _all_symbols() -> dict[str, Symbol]:
+def known_symbols(processor: Processor) -> dict[str, Symbol]:
+    """Return name -> symbol for all that libtorch may call on a processor."""
     found: dict[str, Symbol] = {}
     for function in FUNCTIONS.values():
         for dtype in DTYPES:
-            for form, names in function.symbols(dtype).items():
+            for form, names in function.symbols(dtype, processor).items():
                 for name in names:
                     found[name] = Symbol(name, function.name, dtype, form, len(found))
     for dtype, name in SINCOS.items():
@@ -64,7 +71,7 @@ class Binder(Stacked[Mapping[str, int]]):
         super().__init__()
         self.native = native
         self.objects = tuple(objects)
-        self.symbols = _all_symbols()
+        self.symbols = known_symbols(this_processor())
         if len(self.symbols) > native.trampoline_count:
             raise AssertionError("more symbols than trampolines: raise UDFRT_TRAMPOLINES")
         self.slots = native.loaders(native.find(list(self.symbols), self.objects))
@@ -75,6 +82,7 @@ class Binder(Stacked[Mapping[str, int]]):
         self._named = [(slot, slot_name(slot)) for slot in self.slots]
         self._called = {slot.symbol for slot in self.slots}
         self._counted: dict[object, frozenset[str]] = {}
+        self._marking = False
         self._stock: dict[Slot, int] = {}  # what a slot held before the first session
         self._ours: dict[Slot, int] = {}  # what we stored in it
         # Every value we stored, and whether an interrupt left the two tables above in doubt.
@@ -131,9 +139,45 @@ class Binder(Stacked[Mapping[str, int]]):
             after = {n: self.hits(self.symbols[n]) for n in before}
             calls |= {n: after[n] - before[n] for n in before if after[n] > before[n]}
 
+    @contextlib.contextmanager
+    def marking(self) -> Iterator[None]:
+        """Send the calls of every symbol through marking trampolines; see :meth:`marked`."""
+
+        def leave() -> None:
+            with self.lock:
+                self._marking = False
+                self._apply()
+
+        leaving = self.native.insisting(leave)
+        try:
+            with self.lock:
+                self._marking = True
+                self._apply()
+            yield
+        finally:
+            leaving()
+
+    def marked(self) -> list[Symbol]:
+        """Return the symbols called since the last time, by any thread."""
+        marks = bytes(self.native.marks)
+        if not any(marks):
+            return []
+        found = [s for s in self.symbols.values() if marks[s.index]]
+        for symbol in found:
+            self.native.marks[symbol.index] = 0
+        return found
+
+    def held(self, owner: object) -> frozenset[str]:
+        """Return the symbols that the layer of ``owner`` decides, stock ones left out."""
+        layers = (layer for o, layer in self._layers if o is owner)
+        return frozenset(
+            name.partition("@")[0] for layer in layers for name, address in layer.items() if address
+        )
+
     def reset(self) -> None:
         """Restore the stock value of every slot, whoever holds it."""
         self._counted.clear()
+        self._marking = False
         super().reset()
 
     def _wanted(self) -> dict[Slot, int]:
@@ -145,6 +189,7 @@ class Binder(Stacked[Mapping[str, int]]):
                 if found is not None:
                     chosen[slot] = found
         counted = frozenset().union(*self._counted.values())
+        marked: dict[int, int] = {}  # index of a trampoline -> its target
         wanted: dict[Slot, int] = {}
         for slot in self.slots:
             target = chosen.get(slot, 0)
@@ -154,6 +199,14 @@ class Binder(Stacked[Mapping[str, int]]):
                 # inside one while the target changes still calls a function of the same ABI.
                 self.native.targets[index] = target or self.stock_address(slot)
                 wanted[slot] = self.native.trampoline(index)
+            elif self._marking:
+                index, target = self.symbols[slot.symbol].index, target or self.stock_address(slot)
+                # Two versions of a symbol are two functions, and a trampoline has one target.
+                if marked.setdefault(index, target) == target:
+                    self.native.marked[index] = target
+                    wanted[slot] = self.native.marker(index)
+                else:
+                    wanted[slot] = target
             elif target:
                 wanted[slot] = target
         return wanted

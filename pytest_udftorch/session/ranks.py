@@ -8,7 +8,6 @@ deadline. Only the store's own traffic is added; no tensor is sent.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -20,6 +19,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+from pytest_udftorch.build.cache import setting
 from pytest_udftorch.compat import default_store, import_torch
 from pytest_udftorch.errors import RanksDifferError, RanksDifferWarning, SessionStateError
 
@@ -47,14 +47,7 @@ def timeout() -> float:
     Raises:
         SessionStateError: ``UDFTORCH_RANKS_TIMEOUT`` is not a number of seconds.
     """
-    text = os.environ.get(TIMEOUT, "")
-    with contextlib.suppress(ValueError):
-        seconds = float(text or _SECONDS)
-        if 0 <= seconds < float("inf"):
-            return seconds
-    raise SessionStateError(
-        f"{TIMEOUT}={text!r} is not a number of seconds. Set it to 60, for instance, or unset it."
-    )
+    return setting(TIMEOUT, _SECONDS, SessionStateError)
 
 
 class _Group:

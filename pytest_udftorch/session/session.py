@@ -13,11 +13,13 @@ order; then the slots get what the remaining sessions ask for.
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
 
 from pytest_udftorch import errors
 from pytest_udftorch.build.cuda_form import DOUBLE, FLOAT_FLOAT, asked_form
@@ -34,12 +36,24 @@ from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCO
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
 from pytest_udftorch.session import ranks as process_group
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
+from pytest_udftorch.session.exclusive import gate
 
 if TYPE_CHECKING:
     from pytest_udftorch.profile.aggregate import Profile
     from pytest_udftorch.profile.collect import Collector
 
 follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.CHANGES})
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+# Functions whose call only makes an object that runs their code.
+_RUNS_LATER: Final = (
+    inspect.iscoroutinefunction,
+    inspect.isgeneratorfunction,
+    inspect.isasyncgenfunction,
+)
 
 
 class Session:
@@ -66,7 +80,10 @@ class Session:
         profiling: Profiling | None = None,
         cuda_form: str = DOUBLE,
         ranks: process_group.Ranks = "warn",
+        exclusive: bool = False,
     ) -> None:
+        again = (library, names, cpu_level, profiling, cuda_form, ranks, exclusive)
+        self._again = functools.partial(Session, *again)
         self.library = library
         chosen = library.select(names)
         self.functions = tuple(n for n in chosen if not is_operator(n))
@@ -82,12 +99,18 @@ class Session:
         self._collector: Collector | None = None
         self._watch_id = ""
         self._ranks = ranks
+        self._exclusive = exclusive
 
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
         form = f" cuda={self.cuda_form}" if self.cuda_form == FLOAT_FLOAT else ""
         names = ",".join((*self.functions, *self.operators))
         return f"<Session {self.library.name}{build} {names}{form} {self._state}>"
+
+    @property
+    def wants_every_function(self) -> bool:
+        """True if the session was opened without a choice of functions."""
+        return self._every_operator
 
     @property
     def is_open(self) -> bool:
@@ -106,6 +129,8 @@ class Session:
             RanksDifferError: with ``ranks="error"``, another rank has no such session.
             CompileRunningError: torch.compile is running in another thread.
             CudaGraphCaptureError: this thread is capturing a CUDA graph.
+            ExclusiveTimeoutError: this session or an open one is exclusive, and another thread
+                does not leave its operator.
             ProfileBusyError: another profiled session is open in this process.
             ObserverBuildError: what profiled sessions need does not compile.
             UnknownOperatorError, DispatchKeyError, CompositeOperatorError, SignatureError,
@@ -127,11 +152,13 @@ class Session:
         restoring = bound.native.insisting(give_up)
         with bound.lock:
             try:
-                if self._profiling is not None:
-                    from pytest_udftorch.profile.forks import active
-
-                    active.check_free()
+                self._check_profile_is_free()
+                # What compiles comes first: threads must not wait for it.
                 layer, operators = self._layer(bound), self._operator_layer()
+                if self._exclusive:
+                    gate.join(self)
+                gate.close(bound.lock, "Nothing was changed.")
+                self._check_profile_is_free()
                 bound.push(self, layer)
                 self._verify(bound)
                 dispatcher.overrides.push(self, operators)
@@ -139,6 +166,7 @@ class Session:
                 if self._profiling is not None:
                     self._collect(bound, self._profiling)
                 self._state = "open"
+                gate.open()
                 _compilers_follow(bound, wait=False)
                 _watch_process_group(bound)
             except BaseException:
@@ -153,6 +181,30 @@ class Session:
             raise
         return self
 
+    def __call__(self, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        """Return the function with a session of its own, as this one, around each call.
+
+        Raises:
+            SessionStateError: the session is open or closed already, or a call of ``function``
+                does not run its code: it is a class, a generator function or a coroutine function.
+        """
+        if self._state != "new":
+            raise errors.SessionStateError(
+                f"{self!r} cannot decorate: it was entered before. Write @patched(...)."
+            )
+        if isinstance(function, type) or any(kind(function) for kind in _RUNS_LATER):
+            raise errors.SessionStateError(
+                f"{function!r} cannot be decorated: its code runs after the call has returned, "
+                "when the session is closed. Write `with patched(...):` inside of it."
+            )
+
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return call
+
     def __exit__(self, *_: object) -> None:
         """Restore the slots to what the remaining sessions, or none, ask for."""
         self.close()
@@ -162,17 +214,31 @@ class Session:
         if self._state == "open":
             binder().native.insisting(self._restore)()
 
+    def _check_profile_is_free(self) -> None:
+        if self._profiling is not None:
+            from pytest_udftorch.profile.forks import active
+
+            active.check_free()
+
     def _restore(self) -> None:
-        """Remove what this session put into the process; can be repeated."""
+        """Remove what this session put into the process; can be repeated.
+
+        Where another thread does not leave its operator, or an interrupt ends the wait for it, the
+        functions are restored at once, and the error comes afterwards.
+        """
         bound = binder()
         with bound.lock, contextlib.ExitStack() as stack:
             stack.callback(setattr, self, "_state", "closed")
             stack.callback(_watch_process_group, bound)
             stack.callback(_compilers_follow, bound, wait=True)
+            stack.callback(gate.leave, self)
+            stack.callback(gate.open)
             stack.callback(bound.remove, self)
             stack.callback(dispatcher.overrides.remove, self)
             if self._collector is not None:
-                self._collector.stop()
+                stack.callback(self._collector.stop)
+            if self in bound.owners():
+                gate.close(bound.lock, "The functions were restored all the same.")
 
     @property
     def profile(self) -> Profile:
@@ -313,6 +379,12 @@ class Session:
     def _check_width(self, build: Build) -> None:
         """Refuse a build whose vectors are narrower than those torch dispatches on."""
         _, capability = torch_summary()
+        if capability.startswith("SVE"):
+            raise errors.CpuLevelError(
+                f"torch runs its {capability} kernels, which call functions for SVE that no build "
+                "has: the swap would be partial. Set ATEN_CPU_CAPABILITY=default before torch is "
+                "imported."
+            )
         needed = {"AVX512": 512, "AVX2": 256}.get(capability, 0)
         if CPU_LEVELS[build.cpu_level][2] < needed:
             raise errors.CpuLevelError(
@@ -419,6 +491,7 @@ def patched(
     profile_stride: int | None = None,
     cuda_form: Literal["double", "float-float", "auto"] | None = None,
     ranks: Literal["warn", "error", "ignore"] = "warn",
+    exclusive: bool = False,
 ) -> Session:
     """Return a context manager that swaps functions of libtorch for those of a UDF library.
 
@@ -444,10 +517,13 @@ def patched(
             (``cuda_form.choose``). By default ``UDFTORCH_CUDA_FORM``, or else ``"auto"``.
         ranks: what happens if the ranks of a process group (torch.distributed) do not open the
             same sessions: a :class:`RanksDifferWarning`, a :class:`RanksDifferError`, or nothing.
+        exclusive: while the session is open, every switch in the process waits until no other
+            thread is in an operator, and operators wait for the switch. So no result mixes two
+            libraries. Every operator then costs a little more; see ``session.exclusive``.
 
     Returns:
-        A :class:`Session`, which can be entered once. On entry the library is compiled, unless a
-        build of the same content is in the cache.
+        A :class:`Session`, which can be entered once, or can decorate functions. On entry the
+        library is compiled, unless a build of the same content is in the cache.
 
     Raises:
         UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
@@ -457,6 +533,8 @@ def patched(
     if ranks not in process_group.RANKS:
         known = ", ".join(map(repr, process_group.RANKS))
         raise errors.SessionStateError(f"ranks={ranks!r} is not one of {known}.")
+    if not isinstance(exclusive, bool):
+        raise errors.SessionStateError(f"exclusive={exclusive!r} is neither True nor False.")
     found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
         chosen = [name for name in found.select(functions) if not is_operator(name)]
@@ -468,6 +546,7 @@ def patched(
         _profiling(profile, profile_out, profile_stride),
         asked_form(cuda_form),
         ranks,
+        exclusive,
     )
 
 

@@ -16,10 +16,14 @@ from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from pytest_udftorch import plain_data
 from pytest_udftorch.errors import SessionStateError
 from pytest_udftorch.overrides.importing import ImportHook
+
+if TYPE_CHECKING:
+    from pytest_udftorch.session.session import Session
 
 VARIABLE: Final = "UDFTORCH_RUN"
 
@@ -65,15 +69,25 @@ def start() -> None:
 def _open(_: ModuleType) -> None:
     import atexit
 
+    session = asked()
+    session.__enter__()
+    atexit.register(session.close)
+
+
+def asked() -> Session:
+    """Return the session, not yet entered, that the variable describes.
+
+    Raises:
+        SessionStateError: it does not hold the arguments of ``patched``.
+        UdfError: ``patched`` refuses them.
+    """
     from pytest_udftorch.session.session import patched
 
     text = os.environ.get(VARIABLE, "")
     try:
-        session = patched(**json.loads(text))
-    except (ValueError, TypeError) as error:
+        return patched(**json.loads(text))
+    except (ValueError, TypeError, RecursionError) as error:
         raise SessionStateError(
-            f"{VARIABLE}={text!r} does not hold the arguments of patched() as JSON: {error}. "
-            "`udftorch run` sets it; unset it elsewhere."
+            f"{VARIABLE}={plain_data.shown(text)} does not hold the arguments of patched() as "
+            f"JSON: {error}. `udftorch run` sets it; unset it elsewhere."
         ) from error
-    session.__enter__()
-    atexit.register(session.close)

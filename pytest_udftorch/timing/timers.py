@@ -72,10 +72,9 @@ def require_device(device: str | torch.device) -> torch.device:
     """
     try:
         found = torch.device(device)
-    except RuntimeError as error:
-        raise UnknownDeviceError(
-            f"{device!r} is not a device: {error}. Use cpu or cuda."
-        ) from error
+    except (RuntimeError, TypeError, ValueError) as error:
+        why = str(error).strip().partition("\n")[0].rstrip(".")
+        raise UnknownDeviceError(f"{device!r} is not a device: {why}. Use cpu or cuda.") from error
     if found.type == "cuda" and not torch.cuda.is_available():
         build = torch.version.cuda
         why = f"torch sees no GPU (built for CUDA {build})" if build else "torch is a CPU build"

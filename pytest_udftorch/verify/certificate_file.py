@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
 from pytest_udftorch import plain_data as shapes
+from pytest_udftorch import whole_file
 from pytest_udftorch.verify.certificate import (
     EXAMPLE,
     IDENTITY,
@@ -97,17 +96,10 @@ def save(certificate: Certificate, path: Path) -> None:
     Raises:
         CertificateError: the folder cannot be written.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with scratch.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(as_json(certificate), indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
+        whole_file.write(path, json.dumps(as_json(certificate), indent=1) + "\n")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
         raise CertificateError(
             f"Cannot write the certificate {path}: {error}. Choose another folder with --out."
         ) from error

@@ -9,6 +9,7 @@ died; readers cut it off. Any other line that contradicts its hash is an error.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -72,9 +73,14 @@ class Journal:
                 self._read(name, resume)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab")
-            if self._file.tell() == 0:
-                self._append({"run": dict(name)})
+            # Without a buffer: what the disk refuses must not be tried again on closing.
+            self._file = path.open("ab", buffering=0)
+            try:
+                if self._file.tell() == 0:
+                    self._append({"run": dict(name)})
+            except OSError:
+                self._file.close()
+                raise
         except OSError as error:
             raise ChunkJournalError(
                 f"Cannot use the journal {path}: {error}. Choose another folder with --out."
@@ -131,9 +137,16 @@ class Journal:
 
     def _append(self, payload: Mapping[str, Any]) -> None:
         text = canonical_json(payload)
-        self._file.write(_hash(text) + b" " + text + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line = memoryview(_hash(text) + b" " + text + b"\n")
+        end = self._file.tell()
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            with contextlib.suppress(OSError):  # a later line must follow a whole one
+                self._file.truncate(end)
+            raise
 
     def record(self, result: ChunkResult) -> None:
         """Add a finished chunk; when this returns, it is on the disk.

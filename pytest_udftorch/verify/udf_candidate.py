@@ -104,5 +104,6 @@ def _hard_counter(build: Build, function: UdfFunction) -> Path | None:
     flags = [f for f in FLAGS if f not in ("-femit-all-decls", "-Wall")]
     flags += [*CPU_LEVELS[build.cpu_level][0], *(f"-I{d}" for d in folders), "-include", "stdint.h"]
     return compile_shared(
-        f"hard-{function.name}", {"hard.c": text, "build": build.build_id}, tuple(flags), ("-lm",)
-    )
+        f"hard-{function.name}", {"hard.c": text}, tuple(flags), ("-lm",),
+        {str(library.folder): f"LIBRARY-{library.name}"},
+    )  # fmt: skip

@@ -433,3 +433,40 @@ def test_every_overload_is_overridden_only_inside():
             assert str(torch.library.get_kernel(f"aten::{n}", "CUDA")) != stock[n], n
     for n in names:
         assert str(torch.library.get_kernel(f"aten::{n}", "CUDA")) == stock[n], n
+
+
+def test_launches_are_noted_for_the_summary_of_a_test_run():
+    from pytest_udftorch.cuda.launcher import launched
+
+    x = torch.ones(100, device="cuda")
+    with patched("corem"):
+        torch.exp(x)
+        launched.clear()
+        torch.exp(x)
+        torch.softmax(x, 0)
+        assert launched == {"exp", "softmax_rows"}
+    launched.clear()
+    torch.exp(x)
+    assert not launched
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_a_kernel_serves_each_pattern_of_alignment(shift):
+    # A kernel compiled for an aligned result accessed it 16 bytes at a time. The same kernel then
+    # served a result that is not aligned: compute-sanitizer found it.
+    x = torch.linspace(-3, 3, 4097 + shift, device="cuda")
+    aligned, moved = x[:4097].clone(), x[shift:]
+    whole = torch.empty_like(x)
+    with patched("corem"):
+        want, rows = torch.exp(moved.clone()), torch.softmax(moved.clone(), 0)
+        assert torch.equal(torch.exp(moved), want)
+        assert torch.equal(torch.exp(moved, out=whole[shift:]), want)
+        assert torch.equal(torch.softmax(moved, 0), rows)
+        assert torch.equal(torch.softmax(moved, 0, out=whole[shift:]), rows)
+        torch.exp(aligned, out=whole[shift:])
+        assert torch.equal(whole[shift:], torch.exp(aligned))
+        assert torch.equal(torch.exp_(moved), want)
+        torch.hypot(aligned, moved)
+        torch.hypot(moved, aligned)
+        torch.hypot(moved, aligned, out=whole[shift:])
+    torch.cuda.synchronize()

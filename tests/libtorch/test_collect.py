@@ -620,6 +620,35 @@ def test_parts_add_up_to_the_whole(library, tmp_path):
     assert whole(Profile.load(tmp_path, scope="two"))["in_max"] == 2.0
 
 
+@pytest.mark.parametrize("depth", ["counters", "events"])
+def test_parts_are_taken_while_another_thread_counts(library, depth):
+    x, stop, done = torch.randn(64, 1024), threading.Event(), 0
+
+    def work():
+        nonlocal done
+        while not stop.is_set():
+            torch.softmax(x, 1)
+            done += 1
+
+    def elements(part: Profile) -> int:
+        return sum(row.elements for row in part.rows("function"))
+
+    thread = threading.Thread(target=work)
+    counted = 0
+    with patched(library, profile=depth) as session:
+        torch.set_num_threads(1)
+        thread.start()
+        try:
+            for _ in range(1500):
+                counted += elements(session.collector.take(""))
+        finally:
+            stop.set()
+            thread.join()
+        counted += elements(session.collector.take(""))
+    # What is counted between the reading of a part and the beginning of the next is in neither.
+    assert 0 < counted <= done * x.numel()
+
+
 def test_events_and_workers_reach_the_file(library, tmp_path):
     loader = torch.utils.data.DataLoader(
         Exponentials(), batch_size=3, num_workers=1, multiprocessing_context="fork"

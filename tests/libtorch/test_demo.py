@@ -22,7 +22,7 @@ from pytest_udftorch.timing.environment import describe
 
 FEW = Settings(epochs=1, batch=20, test_batch=50, threads=1)
 
-pytestmark = pytest.mark.usefixtures("digits_read_once")
+pytestmark = pytest.mark.usefixtures("digits_read_once", "one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,6 @@ def shipped():
 def few(shipped):
     """400 digits to train on and 100 to test, so that a training takes a second."""
     return shipped.thinned(10)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # Model -------------------------------------------------------------------------------

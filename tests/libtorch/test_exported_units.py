@@ -16,6 +16,8 @@ from pytest_udftorch.planning.executor import CapturedShapeError
 from pytest_udftorch.planning.fusion import UntraceableModelError, trace
 from pytest_udftorch.planning.segments import Units
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 QUICK = {"runs": 6, "rounds": 1, "max_units": 4, "executors": ["eager", "eager+channels_last"]}
 
 
@@ -93,15 +95,6 @@ class Crops(nn.Module):
             if x.shape[-1] > 4:
                 x = x[..., :-2]
         return x
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Tiny operators on many threads of a busy machine take milliseconds."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -590,6 +590,19 @@ def test_one_executor_needs_no_list(tiny, images):
             pairs.PairInputError,
             "number of at least 0",
         ),
+        (
+            lambda m, x: pairs.model_pair(m, x, tolerance=10**400),
+            pairs.PairInputError,
+            "number of at least 0",
+        ),
+        *(
+            (
+                lambda m, x, e=e: pairs.model_pair(m, x, e),
+                executors.UnknownExecutorError,
+                "not an executor. Give a name, such as 'compile'",
+            )
+            for e in (0, None, [1], [["eager"]], object())
+        ),
         (lambda m, x: pairs.model_pair(_locked(), x), pairs.PairInputError, "cannot be copied"),
         (lambda m, x: executors.register("fx"), executors.UnknownExecutorError, "not an executor"),
         (lambda m, x: executors.unregister("none"), executors.UnknownExecutorError, "No executor"),

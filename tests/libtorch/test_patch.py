@@ -270,6 +270,8 @@ def test_undo_never_follows_a_link_out_of_the_patch(copy, tmp_path):
         ('{"format": 2}', "is of format 2"),
         ('{"format": 1, "files": {"../x": {}}, "links": {}}', "lists '../x', which does not lie"),
         ('{"format": 1, "files": {}, "links": {"/etc": ""}}', "lists '/etc', which does not lie"),
+        ("[" * 100_000, "is damaged: it is not JSON .it is nested too deeply"),
+        ('{"format": 1, "files": {"a": 5}, "links": {}}', "is damaged: it lacks library"),
     ],
 )
 def test_a_folder_without_a_manifest_of_ours_is_refused(tmp_path, action, manifest, says):

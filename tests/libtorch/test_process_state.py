@@ -20,6 +20,7 @@ from pytest_udftorch.errors import ProfileBusyError
 from pytest_udftorch.overrides import dispatcher
 from pytest_udftorch.profile import forks
 from pytest_udftorch.session.binder import binder
+from pytest_udftorch.session.exclusive import gate
 
 X = torch.linspace(-5.0, 5.0, 1001)
 PACKAGE = str(Path(dispatcher.__file__).parents[1])
@@ -56,6 +57,7 @@ def as_before():
     assert not dispatcher.overrides.registered()
     assert follower.active.id == STOCK
     assert forks.active.collector is None
+    assert not gate.is_active
     assert torch.nn.Module.__call__ is call
     assert torch.is_grad_enabled()
     assert dispatcher.thread.mode is dispatcher.Mode.NORMAL
@@ -67,6 +69,7 @@ def as_before():
 def test_sessions_traces_profiles_and_overrides_in_any_order(shifted, as_before, seed):
     kinds = {
         "functions": lambda: patched(shifted),
+        "exclusive": lambda: patched(shifted, exclusive=True),
         "stock": lambda: patched("std", ("exp", "aten::log")),
         "profile": lambda: patched(shifted, profile=True),
         "events": lambda: patched("std", ("exp", "aten::log"), profile="events"),
@@ -89,8 +92,9 @@ def test_sessions_traces_profiles_and_overrides_in_any_order(shifted, as_before,
             else:
                 scope.__enter__()
                 opened.append((kind, scope))
-        on_exp = [k for k, _ in opened if k in ("functions", "profile", "stock", "events")]
-        shifts = bool(on_exp) and on_exp[-1] in ("functions", "profile")
+        swapping = ("functions", "exclusive", "profile")
+        on_exp = [k for k, _ in opened if k in (*swapping, "stock", "events")]
+        shifts = bool(on_exp) and on_exp[-1] in swapping
         assert torch.equal(torch.exp(X), X + 100 if shifts else stock)
         on_log = [k for k, _ in opened if k in ("operator", "stock", "events")]
         overridden = bool(on_log) and on_log[-1] == "operator"
@@ -151,7 +155,7 @@ def _interrupted_after(count: int, run, *, begun: bool = False) -> bool:
     return hit
 
 
-@pytest.mark.parametrize("what", ["functions", "nested", "trace"])
+@pytest.mark.parametrize("what", ["functions", "exclusive", "nested", "trace"])
 def test_an_interrupt_waits_until_everything_is_restored(shifted, as_before, what):
     stock = torch.exp(X)
     count = 0
@@ -167,7 +171,7 @@ def test_an_interrupt_waits_until_everything_is_restored(shifted, as_before, wha
             leave = functools.partial(scope.__exit__, None, None, None)
             hit = _interrupted_after(count, leave)
         else:
-            session = patched(shifted).__enter__()
+            session = patched(shifted, exclusive=what == "exclusive").__enter__()
             hit = _interrupted_after(count, session.close)
             assert not session.is_open
         bound = binder()
@@ -177,7 +181,7 @@ def test_an_interrupt_waits_until_everything_is_restored(shifted, as_before, wha
         assert torch.equal(torch.exp(X), stock)
         if not hit:
             break
-        count += 1
+        count += 3 if what == "exclusive" else 1
     assert count > 20
 
 
@@ -247,6 +251,22 @@ def test_an_interrupt_leaves_no_change_in_a_compiler(as_before, when):
         assert _compilers() == before
         assert torch.equal(torch.exp(X), stock)
         count += 3 if when == "closing" else 9  # closing is where changes are taken back
+    assert count > 100
+    assert still_open < 3
+
+
+def test_an_interrupt_while_an_exclusive_session_opens_leaves_nothing(shifted, as_before):
+    stock = torch.exp(X)
+    count, hit, still_open = 0, True, 0
+    while hit:
+        session = patched(shifted, exclusive=True)
+        hit = _interrupted_after(count, lambda s=session: _leave(s), begun=True)
+        if session.is_open:
+            still_open += 1
+            session.close()
+        assert not gate.is_active
+        assert torch.equal(torch.exp(X), stock)
+        count += 9
     assert count > 100
     assert still_open < 3
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_udftorch"
 
 #: Modules at the package's top that are not an interface.
-PRIVATE = {"__init__", "__main__", "cli", "compat", "plain_data"}
+PRIVATE = {"__init__", "__main__", "cli", "compat", "plain_data", "whole_file"}
 
 
 def listed() -> dict[str, list[str]]:

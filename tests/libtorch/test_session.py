@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions on the real libtorch: swap, nest, restore, and every way an entry can fail."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -26,7 +27,9 @@ from pytest_udftorch.errors import (
     UnknownFunctionError,
     UnknownLibraryError,
 )
+from pytest_udftorch.library.symbols import this_processor
 from pytest_udftorch.native.runtime import runtime
+from pytest_udftorch.session import session as session_module
 from pytest_udftorch.session.binder import Binder, binder
 
 X = torch.linspace(-5.0, 5.0, 1001)
@@ -350,6 +353,33 @@ def test_lower_cpu_capabilities(shifted, capability):
     assert run.stdout.strip() in {"AVX2", "DEFAULT"}, run.stderr
 
 
+def test_kernels_for_sve_are_refused(monkeypatch):
+    # This CPU cannot make torch say so.
+    monkeypatch.setattr(session_module, "torch_summary", lambda: ("2.15.0", "SVE256"))
+    with (
+        pytest.raises(CpuLevelError, match=r"its SVE256 kernels.*ATEN_CPU_CAPABILITY=default"),
+        patched("corem", functions=("exp",)),
+    ):
+        pass
+    assert binder().owners() == []
+
+
+def test_a_file_has_the_slots_of_the_loaded_object():
+    bound = binder()
+    loaded = [slot for slot in bound.slots if slot.object == "libtorch_cpu.so"]
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    processor, slots = bound.native.find_in_file(path, list(bound.symbols))
+    assert processor is this_processor()
+
+    def facts(found):
+        return sorted((s.address, s.symbol, s.kind, s.relro, s.version) for s in found)
+
+    base = {a.address - b.address for a, b in zip(loaded, slots, strict=True)}
+    assert len(base) == 1
+    moved = [dataclasses.replace(s, address=s.address + base.copy().pop()) for s in slots]
+    assert facts(moved) == facts(loaded)
+
+
 def test_trace_counts_stock_symbols():
     with trace(["exp"]) as calls:
         torch.exp(X)
@@ -487,3 +517,42 @@ def test_public_names():
     assert set(pytest_udftorch.__all__) <= set(dir(pytest_udftorch))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         pytest_udftorch.nothing  # noqa: B018
+
+
+# As a decorator -----------------------------------------------------------------------
+
+
+def test_a_decorated_function_runs_under_a_session_of_its_own_each_time():
+    x = torch.zeros(33)
+    stock = torch.exp(x)
+
+    @patched("canary", functions=("exp",))
+    def inside(values, *, add=0):
+        """Return exp."""
+        if add:
+            raise ValueError("from within")
+        return torch.exp(values)
+
+    assert (inside.__name__, inside.__doc__) == ("inside", "Return exp.")
+    for _ in range(2):
+        assert not torch.equal(inside(x), stock)
+        assert torch.equal(torch.exp(x), stock)
+    with pytest.raises(ValueError, match="from within"):
+        inside(x, add=1)
+    assert torch.equal(torch.exp(x), stock)
+
+
+def test_what_runs_after_its_call_cannot_be_decorated():
+    async def coroutine():
+        pass
+
+    def generator():
+        yield
+
+    for function in (coroutine, generator, dict):
+        with pytest.raises(SessionStateError, match="its code runs after the call"):
+            patched("canary")(function)
+    with patched("canary", functions=("exp",)) as session:
+        pass
+    with pytest.raises(SessionStateError, match="cannot decorate"):
+        session(print)

@@ -178,6 +178,8 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
         (lambda: timers.SyncTimer("cpu", flush_l2=True), timers.TimerOptionError, "none on cpu"),
         (lambda: timers.sync_timer("cpu", round=3), timers.TimerOptionError, "'rounds'"),
         (lambda: timers.SyncTimer("abacus"), timers.UnknownDeviceError, "Use cpu or cuda"),
+        (lambda: timers.SyncTimer({}), timers.UnknownDeviceError, "Use cpu or cuda"),
+        (lambda: timers.SyncTimer(2**63), timers.UnknownDeviceError, "Use cpu or cuda"),
         (lambda: timers.SyncTimer("meta"), timers.UnknownDeviceError, "cannot be timed"),
         (lambda: timers.SyncTimer("cpu").compare({}), timers.NoContenderError, "nothing to time"),
         (

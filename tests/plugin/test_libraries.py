@@ -163,6 +163,14 @@ def test_one_library_patches_everything_and_changes_no_id(suite):
     assert suite.log == plain_log
 
 
+def test_libraries_may_be_joined_by_commas(suite):
+    suite.write(test_it="from witness import which\ndef test(): assert which() in ('one', 'two')")
+    suite.library("three", 1, folder="a,b")
+    result = suite.run("--udf-lib=./one,./two", "--udf-lib=./a,b", "-v")
+    ids = [line.split()[0] for line in result.outlines if "::test[" in line]
+    assert ids == [f"test_it.py::test[{name}]" for name in ("one", "two", "three")]
+
+
 def test_several_libraries_run_every_kind_of_test_under_each(suite):
     write_every_kind(suite)
     result = suite.run("--doctest-modules", "-rA", "--udf-lib=std", "--udf-lib=./one")

@@ -24,12 +24,14 @@ def test_command_line_options(pytester):
             "--udf-functions=sin",
             "--udf-cpu-level=avx2",
             "--udf-cuda-form=float-float",
+            "--udf-exclusive",
         )
     )
     assert options.libraries == ("corem", pytester.path / "mine")
     assert options.functions == ("exp", "log", "sin")
     assert options.cpu_level == "avx2"
     assert options.cuda_form == "float-float"
+    assert options.exclusive
 
 
 INI = """
@@ -42,6 +44,7 @@ udf_functions =
     sin
 udf_cpu_level = avx2
 udf_cuda_form = double
+udf_exclusive = true
 """
 
 
@@ -54,13 +57,14 @@ def test_ini_values_and_paths_relative_to_the_ini_file(pytester, monkeypatch):
         functions=("exp", "log", "sin"),
         cpu_level="avx2",
         cuda_form="double",
+        exclusive=True,
     )
 
 
 def test_command_line_replaces_each_ini_value_by_itself(pytester):
     pytester.makeini(INI)
     options = freeze(pytester.parseconfig("--udf-lib=corem", "--udf-cpu-level=avx512"))
-    assert options == Options(("corem",), ("exp", "log", "sin"), "avx512", "double")
+    assert options == Options(("corem",), ("exp", "log", "sin"), "avx512", "double", exclusive=True)
     options = freeze(pytester.parseconfig("--udf-functions=cos"))
     assert options.libraries == (pytester.path / "mine", "std")
     assert options.functions == ("cos",)
@@ -150,3 +154,19 @@ def test_level_too_low_for_this_torch_is_a_usage_error(suite, level_too_low):
     result = suite.run("--udf-lib=./one", f"--udf-cpu-level={level_too_low}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "the swap would be partial" in result.stderr.str()
+
+
+@pytest.mark.parametrize("given", ["--udf-exclusive", None])
+def test_sessions_of_a_run_are_exclusive_on_request(suite, given):
+    suite.write(
+        test_it="""
+        from witness import which
+        from pytest_udftorch.session.exclusive import gate
+
+        def test_it():
+            assert which() in ("one", "two")
+            assert gate.is_active is EXCLUSIVE
+        """.replace("EXCLUSIVE", str(given is not None))
+    )
+    arguments = ["--udf-lib=./one", "--udf-lib=./two", *([given] if given else [])]
+    assert suite.run(*arguments).ret == 0

@@ -13,6 +13,17 @@ BENCHES = Path(__file__).parents[2] / "benches"
 INSIDE = {
     # The bytes that the profiler's runtime has allocated.
     "profile_overhead.py": {"pytest_udftorch.native.runtime"},
+    # The slots that a session finds, and the sources of the runtime.
+    "aarch64_session.py": {
+        "pytest_udftorch.native.runtime",
+        "pytest_udftorch.session.binder",
+    },
+    # What a session would bind in a wheel for another processor.
+    "wheel_symbols.py": {
+        "pytest_udftorch.library.symbols",
+        "pytest_udftorch.native.runtime",
+        "pytest_udftorch.session.binder",
+    },
     # What the compilers of this process are following, kept beside a proof.
     "cuda_digests.py": {"pytest_udftorch.compiled.follower"},
     "cuda_pairs.py": {"pytest_udftorch.compiled.follower"},

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from builds import TOML, TWICE, forget
 
 from pytest_udftorch.build import cache as cache_module
 from pytest_udftorch.build import job, toolchain
@@ -32,22 +33,6 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.runtime import pass_plugin, runtime
 
-TOML = '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
-
-
-def forget(monkeypatch):
-    """Let this process know no more of builds than another one would."""
-    monkeypatch.setattr(build_module, "_built", {})
-    monkeypatch.setattr(cache_module, "_checked", {})
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
-    forget(monkeypatch)
-    return folder
-
 
 @pytest.fixture
 def make(tmp_path):
@@ -59,9 +44,6 @@ def make(tmp_path):
         return folder
 
     return write
-
-
-TWICE = "float udf_expf(float x) { return x + x; }\n"
 
 
 def test_build_exports_every_form_and_computes(cache, make):

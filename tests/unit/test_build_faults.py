@@ -14,9 +14,10 @@ import time
 from pathlib import Path
 
 import pytest
+from builds import TOML, TWICE, forget
+from injected import Faults
 
 from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import shared as build_module
 from pytest_udftorch.build import toolchain
 from pytest_udftorch.build.cache import cache_folder, fill
 from pytest_udftorch.build.shared import build_library
@@ -28,22 +29,6 @@ from pytest_udftorch.errors import (
 from pytest_udftorch.library.description import find_library
 
 KILLED = Path(__file__).parents[1] / "killed.py"
-TOML = '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
-TWICE = "float udf_expf(float x) { return x + x; }\n"
-
-
-def forget(monkeypatch):
-    """Let this process know no more of builds than another one would."""
-    monkeypatch.setattr(build_module, "_built", {})
-    monkeypatch.setattr(cache_module, "_checked", {})
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
-    forget(monkeypatch)
-    return folder
 
 
 @pytest.fixture
@@ -92,24 +77,25 @@ def killed(scenario: str, folder: Path, library: Path, stride: int = 1) -> dict[
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
-def check(counts: dict[str, int], least: int) -> None:
+def check(counts: dict[str, int], least: int, faults: Faults, kind: str) -> None:
+    faults.add(kind, "kill", counts["killed"], counts["healed"])
     assert counts["killed"] >= least
     assert counts["healed"] == counts["killed"]
     assert counts["left behind"] == 0
 
 
 @pytest.mark.parametrize("scenario", ["write", "replace", "evict", "job"])
-def test_a_kill_at_any_step_is_healed_by_the_next_run(memory, library, scenario):
-    check(killed(scenario, memory, library), 40)
+def test_a_kill_at_any_step_is_healed_by_the_next_run(memory, library, scenario, faults):
+    check(killed(scenario, memory, library), 40, faults, "cache")
 
 
-def test_a_kill_at_some_steps_of_a_build_is_healed_by_the_next_run(memory, library):
-    check(killed("build", memory, library, 15), 4)
+def test_a_kill_at_some_steps_of_a_build_is_healed_by_the_next_run(memory, library, faults):
+    check(killed("build", memory, library, 15), 4, faults, "build")
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_step_of_a_build_is_healed_by_the_next_run(memory, library):
-    check(killed("build", memory, library), 60)
+def test_a_kill_at_any_step_of_a_build_is_healed_by_the_next_run(memory, library, faults):
+    check(killed("build", memory, library), 60, faults, "build")
 
 
 def test_a_build_reaches_the_disk_before_it_gets_its_name(cache, monkeypatch):
@@ -138,7 +124,7 @@ def test_a_build_reaches_the_disk_before_it_gets_its_name(cache, monkeypatch):
 
 @pytest.mark.parametrize("which", ["*.so", "build.json", "*.reads"])
 @pytest.mark.parametrize("flips", [4, pytest.param(36, marks=pytest.mark.slow)])
-def test_a_flipped_bit_is_not_used(cache, library, monkeypatch, which, flips):
+def test_a_flipped_bit_is_not_used(cache, library, monkeypatch, which, flips, faults):
     """The library is made again, or taken unharmed; no wrong fact is believed either."""
     first = build_library(library)
     right, facts = first.path.read_bytes(), dict(cache_module.look(first.path.parent))
@@ -150,16 +136,17 @@ def test_a_flipped_bit_is_not_used(cache, library, monkeypatch, which, flips):
         path.unlink()  # the old file is mapped into this process
         path.write_bytes(content)
         forget(monkeypatch)
-        again = build_library(library)
-        assert again.path.read_bytes() == right
-        now = cache_module.look(again.path.parent)
-        assert {**now, "seconds": 0} == {**facts, "seconds": 0}
+        with faults("cache", "bit flip"):
+            again = build_library(library)
+            assert again.path.read_bytes() == right
+            now = cache_module.look(again.path.parent)
+            assert {**now, "seconds": 0} == {**facts, "seconds": 0}
 
 
 @pytest.mark.parametrize("which", ["*.so", "build.json", "*.reads"])
 @pytest.mark.parametrize("what", ["folder", "dangling", "elsewhere", "pipe", "empty", "cut"])
 def test_something_else_in_the_place_of_a_file_is_replaced(
-    cache, library, monkeypatch, tmp_path, which, what
+    cache, library, monkeypatch, tmp_path, which, what, faults
 ):
     right = build_library(library).path.read_bytes()
     (path,) = cache.rglob(which)
@@ -177,9 +164,10 @@ def test_something_else_in_the_place_of_a_file_is_replaced(
     else:
         path.write_bytes(content[: len(content) // 2] if what == "cut" else b"")
     forget(monkeypatch)
-    again = build_library(library)
-    assert again.path.read_bytes() == right
-    assert not again.path.is_symlink()
+    with faults("cache", "truncated" if what in ("empty", "cut") else "not a file"):
+        again = build_library(library)
+        assert again.path.read_bytes() == right
+        assert not again.path.is_symlink()
 
 
 def test_another_library_is_not_taken_even_with_facts_that_fit_it(cache, library, monkeypatch):
@@ -203,17 +191,19 @@ def test_another_library_is_not_taken_even_with_facts_that_fit_it(cache, library
 
 
 @pytest.mark.parametrize("kilobytes", [0, 1, 2, 4, 8, 16])
-def test_a_full_disk_is_called_so_and_heals(cache, library, kilobytes):
+def test_a_full_disk_is_called_so_and_heals(cache, library, kilobytes, faults):
     """A limit on the size of files stops Python and the tools at different places."""
 
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (kilobytes * 1024,) * 2)
 
-    said = python(BUILD, library, preexec_fn=limited)
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.startswith(("42.0", "CacheError", "CompilerStoppedError")), said.stdout
-    assert python(BUILD, library).stdout == "42.0\n"
-    assert not list(cache.rglob(".udftorch-*"))
+    with faults("build", "disk full") as fault:
+        said = python(BUILD, library, preexec_fn=limited)
+        assert said.returncode == 0, said.stderr
+        assert said.stdout.startswith(("42.0", "CacheError", "CompilerStoppedError")), said.stdout
+        fault.refused = not said.stdout.startswith("42.0")
+        assert python(BUILD, library).stdout == "42.0\n"
+        assert not list(cache.rglob(".udftorch-*"))
 
 
 @pytest.fixture
@@ -244,25 +234,30 @@ def disk(tmp_path):
 
 
 @pytest.mark.parametrize("kilobytes", [4, 8, 12, 16, 20, 24, 28, 32, 40])
-def test_a_build_on_a_full_filesystem_says_so(disk, library, monkeypatch, kilobytes):
+def test_a_build_on_a_full_filesystem_says_so(disk, library, monkeypatch, kilobytes, faults):
     folder = disk(f"{kilobytes}k")
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
-    said = python(BUILD, library)
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.startswith(("42.0", "CacheError")), said.stdout
-    subprocess.run(["mount", "-o", "remount,size=4m", folder], check=True)
-    assert python(BUILD, library).stdout == "42.0\n"
-    assert not list(folder.rglob(".udftorch-*"))
+    with faults("build", "disk full") as fault:
+        said = python(BUILD, library)
+        assert said.returncode == 0, said.stderr
+        assert said.stdout.startswith(("42.0", "CacheError")), said.stdout
+        fault.refused = not said.stdout.startswith("42.0")
+        subprocess.run(["mount", "-o", "remount,size=4m", folder], check=True)
+        assert python(BUILD, library).stdout == "42.0\n"
+        assert not list(folder.rglob(".udftorch-*"))
 
 
-def test_a_read_only_cache_serves_what_it_holds(disk, library, monkeypatch):
+def test_a_read_only_cache_serves_what_it_holds(disk, library, monkeypatch, faults):
     folder = disk("4m")
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
     assert python(BUILD, library).stdout == "42.0\n"
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-    assert python(BUILD, library).stdout == "42.0\n"
+    with faults("cache", "read-only"):
+        assert python(BUILD, library).stdout == "42.0\n"
     (library / "e.c").write_text("float udf_expf(float x) { return 3 * x; }\n")
-    assert "Read-only file system" in python(BUILD, library).stdout
+    with faults("cache", "read-only") as fault:
+        fault.refused = True
+        assert "Read-only file system" in python(BUILD, library).stdout
 
 
 def tool_that(tmp_path, does: str) -> str:
@@ -274,11 +269,15 @@ def tool_that(tmp_path, does: str) -> str:
     return str(path)
 
 
-def test_a_killed_compiler_is_called_so(cache, library, tmp_path, monkeypatch):
+def test_a_killed_compiler_is_called_so(cache, library, tmp_path, monkeypatch, faults):
     monkeypatch.setenv("UDFTORCH_CLANG", tool_that(tmp_path, "kill -9 $$"))
-    with pytest.raises(CompilerStoppedError, match=r"was stopped by Killed while.*e\.c.*memory"):
-        build_library(library)
-    assert not list(cache.rglob(".udftorch-*"))
+    with faults("build", "tool killed, crashed or hung") as fault:
+        fault.refused = True
+        with pytest.raises(
+            CompilerStoppedError, match=r"was stopped by Killed while.*e\.c.*memory"
+        ):
+            build_library(library)
+        assert not list(cache.rglob(".udftorch-*"))
 
 
 def test_a_compiler_killed_when_it_states_its_version_is_called_so(tmp_path, monkeypatch):
@@ -290,23 +289,27 @@ def test_a_compiler_killed_when_it_states_its_version_is_called_so(tmp_path, mon
         toolchain.find_compiler()
 
 
-def test_a_compiler_that_crashes_is_called_so(cache, library):
+def test_a_compiler_that_crashes_is_called_so(cache, library, faults):
     (library / "e.c").write_text(TWICE + "#pragma clang __debug crash\n")
     before = set(Path(tempfile.gettempdir()).glob("e-*.sh"))
-    with pytest.raises(CompilerStoppedError, match=r"by a crash while it compiled .*e\.c"):
-        build_library(library)
+    with faults("build", "tool killed, crashed or hung") as fault:
+        fault.refused = True
+        with pytest.raises(CompilerStoppedError, match=r"by a crash while it compiled .*e\.c"):
+            build_library(library)
     assert (
         set(Path(tempfile.gettempdir()).glob("e-*.sh")) <= before
     )  # clang's report went with the scratch
 
 
-def test_a_tool_that_never_ends_is_ended(cache, library, tmp_path, monkeypatch):
+def test_a_tool_that_never_ends_is_ended(cache, library, tmp_path, monkeypatch, faults):
     monkeypatch.setenv("UDFTORCH_CLANG", tool_that(tmp_path, "exec sleep 1000"))
     monkeypatch.setenv("UDFTORCH_BUILD_TIMEOUT", "0.5")
-    with pytest.raises(
-        CompilerStoppedError, match=r"not done after 0\.5 s.*UDFTORCH_BUILD_TIMEOUT"
-    ):
-        build_library(library)
+    with faults("build", "tool killed, crashed or hung") as fault:
+        fault.refused = True
+        with pytest.raises(
+            CompilerStoppedError, match=r"not done after 0\.5 s.*UDFTORCH_BUILD_TIMEOUT"
+        ):
+            build_library(library)
 
 
 @pytest.mark.parametrize("what", ["pipe", "/dev/zero", "folder"])
@@ -374,14 +377,16 @@ def test_a_cache_that_every_user_can_write_is_refused(cache, library, monkeypatc
     assert build_library(library).scalar_function("exp")(21.0) == 42.0
 
 
-def test_a_cache_of_another_user_is_refused(cache, library, monkeypatch):
+def test_a_cache_of_another_user_is_refused(cache, library, monkeypatch, faults):
     if os.geteuid() != 0:
         pytest.skip("only root can give a folder away")
     build_library(library)
     os.chown(cache, 12345, -1)
     forget(monkeypatch)
-    with pytest.raises(CacheError, match=r"belongs to user 12345.*UDFTORCH_CACHE_DIR"):
-        build_library(library)
+    with faults("cache", "another owner") as fault:
+        fault.refused = True
+        with pytest.raises(CacheError, match=r"belongs to user 12345.*UDFTORCH_CACHE_DIR"):
+            build_library(library)
 
 
 def test_no_file_is_open_to_others_whatever_the_umask(cache, library):
@@ -401,7 +406,7 @@ def test_a_cache_behind_a_link_is_used(tmp_path, library, monkeypatch):
     assert build_library(library).scalar_function("exp")(21.0) == 42.0
 
 
-def test_a_cache_without_locks_still_gives_right_builds(cache, library, monkeypatch):
+def test_a_cache_without_locks_still_gives_right_builds(cache, library, monkeypatch, faults):
     """Several builders at once, none of which keeps the others out."""
     code = (
         "import errno, fcntl, os\n"
@@ -411,7 +416,9 @@ def test_a_cache_without_locks_still_gives_right_builds(cache, library, monkeypa
     )
     command = [sys.executable, "-c", code + BUILD, str(library)]
     builders = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    assert [b.communicate(timeout=120)[0] for b in builders] == ["42.0\n"] * 4
+    said = [b.communicate(timeout=120)[0] for b in builders]
+    faults.add("cache", "no locks", 4, said.count("42.0\n"))
+    assert said == ["42.0\n"] * 4
     assert len(list(cache.rglob("*.so"))) == 1
     assert not list(cache.rglob(".udftorch-*"))
 
@@ -442,6 +449,7 @@ def test_a_builder_that_waits_too_long_names_the_holder(cache, library, monkeypa
         finally:
             holder.kill()
         holder.wait()
+    monkeypatch.delenv("UDFTORCH_BUILD_TIMEOUT")  # a busy machine compiles slowly
     assert build_library(library).scalar_function("exp")(21.0) == 42.0
 
 
@@ -495,7 +503,9 @@ def test_a_setting_that_is_no_number_is_named(monkeypatch, value):
 
 
 @pytest.mark.parametrize("jump", [-(10**18), 10**18])
-def test_a_clock_that_jumps_gives_the_right_build(cache, library, monkeypatch, tmp_path, jump):
+def test_a_clock_that_jumps_gives_the_right_build(
+    cache, library, monkeypatch, tmp_path, jump, faults
+):
     header = tmp_path / "outside.h"
     source = '#include "../outside.h"\nfloat udf_expf(float x) { return FACTOR * x; }\n'
     (library / "e.c").write_text(source)
@@ -505,7 +515,8 @@ def test_a_clock_that_jumps_gives_the_right_build(cache, library, monkeypatch, t
         os.utime(header, ns=(5, 5))  # as if the clock stood still
         monkeypatch.setattr(time, "time_ns", lambda: now() + jump)
         forget(monkeypatch)
-        assert build_library(library).scalar_function("exp")(5.0) == factor * 5.0
+        with faults("cache", "clock jump"):
+            assert build_library(library).scalar_function("exp")(5.0) == factor * 5.0
     for path in cache.rglob("*"):
         os.utime(path, ns=(now() + abs(jump),) * 2)
     forget(monkeypatch)

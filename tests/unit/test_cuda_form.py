@@ -111,7 +111,14 @@ def test_a_measurement_overrides_the_capability(cache):
     assert choose((RTX,), measurements()) == DOUBLE
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"NVIDIA H200": {"double": 1}}', '{"a": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", '{"NVIDIA H200": {"double": 1}}', '{"a": 1}', "[" * 100_000,
+        '{"NVIDIA H200": {"double": 1, "float-float": 1%s}}' % ("0" * 400),
+        '{"NVIDIA H200": {"double": 1, "float-float": NaN}}',
+    ],
+)  # fmt: skip
 def test_a_measurement_that_cannot_be_read_is_none(cache, text):
     store_measurement(H200.name, {DOUBLE: 2.0, FLOAT_FLOAT: 1.0})
     assert json.loads((cache / "cuda-form.json").read_text())

@@ -49,6 +49,21 @@ def test_the_error_names_what_is_missing_and_what_to_use(facts, says):
         require_host(dataclasses.replace(GOOD, **facts))
 
 
+def test_aarch64_can_be_tried_on_request(monkeypatch):
+    there = dataclasses.replace(GOOD, processor="aarch64", abi="cpython-312-aarch64-linux-gnu")
+    with pytest.raises(UnsupportedHostError, match="UDFTORCH_TRY_AARCH64=1 tries it"):
+        require_host(there)
+    monkeypatch.setenv("UDFTORCH_TRY_AARCH64", "1")
+    require_host(there)
+    with pytest.raises(UnsupportedHostError, match="not work on riscv64"):
+        require_host(dataclasses.replace(there, processor="riscv64"))
+    with pytest.raises(UnsupportedHostError, match="musl"):
+        require_host(dataclasses.replace(there, abi="cpython-312-aarch64-linux-musl"))
+    monkeypatch.setenv("UDFTORCH_TRY_AARCH64", "0")
+    with pytest.raises(UnsupportedHostError, match="not work on aarch64"):
+        require_host(there)
+
+
 def test_newer_pythons_and_unnamed_abis_are_not_refused():
     require_host(dataclasses.replace(GOOD, python=(3, 99), abi=None))
 

@@ -220,6 +220,21 @@ def test_entry_point_that_names_no_folder(monkeypatch):
         find_library("brokn")
 
 
+def test_damaged_entry_points_name_their_package(tmp_path, monkeypatch):
+    """Any installed package may have them; the shipped libraries are found all the same."""
+    home = tmp_path / "shop-1.dist-info"
+    home.mkdir()
+    (home / "METADATA").write_text("Name: shop\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for content in (b"[pytest_udftorch.libraries]\nno equals sign\n", b"\xff"):
+        (home / "entry_points.txt").write_bytes(content)
+        with pytest.raises(LibraryFormatError, match=r"installed package 'shop' cannot be read"):
+            find_library("unknown")
+        with pytest.raises(LibraryFormatError, match=r"Reinstall or remove it\."):
+            available_libraries()
+        assert find_library("corem").name == "corem"
+
+
 def test_listing_and_unknown_names_run_no_code(tmp_path, monkeypatch, capsys):
     """Entry points are code, which runs when someone names its library."""
     from importlib import metadata

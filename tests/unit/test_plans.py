@@ -195,3 +195,15 @@ def test_missing_file_is_refused(tmp_path):
 def test_a_plan_that_cannot_be_written_says_so(plan, tmp_path):
     with pytest.raises(plans.PlanFileError, match="a folder that exists"):
         plan.save(tmp_path / "none" / "plan.json")
+
+
+def test_a_plan_of_an_earlier_version_has_no_digest_and_a_wrong_one_is_found(plan, tmp_path):
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "device": "gpu"}))
+    with pytest.raises(plans.PlanFileError, match="does not have the SHA-256"):
+        plans.StoredPlan.load(path)
+    del content["sha256"]
+    path.write_text(json.dumps({**content, "device": "gpu"}))
+    assert plans.StoredPlan.load(path).device == "gpu"

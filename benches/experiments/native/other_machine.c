@@ -6,8 +6,9 @@
 // if ARITY is 2, as many second arguments.
 //
 // With SOURCE, FAST and ACCURATE the function is compiled from its C source, as
-// a loop that LLVM may vectorise for the target. With BUILT it is the array
-// form of a library that was built before.
+// a loop that LLVM may vectorise for the target. With BUILT it is a form of a
+// library that was built before: the array form or, with LANES, the scalar (1)
+// or a vector form.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,7 +18,30 @@
 
 #define BLOCK 4096
 
-#ifdef BUILT
+#if defined(BUILT) && defined(LANES)
+#if ARITY == 1
+#define PARAMETERS(T) T
+#define CALL(x, y, i) BUILT((x)[i])
+#else
+#define PARAMETERS(T) T, T
+#define CALL(x, y, i) BUILT((x)[i], (y)[i])
+#endif
+#if LANES == 1
+typedef float form;
+#else
+typedef float form __attribute__((vector_size(4 * LANES)));
+#endif
+form BUILT(PARAMETERS(form));
+
+static void run(const float *x, const float *y, float *result) {
+  const form *a = (const form *)x, *b = (const form *)y;
+  (void)b;
+  for (int i = 0; i < BLOCK / LANES; ++i)
+    ((form *)result)[i] = CALL(a, b, i);
+}
+#define RUN(x, y, result) run(x, y, result)
+
+#elif defined(BUILT)
 #if ARITY == 1
 void BUILT(int64_t n, const float *x, float *result, int64_t mode);
 #define RUN(x, y, result) BUILT(BLOCK, x, result, 0)
@@ -50,7 +74,7 @@ static void run(const float *restrict x, const float *restrict y,
 #endif
 
 int main(void) {
-  static float arguments[2][BLOCK], result[BLOCK];
+  static _Alignas(64) float arguments[2][BLOCK], result[BLOCK];
   while (fread(arguments, sizeof arguments[0], ARITY, stdin) == ARITY) {
     RUN(arguments[0], arguments[1], result);
     if (fwrite(result, sizeof result, 1, stdout) != 1)

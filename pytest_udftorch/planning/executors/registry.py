@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_udftorch.errors import nearest
+from pytest_udftorch.plain_data import shown
 from pytest_udftorch.planning.executor import Executor, UnknownExecutorError
 from pytest_udftorch.planning.executors.variations import VARIATIONS, vary
 
@@ -68,10 +69,15 @@ class Registry:
         """Return the executor of a name such as ``compile+channels_last+cudagraph``.
 
         Raises:
-            UnknownExecutorError: an unknown base or variation, or a variation given twice.
+            UnknownExecutorError: an unknown base or variation, a variation given twice, or what
+                is neither a name nor an executor.
         """
         if isinstance(name, Executor):
             return name
+        if not isinstance(name, str):
+            raise UnknownExecutorError(
+                f"{shown(name)} is not an executor. Give a name, such as 'compile', or an Executor."
+            )
         base, *variations = name.split("+")
         if base not in self._bases:
             raise self._unknown(base)

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import importlib.util
 import itertools
 import os
 import re
@@ -16,8 +18,16 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from pytest_udftorch.build.job import Job, Step, compile_job, dependencies
-from pytest_udftorch.build.toolchain import C_COMPILERS, Compiler, find_c_compiler, run
+from pytest_udftorch.build.job import (
+    Job,
+    Step,
+    available,
+    compile_job,
+    dependencies,
+    obtain,
+    shipped_build,
+)
+from pytest_udftorch.build.toolchain import ABSENT, C_COMPILERS, Compiler, find_c_compiler, run
 from pytest_udftorch.errors import UdfError, nearest
 
 FOLDER: Final = Path(__file__).parent
@@ -33,6 +43,8 @@ FINE_BINS: Final = 64
 COARSE_BINS: Final = 64
 BINS: Final = FINE_BINS + COARSE_BINS + 1
 EXAMPLES: Final = 16
+
+_INCLUDE: Final = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 _FLAGS = ("-std=gnu17", "-O2", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden")
 
@@ -103,22 +115,40 @@ def _compiler() -> Compiler:
 
 
 def compile_shared(
-    name: str, sources: Mapping[str, str], flags: tuple[str, ...], libraries: tuple[str, ...]
+    name: str,
+    sources: Mapping[str, str],
+    flags: tuple[str, ...],
+    libraries: tuple[str, ...],
+    homes: Mapping[str, str | None] | None = None,
 ) -> Path:
-    """Compile C sources to a shared library in the cache, unless it is there already.
+    """Compile C sources to a shared library in the cache, unless it is there or was shipped.
 
     Args:
         name: of the library, for its file name and for messages.
         sources: file name -> text; only ``*.c`` are compiled, but the key covers all of them.
         flags: in addition to those of every reference.
         libraries: linker arguments; the key covers the files among them.
+        homes: see ``job.Job``.
 
     Raises:
-        ReferenceMissingError: no C compiler.
+        ReferenceMissingError: no C compiler, and no finished build.
         ReferenceBuildError: the compiler's own message.
         CacheError: the cache cannot be written, or the build belongs to another user.
     """
-    compiler = _compiler()
+    job = functools.partial(
+        _shared_job, name, sources, flags, (*libraries, "-Wl,-z,defs"), homes or {}
+    )
+    return obtain(job, _compiler, "UDFTORCH_CC").path
+
+
+def _shared_job(
+    name: str,
+    sources: Mapping[str, str],
+    flags: tuple[str, ...],
+    libraries: tuple[str, ...],
+    homes: Mapping[str, str | None],
+    compiler: Compiler,
+) -> Job:
     objects, steps = [], []
     for file in sources:
         if file.endswith(".c"):
@@ -126,30 +156,52 @@ def compile_shared(
             arguments = (*_FLAGS, *flags, "-I.", "-c", file, "-o", objects[-1])
             steps.append(Step(compiler.path, arguments, Path(file)))
     output = f"lib{name}.so"
-    link = ("-shared", *objects, "-o", output, "-Wl,-z,defs", *libraries)
-    job = Job(
+    link = ("-shared", *objects, "-o", output, *libraries)
+    return Job(
         kind="reference-",
         compiler=compiler,
         stages=(tuple(steps), (Step(compiler.path, link),)),
         output=output,
         failed=lambda _, message: _build_error(name, message),
         texts=sources,
+        homes=homes,
         inputs=[path for path in map(Path, libraries) if path.is_file()],
     )
-    return compile_job(job).path
 
 
 def included_files(source: Path, folders: Sequence[Path]) -> list[Path]:
     """Return a C source and the files below its folders that it includes, sorted.
 
+    Where there is no C compiler, conditions around an ``#include`` are taken to hold.
+
     Raises:
-        ReferenceMissingError: no C compiler.
-        ReferenceBuildError: the preprocessor's own message.
+        ReferenceBuildError: the preprocessor's own message, or a file that is included is missing.
     """
-    done = run([_compiler().path, "-MM", *(f"-I{d}" for d in folders), source])
+    if (compiler := find_c_compiler()) is None:
+        return sorted(_includes(source, folders))
+    done = run([compiler.path, "-MM", *(f"-I{d}" for d in folders), source])
     if done.returncode != 0:
         raise ReferenceBuildError(f"{source} cannot be preprocessed:\n{done.stderr.strip()}")
     return sorted({Path(name).resolve() for name in dependencies(done.stdout)})
+
+
+def _includes(source: Path, folders: Sequence[Path]) -> set[Path]:
+    """Return what ``included_files`` does, by reading the lines that begin with ``#include "``."""
+    found: set[Path] = set()
+    wanted = [source.resolve()]
+    while wanted:
+        path = wanted.pop()
+        if path in found:
+            continue
+        found.add(path)
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
+            places = [p for d in (path.parent, *folders) if (p := d / name).is_file()]
+            if not places:
+                raise ReferenceBuildError(
+                    f"{path} includes {name}, which is not in {', '.join(map(str, folders))}."
+                )
+            wanted.append(places[0].resolve())
+    return found
 
 
 def _own_sources(*names: str) -> dict[str, str]:
@@ -199,6 +251,7 @@ class Checker(Inputs):
     SYMBOLS = (*Inputs.SYMBOLS, "udfref_name", "udfref_sizes", "udfref_mpfr_version")
 
     def __init__(self, path: Path) -> None:
+        _load_mpfr()
         super().__init__(path)
         sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
         expected = (ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome))
@@ -283,8 +336,63 @@ def checker_file() -> Path:
         ReferenceMissingError: no C compiler, or no libmpfr-dev.
         ReferenceBuildError, CacheError: see ``compile_shared``.
     """
-    sources = _own_sources("check.c", "pairs.c", "mpfr.c")
-    return compile_shared("udfref", sources, ("-Wall", "-Wextra"), ("-lmpfr", "-lgmp", "-lm"))
+    if (shipped := shipped_build(_open_checker(ABSENT))) is not None:
+        return shipped.path
+    sources, flags, libraries = _CHECKER
+    return compile_shared("udfref", _own_sources(*sources), flags, ("-lmpfr", "-lgmp", *libraries))
+
+
+_CHECKER: Final = (("check.c", "pairs.c", "mpfr.c"), ("-Wall", "-Wextra"), ("-lm",))
+
+
+def _open_checker(compiler: Compiler) -> Job:
+    """Return the job of the checker that is shipped, which calls whichever MPFR is loaded."""
+    sources, flags, libraries = _CHECKER
+    return _shared_job("udfref", _own_sources(*sources), flags, libraries, {}, compiler)
+
+
+def available_checker() -> str:
+    """Return where ``checker_file`` would get the checker; see ``job.available``.
+
+    Raises:
+        ReferenceMissingError: nowhere, or MPFR is missing.
+    """
+    _load_mpfr()
+    if shipped_build(_open_checker(ABSENT)) is not None:
+        return "shipped"
+    names, flags, libraries = _CHECKER
+    every = ("-lmpfr", "-lgmp", *libraries, "-Wl,-z,defs")
+    job = functools.partial(_shared_job, "udfref", _own_sources(*names), flags, every, {})
+    return available(job, _compiler, "UDFTORCH_CC")
+
+
+def make_open_checker() -> None:
+    """Make the checker that is shipped.
+
+    Raises:
+        As :func:`checker_file`.
+    """
+    compile_job(_open_checker(_compiler()))
+
+
+@functools.cache
+def _load_mpfr() -> None:
+    """Load MPFR, the system's or the one in gmpy2's wheel, for the checker to call.
+
+    Raises:
+        ReferenceMissingError: neither is there.
+    """
+    inside = importlib.util.find_spec("gmpy2")
+    homes = [Path(inside.origin).parent.parent] if inside and inside.origin else []
+    bundled = [str(p) for home in homes for p in sorted(home.glob("gmpy2.libs/libmpfr*.so*"))]
+    for name in ("libmpfr.so.6", *bundled):
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+            return
+    raise ReferenceMissingError(
+        "GNU MPFR, which decides every disagreement, is not installed. Install gmpy2, whose wheel "
+        "brings it (pip install gmpy2), or the package libmpfr6."
+    )
 
 
 def generator() -> Inputs:

@@ -8,7 +8,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#ifdef __aarch64__
+#include <arm_neon.h>
+#else
 #include <immintrin.h>
+#endif
 
 // The author's external functions exist in both objects of the library.
 #define udf_exp_fast reference_exp_fast
@@ -58,6 +62,16 @@ SHIM2(hypotf_v16, 16, float, __m512, _mm512_loadu_ps, _mm512_storeu_ps)
 SHIM2(hypot_v8, 8, double, __m512d, _mm512_loadu_pd, _mm512_storeu_pd)
 SHIM1(stepf_v16, 16, float, __m512, _mm512_loadu_ps, _mm512_storeu_ps)
 SHIM2(step_v8, 8, double, __m512d, _mm512_loadu_pd, _mm512_storeu_pd)
+#endif
+
+#ifdef __aarch64__
+SHIM1(expf_v4, 4, float, float32x4_t, vld1q_f32, vst1q_f32)
+SHIM1(lookupf_v4, 4, float, float32x4_t, vld1q_f32, vst1q_f32)
+SHIM1(exp_v2, 2, double, float64x2_t, vld1q_f64, vst1q_f64)
+SHIM2(hypotf_v4, 4, float, float32x4_t, vld1q_f32, vst1q_f32)
+SHIM2(hypot_v2, 2, double, float64x2_t, vld1q_f64, vst1q_f64)
+SHIM1(stepf_v4, 4, float, float32x4_t, vld1q_f32, vst1q_f32)
+SHIM2(step_v2, 2, double, float64x2_t, vld1q_f64, vst1q_f64)
 #endif
 
 #define REFERENCE1(name, T, Y)                                                 \

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do the forms that the passes make for AdvSIMD (NEON) give the certified bits?
+
+    python -m benches.experiments.aarch64_forms [--libraries corem,corem-ff]
+        [--all exp,log] [--minutes 30] [--workers 2] [--journal FILE] [--store FILE]
+
+clang and the passes cross-compile the UDF libraries for aarch64 as they compile them for this CPU:
+the scalar form, the form of four lanes and the array form. QEMU runs each. The results are compared
+encoding by encoding, with every NaN canonical, with those of the same library's array form on this
+CPU, which its certificate covers. The inputs are mantissas of every sign and exponent, and the hard
+cases of the library. ``canary``, which is wrong by one bit, has to differ in every form.
+
+``--all`` names functions of corem whose form of four lanes then runs on all 2^32 encodings. The
+digest of each chunk of 2^24 results has to be that of the certificate for x86-64. The journal holds
+what is known, so that a run goes on where another stopped.
+
+It needs ``qemu-user``, and ``libc6-dev-arm64-cross`` in /usr/aarch64-linux-gnu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import numpy
+
+from benches import stored
+from benches.experiments import command
+from benches.experiments.other_machines import (
+    CHUNK_BITS,
+    MACHINES,
+    MachineError,
+    Run,
+    canonical,
+    compare,
+    native,
+    program,
+    strata,
+)
+from pytest_udftorch import Build, UdfError, UdfLibrary, build_library, find_library
+from pytest_udftorch.build import cross_library
+from pytest_udftorch.certificates import load
+from pytest_udftorch.library import FUNCTIONS
+
+LEVEL: Final = "neon"
+#: Mantissas of each of the 512 pairs of sign and exponent; fewer for what has to differ.
+MANTISSAS: Final = {"canary": 64}
+MOST_MANTISSAS: Final = 1024
+FORMS: Final = ("scalar", "v4", "array")
+MACHINE: Final = MACHINES["aarch64"]
+#: The form that runs on all encodings; libtorch calls it.
+VECTOR: Final = "v4"
+#: The run of the certificates whose digests are compared: they are the same in all runs.
+CERTIFIED: Final = ("baseline", "scalar")
+CHUNKS: Final = 1 << 32 - CHUNK_BITS
+
+
+def order() -> Iterator[int]:
+    """Yield the numbers of all chunks, the first of them spread evenly."""
+    # 157 is near 256 times the golden section, and odd.
+    return (i * 157 % CHUNKS for i in range(CHUNKS))
+
+
+def certified(library: UdfLibrary, name: str) -> dict[int, str]:
+    """Return chunk -> SHA-256 of its certified results, in hex."""
+    source = library.functions[name, "float32"].source
+    path = source.with_name(f"{name}.float32.certificate.json")
+    certificate = load(path)
+    run = certificate.run(cpu_level=CERTIFIED[0], form=CERTIFIED[1], flush=False)
+    if run is None or not run.complete or certificate.failures():
+        raise MachineError(f"{path} has no complete run of {CERTIFIED}. Certify the function.")
+    return {chunk: digest for chunk, (digest, _) in run.chunks.items()}
+
+
+def digest(run: Run, chunk: int) -> str:
+    """Return the SHA-256 of the results of a chunk, as certificates state it."""
+    first = numpy.uint32(chunk << CHUNK_BITS)
+    x = numpy.arange(1 << CHUNK_BITS, dtype=numpy.uint32) + first
+    return hashlib.sha256(canonical(run(x[None])).astype("<u4").tobytes()).hexdigest()
+
+
+class Journal:
+    """What is known of functions and forms of a library, one line of JSON each.
+
+    A key is the SHA-256 of the library, the function, and a form or the number of a chunk.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        lines = path.read_text(encoding="utf-8").splitlines() if path and path.exists() else []
+        self._known = {tuple(key): found for *key, found in map(json.loads, lines)}
+
+    def get(self, key: tuple[str, str, str | int]) -> Any:
+        """Return the counts of a form or the digest of a chunk; None while it is not known."""
+        return self._known.get(key)
+
+    def add(self, key: tuple[str, str, str | int], found: Any) -> None:
+        """Note what was found."""
+        self._known[key] = found
+        if self.path is not None:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([*key, found]) + "\n")
+
+
+def _sha256(build: Build) -> str:
+    return hashlib.sha256(build.path.read_bytes()).hexdigest()
+
+
+def exhaust(
+    run: Run, build: Build, name: str, seconds: float, workers: int, journal: Journal
+) -> dict[str, Any]:
+    """Compare the digests of as many chunks as the seconds allow with the certified ones."""
+    wanted = certified(build.library, name)
+    what = _sha256(build)
+    todo = iter([c for c in order() if journal.get((what, name, c)) is None])
+    end = time.perf_counter() + seconds
+
+    def work() -> None:
+        while time.perf_counter() < end and (chunk := next(todo, None)) is not None:
+            journal.add((what, name, chunk), digest(run, chunk))
+
+    with ThreadPoolExecutor(workers) as pool:
+        for worker in [pool.submit(work) for _ in range(workers)]:
+            worker.result()
+    found = {c: d for c in range(CHUNKS) if (d := journal.get((what, name, c))) is not None}
+    wrong = sorted(c for c, d in found.items() if d != wanted[c])
+    return {"chunks": len(found), "of": CHUNKS, "different_chunks": wrong, "library_sha256": what}
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the figures of all libraries and forms."""
+    figures: dict[str, Any] = {}
+    complete = {}
+    journal = Journal(options.journal)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for title in [*_names(options.libraries), "canary"]:
+            library = find_library(title)
+            cross = cross_library(library, LEVEL)
+            # The wrong twins are judged by the right functions.
+            best = build_library("corem" if title == "canary" else library)
+            what = _sha256(cross)
+            count = MANTISSAS.get(title, MOST_MANTISSAS)
+            place = figures[title] = {"sha256": what, "forms": {}}
+            names = [n for n, dtype in library.functions if dtype == "float32" and n in FUNCTIONS]
+            for form in FORMS:
+                each = place["forms"][form] = {}
+                for name in names:
+                    key = (what, name, form)
+                    if journal.get(key) is None:
+                        run = program(folder, MACHINE, library, name, cross, form)
+                        inputs = iter([strata(best.library, name, count)])
+                        journal.add(key, compare(run, native(best, name), inputs, 60))
+                    each[name] = journal.get(key)
+                    print(title, form, name, each[name], flush=True)
+        corem = find_library("corem")
+        cross = cross_library(corem, LEVEL)
+        for name in _names(options.exhaustive):
+            run = program(folder, MACHINE, corem, name, cross, VECTOR)
+            complete[name] = exhaust(
+                run, cross, name, 60 * options.minutes, options.workers, journal
+            )
+            print(name, complete[name], flush=True)
+        control = control_digest(folder)
+    return {
+        "level": LEVEL,
+        "command": " ".join(MACHINE.emulator),
+        "libraries": figures,
+        "exhaustive": {"form": VECTOR, "chunk_bits": CHUNK_BITS, "functions": complete},
+        "canary_digest_differs": control,
+    }
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def control_digest(folder: Path) -> bool:
+    """Tell whether canary's exp fails the comparison of digests, which corem's passes."""
+    right, canary = find_library("corem"), find_library("canary")
+    wanted = certified(right, "exp")
+    chunk = 0x3F  # 0.5 to 2
+    run = program(folder, MACHINE, canary, "exp", cross_library(canary, LEVEL), VECTOR)
+    return digest(run, chunk) != wanted[chunk]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compare, and return 1 if a result differs or a control does not."""
+    parser = command.parser("aarch64_forms", __doc__)
+    parser.add_argument("--libraries", default="corem,corem-ff")
+    parser.add_argument("--all", default="", dest="exhaustive")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--journal", type=Path)
+    options = parser.parse_args(arguments)
+    try:
+        found = measure(options)
+    except UdfError as error:
+        print(f"aarch64_forms: {error}", file=sys.stderr)
+        return 2
+    if options.store is not None:
+        repeat = (
+            f"python -m benches.experiments.aarch64_forms --all {options.exhaustive} "
+            f"--minutes {options.minutes:g}"
+        )
+        stored.save(options.store, repeat, found)
+    wrong = [
+        (title, form, name)
+        for title, library in found["libraries"].items()
+        for form, functions in library["forms"].items()
+        for name, entry in functions.items()
+        if bool(entry["different"]) != (title == "canary")
+    ]
+    missed = [n for n, e in found["exhaustive"]["functions"].items() if e["different_chunks"]]
+    for where in [*wrong, *missed]:
+        print(f"aarch64_forms: {where} is not as it should be", file=sys.stderr)
+    return int(bool(wrong or missed) or not found["canary_digest_differs"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Making builds before they are needed: all that is shipped in a wheel, or what one machine needs.
+
+    python -m pytest_udftorch.prebuild --out FOLDER [--torch FOLDER ...]
+
+writes a store (see ``build.prebuilt``) of everything that a wheel holds. Each ``--torch`` names a
+folder with the headers of one torch, whose observer is added: ``include`` and ``version.py`` of its
+wheel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib.util
+import runpy
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch.build import prebuilt
+from pytest_udftorch.errors import UdfError
+
+#: The libraries that are shipped.
+LIBRARIES: Final = ("corem", "corem-ff", "canary")
+
+Task = tuple[str, Callable[[], Any]]
+
+
+def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterator[Task]:
+    """Yield what libraries need on CPUs: the text for a progress line, and how to make it."""
+    from pytest_udftorch.build.shared import build_library
+    from pytest_udftorch.profile.observer import watch
+
+    levels = tuple(levels)
+    for level in levels:
+        for library in libraries:
+            for profiled in (False, True):
+                text = f"{library} for {level}{', counting' if profiled else ''}"
+                yield text, functools.partial(build_library, library, level, profiled=profiled)
+        yield (
+            f"the functions that watch the stock ones, for {level}",
+            functools.partial(watch, (), level),
+        )
+
+
+def observer_task(package: Path, local: Any) -> Task:
+    """Return how to make the observer for the torch in a folder."""
+    from pytest_udftorch.build.job import obtain
+    from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.profile.observer import observer_job
+
+    version = str(runpy.run_path(str(package / "version.py"))["__version__"])
+    job = functools.partial(observer_job, package, version, local)
+    return f"the observer of torch {version}", functools.partial(obtain, job, find_compiler)
+
+
+def verify_tasks(levels: Iterable[str]) -> Iterator[Task]:
+    """Yield what ``udftorch verify`` needs for corem."""
+    from pytest_udftorch.library.description import find_library
+    from pytest_udftorch.verify.find import Request, find_candidate
+    from pytest_udftorch.verify.reference import checker
+
+    yield "the checker", checker.make_open_checker
+    yield "the generator of inputs", checker.generator
+    for level in levels:
+        for function in find_library("corem").function_names:
+            request = Request(cpu_level=level)
+            yield (
+                f"the count of hard inputs of {function} for {level}",
+                functools.partial(find_candidate, "corem", function, request),
+            )
+
+
+def cuda_task() -> Task | None:
+    """Return how to make the functions for GPUs, or None if triton is not installed."""
+    from pytest_udftorch.build.libdevice import make_pack
+    from pytest_udftorch.compiled.triton import stock_libdevice
+
+    triton = importlib.util.find_spec("triton")
+    if triton is None or triton.origin is None:
+        return None
+    return "the functions for GPUs", functools.partial(make_pack, stock_libdevice(triton.origin))
+
+
+def for_this_machine(libraries: Iterable[str]) -> list[Task]:
+    """Return what sessions and profiles need here: this CPU's level, the installed torch."""
+    from pytest_udftorch.build.toolchain import resolve_cpu_level
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.library.description import find_library
+    from pytest_udftorch.profile.observer import load_observer
+
+    import_torch()
+    built = [name for name in libraries if find_library(name).functions]
+    wanted = list(tasks((resolve_cpu_level(None),), built))
+    return [*wanted, ("the observer of the installed torch", load_observer)]
+
+
+def run(wanted: Sequence[Task]) -> None:
+    """Run tasks one after the other, each of which uses all cores, and say which."""
+    for number, (text, make) in enumerate(wanted, start=1):
+        print(f"[{number}/{len(wanted)}] {text}", file=sys.stderr, flush=True)
+        make()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make a store of all that is shipped."""
+    from pytest_udftorch.library.symbols import CPU_LEVELS
+
+    parser = argparse.ArgumentParser(prog="python -m pytest_udftorch.prebuild", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--torch", type=Path, action="append", default=[], metavar="FOLDER")
+    options = parser.parse_args(arguments)
+    try:
+        wanted = [*tasks(CPU_LEVELS), *verify_tasks(CPU_LEVELS)]
+        wanted += [observer_task(package, "shipped") for package in options.torch]
+        if (cuda := cuda_task()) is not None:
+            wanted.append(cuda)
+        with prebuilt.recording():
+            run(wanted)
+            print(f"{options.out}: {prebuilt.export(options.out)} builds")
+    except UdfError as error:
+        print(f"prebuild: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

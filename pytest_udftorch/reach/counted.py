@@ -1,0 +1,490 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coverage: which evaluations of transcendental functions in a run a session swaps.
+
+A run is recorded: every operator that it calls below autograd, with shapes, dtypes and strides.
+``definitions`` says which functions each evaluates by its definition, and how often. Then each
+such call is repeated on the recorded values, once under the stock functions and once for each
+family of functions (exp, exp2 and expm1 are one) with the family swapped for functions that are
+wrong by a quarter and more (``table.write_probe``). An element of the result that keeps its bits,
+although torch's decomposition of the operator says that it depends on the family, was computed by
+other code: that evaluation is not swapped. Nothing here reads the lists of what sessions override.
+
+Where torch has no decomposition, every element is taken to depend on every family. An operator
+that mixes elements (softmax, attention) may change everywhere if one evaluation does; the table of
+reach looks at such operators element by element.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch import compat
+from pytest_udftorch.errors import CoverageError
+from pytest_udftorch.reach import definitions
+from pytest_udftorch.reach.table import write_probe
+from pytest_udftorch.session.binder import binder
+from pytest_udftorch.session.session import patched, trace
+from pytest_udftorch.timing.environment import describe
+
+FORMAT: Final = "udftorch-coverage-1"
+
+#: The functions of these dtypes that a session swaps are float32's.
+_SWAPPED_DTYPES: Final = ("float32", "bfloat16", "float16")
+
+_INLINED: Final = "its code calls no symbol: the function is inlined, or code is generated"
+_DOUBLE: Final = "computes in double precision"
+_WIDE: Final = "float64 and complex stay stock: no library has functions for them"
+_OTHER: Final = "calls {}, but the result does not depend on it in the elements that count"
+
+
+@dataclass(frozen=True)
+class CoverageRow:
+    """One operator of a run, in one dtype.
+
+    Attributes:
+        operator: the overload (``aten::gelu``).
+        dtype: of its first tensor.
+        calls: how often the run calls it.
+        evaluations: function -> how often the calls evaluate it, by definition.
+        swapped: function -> how many of these evaluations a session swaps.
+        reasons: why the rest is not swapped; empty if nothing is left.
+    """
+
+    operator: str
+    dtype: str
+    calls: int
+    evaluations: dict[str, int]
+    swapped: dict[str, float]
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The share of its evaluations that a session swaps, from 0 to 1."""
+        return sum(self.swapped.values()) / sum(self.evaluations.values())
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a session swaps of a run.
+
+    Attributes:
+        rows: the operators that evaluate a function, those with most evaluations first.
+        unknown: operators of the run whose definition is not known, and what they call.
+        operators: how many different operators the run called.
+    """
+
+    rows: tuple[CoverageRow, ...]
+    unknown: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    operators: int = 0
+
+    @property
+    def evaluations(self) -> int:
+        """How often the run evaluates a function."""
+        return sum(sum(row.evaluations.values()) for row in self.rows)
+
+    @property
+    def share(self) -> float:
+        """The share of all evaluations that a session swaps, from 0 to 1; 1 if there are none."""
+        total = self.evaluations
+        return sum(sum(r.swapped.values()) for r in self.rows) / total if total else 1.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every evaluation is swapped, and every operator's definition known."""
+        return not self.unknown and all(row.share == 1.0 for row in self.rows)
+
+    def text(self) -> str:
+        """Return a table for a terminal."""
+        from tabulate import tabulate
+
+        lines = [
+            (
+                row.operator,
+                row.dtype,
+                f"{row.calls:,}",
+                ", ".join(sorted(row.evaluations)),
+                f"{sum(row.evaluations.values()):,}",
+                percent(row.share),
+                "; ".join(row.reasons),
+            )
+            for row in self.rows
+        ]
+        header = ("operator", "dtype", "calls", "functions", "evaluations", "swapped", "why")
+        parts = [tabulate(lines, header, disable_numparse=True)] if lines else []
+        for name, symbols in self.unknown.items():
+            calls = f"; it calls {', '.join(symbols)}" if symbols else "; it calls no symbol"
+            parts.append(f"{name}: the definition is not known{calls}")
+        parts.append(
+            f"{percent(self.share)} of {self.evaluations:,} evaluations are swapped; "
+            f"{self.operators} different operators were called."
+        )
+        return "\n".join(parts)
+
+    def document(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        return {
+            "share": self.share,
+            "evaluations": self.evaluations,
+            "operators": self.operators,
+            "rows": [asdict(row) for row in self.rows],
+            "unknown": {name: list(symbols) for name, symbols in self.unknown.items()},
+        }
+
+
+def percent(share: float) -> str:
+    """Return a share as text that says 100 % of nothing less than the whole."""
+    if share == 1.0:
+        return "100 %"
+    return f"{min(share, 0.9999):.2%}".replace("%", " %")
+
+
+# Recording ---------------------------------------------------------------------------
+
+
+@dataclass
+class _Call:
+    """A call of an operator with its arguments as they were before the first such call."""
+
+    operator: Any
+    args: Any
+    kwargs: Any
+    counts: definitions.Counts
+    unknown: list[str]
+    times: int = 1
+
+
+def _kept(value: Any) -> Any:
+    """Return a copy of an argument that has the same strides."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    source = value.detach()
+    if source.layout is not torch.strided or source.device.type == "meta":
+        return source.clone()
+    copied = torch.empty_strided(
+        source.shape, source.stride(), dtype=source.dtype, device=source.device
+    )
+    # Elements of expanded tensors lie at one place and are equal.
+    return copied.copy_(source) if 0 not in source.stride() else source.clone()
+
+
+def _signature(operator: Any, values: Any) -> tuple[Any, ...]:
+    import torch
+
+    leaves, structure = compat.pytree().tree_flatten(values)
+    shown = tuple(
+        (tuple(v.shape), v.stride(), str(v.dtype)) if isinstance(v, torch.Tensor) else repr(v)
+        for v in leaves
+    )
+    return (str(operator.name()), str(structure), shown)
+
+
+def _recorder() -> Any:
+    """Return a mode that records every operator called inside it."""
+
+    class Recorder(compat.dispatch_mode()):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: dict[tuple[Any, ...], _Call] = {}
+            self.operators: set[str] = set()
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            self.operators.add(str(func.name()))
+            if not definitions.is_view(func):
+                self._note(func, args, kwargs)
+            return func(*args, **kwargs)
+
+        def _note(self, func: Any, args: Any, kwargs: Any) -> None:
+            key = _signature(func, (args, kwargs))
+            call = self.calls.get(key)
+            if call is not None:
+                call.times += 1
+                return
+            counts, unknown = definitions.evaluations(func, args, kwargs)
+            keep = counts or unknown
+            kept = compat.pytree().tree_map(_kept, (args, kwargs)) if keep else ((), {})
+            self.calls[key] = _Call(func, kept[0], kept[1], counts, unknown)
+
+    return Recorder()
+
+
+# Judging -----------------------------------------------------------------------------
+
+
+def _run(call: _Call) -> list[Any]:
+    """Repeat a call on copies of its arguments; return the tensors that it made or wrote."""
+    import torch
+
+    args, kwargs = compat.pytree().tree_map(_kept, (call.args, call.kwargs))
+    with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        result = call.operator(*args, **kwargs)
+    return _floats(result if result is not None else args)
+
+
+def _defined(call: _Call) -> list[Any] | None:
+    """Compute a call by torch's decomposition; None if there is none for it."""
+    import torch
+
+    with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            result = definitions.defined_result(call.operator, call.args, call.kwargs)
+        except Exception:
+            # It may read what is not there at this level; every element counts then.
+            return None
+    return None if result is None else _floats(result)
+
+
+def _floats(result: Any) -> list[Any]:
+    import torch
+
+    leaves = compat.pytree().tree_leaves(result)
+    return [
+        t.detach() for t in leaves
+        if isinstance(t, torch.Tensor) and (t.is_floating_point() or t.is_complex())
+    ]  # fmt: skip
+
+
+def _changed(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """Return, for each tensor, which elements differ; NaN is the same as NaN."""
+    return [(a != b) & ~((a != a) & (b != b)) for a, b in zip(before, after, strict=True)]
+
+
+def _share(got: Sequence[Any], expected: Sequence[Any] | None) -> float:
+    """Return which share of the elements that should change did."""
+    import torch
+
+    if (
+        expected is None
+        or [e.shape for e in expected] != [g.shape for g in got]
+        or not any(bool(e.any()) for e in expected)  # then the definition was not swapped either
+    ):
+        expected = [torch.ones_like(found) for found in got]
+    hit = sum(int((g & e).sum()) for g, e in zip(got, expected, strict=True))
+    return hit / sum(int(e.sum()) for e in expected)
+
+
+def _judge(calls: Sequence[_Call], scratch: Path) -> dict[int, dict[str, float]]:
+    """Return, for each call by its place, function -> the share of its evaluations swapped."""
+    library = write_probe(scratch / "probe", "float32")
+    stock = [_run(call) for call in calls]
+    defined = [_defined(call) for call in calls]
+    shares: dict[int, dict[str, float]] = {i: {} for i in range(len(calls))}
+    for family in definitions.FAMILIES:
+        here = [i for i, call in enumerate(calls) if any(call.counts[f] for f in family)]
+        if not here:
+            continue
+        with patched(library, family, ranks="ignore"):
+            for i in here:
+                got = _changed(stock[i], _run(calls[i]))
+                reference, after = defined[i], _defined(calls[i])
+                expected = None
+                if reference is not None and after is not None:
+                    expected = _rounded_changes(reference, after, stock[i])
+                share = _share(got, expected)
+                shares[i] |= {f: share for f in family if calls[i].counts[f]}
+    return shares
+
+
+def _rounded_changes(
+    before: Sequence[Any], after: Sequence[Any], like: Sequence[Any]
+) -> list[Any] | None:
+    """Return which elements change by the definition, in the dtypes of the results."""
+    if len(before) != len(like):
+        return None
+    pairs = zip(before, after, like, strict=True)
+    rounded = [(b.to(t.dtype), a.to(t.dtype)) for b, a, t in pairs]
+    return _changed([b for b, _ in rounded], [a for _, a in rounded])
+
+
+def _symbols(call: _Call) -> dict[str, int]:
+    """Return the math symbols that a call goes through under the stock functions."""
+    with trace() as symbols:
+        _run(call)
+    return symbols
+
+
+def _reason(call: _Call, dtype: str, functions: Sequence[str]) -> str:
+    """Return why a call is not swapped, from what it calls."""
+    if dtype not in _SWAPPED_DTYPES:
+        return _WIDE
+    known = binder().symbols
+    family = {f for group in definitions.FAMILIES if set(group) & set(functions) for f in group}
+    called = {n: known[n] for n in _symbols(call)}
+    named = ", ".join(functions)
+    if any(s.dtype == "float64" and s.function in family for s in called.values()):
+        return f"{named}: {_DOUBLE}"
+    same = sorted(n for n, s in called.items() if s.function in family)
+    if same:
+        return f"{named}: {_OTHER.format(', '.join(same))}"
+    return f"{named}: {_INLINED}"
+
+
+def _dtype(call: _Call) -> str:
+    found = _floats((call.args, call.kwargs)) or _run(call)
+    return str(found[0].dtype).removeprefix("torch.") if found else "none"
+
+
+def coverage(step: Callable[[], Any]) -> Coverage:
+    """Find out which evaluations of transcendental functions in a run a session swaps.
+
+    The run is recorded under what is active at the call, and judged under libraries that have
+    every function of ``library.FUNCTIONS`` in float32. It is about eager operators on the CPU.
+
+    Args:
+        step: runs what is to be judged, for instance a forward pass, a loss, a backward pass and
+            a step of the optimizer.
+
+    Raises:
+        CoverageError: the run calls no operator.
+        UdfError: as from building and opening a session.
+    """
+    recorder = _recorder()
+    with recorder:
+        step()
+    if not recorder.operators:
+        raise CoverageError(
+            "The run called no operator of torch, so there is nothing to judge. Give a callable "
+            "that runs the model."
+        )
+    calls = [call for call in recorder.calls.values() if call.counts]
+    with tempfile.TemporaryDirectory() as scratch:
+        shares = _judge(calls, Path(scratch))
+    rows: dict[tuple[str, str], CoverageRow] = {}
+    for i, call in enumerate(calls):
+        dtype = _dtype(call)
+        key = (str(call.operator.name()), dtype)
+        row = rows.setdefault(key, CoverageRow(*key, 0, {}, {}))
+        times, reasons = call.times, dict.fromkeys(row.reasons)
+        evaluations, swapped = dict(row.evaluations), dict(row.swapped)
+        for function, count in call.counts.items():
+            evaluations[function] = evaluations.get(function, 0) + count * times
+            share = shares[i].get(function, 0.0)
+            swapped[function] = swapped.get(function, 0.0) + count * times * share
+        left = sorted(f for f in call.counts if shares[i].get(f, 0.0) < 1.0)
+        if left:
+            reasons[_reason(call, dtype, left)] = None
+        rows[key] = CoverageRow(*key, row.calls + times, evaluations, swapped, tuple(reasons))
+    unknown: dict[str, tuple[str, ...]] = {}
+    for call in recorder.calls.values():
+        for name in call.unknown:
+            unknown.setdefault(name, tuple(sorted(_symbols(call))))
+    ordered = sorted(rows.values(), key=lambda r: -sum(r.evaluations.values()))
+    return Coverage(tuple(ordered), unknown, len(recorder.operators))
+
+
+# Models from files -------------------------------------------------------------------
+
+
+def load_step(where: str) -> Callable[[], Any]:
+    """Return the run that ``model.py:make`` names.
+
+    ``make()`` returns a callable, which is the run, or a model and its inputs. For a model the run
+    is a forward pass, the mean of the squares of its floating-point results, a backward pass and a
+    step of AdamW.
+
+    Raises:
+        CoverageError: there is no such file or function, or it returns something else.
+    """
+    path, colon, name = where.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise CoverageError(
+            f"{where!r} does not name a file and a function in it. Write model.py:make."
+        )
+    make = getattr(_module(Path(path)), name, None)
+    if not callable(make):
+        raise CoverageError(f"{path} has no function {name!r}. Name one that returns the run.")
+    made = make()
+    if isinstance(made, tuple | list) and len(made) == 2 and callable(made[0]):
+        return training_step(made[0], made[1])
+    if callable(made):
+        return made  # type: ignore[no-any-return]
+    raise CoverageError(
+        f"{name}() of {path} returned {type(made).__name__}. It has to return a callable without "
+        "parameters, or a model and its inputs."
+    )
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"udftorch_model_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise CoverageError(f"There is no Python file {path} to take a model from.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise CoverageError(f"{path} cannot be imported: {error!r}.") from error
+    return module
+
+
+def training_step(model: Any, inputs: Any) -> Callable[[], None]:
+    """Return a run: forward, mean of squares, backward, one step of AdamW.
+
+    Args:
+        model: a module.
+        inputs: its positional arguments, or a dictionary of keyword arguments; one tensor stands
+            for itself.
+    """
+    import torch
+
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(parameters) if parameters else None
+
+    def step() -> None:
+        if isinstance(inputs, Mapping):
+            result = model(**inputs)
+        elif isinstance(inputs, tuple | list):
+            result = model(*inputs)
+        else:
+            result = model(inputs)
+        loss: Any = sum(t.float().square().mean() for t in _live(result))
+        if optimizer is not None and getattr(loss, "requires_grad", False):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+def _live(result: Any) -> list[Any]:
+    import torch
+
+    if isinstance(result, Mapping):
+        loss = result.get("loss")
+        result = [loss] if loss is not None else list(result.values())
+    leaves = compat.pytree().tree_leaves(result)
+    return [t for t in leaves if isinstance(t, torch.Tensor) and t.is_floating_point()]
+
+
+def save_coverage(found: Mapping[str, Coverage], path: Path, command: str) -> None:
+    """Write what :func:`coverage` found for named runs as JSON.
+
+    Raises:
+        CoverageError: the file cannot be written.
+    """
+    document = {
+        "format": FORMAT,
+        "command": command,
+        "environment": describe(),
+        "runs": {name: one.document() for name, one in found.items()},
+    }
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CoverageError(
+            f"The coverage cannot be written to {path}: {error.strerror}. Name a file in a folder "
+            "that exists and can be written."
+        ) from error

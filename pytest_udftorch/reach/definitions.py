@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which transcendental functions the definition of an operator evaluates, and how often.
+
+torch itself defines most operators by simpler ones: its table of decompositions, which export and
+torch.compile use. :func:`evaluations` follows them down to operators that are functions (exp) or
+algebraic (add), on tensors without data, and counts. The operators without a decomposition are
+listed here. Nothing here looks at what sessions override.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from pytest_udftorch import compat
+from pytest_udftorch.library.symbols import FUNCTIONS
+
+#: Functions that an implementation may use for each other, as log and log1p.
+FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
+    ("exp", "exp2", "expm1"),
+    ("log", "log2", "log10", "log1p"),
+    ("sin", "cos"),
+    ("erf", "erfc"),
+    *((n,) for n in FUNCTIONS if n in (
+        "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "pow",
+        "atan2", "hypot",
+    )),
+)  # fmt: skip
+
+#: Exponents for which ATen's pow evaluates no function.
+_WITHOUT_POW: Final = frozenset((0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0))
+
+#: Operator -> what one element of its result evaluates, where torch has no decomposition into
+#: functions, or one that hides them. Special functions stand for the function that their method
+#: in ATen rests on; normal variates for Box and Muller's method.
+_LEAVES: Final[dict[str, tuple[str, ...]]] = {
+    **{name: (name,) for name in FUNCTIONS if name != "pow"},
+    "sigmoid": ("exp",),
+    "special_erfcx": ("exp",),
+    "erfinv": ("log",),
+    "lgamma": ("log",),
+    "digamma": ("log",),
+    "polygamma": ("log", "exp"),
+    "i0": ("exp",),
+    "bessel_i0": ("exp",),
+    "special_i1": ("exp",),
+    "bessel_i1": ("exp",),
+    "special_ndtri": ("log",),
+    "ndtri": ("log",),
+    "normal": ("log", "cos"),
+    "normal_": ("log", "cos"),
+    "randn": ("log", "cos"),
+    "randn_like": ("log", "cos"),
+    "log_normal_": ("log", "cos", "exp"),
+    "exponential_": ("log",),
+    "geometric_": ("log",),
+    "cauchy_": ("tan",),
+    "logcumsumexp": ("exp", "log1p"),
+    "_logcumsumexp": ("exp", "log1p"),
+    "polar": ("sin", "cos"),
+}
+
+#: Operators without a decomposition that evaluate no function: they move, compare, select, add,
+#: multiply, divide, take roots, or draw uniform numbers.
+_ALGEBRAIC: Final = frozenset(
+    [
+        "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "addmv", "convolution",
+        "convolution_backward", "convolution_overrideable", "mkldnn_convolution", "_convolution",
+        "linear", "mkldnn_linear", "_native_batch_norm_legit", "native_batch_norm",
+        "native_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
+        "native_group_norm", "native_group_norm_backward", "cudnn_batch_norm",
+        "_batch_norm_with_update", "batch_norm_backward", "_fused_rms_norm",
+        "_fused_rms_norm_backward", "embedding_dense_backward", "max_pool2d_with_indices",
+        "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
+        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d", "mean",
+        "sum", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "sort",
+        "topk", "cumsum", "cumprod", "median", "kthvalue", "unique_dim", "_unique2", "nonzero",
+        "masked_select", "index", "index_put", "index_put_", "_index_put_impl_", "scatter",
+        "scatter_", "scatter_add", "scatter_add_", "gather", "index_select", "index_add",
+        "index_add_", "take", "embedding", "embedding_renorm_", "_embedding_bag", "bincount",
+        "histc", "searchsorted", "bucketize", "grid_sampler_2d", "copy_", "clone", "_to_copy",
+        "empty", "empty_like", "empty_strided", "zeros", "ones", "full", "full_like",
+        "zeros_like", "ones_like", "new_zeros", "new_ones", "new_full", "new_empty",
+        "new_empty_strided", "arange", "scalar_tensor", "_record_function_enter_new",
+        "_record_function_exit", "lift_fresh", "lift_fresh_copy", "set_", "resize_",
+        "_local_scalar_dense", "item", "equal", "is_same_size", "isfinite", "isnan", "isinf",
+        "__and__", "__or__", "__xor__", "logical_not", "rand", "rand_like", "bernoulli",
+        "bernoulli_", "uniform_", "uniform", "randint", "randperm", "multinomial", "random_",
+        "native_dropout", "native_dropout_backward", "sqrt", "rsqrt", "reciprocal",
+        "_foreach_sqrt", "_foreach_add", "_foreach_add_", "_foreach_mul", "_foreach_mul_",
+        "_foreach_div", "_foreach_div_", "_foreach_addcmul_", "_foreach_addcdiv_",
+        "_foreach_lerp_", "_foreach_neg", "_foreach_sqrt_", "_foreach_norm", "_foreach_copy_",
+        "_foreach_sub", "_foreach_sub_", "_foreach_maximum_", "_foreach_reciprocal_",
+        "_foreach_zero_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_",
+        "linalg_vector_norm", "_amp_foreach_non_finite_check_and_unscale_", "record_stream",
+        "_efficientzerotensor", "_nested_tensor_from_mask", "_unsafe_view", "unfold_backward",
+        "col2im", "im2col", "upsample_bilinear2d", "upsample_nearest2d", "_upsample_bicubic2d_aa",
+        "upsample_bicubic2d", "roll", "flip",
+    ]
+)  # fmt: skip
+
+#: Some decompositions call each other.
+_DEEPEST: Final = 12
+
+Counts = collections.Counter[str]
+
+
+def _tensors(value: Any) -> list[Any]:
+    import torch
+
+    return [t for t in compat.pytree().tree_leaves(value) if isinstance(t, torch.Tensor)]
+
+
+def _scores(*args: Any, **_: Any) -> Counts:
+    """Return what attention's backward pass evaluates: the weights anew from the scores."""
+    query, key = args[1], args[2]
+    return Counts(exp=math.prod(query.shape[:-1]) * key.shape[-2])
+
+
+def _recurrent(*args: Any, **_: Any) -> Counts:
+    x, hidden, mode = args[0], args[5], args[9]
+    cells = math.prod(x.shape[:-1]) * hidden.shape[-1]
+    gates = {2: (3, 2), 3: (2, 1)}.get(int(mode), (0, 1))
+    return Counts(exp=gates[0] * cells, tanh=gates[1] * cells)
+
+
+def _distances(*args: Any, **_: Any) -> Counts:
+    """Return what cdist and pdist evaluate: a power of each difference."""
+    p = float(next(a for a in args if isinstance(a, int | float)))
+    if p in (0.0, 1.0, 2.0, math.inf):
+        return Counts()
+    points = [t for t in args if hasattr(t, "shape")]
+    size = points[0].shape[-1]
+    pairs = math.prod(points[0].shape[:-1]) * (points[1].shape[-2] if len(points) > 1 else 1)
+    return Counts(pow=pairs * (size + 1))
+
+
+_DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
+    "mkldnn_rnn_layer": _recurrent,
+    "_cdist_forward": _distances,
+    "_pdist_forward": _distances,
+}
+
+
+def name_of(operator: Any) -> str:
+    """Return the name of an overload's operator without its namespace: ``gelu``."""
+    return str(operator.name()).partition("::")[2].partition(".")[0]
+
+
+def is_view(operator: Any) -> bool:
+    """Tell whether an overload returns views of its arguments, and so computes nothing."""
+    schema = compat.overload_schema(operator)
+    returned = [r.alias_info for r in schema.returns]
+    return bool(returned) and all(a is not None and not a.is_write for a in returned)
+
+
+class _Follower:
+    """Counts the functions in the decompositions of the operators that it sees."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self.counts = Counts()
+        self.unknown: list[str] = []
+        self.depth = 0
+        outer = self
+
+        class Mode(compat.dispatch_mode()):  # type: ignore[misc]
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                return outer.call(self, func, args, kwargs or {})
+
+        self.mode = Mode()
+        self._torch = torch
+
+    def call(self, mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+        name = name_of(func)
+        if name.endswith("_") and name not in _LEAVES and name not in _ALGEBRAIC:
+            name = name[:-1]
+        if name in _LEAVES or name == "pow":
+            result = func(*args, **kwargs)
+            self._leaf(name, func, args, result)
+            return result
+        if name in _DEFINED:
+            self.counts += _DEFINED[name](*args, **kwargs)
+            return func(*args, **kwargs)
+        if name in _ALGEBRAIC or is_view(func):
+            return func(*args, **kwargs)
+        table = compat.decompositions()
+        if self.depth < _DEEPEST:
+            self.depth += 1
+            try:
+                with mode:
+                    # Operators that torch computes by others on every device have no entry.
+                    result = table.get(func, func.decompose)(*args, **kwargs)
+            finally:
+                self.depth -= 1
+            if result is not NotImplemented:
+                return result
+        if not str(func.name()).startswith("prims::") and func not in table:
+            self.unknown.append(str(func.name()))
+        return func(*args, **kwargs)
+
+    def _leaf(self, name: str, func: Any, args: Any, result: Any) -> None:
+        first = next(iter(_tensors(result)), None)
+        if first is None or not (first.is_floating_point() or first.is_complex()):
+            return
+        if name == "pow":
+            exponent = args[1]
+            if isinstance(exponent, int | float) and float(exponent) in _WITHOUT_POW:
+                return
+            self.counts["pow"] += first.numel()
+            return
+        for function in _LEAVES[name]:
+            self.counts[function] += first.numel()
+
+
+def _base_of_foreach(operator: Any) -> Any:
+    """Return the overload for one tensor of an operator on lists (``_foreach_exp``), or None."""
+    import torch
+
+    name = name_of(operator)
+    if not name.startswith("_foreach_") or name in _ALGEBRAIC:
+        return None
+    base = getattr(torch.ops.aten, name.removeprefix("_foreach_").removesuffix("_"), None)
+    return getattr(base, "default", None)
+
+
+def evaluations(operator: Any, args: Any, kwargs: Any) -> tuple[Counts, list[str]]:
+    """Return function -> how often a call evaluates it, and operators whose definition is unknown.
+
+    Args:
+        operator: an overload of ``torch.ops``.
+        args: its arguments; tensors give their shape and dtype alone.
+        kwargs: likewise.
+    """
+    import torch
+
+    base = _base_of_foreach(operator)
+    if base is not None:
+        total, missing = Counts(), list[str]()
+        for tensor in args[0]:
+            counts, unknown = evaluations(base, (tensor,), {})
+            total, missing = total + counts, missing + unknown
+        return total, missing
+
+    def bare(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+    tree = compat.pytree()
+    with compat.no_modes(), torch.no_grad():
+        try:
+            bare_args, bare_kwargs = tree.tree_map(bare, (args, _on_meta(kwargs)))
+            return _followed(operator, bare_args, bare_kwargs)
+        except Exception:
+            # Some decompositions read the data.
+            copied = tree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, args)
+            with torch.random.fork_rng(devices=[]):
+                try:
+                    return _followed(operator, copied, kwargs)
+                except Exception as error:
+                    return Counts(), [f"{operator.name()} ({type(error).__name__})"]
+
+
+def _on_meta(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments for tensors without data: a generator belongs to a device."""
+    return {k: "meta" if k == "device" else v for k, v in kwargs.items() if k != "generator"}
+
+
+def _followed(operator: Any, args: Any, kwargs: Any) -> tuple[Counts, list[str]]:
+    follower = _Follower()
+    with follower.mode:
+        operator(*args, **kwargs)
+    return +follower.counts, follower.unknown
+
+
+def families(counts: Counts) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield each family of functions that a call evaluates, and how often."""
+    for family in FAMILIES:
+        times = sum(counts[name] for name in family)
+        if times:
+            yield family, times
+
+
+def defined_result(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Compute an operator by torch's decomposition in float32, or return None if it has none.
+
+    Args:
+        operator: an overload.
+        args: its arguments, on the CPU.
+        kwargs: likewise.
+    """
+    import torch
+
+    base = _base_of_foreach(operator)
+    if base is not None:
+        return [defined_result(base, (t,), {}) for t in args[0]]
+    name = name_of(operator)
+    table = compat.decompositions()
+
+    def wide(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        # Sessions have functions of float32: those of other dtypes would not change.
+        return value.float() if value.is_floating_point() else value.clone()
+
+    args, kwargs = compat.pytree().tree_map(wide, (args, kwargs))
+    if any(t.is_complex() for t in _tensors((args, kwargs))):
+        return None
+    if name == "sigmoid":  # a function of its own to torch
+        return 1.0 / (1.0 + torch.exp(-args[0]))
+    if name in FUNCTIONS or name.removesuffix("_") in FUNCTIONS:
+        return operator(*args, **kwargs)
+    if operator not in table or name in _LEAVES:
+        return None
+    result = table[operator](*args, **kwargs)
+    return None if result is NotImplemented else result

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Coverage: what definitions evaluate, and whether an evaluation that is not swapped is seen."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from pytest_udftorch import cli
+from pytest_udftorch.errors import CoverageError
+from pytest_udftorch.reach import counted, coverage, definitions, training_step
+from pytest_udftorch.reach.counted import load_step, percent
+
+PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
+ATEN = torch.ops.aten
+X = torch.linspace(-2.0, 2.0, 96).reshape(4, 24)
+QUERY = X.reshape(1, 2, 6, 8)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "kwargs", "expected"),
+    [
+        (ATEN.gelu.default, (X,), {}, {"erf": 96}),
+        (ATEN.gelu.default, (X,), {"approximate": "tanh"}, {"tanh": 96}),
+        (ATEN.gelu_backward.default, (X, X), {}, {"erf": 96, "exp": 96}),
+        (ATEN._softmax.default, (X, 1, False), {}, {"exp": 96}),
+        (ATEN._log_softmax.default, (X, 1, False), {}, {"exp": 96, "log": 4}),
+        (
+            ATEN._scaled_dot_product_flash_attention_for_cpu.default,
+            (QUERY, QUERY, QUERY),
+            {},
+            {"exp": 2 * 6 * 6},
+        ),
+        (ATEN._foreach_exp.default, ([X, X],), {}, {"exp": 192}),
+        (ATEN.exp_.default, (X,), {}, {"exp": 96}),
+        (ATEN.pow.Tensor_Scalar, (X, 2), {}, {}),
+        (ATEN.pow.Tensor_Scalar, (X, 2.5), {}, {"pow": 96}),
+        (ATEN._cdist_forward.default, (X, X, 2.0, None), {}, {}),
+        (ATEN.normal_.default, (X,), {}, {"log": 96, "cos": 96}),
+        (ATEN.mm.default, (X, X.t()), {}, {}),
+        (ATEN.native_layer_norm.default, (X, [24], None, None, 1e-5), {}, {}),
+        (ATEN.view.default, (X, [96]), {}, {}),
+        (ATEN.exp.default, (torch.arange(3),), {}, {"exp": 3}),
+        (ATEN.sum.default, (X,), {}, {}),
+    ],
+)
+def test_definitions_count_what_a_call_evaluates(operator, args, kwargs, expected):
+    counts, unknown = definitions.evaluations(operator, args, kwargs)
+    assert (counts, unknown) == (expected, [])
+
+
+def test_a_run_of_swapped_operators_is_complete():
+    def step():
+        x = X.clone().requires_grad_()
+        F.cross_entropy(F.silu(x), torch.zeros(4, dtype=torch.long)).backward()
+
+    found = coverage(step)
+    assert found.complete
+    assert found.share == 1.0
+    rows = {row.operator: row for row in found.rows}
+    assert rows["aten::silu"].evaluations == {"exp": 96}
+    assert rows["aten::_log_softmax"].evaluations == {"exp": 96, "log": 4}
+    assert {"aten::silu_backward", "aten::_log_softmax_backward_data"} <= rows.keys()
+    assert "aten::add.Tensor" not in rows
+    assert "100 % of " in found.text()
+
+
+def test_what_no_session_swaps_is_counted_with_its_reason():
+    found = coverage(lambda: (torch.erfinv(X / 3), X.exp(), X.double().log()))
+    rows = {(row.operator, row.dtype): row for row in found.rows}
+    assert rows["aten::erfinv", "float32"].share == 0.0
+    assert "calls no symbol" in rows["aten::erfinv", "float32"].reasons[0]
+    assert rows["aten::log", "float64"].share == 0.0
+    assert "float64" in rows["aten::log", "float64"].reasons[0]
+    assert rows["aten::exp", "float32"].share == 1.0
+    assert found.share == pytest.approx(1 / 3)
+    assert not found.complete
+
+
+def test_calls_are_counted_and_joined():
+    found = coverage(lambda: [torch.exp(X), torch.exp(X), torch.exp(X[:, ::2])])
+    (row,) = found.rows
+    assert (row.calls, row.evaluations) == (3, {"exp": 2 * 96 + 48})
+
+
+def test_an_element_without_an_evaluation_is_not_asked_for():
+    """elu evaluates expm1 below 0 only: the other elements must not change, and need not."""
+    assert coverage(lambda: F.elu(X)).share == 1.0
+
+
+def test_elements_that_do_not_change_are_not_swapped():
+    mask = torch.ones(96, dtype=torch.bool)
+    kept = mask.clone()
+    kept[:24] = False
+    assert counted._share([kept], [mask]) == 0.75
+    assert counted._share([kept], [~kept]) == 0.0
+    assert counted._share([kept], None) == 0.75
+
+
+@pytest.fixture
+def custom_operator():
+    library = torch.library.Library("udftorch_test", "FRAGMENT")
+    library.define("strange(Tensor x) -> Tensor")
+    library.impl("strange", lambda x: torch.from_numpy(x.numpy() * 2), "CPU")
+    yield torch.ops.udftorch_test.strange
+    library._destroy()
+
+
+def test_an_operator_without_a_known_definition_is_named(custom_operator):
+    found = coverage(lambda: custom_operator(X))
+    assert found.unknown == {"udftorch_test::strange": ()}
+    assert found.share == 1.0
+    assert not found.complete
+    assert "udftorch_test::strange: the definition is not known" in found.text()
+
+
+def test_no_operator_is_an_error():
+    with pytest.raises(CoverageError, match="called no operator"):
+        coverage(lambda: None)
+
+
+def test_a_training_step_has_forward_loss_backward_and_optimizer():
+    model = torch.nn.Sequential(torch.nn.Linear(24, 4), torch.nn.Sigmoid())
+    before = model[0].weight.detach().clone()
+    for inputs in (X, (X,), {"input": X}):
+        training_step(model, inputs)()
+    assert not torch.equal(before, model[0].weight)
+    assert model[0].weight.grad is None
+
+
+def test_percentages_round_to_the_whole_only_if_it_is_whole():
+    assert [percent(s) for s in (1.0, 0.99999, 0.5, 0.0)] == [
+        "100 %",
+        "99.99 %",
+        "50.00 %",
+        "0.00 %",
+    ]
+
+
+MODEL = "import torch\nx = torch.ones(64)\ndef make():\n    return lambda: {}\nnothing = 3\n"
+
+
+def test_the_command_prints_and_stores(tmp_path, capsys):
+    (tmp_path / "model.py").write_text(MODEL.format("x.exp()"))
+    store = tmp_path / "found.json"
+    assert cli.main(["coverage", f"{tmp_path}/model.py:make", "--store", str(store)]) == 0
+    assert "100 % of 64 evaluations are swapped" in capsys.readouterr().out
+    (run,) = json.loads(store.read_text())["runs"].values()
+    assert run["rows"][0]["operator"] == "aten::exp"
+    (tmp_path / "model.py").write_text(MODEL.format("(x / 2).erfinv()"))
+    assert cli.main(["coverage", f"{tmp_path}/model.py:make"]) == cli.FAILED
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "says"),
+    [
+        ("model.py", MODEL, "does not name a file and a function"),
+        ("model.py:nothing", MODEL, "has no function 'nothing'"),
+        ("other.py:make", MODEL, "no Python file"),
+        ("model.py:make", "1 / 0", "cannot be imported: ZeroDivisionError"),
+        ("model.py:make", "make = lambda: 3", "returned int"),
+    ],
+)
+def test_what_is_no_run_is_refused(tmp_path, monkeypatch, where, text, says):
+    (tmp_path / "model.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CoverageError, match=re.escape(says)):
+        load_step(where)
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path, capsys):
+    (tmp_path / "model.py").write_text(MODEL.format("x.exp()"))
+    nowhere = str(tmp_path / "no" / "file.json")
+    assert cli.main(["coverage", f"{tmp_path}/model.py:make", "--store", nowhere]) == cli.MISUSE
+    assert "Name a file in a folder" in capsys.readouterr().err
+
+
+def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
+    blocks = re.findall(r"```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    (model, shown, script) = (body for _, body in blocks)
+    (tmp_path / "model.py").write_text(model)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["coverage", "model.py:make"]) == 0
+    out = re.sub(r" +", " ", capsys.readouterr().out)
+    for line in shown.splitlines()[1:]:
+        for part in filter(None, re.sub(r" +", " ", line).split("...")):
+            assert part.strip() in out
+    exec(compile(script, str(PAGE), "exec"), {})
+    assert "aten::erfinv" in capsys.readouterr().out

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The summary tells which tests a library's functions ran in; options make it an error."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+SUITE = """
+import pytest
+import torch
+from witness import which
+
+x = torch.zeros(40)
+
+@pytest.fixture
+def prepared():
+    return torch.cos(x)
+
+def test_exp(): torch.softmax(x, 0)
+def test_fixture(prepared): pass
+def test_neither(): assert (x + 1).sum() == 40
+def test_other(): torch.log(x + 1)
+def test_double(): torch.exp(x.double())
+def test_thread():
+    import threading
+    thread = threading.Thread(target=torch.exp, args=(x,))
+    thread.start()
+    thread.join()
+"""
+
+
+def reached_lines(result):
+    return [line for line in result.outlines if line.startswith("udftorch: ") and " in " in line]
+
+
+def test_the_summary_counts_the_tests_and_names_what_stayed_stock(suite):
+    suite.write(test_it=SUITE)
+    result = suite.run("--udf-lib=./one")
+    assert reached_lines(result) == [
+        "udftorch: one's functions ran in 3 of 6 tests: exp in 2, cos in 1",
+        "udftorch: float32 log kept the stock function in 1 test: test_it.py::test_other",
+        "udftorch: float64 exp kept the stock function in 1 test: test_it.py::test_double",
+    ]
+    result.assert_outcomes(passed=6)
+
+
+def test_functions_that_the_user_left_out_are_not_missed(suite):
+    suite.write(test_it=SUITE)
+    result = suite.run("--udf-lib=./one", "--udf-functions=cos")
+    assert reached_lines(result) == [
+        "udftorch: one's functions ran in 1 of 6 tests: cos in 1",
+    ]
+
+
+def test_strict_fails_the_tests_that_call_what_is_not_reached(suite):
+    suite.write(test_it=SUITE)
+    result = suite.run("--udf-lib=./one", "--udf-strict", "-rA")
+    failed = {test for test, word in suite.outcomes(result).items() if word == "FAILED"}
+    assert failed == {"test_it.py::test_other", "test_it.py::test_double"}
+    result.stdout.fnmatch_lines(
+        ["The test called float32 log, which one did not reach, and --udf-strict is on.*"]
+    )
+
+
+def test_a_failure_of_the_test_itself_is_not_replaced(suite):
+    suite.write(test_it="import torch\ndef test(): torch.log(torch.ones(3)); assert 1 == 2")
+    result = suite.run("--udf-lib=./one", "--udf-strict")
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test - [[]one] assert 1 == 2"])
+    assert "did not reach" not in result.stdout.str()
+
+
+def test_several_libraries_are_compared_test_by_test(suite):
+    body = """
+        import pytest, torch, unittest
+        from witness import which
+
+        def test_same(): assert which() in ("one", "two")
+        @pytest.mark.parametrize("n", [1, 2])
+        def test_differs(n): assert which() == "one"
+        class TestOld(unittest.TestCase):
+            def test_differs_too(self): assert which() == "two"
+    """
+    suite.write(test_it=body)
+    result = suite.run("--udf-lib=./one", "--udf-lib=./two")
+    result.stdout.fnmatch_lines(
+        [
+            "udftorch: one's functions ran in 4 of 4 tests: exp in 4",
+            "udftorch: two's functions ran in 4 of 4 tests: exp in 4",
+            "udftorch: 2 tests passed under one, failed under two: "
+            "test_it.py::test_differs[[]1], test_it.py::test_differs[[]2]",
+            "udftorch: 1 test failed under one, passed under two: *::test_differs_too",
+        ]
+    )
+    result.stdout.fnmatch_lines(["udftorch: 1 test passed under one and two"])
+
+
+def test_results_carry_the_library_through_xdist_into_junit_files(suite):
+    suite.write(test_it=SUITE)
+    result = suite.run("--udf-lib=./one", "-n1", "--junitxml=out.xml")
+    assert reached_lines(result)[0].endswith("ran in 3 of 6 tests: exp in 2, cos in 1")
+    found = {}
+    for case in ET.parse(suite.path / "out.xml").iter("testcase"):
+        values = {p.get("name"): p.get("value") for p in case.iter("property")}
+        assert values["udf_lib"] == "one"
+        found[case.get("name")] = json.loads(values["udf_reached"])
+    assert found["test_exp"] == {"ran": ["exp"], "missed": [], "compiled": False}
+    assert found["test_double"]["missed"] == ["float64 exp"]
+
+
+def test_a_test_that_measures_runs_without_the_marks(suite):
+    suite.write(
+        test_it="""
+        import torch
+        from pytest_udftorch.session.binder import binder
+
+        def slots():
+            bound = binder()
+            return {slot.symbol: value for slot, value in
+                    zip(bound.slots, bound.native.read(bound.slots))}["expf"]
+
+        def marker():
+            bound = binder()
+            return bound.native.marker(bound.symbols["expf"].index)
+
+        def test_marked(): assert slots() == marker()
+        def test_measures(sync_timer): assert slots() != marker()
+        def test_marked_again(): assert slots() == marker()
+        """
+    )
+    result = suite.run("--udf-lib=./one")
+    result.assert_outcomes(passed=3)
+    assert "ran in 0 of 2 tests" in result.stdout.str()
+
+
+def test_the_stock_library_has_nothing_to_reach(suite):
+    suite.write(test_it=SUITE)
+    result = suite.run("--udf-lib=std", "--udf-strict")
+    assert not reached_lines(result)
+    result.assert_outcomes(passed=6)
+
+
+MAKES = """
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return torch.exp(x)
+
+def test_fine(): Net()(torch.ones(3))
+def test_inf(): Net()(torch.full((3,), 100.0))
+def test_inf_came_in(): Net()(torch.full((3,), float("inf")))
+def test_fails(): Net()(torch.full((3,), 100.0)); assert 1 == 2
+"""
+
+
+def test_a_value_that_is_an_error_fails_the_test_that_made_it(suite):
+    suite.write(test_it=MAKES)
+    result = suite.run("--udf-inf=error", "-rA")
+    words = suite.outcomes(result)
+    assert [t for t, word in words.items() if word == "FAILED"] == [
+        "test_it.py::test_inf",
+        "test_it.py::test_fails",
+    ]
+    result.stdout.fnmatch_lines(
+        [
+            "A function of std made the first infinity of this test, out of arguments that "
+            "held none: exp (float32) in aten::exp, layer Net, forward, after * s. "
+            "--udf-inf=error is on."
+        ]
+    )
+
+
+def test_other_kinds_and_ignored_ones_pass(suite):
+    suite.write(test_it=MAKES.replace("assert 1 == 2", ""))
+    suite.run("--udf-nan=error", "--udf-inf=ignore").assert_outcomes(passed=4)
+    suite.write(test_it="import torch\ndef test(): torch.sin(torch.full((3,), float('inf')))")
+    suite.run("--udf-nan=error").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("option", ["--udf-nan=warn", "--udf-inf="])
+def test_an_unknown_word_is_a_usage_error(suite, option):
+    suite.write(test_it="def test(): pass")
+    result = suite.run(option)
+    result.stderr.fnmatch_lines(["ERROR: --udf-* (or udf_* in the ini file) is *=error*"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR

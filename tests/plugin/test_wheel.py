@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel of ``make wheel`` where there is no compiler: installed from its file, cache empty."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import hidden
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheel():
+    found = sorted((ROOT / "dist").glob("pytest_udftorch-*-manylinux_2_28_x86_64.whl"))
+    if not found:
+        pytest.skip("no wheel in dist/: run make wheel")
+    if not hidden.possible():
+        pytest.skip("this user may not mount anything in a namespace of its own")
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def machine(wheel, tmp_path_factory):
+    made = hidden.Machine(tmp_path_factory.mktemp("machine"), wheel)
+    (made.home / "test_suite.py").write_text(hidden.SUITE)
+    return made
+
+
+def passed(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_there_is_no_toolchain_and_no_checkout(machine):
+    done = machine.python(
+        "import pytest_udftorch, shutil, sysconfig, pathlib\n"
+        "names = 'cc gcc g++ clang clang-19 ld lld ld.lld-19 as cmake ninja make opt'\n"
+        "print([n for n in names.split() if shutil.which(n)])\n"
+        "print(pathlib.Path(sysconfig.get_path('include'), 'Python.h').exists())\n"
+        "print(pathlib.Path('/usr/lib/llvm-19/bin/clang').exists())\n"
+        "print(pytest_udftorch.__file__)\n"
+    )
+    assert passed(done).splitlines() == [
+        "[]", "False", "False", str(machine.package / "__init__.py"),
+    ]  # fmt: skip
+
+
+def test_the_plugin_swaps_and_the_stock_functions_fail_the_same_test(machine):
+    assert "1 passed" in passed(machine.run("pytest", "--udf-lib=corem", "test_suite.py"))
+    done = machine.run("pytest", "--udf-lib=std", "test_suite.py")
+    assert "1 failed" in done.stdout, "the control"
+
+
+@pytest.mark.parametrize("library", ["std", "corem"])
+def test_a_profile_and_its_report(machine, library):
+    out = f"out-{library}"
+    done = machine.run(
+        "pytest", f"--udf-lib={library}", "--udf-profile", f"--udf-profile-out={out}",
+        "test_suite.py",
+    )  # fmt: skip
+    assert "exp" in done.stdout
+    assert "INTERNALERROR" not in done.stdout
+    report = passed(machine.run("udftorch", "report", out, "-o", "page.html"))
+    assert re.search(r"exp\b.*100,000", report), report
+    assert (machine.home / "page.html").stat().st_size > 10_000
+
+
+def test_every_level_form_and_library_is_there(machine):
+    done = machine.python(
+        "from pytest_udftorch import build_library\n"
+        "from pytest_udftorch.library.symbols import CPU_LEVELS\n"
+        "for library in ('corem', 'corem-ff', 'canary'):\n"
+        "    for level in CPU_LEVELS:\n"
+        "        for profiled in (False, True):\n"
+        "            build = build_library(library, level, profiled=profiled)\n"
+        "            assert all(all(build.forms(*k).values()) for k in build.library.functions)\n"
+        "            print(build.path)\n"
+    )
+    paths = passed(done).split()
+    assert len(set(paths)) == 18
+    assert all(Path(p).is_relative_to(machine.package / "_prebuilt") for p in paths)
+
+
+def test_functions_for_gpus_need_no_compiler(machine):
+    done = machine.python(
+        "import triton, triton.language as tl\n"
+        "from triton.backends.compiler import GPUTarget\n"
+        "from triton.compiler import ASTSource\n"
+        "from triton.language.extra import libdevice\n"
+        "from pytest_udftorch import patched\n"
+        "@triton.jit\n"
+        "def kernel(p, n: tl.constexpr):\n"
+        "    i = tl.arange(0, n)\n"
+        "    tl.store(p + i, libdevice.exp(tl.load(p + i)) + libdevice.log(tl.load(p + n + i)))\n"
+        "def ptx():\n"
+        "    source = ASTSource(kernel, {'p': '*fp32', 'n': 'constexpr'}, {(1,): 128})\n"
+        "    return triton.compile(source, target=GPUTarget('cuda', 80, 32)).asm['ptx']\n"
+        "stock = ptx()\n"
+        "with patched('corem'):\n"
+        "    both = ptx()\n"
+        "with patched('corem', functions=('exp',)):\n"
+        "    one = ptx()\n"
+        "print([text.count('fma.rn.f64') for text in (stock, one, both)])\n"
+    )
+    stock, one, both = json.loads(passed(done))
+    assert stock == 0
+    assert 0 < one < both
+
+
+def test_inductors_cpp_says_what_is_missing(machine):
+    done = machine.python(
+        "import torch\n"
+        "from pytest_udftorch import patched\n"
+        "with patched('corem'):\n"
+        "    torch.compile(lambda x: torch.exp(x) + 1)(torch.ones(64))\n"
+    )
+    assert done.returncode != 0
+    assert "clang would put the library's functions into the code" in done.stderr
+    assert "Install the packages clang-19 and lld-19" in done.stderr
+
+
+def test_a_c_udf_of_ones_own_says_what_is_missing(machine):
+    folder = machine.home / "mine"
+    folder.mkdir()
+    (folder / "udf.toml").write_text(
+        '[library]\nname = "mine"\nversion = "1"\n'
+        '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
+    )
+    (folder / "e.c").write_text("float my_expf(float x) { return x; }\n")
+    done = machine.run("pytest", "--udf-lib=./mine", "test_suite.py")
+    assert done.returncode != 0
+    assert "Install the packages clang-19 and lld-19" in done.stdout + done.stderr
+
+
+def test_verify_runs_its_checker(machine):
+    done = machine.run(
+        "udftorch", "verify", "corem", "exp", "--reference", "libm", "--chunks", "100:101",
+        "--chunk-bits", "16", "--workers", "0", "--out", "certificates", "--quiet",
+    )  # fmt: skip
+    assert "0 wrong" in passed(done)
+
+
+def test_nothing_was_compiled(machine):
+    """Comes last: what the tests above left in the cache are no machine code."""
+    assert not list(machine.cache.rglob("*.so"))
+
+
+# The wheel itself --------------------------------------------------------------------
+
+
+def test_the_wheel_keeps_its_tag_and_its_size(wheel):
+    done = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "check_wheel", "manylinux_2_28_x86_64", "30", wheel],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    small = subprocess.run(
+        [sys.executable, ROOT / ".ci" / "check_wheel", "manylinux_2_5_x86_64", "0.1", wheel],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert small.returncode == 1, "the control"
+    assert "needs GLIBC_2.14" in small.stderr
+    assert "more than 0.1" in small.stderr
+
+
+def test_certificates_are_those_of_the_shipped_binaries(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        shipped = {
+            re.search(r"corem-(\w+)\.so$", n)[1]: set()
+            for n in names
+            if re.search(r"/libcorem-\w+\.so$", n)
+        }
+        for n in names:
+            if found := re.search(r"/libcorem-(\w+)\.so$", n):
+                shipped[found[1]].add(hashlib.sha256(archive.read(n)).hexdigest())
+        certificates = [n for n in names if re.search(r"udfs/corem/.*\.certificate\.json$", n)]
+        assert len(certificates) == 24
+        differ = []
+        for n in certificates:
+            for run in json.loads(archive.read(n))["runs"]:
+                if run["library_sha256"] not in shipped[run["cpu_level"]]:
+                    differ.append(f"{Path(n).name} {run['form']} {run['cpu_level']}")
+    assert not differ
+
+
+def test_no_file_of_the_wheel_names_the_place_where_it_was_made(wheel):
+    place = os.fsencode(ROOT)
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [n for n in archive.namelist() if place in archive.read(n)]

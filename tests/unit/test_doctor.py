@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``udftorch doctor`` and ``udftorch cache``: what they say, and what they change."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pytest_udftorch import __version__, doctor
+from pytest_udftorch.build import cache as cache_module
+from pytest_udftorch.build import prebuilt
+from pytest_udftorch.build import shared as build_module
+from pytest_udftorch.build.progress import VARIABLE
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.cli import FAILED, MISUSE, main
+
+TOML = (
+    '[library]\nname = "mine"\nversion = "1"\n'
+    '[functions.exp.float32]\nsource = "e.c"\nscalar = "my_expf"\n'
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
+    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(cache_module, "_checked", {})
+    return folder
+
+
+@pytest.fixture
+def library(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "udf.toml").write_text(TOML)
+    (folder / "e.c").write_text("float my_expf(float x) { return x; }\n")
+    return folder
+
+
+def test_doctor_says_the_same_as_text_and_as_json(cache, capsys):
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["pytest_udftorch"] == __version__
+    assert found["cache"]["folder"] == str(cache)
+    assert "clang" in found["compilers"]["clang"]["version"]
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    for entry in found["works"]:
+        assert f"{'works' if entry['works'] else 'does not work'}: {entry['what']}" in text
+
+
+def test_doctor_says_what_is_missing_without_a_compiler(cache, monkeypatch, capsys):
+    """The clang that is named does not exist, so nothing can be built, and nothing is cached."""
+    monkeypatch.setenv("UDFTORCH_CLANG", "no-such-clang")
+    monkeypatch.setenv(prebuilt.VARIABLE, "")
+    assert main(["doctor"]) == FAILED
+    text = capsys.readouterr().out
+    assert "does not work: swap functions on the CPU" in text
+    assert "UDFTORCH_CLANG='no-such-clang' is not an executable" in text
+
+
+def test_doctor_names_a_package_that_is_missing(cache, monkeypatch):
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
+    outcomes = {e["what"]: e for e in doctor.facts()["works"]}
+    why = outcomes["libraries of your own in Python"]["why"]
+    assert why.startswith("numba is not installed")
+    assert "pip install numba" in why
+
+
+def test_doctor_compiles_nothing(cache):
+    doctor.facts()
+    assert not list(cache.rglob("*.so"))
+
+
+def test_the_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert __version__ in capsys.readouterr().out
+
+
+# udftorch cache ----------------------------------------------------------------------
+
+
+def test_show_lists_builds_with_their_sizes(cache, library, capsys):
+    build = build_library(library, "baseline")
+    assert main(["cache", "show", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["builds"]
+    assert row["build"] == build.build_id
+    assert row["what"] == "mine baseline"
+    assert row["bytes"] > build.path.stat().st_size
+    assert main(["cache", "show"]) == 0
+    assert "1 builds" in capsys.readouterr().out
+
+
+def test_show_of_a_cache_that_is_not_there_is_empty(cache, capsys):
+    assert main(["cache", "show"]) == 0
+    assert "0 builds" in capsys.readouterr().out
+    assert not cache.exists()
+
+
+def test_prune_removes_builds_that_nobody_uses(cache, library, capsys):
+    prune = [sys.executable, "-m", "pytest_udftorch", "cache", "prune", "--to", "0"]
+    code = (
+        "import sys; from pytest_udftorch import build_library; build_library(sys.argv[1], 'avx2')"
+    )
+    subprocess.run([sys.executable, "-c", code, library], check=True)
+    used = build_library(library, "baseline")
+    done = subprocess.run(prune, check=True, capture_output=True, text=True)
+    assert "1 builds removed" in done.stdout
+    assert used.path.exists(), "this process uses it"
+    assert len(cache_module.builds(cache)) == 1
+
+
+def test_prune_to_no_size_is_an_error(cache, capsys):
+    assert main(["cache", "prune", "--to", "-1"]) == MISUSE
+    assert "Give a number from 0" in capsys.readouterr().err
+
+
+def test_an_export_serves_where_there_is_no_cache(cache, library, tmp_path, monkeypatch, capsys):
+    store = tmp_path / "store"
+    assert main(["cache", "export", str(store), str(library)]) == 0
+    said = capsys.readouterr()
+    assert f"{prebuilt.VARIABLE}={store}" in said.out
+    assert "[1/" in said.err
+    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setenv(prebuilt.VARIABLE, str(store))
+    for profiled in (False, True):
+        assert build_library(library, profiled=profiled).path.is_relative_to(store)
+
+
+# Lines about progress ----------------------------------------------------------------
+
+
+def slow_build(tmp_path, library, seconds, **more):
+    """Build with a clang that waits, and return what was written on standard error."""
+    from pytest_udftorch.build.toolchain import find_compiler
+
+    clang = tmp_path / "slow-clang"
+    clang.write_text(
+        f'#!/bin/sh\ncase "$*" in *my_expf*|*e.c*) sleep {seconds};; esac\n'
+        f'exec {find_compiler().path} "$@"\n'
+    )
+    clang.chmod(0o700)
+    code = "import sys; from pytest_udftorch import build_library; build_library(sys.argv[1])"
+    environment = {**os.environ, "UDFTORCH_CLANG": str(clang), VARIABLE: "1", **more}
+    done = subprocess.run(
+        [sys.executable, "-c", code, library],
+        env=environment, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stderr
+
+
+def test_a_build_that_takes_long_says_what_it_does(cache, library, tmp_path):
+    said = slow_build(tmp_path, library, 3)
+    assert "udftorch: compiling mine for" in said
+    assert "0 of 3" in said
+    assert "done" in said
+
+
+def test_the_lines_can_be_turned_off(cache, library, tmp_path):
+    assert slow_build(tmp_path, library, 3, **{VARIABLE: "0"}) == ""

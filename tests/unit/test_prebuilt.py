@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finished builds without a compiler: the shipped ones, and those of the cache."""
+
+import ctypes
+import json
+import shutil
+
+import pytest
+
+from pytest_udftorch.build import cache as cache_module
+from pytest_udftorch.build import pack, prebuilt
+from pytest_udftorch.build import shared as build_module
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.errors import (
+    CacheError,
+    CompilerNotFoundError,
+    LibdeviceError,
+    NativeLibraryError,
+)
+
+TOML = (
+    '[library]\nname = "twice"\nversion = "1"\n'
+    '[functions.exp.float32]\nsource = "e.c"\nscalar = "udf_expf"\n'
+)
+SOURCE = '#include "factor.inc"\nfloat udf_expf(float x) { return FACTOR * x; }\n'
+
+
+def no_compiler():
+    raise CompilerNotFoundError("There is no clang here. Install it.")
+
+
+def forget(monkeypatch):
+    monkeypatch.setattr(build_module, "_built", {})
+    monkeypatch.setattr(cache_module, "_checked", {})
+    monkeypatch.setattr(prebuilt, "_checked", {})
+    monkeypatch.setattr(prebuilt, "_indices", {})
+
+
+@pytest.fixture
+def library(tmp_path):
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "udf.toml").write_text(TOML)
+    (folder / "e.c").write_text(SOURCE)
+    # Not a header by its name: only the compiler knows that it is read.
+    (folder / "factor.inc").write_text("#define FACTOR 2\n")
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
+    monkeypatch.delenv(prebuilt.VARIABLE, raising=False)
+    forget(monkeypatch)
+    return folder
+
+
+@pytest.fixture
+def store(tmp_path, cache, library, monkeypatch):
+    """A store with the build of the library; then there is neither a compiler nor a cache."""
+    folder = tmp_path / "store"
+    with prebuilt.recording():
+        build_library(library, "avx2")
+        assert prebuilt.export(folder) == 1
+    forget(monkeypatch)
+    shutil.rmtree(cache)
+    monkeypatch.setenv(prebuilt.VARIABLE, str(folder))
+    monkeypatch.setattr(build_module, "find_compiler", no_compiler)
+    return folder
+
+
+def doubled(build):
+    return build.scalar_function("exp")(ctypes.c_float(21.0))
+
+
+def test_a_shipped_build_needs_no_compiler_and_no_cache(store, library, cache):
+    build = build_library(library, "avx2")
+    assert doubled(build) == 42.0
+    assert build.path.is_relative_to(store)
+    assert not cache.exists()
+
+
+def test_a_shipped_build_serves_a_copy_of_its_library_elsewhere(store, library, tmp_path):
+    elsewhere = shutil.copytree(library, tmp_path / "another" / "place")
+    assert build_library(elsewhere, "avx2").path.is_relative_to(store)
+
+
+def test_a_shipped_build_comes_before_a_compiler(store, library, monkeypatch):
+    def unwanted():
+        raise AssertionError("somebody looked for a compiler")
+
+    monkeypatch.setattr(build_module, "find_compiler", unwanted)
+    assert doubled(build_library(library, "avx2")) == 42.0
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("e.c", SOURCE + "/* changed */\n"),
+        ("factor.inc", "#define FACTOR 3\n"),
+        ("new.h", "#define NEW\n"),
+        ("udf.toml", TOML.replace("udf_expf", "udf_other")),
+    ],
+)
+def test_a_shipped_build_of_other_sources_is_not_used(store, library, file, text):
+    (library / file).write_text(text)
+    with pytest.raises(CompilerNotFoundError, match="no clang"):
+        build_library(library, "avx2")
+
+
+def test_a_file_that_was_read_and_is_gone_rules_a_shipped_build_out(store, library):
+    (library / "factor.inc").unlink()
+    with pytest.raises(CompilerNotFoundError):
+        build_library(library, "avx2")
+
+
+@pytest.mark.parametrize("other", [{"cpu_level": "baseline"}, {"profiled": True}])
+def test_a_shipped_build_for_something_else_is_not_used(store, library, other):
+    with pytest.raises(CompilerNotFoundError):
+        build_library(library, **{"cpu_level": "avx2", **other})
+
+
+def test_an_empty_variable_turns_the_shipped_builds_off(store, library, monkeypatch):
+    monkeypatch.setenv(prebuilt.VARIABLE, "")
+    with pytest.raises(CompilerNotFoundError):
+        build_library(library, "avx2")
+
+
+def test_a_flipped_bit_in_a_shipped_build_is_an_error(store, library):
+    (file,) = store.glob("*/*.so")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CacheError, match=f"(?s){file.name} is not the file .*{prebuilt.VARIABLE}"):
+        build_library(library, "avx2")
+
+
+def test_an_edited_index_is_an_error(store, library):
+    index = store / prebuilt.INDEX
+    said = json.loads(index.read_text())
+    (entry,) = next(iter(said["builds"].values()))
+    entry["reads_sha256"] = "0" * 64
+    index.write_text(json.dumps(said))
+    with pytest.raises(CacheError, match="cannot be used"):
+        build_library(library, "avx2")
+
+
+def test_a_store_that_is_named_and_missing_is_an_error(store, library, monkeypatch, tmp_path):
+    monkeypatch.setenv(prebuilt.VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(CacheError, match=prebuilt.VARIABLE):
+        build_library(library, "avx2")
+
+
+def test_a_store_of_another_user_is_refused(store, library, monkeypatch):
+    import os
+
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files away")
+    os.chown(store / prebuilt.INDEX, 12345, 12345)
+    with pytest.raises(CacheError, match="belongs to user 12345"):
+        build_library(library, "avx2")
+
+
+def test_an_export_keeps_what_the_store_has(store, library, cache, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(cache))
+    with prebuilt.recording():
+        build_library(library, "baseline")
+        prebuilt.export(store)
+    assert len(prebuilt.contents(store)) == 2
+
+
+def test_export_outside_a_recording_is_an_error(tmp_path):
+    with pytest.raises(NativeLibraryError, match="recording"):
+        prebuilt.export(tmp_path / "store")
+
+
+# The cache ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cached(cache, library, monkeypatch):
+    build_library(library, "avx2")
+    forget(monkeypatch)
+    monkeypatch.setattr(build_module, "find_compiler", no_compiler)
+    return cache
+
+
+def test_a_cached_build_is_used_when_its_compiler_is_gone(cached, library):
+    assert doubled(build_library(library, "avx2")) == 42.0
+
+
+@pytest.mark.parametrize("file", ["e.c", "factor.inc"])
+def test_a_cached_build_of_other_sources_is_not_used(cached, library, file):
+    with (library / file).open("a") as source:
+        source.write("/* changed */\n")
+    with pytest.raises(CompilerNotFoundError):
+        build_library(library, "avx2")
+
+
+def test_a_damaged_note_of_a_recipe_is_no_build(cached, library):
+    (note,) = cached.glob("*.recipe")
+    note.write_text(note.read_text().replace('"key": "', '"key": "0'))
+    with pytest.raises(CompilerNotFoundError):
+        build_library(library, "avx2")
+
+
+# The pack of functions for GPUs ------------------------------------------------------
+
+
+def test_names_change_places():
+    content = b"..__nv_expf..__n0_expf..__nv_logf"
+    assert pack.exchanged(content, [("__nv_expf", "__n0_expf")]) == (
+        b"..__n0_expf..__nv_expf..__nv_logf"
+    )
+
+
+@pytest.mark.parametrize("content", [b"__nv_expf", b"__nv_expf__n0_expf__n0_expf"])
+def test_a_pack_without_a_name_or_with_two_is_an_error(content):
+    with pytest.raises(LibdeviceError, match="__n0_expf not exactly once"):
+        pack.exchanged(content, [("__nv_expf", "__n0_expf")])

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kills, full disks and damage for what writes files: verifications, profiles, plans, patches.
+
+The scenarios are in ``tests/killed_writers.py``; ``python -m benches.store faults`` runs all of
+this and stores the counts. The build cache has tests of its own in ``test_build_faults.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_udftorch import whole_file
+
+TESTS = Path(__file__).parents[1]
+
+#: Scenario -> the kind that docs/trust.md counts it under.
+KINDS = {
+    "verify": "verification",
+    "plan": "plan",
+    "search": "plan",
+    "profile": "profile",
+    "pytest": "profile",
+    "patch": "patch",
+}
+
+slow = pytest.mark.slow
+
+
+@pytest.fixture
+def library(tmp_path):
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "udf.toml").write_text(
+        '[library]\nname = "twice"\nversion = "1"\n[functions.exp.float32]\nsource = "e.c"\n'
+        'scalar = "udf_expf"\n'
+    )
+    (folder / "e.c").write_text("float udf_expf(float x) { return x + x; }\n")
+    return folder
+
+
+def counted(program: str, *arguments: object) -> dict[str, int]:
+    command = [sys.executable, TESTS / program, *map(str, arguments)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    print(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def killed(name: str, folder: Path, library: Path, stride: int) -> dict[str, int]:
+    return counted("killed.py", name, folder, library, stride)
+
+
+# Each of them costs a stride that keeps it to seconds, and minutes for every step.
+@pytest.mark.parametrize(
+    ("scenario", "stride", "least"),
+    [
+        ("verify", 13, 4),
+        ("plan", 7, 8),
+        pytest.param("verify", 1, 50, marks=slow),
+        pytest.param("plan", 1, 50, marks=slow),
+        pytest.param("profile", 1, 50, marks=slow),
+        pytest.param("pytest", 2, 15, marks=slow),
+        pytest.param("search", 9, 5, marks=slow),
+        pytest.param("patch", 5, 10, marks=slow),
+    ],
+)
+def test_a_kill_is_healed_by_the_next_run(tmp_path, library, faults, scenario, stride, least):
+    counts = killed(scenario, tmp_path / "work", library, stride)
+    faults.add(KINDS[scenario], "kill", counts["killed"], counts["healed"])
+    assert counts["killed"] >= least
+    assert counts["healed"] == counts["killed"]
+    assert counts["left behind"] == 0
+
+
+def test_a_writer_that_is_not_careful_is_caught(tmp_path, library):
+    counts = killed("careless", tmp_path / "work", library, 1)
+    assert counts["killed"] > counts["healed"] > 0
+    assert counts["left behind"] > 0
+
+
+@pytest.mark.parametrize("fault", ["disk full", "read-only", "truncated", "bit flip"])
+@pytest.mark.parametrize(
+    ("scenario", "stride"),
+    [
+        ("verify", 4),
+        ("plan", 4),
+        pytest.param("verify", 1, marks=slow),
+        pytest.param("plan", 1, marks=slow),
+        pytest.param("profile", 1, marks=slow),
+        pytest.param("patch", 4, marks=slow),
+    ],
+)
+def test_a_fault_of_the_disk_is_healed_or_refused(
+    tmp_path, library, faults, fault, scenario, stride
+):
+    counts = counted("spoiled.py", scenario, fault, tmp_path / "work", library, stride)
+    if not counts["injected"]:
+        pytest.skip("filesystems cannot be mounted here")
+    faults.add(KINDS[scenario], fault, **counts)
+    assert counts["healed"] + counts["errors"] == counts["injected"]
+
+
+# One file -----------------------------------------------------------------------------
+
+
+def test_a_block_that_raises_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    whole_file.write(path, "old")
+
+    def fail() -> None:
+        with whole_file.replaced(path) as scratch:
+            scratch.write_text("new")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_stays_and_its_file_keeps_its_rights(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o640)
+    (tmp_path / "link").symlink_to(path)
+    whole_file.write(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_pipe_is_written_to():
+    readable, writable = os.pipe()
+    whole_file.write(f"/proc/self/fd/{writable}", "text")
+    assert os.read(readable, 10) == b"text"
+    for descriptor in (readable, writable):
+        os.close(descriptor)
+
+
+def test_what_a_writer_that_lives_writes_is_left_alone(tmp_path):
+    path = tmp_path / "a.txt"
+    dead = tmp_path / ".udftorch-new-1-0-a.txt"
+    dead.touch()
+    mine = tmp_path / ".udftorch-new-mine-0-a.txt"
+    mine.touch()
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom pytest_udftorch import whole_file\n"
+        "with whole_file.replaced(Path(sys.argv[1])) as scratch:\n"
+        "    scratch.write_text('theirs')\n"
+        "    print('written', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"written\n"
+        whole_file.write(path, "mine")
+        assert path.read_text() == "mine"
+        assert not dead.exists()
+        other.stdin.close()
+    assert other.returncode == 0
+    assert path.read_text() == "theirs"
+    assert sorted(tmp_path.iterdir()) == [mine, path]
+
+
+# A temporary folder -------------------------------------------------------------------
+
+
+def test_a_folder_of_a_process_that_was_killed_is_removed_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import os, sys, tempfile\nfrom pytest_udftorch.whole_file import TemporaryFolder\n"
+        "tempfile.tempdir = sys.argv[1]\n"
+        "folder = TemporaryFolder('udf-')\n"
+        "(folder.path / 'file').touch()\n"
+        "print(folder.path, flush=True)\n"
+        "sys.stdin.read()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        theirs = Path(os.fsdecode(other.stdout.readline().strip()))
+        long_ago = time.time() - 1000
+        (tmp_path / "udf-file").touch()
+        for path in (theirs, tmp_path / "udf-file"):
+            os.utime(path, (long_ago, long_ago))
+        whole_file.TemporaryFolder("udf-").remove()
+        assert (theirs / "file").exists()
+        other.stdin.close()
+    young = tmp_path / "udf-young"
+    young.mkdir()
+    mine = whole_file.TemporaryFolder("udf-")
+    assert not theirs.exists()
+    assert young.exists()
+    assert (tmp_path / "udf-file").exists()
+    mine.remove()
+    mine.remove()
+    assert not mine.path.exists()
