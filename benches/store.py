@@ -8,9 +8,8 @@
         [versions]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites
-or interpreters of others.
-``profile`` stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
-torch.compile on the CPU. Each bench runs in a process of its own.
+or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on, and
+``compile`` for the benches of torch.compile on the CPU. Each bench runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -68,7 +67,8 @@ GPU = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
-#: Those that need hours, QEMU, Atheris, other projects' suites or other versions; left out unless they are named.
+#: Those that need hours, QEMU, Atheris, other projects' suites or other versions; left out unless
+#: they are named.
 LONG = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in (
