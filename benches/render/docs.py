@@ -395,20 +395,6 @@ def innocent_pairs(results: Results) -> str:
     return "\n".join(lines)
 
 
-def patched_suite(results: Results) -> str:
-    """Return how a foreign suite ended on a patched libtorch."""
-    if not results.has("patched_suite"):
-        return ""
-    found = results["patched_suite"]
-    text = (
-        f"The suite of {found['suite']} {found['version']} ({found['about']}): {found['tests']:,} "
-        f"tests, {found['passed']:,} passed and {found['failed_both']:,} failed both on the patch "
-        f"and under `--udf-lib=corem`; {found['differing']:,} ended otherwise."
-    )
-    run = f"`{found['command']}`: {caption(found['environment'])}"
-    return f"{text}\n\n{run}\n"
-
-
 def interrupts(results: Results) -> str:
     """Return what was found after sessions that a signal handler interrupted."""
     found = results["interrupts"]
@@ -562,7 +548,6 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "speed": speed,
     "compiled_cpu": compiled_cpu,
     "patch": patch,
-    "patched_suite": patched_suite,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
