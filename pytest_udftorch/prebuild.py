@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making builds before they are needed: all that is shipped in a wheel, or what one machine needs.
 
-    python -m pytest_udftorch.prebuild --out FOLDER [--torch FOLDER ...]
+    python -m pytest_udftorch.prebuild --out FOLDER [--torch FOLDER ...] [--libdevice FILE ...]
 
 writes a store (see ``build.prebuilt``) of everything that a wheel holds. Each ``--torch`` names a
 folder with the headers of one torch, whose observer is added: ``include`` and ``version.py`` of its
-wheel.
+wheel. Each ``--libdevice`` names the ``libdevice.10.bc`` of a triton, into which the functions for
+GPUs are put.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import importlib.util
 import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,15 +73,11 @@ def verify_tasks(levels: Iterable[str]) -> Iterator[Task]:
             )
 
 
-def cuda_task() -> Task | None:
-    """Return how to make the functions for GPUs, or None if triton is not installed."""
+def cuda_task(stock: Path) -> Task:
+    """Return how to make the functions for GPUs beside a triton's ``libdevice.10.bc``."""
     from pytest_udftorch.build.libdevice import make_pack
-    from pytest_udftorch.compiled.triton import stock_libdevice
 
-    triton = importlib.util.find_spec("triton")
-    if triton is None or triton.origin is None:
-        return None
-    return "the functions for GPUs", functools.partial(make_pack, stock_libdevice(triton.origin))
+    return "the functions for GPUs", functools.partial(make_pack, stock)
 
 
 def for_this_machine(libraries: Iterable[str]) -> list[Task]:
@@ -111,12 +107,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pytest_udftorch.prebuild", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--torch", type=Path, action="append", default=[], metavar="FOLDER")
+    parser.add_argument("--libdevice", type=Path, action="append", default=[], metavar="FILE")
     options = parser.parse_args(arguments)
     try:
         wanted = [*tasks(CPU_LEVELS), *verify_tasks(CPU_LEVELS)]
         wanted += [observer_task(package, "shipped") for package in options.torch]
-        if (cuda := cuda_task()) is not None:
-            wanted.append(cuda)
+        wanted += [cuda_task(stock) for stock in options.libdevice]
         with prebuilt.recording():
             run(wanted)
             print(f"{options.out}: {prebuilt.export(options.out)} builds")

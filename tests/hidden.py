@@ -25,7 +25,8 @@ FOLDERS = (
 )
 #: Programs, wherever the path finds them.
 PROGRAMS = re.compile(
-    r"(.*-linux-gnu-)?(cc|c\+\+|c89|c99|gcc|g\+\+|cpp|as|ld|gold|clang|clang\+\+|lld|ld\.\w+|opt|"
+    r"(.*-linux-gnu-)?(cc|c\+\+|c89|c99|gcc|g\+\+|cpp|as|ld|gold|clang|clang\+\+|lld|"
+    r"ld\.(bfd|gold|lld)|opt|"
     r"llvm-\w+|cmake|ninja|make|tcc|zig|icx|nvcc)(-[\d.]+)?"
 )
 #: A library that comes with gcc; gmpy2's wheel has its own.
@@ -114,6 +115,8 @@ class Machine:
         path = f"{self.bin}:{PATH}"
         given = {"HOME": str(self.home), "PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         words = [str(self.bin / str(command[0])), *map(str, command[1:])]
+        if command[0] == "pytest":  # its script was not installed here
+            words[:1] = [str(self.bin / "python"), "-m", "pytest"]
         return run(words, self.home, {**given, **environment})
 
     def python(self, code: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -172,7 +172,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         control = control_digest(folder)
     return {
         "level": LEVEL,
-        "command": " ".join(MACHINE.emulator),
+        "emulator": " ".join(MACHINE.emulator),
         "libraries": figures,
         "exhaustive": {"form": VECTOR, "chunk_bits": CHUNK_BITS, "functions": complete},
         "canary_digest_differs": control,
@@ -208,8 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     if options.store is not None:
         repeat = (
-            f"python -m benches.experiments.aarch64_forms --all {options.exhaustive} "
-            f"--minutes {options.minutes:g}"
+            f"python -m benches.experiments.aarch64_forms --all {options.exhaustive} --journal FILE"
         )
         stored.save(options.store, repeat, found)
     wrong = [

@@ -49,10 +49,14 @@ def run(name: str, options: argparse.Namespace, measure: Callable[[], dict[str, 
 
 
 def store(name: str, options: argparse.Namespace, figures: dict[str, Any]) -> None:
-    """Write the figures if asked to, with the command that repeats them."""
+    """Write the figures if asked to, with the command that repeats them.
+
+    Options that change what was measured are in ``options.changed``, as on the command line.
+    """
     if options.store is None:
         return
     given = [f"--{f} DIR" for f in _FOLDERS if getattr(options, f, None)]
+    given += getattr(options, "changed", [])
     if given:
         command = " ".join([f"python -m benches.experiments.{name}", *given])
     else:

@@ -76,7 +76,7 @@ def measure(quick: bool) -> dict[str, Any]:
         rows, tests = counted(report)
     if not rows:
         raise NothingCountedError("No test counted a fault. Run pytest by hand to see why.")
-    return {"rows": added(rows), **tests}
+    return {"rows": added(rows), **tests, "slow_tests_too": not quick}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command.parser("faults", __doc__)
     parser.add_argument("--quick", action="store_true", help="without the slow tests")
     options = parser.parse_args(arguments)
+    options.changed = ["--quick"] if options.quick else []
     figures: dict[str, Any] = {}
 
     def once() -> dict[str, Any]:

@@ -184,15 +184,13 @@ at::Tensor &log_udf_out(const at::Tensor &self, at::Tensor &out) {
 
 def patches() -> int:
     """Make a patch, and use it in a process that does not load this package; return its calls."""
-    from pytest_udftorch import cli
-
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "udf.toml").write_text(_IDENTITY, encoding="utf-8")
         (folder / "u.c").write_text("float udf_expf(float x) { return x; }\n", encoding="utf-8")
         made = str(folder / "made")
-        if cli.main(["patch", "--udf-lib", name, "--out", made]):
-            raise RuntimeError("the patch was not made")
+        make = ("-m", "pytest_udftorch", "patch", "--udf-lib", name, "--out", made)
+        subprocess.run([sys.executable, *make], check=True)
         done = subprocess.run(
             [sys.executable, "-X", "faulthandler", "-c", _USER], check=True, text=True,
             env={**os.environ, "PYTHONPATH": made}, stdout=subprocess.PIPE,
@@ -260,7 +258,7 @@ class Memory:
 
 
 def _inputs(hard: Path | None, arity: int) -> list[np.ndarray[Any, Any]]:
-    from pytest_udftorch.exact.strategies import read_hard_cases
+    from pytest_udftorch.inputs import read_hard_cases
 
     random = np.random.default_rng(5)
     signed = [s | sign for s in _SPECIALS for sign in (0, 1 << 31)]
@@ -304,14 +302,13 @@ def forms(overlay: str, *libraries: str) -> int:
 
     Without an overlay these are the forms as they are shipped, between guard pages.
     """
-    from pytest_udftorch.build.shared import build_library
-    from pytest_udftorch.build.toolchain import resolve_cpu_level
-    from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
+    from pytest_udftorch import build_library
+    from pytest_udftorch.library import FUNCTIONS
+    from pytest_udftorch.library.symbols import CPU_LEVELS
     from pytest_udftorch.native.runtime import runtime
 
     guarded, calls = overlay == "-", 0
     levels = [n for n, (_, level, _) in CPU_LEVELS.items() if level <= runtime().cpu_level()]
-    assert resolve_cpu_level(None) in levels
     for library in libraries or ("corem", "corem-ff", "canary"):
         for level in levels if guarded else levels[-1:]:
             build = build_library(library, level)

@@ -15,6 +15,7 @@ accesses out of bounds without any instrumentation.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import re
@@ -22,13 +23,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.build.toolchain import find_compiler, tool
+from pytest_udftorch.build import find_compiler
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = ROOT / "llvm/runtime"
@@ -265,24 +266,21 @@ def wrapper(kit: Kit, folder: Path) -> Path:
     return path
 
 
-def in_python(
-    part: str, what: str, kit: Kit, *arguments: str, environment: Mapping[str, str] | None = None
-) -> Outcome:
+def in_python(part: str, what: str, kit: Kit, *arguments: str) -> Outcome:
     """Run a part of ``sanitized`` in a Python into which the kit's runtime is preloaded."""
-    where, env = ["-"], dict(environment or {})
-    if kit.flag:
-        home = kept(kit)
-        where = [str(overlay(kit, home))]
-        env |= {
+    module = (sys.executable, "-X", "faulthandler", "-m", "benches.experiments.sanitized")
+    if not kit.flag:
+        return judged(part, kit, [*module, what, "-", *arguments], cwd=ROOT)
+    home = kept(kit)
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the folder is made anew for each run
+        env = {
             "UDFTORCH_CACHE_DIR": str(home / "cache"),
             "UDFTORCH_CLANG": str(wrapper(kit, home)),
             "LD_PRELOAD": str(preload(kit)),
         }
-    child = [
-        *(sys.executable, "-X", "faulthandler", "-m", "benches.experiments.sanitized"),
-        *(what, *where, *arguments),
-    ]
-    return judged(part, kit, child, env=env, cwd=ROOT)
+        child = [*module, what, overlay(kit, home), *arguments]
+        return judged(part, kit, child, env=env, cwd=ROOT)
 
 
 def _python(part: str, what: str) -> Callable[[Kit, Path], Outcome]:
@@ -323,7 +321,7 @@ def with_plugin(kit: Kit, folder: Path, made: Path, tests: Sequence[str]) -> Out
     tools.mkdir()
     major = made.stem.partition("-")[2]
     for name in ("opt", "clang"):
-        beside = tool(find_compiler(), name)
+        beside = clang().resolve().with_name(name)
         path = tools / f"{name}-{major}"
         # lit hands no such variables on, so each tool sets its own.
         path.write_text(

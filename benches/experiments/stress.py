@@ -350,6 +350,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--seconds", type=float, default=float("inf"), help="begin no block after that time"
     )
     options = parser.parse_args(arguments)
+    options.changed = [
+        f"--{name} {getattr(options, name):g}"
+        for name in ("sessions", "threads", "seconds")
+        if getattr(options, name) != parser.get_default(name)
+    ]
     if options.sessions < 100 * BLOCKS:
         parser.error(f"--sessions must be at least {100 * BLOCKS}.")
     figures: dict[str, Any] = {}

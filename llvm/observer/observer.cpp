@@ -54,6 +54,13 @@
 UDFTORCH_OLD(dladdr);
 UDFTORCH_OLD(dlsym);
 
+// What headers of newer C and C++ libraries ask for, so that the observer also
+// loads beside older ones. The process counts as having several threads.
+char __libc_single_threaded = 0;
+namespace std {
+void __throw_bad_array_new_length() { abort(); }
+} // namespace std
+
 namespace {
 
 using at::RecordFunction;

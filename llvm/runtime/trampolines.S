@@ -29,13 +29,13 @@ udfrt_targets:
 	.zero	8*UDFRT_TRAMPOLINES
 	.balign 64
 	.globl	udfrt_marks
-	.type	udfrt_marks,@object
+	.type	udfrt_marks,%object
 	.size	udfrt_marks, UDFRT_TRAMPOLINES
 udfrt_marks:
 	.zero	UDFRT_TRAMPOLINES
 	.balign 64
 	.globl	udfrt_marked
-	.type	udfrt_marked,@object
+	.type	udfrt_marked,%object
 	.size	udfrt_marked, 8*UDFRT_TRAMPOLINES
 udfrt_marked:
 	.zero	8*UDFRT_TRAMPOLINES
@@ -82,11 +82,12 @@ udfrt_trampolines:
 	.size	udfrt_trampolines, .-udfrt_trampolines
 
 	// These write only once, so threads do not contend for the line.
-	.balign 32
+	.balign 64
 	.hidden	udfrt_markers
 	.globl	udfrt_markers
-	.type	udfrt_markers,@function
+	.type	udfrt_markers,%function
 udfrt_markers:
+#if defined(__x86_64__)
 	.set	i, 0
 	.rept	UDFRT_TRAMPOLINES
 	.balign 32
@@ -97,4 +98,21 @@ udfrt_markers:
 1:	jmpq	*.Lmarked+8*i(%rip)
 	.set	i, i+1
 	.endr
+#elif defined(__aarch64__)
+	.set	i, 0
+	.rept	UDFRT_TRAMPOLINES
+	.balign 64
+	hint	#34			// bti c
+	adrp	x16, .Lmarks+i
+	add	x16, x16, #:lo12:.Lmarks+i
+	ldrb	w17, [x16]
+	cbnz	w17, 1f
+	mov	w17, #1
+	strb	w17, [x16]
+1:	adrp	x16, .Lmarked+8*i
+	ldr	x16, [x16, #:lo12:.Lmarked+8*i]
+	br	x16
+	.set	i, i+1
+	.endr
+#endif
 	.size	udfrt_markers, .-udfrt_markers

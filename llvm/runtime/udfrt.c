@@ -23,6 +23,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 UDFTORCH_OLD(dlclose);
@@ -326,7 +327,9 @@ static int mapFile(const char *Path, struct Image *I) {
   ElfW(Phdr) *Segments = NULL;
   struct stat State;
   memset(I, 0, sizeof *I);
-  if (fstat(File, &State) || !S_ISREG(State.st_mode) ||
+  // The C library's fstat is younger than glibc 2.28; the kernel fills the same
+  // structure.
+  if (syscall(SYS_fstat, File, &State) || !S_ISREG(State.st_mode) ||
       pread(File, &Header, sizeof Header, 0) != (ssize_t)sizeof Header ||
       memcmp(Header.e_ident, ELFMAG, SELFMAG) ||
       Header.e_ident[EI_CLASS] != ELFCLASS64 ||

@@ -173,7 +173,8 @@ class Job:
         texts = {name: named(text) for name, text in self.texts.items()}
         facts = [steps, texts, self.output, self.covers]
         digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-        for path in self.inputs:
+        # Where the folders lie decides the order of the inputs elsewhere.
+        for path in sorted(self.inputs, key=lambda path: named(str(path))):
             digest.update(f"\0{named(str(path))}\0".encode())
             digest.update(_content(Path(path)))
         return digest.hexdigest()

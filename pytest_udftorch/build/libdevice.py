@@ -17,7 +17,7 @@ from typing import Final
 from pytest_udftorch.build import bitcode, pack, prebuilt
 from pytest_udftorch.build.job import Job, Step, compile_job, obtain, read_report
 from pytest_udftorch.build.selection import Part, cuda_sources
-from pytest_udftorch.build.shared import Build, compile_steps, include_flags
+from pytest_udftorch.build.shared import Build, compile_steps, homes_of, include_flags
 from pytest_udftorch.build.toolchain import ABSENT, FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import LibdeviceError, UdfError
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary
@@ -120,7 +120,7 @@ def libdevice_job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> J
     homes: dict[str, str | None] = {str(stock.parent): "TRITON"}
     for library, keys in (source for part in parts for source in cuda_sources(part)):
         inputs.update(library.source_files())
-        homes[str(library.folder)] = f"LIBRARY-{library.name}"
+        homes |= homes_of(library)
         chosen = [library.functions[key] for key in keys]
         # This level has no vector forms, and no quick paths, which are for vectors and CPUs.
         steps, manifests = compile_steps(

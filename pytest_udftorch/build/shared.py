@@ -227,6 +227,7 @@ def library_job(
         failed=functools.partial(_failed, library, compiler),
         texts=texts,
         root=library.folder,
+        homes=homes_of(library),
         inputs=[*library.source_files(), *(observe_source() if profiled else ())],
         covers=library.name,
         facts={**facts, "version": library.version, "compiler": compiler.version},
@@ -287,6 +288,12 @@ def compile_steps(
         )  # fmt: skip
         steps.append(Step(compiler.path, arguments, source))
     return steps, texts
+
+
+def homes_of(library: UdfLibrary) -> dict[str, str | None]:
+    """Return the folders that a library's sources lie in; see ``job.Job``."""
+    others = {str(d): f"INCLUDE-{i}-{library.name}" for i, d in enumerate(library.include_dirs)}
+    return {**others, str(library.folder): f"LIBRARY-{library.name}"}
 
 
 def include_flags(library: UdfLibrary) -> list[str]:

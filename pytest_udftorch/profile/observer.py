@@ -131,8 +131,8 @@ def observer_job(package: Path, version: str, local: Any, compiler: Compiler) ->
     source, header = native_file("observer.cpp"), native_file("udfprof.h")
     flags, libraries = torch_flags(package)
     arguments = (
-        *_OBSERVER_FLAGS, *flags, str(source), "-o", "observer.so", "-Wl,--no-as-needed",
-        *libraries,
+        *_OBSERVER_FLAGS, f"-ffile-prefix-map={package}=torch", *flags, str(source), "-o",
+        "observer.so", "-Wl,--no-as-needed", *libraries,
     )  # fmt: skip
     return Job(
         kind="observer-",

@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pytest_udftorch"
 
 #: Modules at the package's top that are not an interface.
-PRIVATE = {"__init__", "__main__", "cli", "compat", "plain_data", "whole_file"}
+PRIVATE = {
+    "__init__", "__main__", "cli", "compat", "doctor", "plain_data", "prebuild", "whole_file"
+}  # fmt: skip
 
 
 def listed() -> dict[str, list[str]]:
@@ -70,11 +72,28 @@ def test_importing_the_package_loads_nothing_else():
     assert set(pytest_udftorch.__all__) <= set(dir(pytest_udftorch))
 
 
-#: What benches take from within: the id of the active functions, and the runtime's memory.
+#: What benches take from within: the id of the active functions, the runtime's memory, the symbols
+#: that a session looks for (in a wheel of another processor), and what runs under sanitizers.
 WITHIN = {
     ("benches/experiments/cuda_digests.py", "pytest_udftorch.compiled.follower.follower"),
     ("benches/experiments/cuda_pairs.py", "pytest_udftorch.compiled.follower.follower"),
     ("benches/experiments/profile_overhead.py", "pytest_udftorch.native.runtime.runtime"),
+    ("benches/experiments/aarch64_session.py", "pytest_udftorch.native.runtime.native_file"),
+    ("benches/experiments/aarch64_session.py", "pytest_udftorch.session.binder.binder"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.build.shared.build_library"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.build.toolchain.resolve_cpu_level"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.cli"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.exact.strategies.read_hard_cases"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.library.symbols.CPU_LEVELS"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.library.symbols.FUNCTIONS"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.native.runtime.native_file"),
+    ("benches/experiments/sanitized.py", "pytest_udftorch.native.runtime.runtime"),
+    ("benches/experiments/sanitizers.py", "pytest_udftorch.build.toolchain.find_compiler"),
+    ("benches/experiments/sanitizers.py", "pytest_udftorch.build.toolchain.tool"),
+    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.library.symbols.PROCESSORS"),
+    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.native.runtime.runtime"),
+    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.session.binder.TORCH_OBJECTS"),
+    ("benches/experiments/wheel_symbols.py", "pytest_udftorch.session.binder.known_symbols"),
 }
 
 

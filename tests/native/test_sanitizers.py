@@ -161,9 +161,10 @@ def test_a_byte_outside_of_an_array_cannot_be_touched(place):
     code = f"""
 import ctypes
 from benches.experiments.sanitized import Memory
-first, end = list(zip(range(2), Memory(guarded=True).places(12)))
-at = {{"at first - 1": first[1] - 1, "at end": end[1] + 12}}[{place!r}]
-ctypes.string_at(first[1], 12), ctypes.string_at(end[1], 12)
+places = Memory(guarded=True).places(12)
+first, end = next(places), next(places)
+at = {{"at first - 1": first - 1, "at end": end + 12}}[{place!r}]
+ctypes.string_at(first, 12), ctypes.string_at(end, 12)
 print("inside", flush=True)
 ctypes.string_at(at, 1)
 """

@@ -13,6 +13,8 @@ BENCHES = Path(__file__).parents[2] / "benches"
 INSIDE = {
     # The bytes that the profiler's runtime has allocated.
     "profile_overhead.py": {"pytest_udftorch.native.runtime"},
+    # Which runtime is loaded, and the CPU levels to try.
+    "sanitized.py": {"pytest_udftorch.library.symbols", "pytest_udftorch.native.runtime"},
     # The slots that a session finds, and the sources of the runtime.
     "aarch64_session.py": {
         "pytest_udftorch.native.runtime",

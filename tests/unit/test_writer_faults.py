@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from pytest_udftorch import whole_file
+from pytest_udftorch.build.cache import clean_scratch
 
 TESTS = Path(__file__).parents[1]
 
@@ -64,12 +65,13 @@ def killed(name: str, folder: Path, library: Path, stride: int) -> dict[str, int
     [
         ("verify", 13, 4),
         ("plan", 7, 8),
+        ("profile", 40, 1),
         pytest.param("verify", 1, 50, marks=slow),
         pytest.param("plan", 1, 50, marks=slow),
-        pytest.param("profile", 1, 50, marks=slow),
+        pytest.param("profile", 2, 30, marks=slow),
         pytest.param("pytest", 2, 15, marks=slow),
-        pytest.param("search", 9, 5, marks=slow),
-        pytest.param("patch", 5, 10, marks=slow),
+        pytest.param("search", 16, 3, marks=slow),
+        pytest.param("patch", 12, 4, marks=slow),
     ],
 )
 def test_a_kill_is_healed_by_the_next_run(tmp_path, library, faults, scenario, stride, least):
@@ -94,8 +96,8 @@ def test_a_writer_that_is_not_careful_is_caught(tmp_path, library):
         ("plan", 4),
         pytest.param("verify", 1, marks=slow),
         pytest.param("plan", 1, marks=slow),
-        pytest.param("profile", 1, marks=slow),
-        pytest.param("patch", 4, marks=slow),
+        pytest.param("profile", 2, marks=slow),
+        pytest.param("patch", 8, marks=slow),
     ],
 )
 def test_a_fault_of_the_disk_is_healed_or_refused(
@@ -168,6 +170,28 @@ def test_what_a_writer_that_lives_writes_is_left_alone(tmp_path):
     assert other.returncode == 0
     assert path.read_text() == "theirs"
     assert sorted(tmp_path.iterdir()) == [mine, path]
+
+
+# What a killed patch left -------------------------------------------------------------
+
+
+def test_what_a_killed_maker_left_is_removed_and_nothing_else(tmp_path):
+    out = tmp_path / "out"
+    left = tmp_path / ".udftorch-out-abcdefgh"
+    others = [tmp_path / f".udftorch-{name}" for name in ("out-a-abcdefgh", "outer-abcdefgh")]
+    for path in (left, *others):
+        (path / "new").mkdir(parents=True)
+    (tmp_path / ".udftorch-out-linklink").symlink_to(others[0])
+    with clean_scratch(out) as aside:
+        assert not left.exists()
+        left.mkdir()
+        with clean_scratch(out) as second:  # another process makes the same path now
+            assert left.exists()
+            assert second != aside
+        assert aside.is_dir()
+    link = tmp_path / ".udftorch-out-linklink"
+    assert sorted(tmp_path.iterdir()) == sorted([left, link, *others])
+    assert (others[0] / "new").is_dir()
 
 
 # A temporary folder -------------------------------------------------------------------

@@ -19,6 +19,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__GLIBC__) && defined(__x86_64__)
+// The same functions under the versions that an older glibc has too: the newer
+// ones differ in how they report errors.
+__asm__(".symver exp, exp@GLIBC_2.2.5");
+__asm__(".symver exp2, exp2@GLIBC_2.2.5");
+__asm__(".symver hypot, hypot@GLIBC_2.2.5");
+__asm__(".symver log, log@GLIBC_2.2.5");
+__asm__(".symver log2, log2@GLIBC_2.2.5");
+__asm__(".symver pow, pow@GLIBC_2.2.5");
+#endif
+
 enum { BLOCK = 16384 }; // 64 KiB an array: all of them stay in the L2 cache
 
 static const uint32_t canonical_nan = 0x7fc00000;

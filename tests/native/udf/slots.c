@@ -77,7 +77,18 @@ int main(int argc, char **argv) {
   if (!same(caller_mixed(x), other(x, 2.0, 3, x * 2.0f, 5.0f)))
     return 7;
   printf("hits %d\n", (int)(udfrt_hits[0] + udfrt_hits[1]));
-  if (udfrt_exchange(slots, (size_t)count, wanted, before, after))
+  for (long i = 0; i < count; ++i) {
+    after[i] = udfrt_marker(slots[i].symbol);
+    udfrt_marked[i] = udfrt_targets[i];
+  }
+  if (udfrt_exchange(slots, (size_t)count, wanted, after, wanted))
+    return 11;
+  if (caller_scalar(1.5f) != 151.0f || !udfrt_marks[0] || udfrt_marks[1])
+    return 12;
+  if (!same(caller_mixed(x), other(x, 2.0, 3, x * 2.0f, 5.0f)) ||
+      caller_scalar(1.5f) != 151.0f || !udfrt_marks[1])
+    return 13;
+  if (udfrt_exchange(slots, (size_t)count, after, before, wanted))
     return 8;
   if (caller_scalar(1.5f) != scalar || !same(caller_mixed(x), vector))
     return 9;
