@@ -956,6 +956,20 @@ void udfprof_operator_end(struct udfprof_thread *self, uint64_t start) {
     writeEvents(self, Row, start, Now);
 }
 
+void udfprof_within(const char *name, void (*function)(void *), void *data) {
+  struct udfprof_thread *T = udfprof_attach();
+  const char *Outer = T->name;
+  struct udfprof_row *Row = udfprof_row;
+  T->name = name;
+  udfprof_row = T->unknown;
+  const uint64_t Start = readTicks();
+  function(data);
+  if (udfprof_depth && udfprof_row->is_known)
+    udfprof_operator_end(T, Start);
+  T->name = Outer;
+  udfprof_row = Row;
+}
+
 //===----------------------------------------------------------------------===//
 // Parallel regions
 //===----------------------------------------------------------------------===//

@@ -343,6 +343,11 @@ UDFPROF_EXPORT uint32_t udfprof_string_count(void);
 /// One reading of both clocks: time stamp counter, CLOCK_MONOTONIC.
 UDFPROF_EXPORT void udfprof_clocks(uint64_t *ticks, uint64_t *monotonic_ns);
 
+/// Calls \p function in the context of an operator, whose name must stay.
+/// Kernels of ours need it: the observer looks at those of torch.
+UDFPROF_EXPORT void udfprof_within(const char *name, void (*function)(void *),
+                                   void *data);
+
 /// Stands in for GOMP_parallel: hands the caller's context to the workers.
 UDFPROF_EXPORT void udfprof_parallel(void (*function)(void *), void *data,
                                      unsigned threads, unsigned flags);

@@ -64,12 +64,13 @@ _ROW_KERNELS: Final = {
 
 
 @functools.cache
-def _parsed() -> dict[str, ast.FunctionDef]:
+def parsed() -> dict[str, ast.FunctionDef]:
+    """Return the formulas by name, as they are written."""
     tree = ast.parse(inspect.getsource(formulas))
     return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-def _called(node: ast.Call) -> str:
+def called(node: ast.Call) -> str:
     """Return the name of the function that a call in a formula calls, without the underscore."""
     assert isinstance(node.func, ast.Name)
     return node.func.id.removeprefix("_").removesuffix("_by_two")
@@ -85,8 +86,8 @@ def calls(kernel: str) -> tuple[Call, ...]:
     if kernel in _ROW_KERNELS:
         return _ROW_KERNELS[kernel]
     slots: dict[int, list[str]] = {}
-    for node in ast.walk(_parsed()[kernel]):
-        if isinstance(node, ast.Call) and (name := _called(node)) in FUNCTIONS:
+    for node in ast.walk(parsed()[kernel]):
+        if isinstance(node, ast.Call) and (name := called(node)) in FUNCTIONS:
             slot = node.args[FUNCTIONS[name].arity + 1 :]
             slots.setdefault(ast.literal_eval(slot[0]) if slot else 0, []).append(name)
     return tuple(Call(slots[at][0], len(slots[at])) for at in sorted(slots))
@@ -293,7 +294,7 @@ def evaluate(applied: Applied, ops: Any, number: Callable[[float], Any], x: Any)
         x: a value of ``ops``.
     """
     name, *scalars = applied
-    function = _parsed()[name]
+    function = parsed()[name]
     known = {"x": x}
     numbers = dict(zip("abc", map(float, scalars), strict=True))
 
@@ -314,11 +315,11 @@ def evaluate(applied: Applied, ops: Any, number: Callable[[float], Any], x: Any)
                 left = value(node.left)
                 return getattr(ops, _OPERATIONS[type(operator)])(left, value(right))
             case ast.Call():
-                called = _called(node)
-                arity = FUNCTIONS[called].arity if called in FUNCTIONS else len(node.args)
+                named = called(node)
+                arity = FUNCTIONS[named].arity if named in FUNCTIONS else len(node.args)
                 # From the last to the first: the code in Inductor's caches has this order.
                 given = [value(a) for a in reversed(node.args[:arity])]
-                return getattr(ops, _NAMED.get(called, called))(*reversed(given))
+                return getattr(ops, _NAMED.get(named, named))(*reversed(given))
         raise AssertionError(f"{name}: a formula has no {ast.unparse(node)}")
 
     for statement in function.body:

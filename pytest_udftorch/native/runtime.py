@@ -387,6 +387,11 @@ class Cells:
         """The address of the function that stands in for GOMP_parallel."""
         return address(self._lib, "udfprof_parallel")
 
+    @property
+    def within(self) -> int:
+        """The address of the function that calls another in the context of an operator."""
+        return address(self._lib, "udfprof_within")
+
     def set_gomp_parallel(self, address: int) -> None:
         """Set the function that the stand-in for GOMP_parallel calls."""
         ctypes.c_void_p.in_dll(self._lib, "udfprof_gomp_parallel").value = address

@@ -16,17 +16,20 @@ reach looks at such operators element by element.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import inspect
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import compat
+from pytest_udftorch.build.cache import cache_folder, fill, turn
 from pytest_udftorch.errors import CoverageError
+from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.reach import definitions
 from pytest_udftorch.reach.table import write_probe
 from pytest_udftorch.session.binder import binder
@@ -276,25 +279,44 @@ def _share(got: Sequence[Any], expected: Sequence[Any] | None) -> float:
     return hit / sum(int(e.sum()) for e in expected)
 
 
-def _judge(calls: Sequence[_Call], scratch: Path) -> dict[int, dict[str, float]]:
+def _probe() -> Path:
+    """Return the folder of the library of wrong functions, which lies in the build cache.
+
+    Compilers that follow sessions would build anew for a library that lies elsewhere.
+    """
+    said = inspect.getsource(write_probe) + repr(FUNCTIONS)
+    name = f"probe-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+
+    def make(scratch: Path) -> dict[str, Any]:
+        write_probe(scratch / "library", "float32")
+        return {}
+
+    with turn():
+        fill(cache_folder() / name, make)
+    return cache_folder() / name / "library"
+
+
+def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
     """Return, for each call by its place, function -> the share of its evaluations swapped."""
-    library = write_probe(scratch / "probe", "float32")
-    stock = [_run(call) for call in calls]
-    defined = [_defined(call) for call in calls]
+    library = _probe()
     shares: dict[int, dict[str, float]] = {i: {} for i in range(len(calls))}
-    for family in definitions.FAMILIES:
-        here = [i for i, call in enumerate(calls) if any(call.counts[f] for f in family)]
-        if not here:
-            continue
-        with patched(library, family, ranks="ignore"):
-            for i in here:
-                got = _changed(stock[i], _run(calls[i]))
-                reference, after = defined[i], _defined(calls[i])
-                expected = None
-                if reference is not None and after is not None:
-                    expected = _rounded_changes(reference, after, stock[i])
-                share = _share(got, expected)
-                shares[i] |= {f: share for f in family if calls[i].counts[f]}
+    # Sessions of the caller have no part in it.
+    with patched("std", ranks="ignore"):
+        stock = [_run(call) for call in calls]
+        defined = [_defined(call) for call in calls]
+        for family in definitions.FAMILIES:
+            here = [i for i, call in enumerate(calls) if any(call.counts[f] for f in family)]
+            if not here:
+                continue
+            with patched(library, family, ranks="ignore"):
+                for i in here:
+                    got = _changed(stock[i], _run(calls[i]))
+                    reference, after = defined[i], _defined(calls[i])
+                    expected = None
+                    if reference is not None and after is not None:
+                        expected = _rounded_changes(reference, after, stock[i])
+                    share = _share(got, expected)
+                    shares[i] |= {f: share for f in family if calls[i].counts[f]}
     return shares
 
 
@@ -360,8 +382,7 @@ def coverage(step: Callable[[], Any]) -> Coverage:
             "that runs the model."
         )
     calls = [call for call in recorder.calls.values() if call.counts]
-    with tempfile.TemporaryDirectory() as scratch:
-        shares = _judge(calls, Path(scratch))
+    shares = _judge(calls)
     rows: dict[tuple[str, str], CoverageRow] = {}
     for i, call in enumerate(calls):
         dtype = _dtype(call)

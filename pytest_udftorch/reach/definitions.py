@@ -288,6 +288,28 @@ def families(counts: Counts) -> Iterator[tuple[tuple[str, ...], int]]:
             yield family, times
 
 
+def _attention_gradients(*args: Any, attn_mask: Any = None, scale: float | None = None) -> Any:
+    """Return the gradients of queries, keys and values, for which torch has no decomposition."""
+    import torch
+
+    grad, query, key, value, out, sums, _, causal = args
+    by = query.shape[-1] ** -0.5 if scale is None else scale
+    group = query.shape[1] // key.shape[1]
+    keys, values = (t.repeat_interleave(group, 1) for t in (key, value))
+    scores = query @ keys.mT * by
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    if causal:
+        hidden = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(hidden, -math.inf)
+    weights = torch.exp(scores - sums[..., None])
+    if causal:  # exp(-inf) is 0 in every definition
+        weights = weights.masked_fill(hidden, 0.0)
+    inner = weights * (grad @ values.mT - (grad * out).sum(-1, keepdim=True)) * by
+    of_keys = ((inner.mT @ query), (weights.mT @ grad))
+    return (inner @ keys, *(t.unflatten(1, (-1, group)).sum(2) for t in of_keys))
+
+
 def defined_result(operator: Any, args: Any, kwargs: Any) -> Any:
     """Compute an operator by torch's decomposition in float32, or return None if it has none.
 
@@ -317,6 +339,8 @@ def defined_result(operator: Any, args: Any, kwargs: Any) -> Any:
         return 1.0 / (1.0 + torch.exp(-args[0]))
     if name in FUNCTIONS or name.removesuffix("_") in FUNCTIONS:
         return operator(*args, **kwargs)
+    if name == "_scaled_dot_product_flash_attention_for_cpu_backward":
+        return _attention_gradients(*args, **kwargs)
     if operator not in table or name in _LEAVES:
         return None
     result = table[operator](*args, **kwargs)

@@ -4,7 +4,8 @@
 The table runs every operator in every dtype and layout:
 
 - with a count of the symbols that it calls (``session.trace``);
-- with one function at a time swapped for a probe that differs from the stock function at
+- with one function at a time (those behind the symbols, and those that the definition needs)
+  swapped for a probe that differs from the stock function at
   every argument (of float64 for a float64 tensor, of float32 for all others). An element
   of the result that keeps its bits was not computed through the swapped symbols. This shows
   when a swap reaches only the vector body or only the tail, which a count of calls cannot tell;
@@ -231,7 +232,11 @@ def _examine(
     # precision.
     precision = "float64" if dtype == "float64" else "float32"
     changed: dict[str, list[int]] = {}
-    for together in _functions_of(symbols):
+    needs = groups(operator.needs if direction == "forward" else operator.needs_backward or "")
+    called = _functions_of(symbols)
+    # What no symbol leads to may be overridden through the dispatcher.
+    inlined = [(f,) for g in needs if not g & {*sum(called, ())} for f in sorted(g)]
+    for together in [*called, *inlined]:
         mixed = operator.dim is not None and together == ("exp",) and direction == "forward"
         counts = (
             _sweep(operator, dtype, layout, probes[True, precision])
@@ -239,7 +244,6 @@ def _examine(
             else _loud(run, stock, probes[False, precision], together)
         )
         changed.update(dict.fromkeys(together, counts))
-    needs = groups(operator.needs if direction == "forward" else operator.needs_backward or "")
     outcome = _judge(needs, changed)
     reason = reason_for(operator.name, outcome)
     return ReachRow(*head, outcome, symbols, changed, _canary(run, stock, symbols), reason)

@@ -30,6 +30,7 @@ from pytest_udftorch.compat import torch_summary
 from pytest_udftorch.compiled import inductor
 from pytest_udftorch.compiled import triton as triton_kernels
 from pytest_udftorch.compiled.follower import follower
+from pytest_udftorch.cpu import operators as cpu_operators
 from pytest_udftorch.cuda import operators as cuda_operators
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from pytest_udftorch.profile.aggregate import Profile
     from pytest_udftorch.profile.collect import Collector
 
-follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES, **cuda_operators.CHANGES})
+follower.serve({**inductor.CHANGES, **triton_kernels.CHANGES})
+follower.serve({**cpu_operators.CHANGES, **cuda_operators.CHANGES})
 
 
 _P = ParamSpec("_P")

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import cli, find_library
+from pytest_udftorch.cpu import attention
 from pytest_udftorch.library.symbols import golden_points
 from pytest_udftorch.reach import operators
 from pytest_udftorch.reach import table as reach
@@ -79,8 +80,12 @@ def test_operators_made_of_several_functions():
 
 
 @needs_vectors
-def test_flash_attention_is_not_reached_and_the_reason_is_given():
+def test_what_is_overridden_through_the_dispatcher_is_reached(monkeypatch):
     names = [f"F.scaled_dot_product_attention({backend})" for backend in ("flash", "math")]
+    rows = only(reach.table([*names, "F.gelu"]), layout="contiguous")
+    assert {r.outcome for r in rows} <= {"reached", "no function needed"}
+    # Negative control: without the override it is not, and the reason is given.
+    monkeypatch.setattr(attention, "attention_kernels", lambda loops: {})
     rows = only(reach.table(names), direction="forward")
     for row in only(rows, operator=names[0]):
         if row.dtype == "float64":  # its exp_u20 is SLEEF's exp

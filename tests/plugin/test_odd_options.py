@@ -68,6 +68,7 @@ def run(*args):
                 "no:hypothesispytest",
                 "-p",
                 "no:cacheprovider",
+                "--import-mode=importlib",
                 "--collect-only",
                 "-q",
                 "-c",

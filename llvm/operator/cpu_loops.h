@@ -1,0 +1,149 @@
+//===- cpu_loops.h - Loops of overridden CPU operators --------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// pytest_udftorch/cpu/loops.py writes a C file behind this header: one body
+// for each formula of pytest_udftorch/cuda/formulas.py. A body computes the
+// arguments of a function for some hundred elements, calls the array form of
+// the session's function on them, and goes on with the results. So the
+// functions are the library's own machine code, whichever library it is.
+//
+// Threads are those of torch: a call goes through the slot of libtorch_cpu.so
+// for GOMP_parallel, where a profile looks on.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_CPU_LOOPS_H
+#define UDFTORCH_CPU_LOOPS_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+// Iterations are independent, although the result may lie over an argument.
+#define EACH                                                                   \
+  _Pragma("clang loop vectorize(assume_safety)") for (int64_t i = 0; i < n; ++i)
+
+// Elements of one piece: its arrays stay in the first-level cache.
+enum { PIECE = 1024 };
+
+enum dtype { F32, BF16, F16 };
+
+/// The array form of a function of one argument.
+typedef void array1(int64_t n, const float *x, float *y, int64_t mode);
+/// The array form of a function of two.
+typedef void array2(int64_t n, const float *x, const float *z, float *y,
+                    int64_t mode);
+
+typedef void body(int64_t n, const float *x, const float *z, float *y, float a,
+                  float b, float c, array1 *const *f);
+
+/// Torch's threads, and who counts what they do.
+struct threads {
+  void (*const *parallel)(void (*)(void *), void *, unsigned, unsigned);
+  int (*index)(void);
+  int64_t count;
+  const char *name; ///< of the operator
+  /// udfprof_within of llvm/runtime/udfprof.h, or null outside of profiles.
+  void (*within)(const char *name, void (*)(void *), void *);
+};
+
+/// Runs a kernel: in the context of its operator if a profile counts.
+static void run_kernel(const struct threads *t, void (*kernel)(void *),
+                       void *data) {
+  if (t->within)
+    t->within(t->name, kernel, data);
+  else
+    kernel(data);
+}
+
+/// Runs Part(Data) in up to Wanted threads; each asks for its index.
+static void in_parallel(const struct threads *t, int64_t wanted,
+                        void (*part)(void *), void *data) {
+  (*t->parallel)(part, data, (unsigned)wanted, 0);
+}
+
+static void widen(int64_t n, const void *from, int64_t at, enum dtype dtype,
+                  float *to) {
+  const uint16_t *bits = (const uint16_t *)from + at;
+  if (dtype == BF16) {
+    uint32_t *out = (uint32_t *)to;
+    EACH out[i] = (uint32_t)bits[i] << 16;
+  } else {
+    const _Float16 *half = (const _Float16 *)bits;
+    EACH to[i] = (float)half[i];
+  }
+}
+
+static void narrow(int64_t n, const float *from, enum dtype dtype, void *to,
+                   int64_t at) {
+  uint16_t *bits = (uint16_t *)to + at;
+  if (dtype == BF16) {
+    const uint32_t *in = (const uint32_t *)from;
+    EACH {
+      uint32_t u = in[i];
+      uint32_t rounded = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+      bits[i] = (u & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : (uint16_t)rounded;
+    }
+  } else {
+    _Float16 *half = (_Float16 *)bits;
+    EACH half[i] = (_Float16)from[i];
+  }
+}
+
+struct pointwise {
+  body *run;
+  const void *x, *z;
+  void *y;
+  int64_t n, share;
+  enum dtype dtype;
+  float a, b, c;
+  array1 *const *f;
+  const struct threads *t;
+  int (*index)(void);
+};
+
+static void pointwise_part(void *data) {
+  const struct pointwise *p = data;
+  int64_t at = p->index ? p->index() * p->share : 0;
+  int64_t end = at + p->share < p->n ? at + p->share : p->n;
+  float x[PIECE], z[PIECE];
+  for (; at < end; at += PIECE) {
+    int64_t n = end - at < PIECE ? end - at : PIECE;
+    if (p->dtype == F32) {
+      const float *second = p->z ? (const float *)p->z + at : NULL;
+      p->run(n, (const float *)p->x + at, second, (float *)p->y + at, p->a,
+             p->b, p->c, p->f);
+      continue;
+    }
+    widen(n, p->x, at, p->dtype, x);
+    if (p->z)
+      widen(n, p->z, at, p->dtype, z);
+    p->run(n, x, z, x, p->a, p->b, p->c, p->f);
+    narrow(n, x, p->dtype, p->y, at);
+  }
+}
+
+/// Fewer elements than this are not worth a thread.
+enum { GRAIN = 16 * PIECE };
+
+static void pointwise_run(void *data) {
+  struct pointwise *p = data;
+  const struct threads *t = p->t;
+  int64_t wanted = (p->n + GRAIN - 1) / GRAIN;
+  if (wanted > t->count)
+    wanted = t->count;
+  if (wanted < 2) {
+    p->share = p->n;
+    p->index = NULL;
+    pointwise_part(p);
+    return;
+  }
+  p->share = (p->n + wanted - 1) / wanted;
+  p->index = t->index;
+  in_parallel(t, wanted, pointwise_part, p);
+}
+
+#endif

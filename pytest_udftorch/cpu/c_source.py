@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formulas of ``cuda.formulas`` as C, for the CPU.
+
+A formula calls functions in the midst of arithmetic. Its C form computes the arguments of a call
+for a whole piece of elements into an array, calls the function's array form, and goes on with the
+results; see ``llvm/operator/cpu_loops.h``. The order of operations is the formula's.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+from collections.abc import Sequence
+from typing import Final
+
+from pytest_udftorch.cuda.table import called, calls, parsed
+from pytest_udftorch.library.symbols import FUNCTIONS
+
+_BINARY: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
+_COMPARED: Final = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
+
+
+class _Body:
+    """The body of one formula, statement by statement."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.node = parsed()[name]
+        self.slots = [call.function for call in calls(name)]
+        self.lines: list[str] = []
+        self.arrays = 0
+        parameters = [a.arg for a in self.node.args.args]
+        tensors = parameters[: parameters.index("a")]
+        self.known = {n: f"{p}[i]" for n, p in zip(tensors, "xz", strict=False)}
+        self.known |= {n: n for n in "abc"}
+
+    def text(self) -> str:
+        for statement in self.node.body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=target)], value=found):
+                    self.known[target] = self.value(found)
+                case ast.Return(value=ast.expr() as found):
+                    self.lines.append(f"EACH y[i] = {self.value(found)};")
+        arrays = "".join(f", t{i}[PIECE]" for i in range(self.arrays))
+        inside = "\n  ".join(([f"float {arrays[2:]};"] if arrays else []) + self.lines)
+        return (
+            f"static void {self.name}(int64_t n, const float *x, const float *z, float *y,\n"
+            f"    float a, float b, float c, array1 *const *f) {{\n  {inside}\n}}\n"
+        )
+
+    def value(self, node: ast.expr) -> str:
+        match node:
+            case ast.Constant(value=float(constant)):
+                return f"{ctypes.c_float(constant).value.hex()}f"
+            case ast.Name(id=name):
+                return self.known[name]
+            case ast.BinOp():
+                return (
+                    f"({self.value(node.left)} {_BINARY[type(node.op)]} {self.value(node.right)})"
+                )
+            case ast.UnaryOp(op=ast.USub()):
+                return f"(-{self.value(node.operand)})"
+            case ast.Compare(ops=[operator], comparators=[right]):
+                return f"({self.value(node.left)} {_COMPARED[type(operator)]} {self.value(right)})"
+            case ast.Call():
+                return self.call(called(node), node.args)
+        raise AssertionError(f"{self.name}: a formula has no {ast.unparse(node)}")
+
+    def call(self, name: str, arguments: Sequence[ast.expr]) -> str:
+        if name not in FUNCTIONS:
+            found = [self.value(a) for a in arguments]
+            match name:
+                case "div":
+                    return f"({found[0]} / {found[1]})"
+                case "fma":
+                    return f"__builtin_fmaf({', '.join(found)})"
+                case "abs":
+                    return f"__builtin_fabsf({found[0]})"
+                case "where":
+                    return f"({found[0]} ? {found[1]} : {found[2]})"
+            raise AssertionError(f"{self.name}: a formula calls no {name}")
+        arity = FUNCTIONS[name].arity
+        slot = arguments[arity + 1 :]
+        at = ast.literal_eval(slot[0]) if slot else 0
+        values = [self.value(a) for a in arguments[:arity]]
+        first = self.arrays
+        self.arrays += arity
+        names = [f"t{first + i}" for i in range(arity)]
+        for array, value in zip(names, values, strict=True):
+            self.lines.append(f"EACH {array}[i] = {value};")
+        cast = f"f[{at}]" if arity == 1 else f"((array2 *)f[{at}])"
+        self.lines.append(f"{cast}(n, {', '.join(names)}, {names[0]}, 0);")
+        return f"{names[0]}[i]"
+
+
+def source(formulas: Sequence[str]) -> str:
+    """Return a C file with the loops of formulas, and with attention.
+
+    ``pointwise_NAME`` runs one of the loops.
+    """
+    parts = ['#include "cpu_attention.h"\n']
+    for name in formulas:
+        # Names of libm are taken.
+        text = _Body(name).text().replace(f"void {name}(", f"void body_{name}(", 1)
+        parts.append(text)
+        parts.append(
+            f"EXPORT void pointwise_{name}(int64_t n, const void *x, const void *z, void *y,\n"
+            "    int32_t dtype, float a, float b, float c, array1 *const *f,\n"
+            "    const struct threads *t) {\n"
+            f"  struct pointwise p = {{body_{name}, x, z, y, n, 0, dtype, a, b, c, f, t, 0}};\n"
+            "  run_kernel(t, pointwise_run, &p);\n}\n"
+        )
+    return "\n".join(parts)

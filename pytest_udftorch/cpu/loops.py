@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled loops of CPU operators, and the functions that they call.
+
+The loops are the same for every library: they call the array forms of a session's functions by
+their addresses. They are compiled once for each CPU level, when an overridden operator is first
+called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from pytest_udftorch.build.cache import cache_folder, turn
+from pytest_udftorch.build.job import Job, Step, compile_job
+from pytest_udftorch.build.toolchain import LINK_FLAGS, VALUE_FLAGS, find_compiler
+from pytest_udftorch.cpu.c_source import source
+from pytest_udftorch.cuda.table import Applied, calls
+from pytest_udftorch.errors import SourceCompileError
+from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
+from pytest_udftorch.native.runtime import address, load_built, native_file, runtime
+from pytest_udftorch.overrides.active import Active
+
+_LIBTORCH: Final = "libtorch_cpu.so"
+_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h")
+_SOURCE: Final = "cpu_loops.c"
+
+#: Formulas of the operators that ``operators`` overrides.
+FORMULAS: Final = ("erf", "gelu_erf", "gelu_tanh", "gelu_backward_erf", "gelu_backward_tanh")
+
+_POINTWISE: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_int64, *(ctypes.c_void_p,) * 3, ctypes.c_int32, *(ctypes.c_float,) * 3,
+    *(ctypes.c_void_p,) * 2,
+)  # fmt: skip
+
+
+class _Threads(ctypes.Structure):
+    """``struct threads`` of ``cpu_loops.h``, field for field."""
+
+    _fields_ = (
+        ("parallel", ctypes.c_void_p),
+        ("index", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("name", ctypes.c_char_p),
+        ("within", ctypes.c_void_p),
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(level: str, cache: Path) -> ctypes.CDLL:
+    """Return the loops compiled for a CPU level; ``cache`` is part of the key."""
+    compiler = find_compiler()
+    headers = [native_file(name) for name in _HEADERS]
+    arguments = (
+        "-std=c17", *VALUE_FLAGS, "-Wall", *CPU_LEVELS[level][0], f"-I{headers[0].parent}",
+        _SOURCE, "-o", "cpu_loops.so", *LINK_FLAGS,
+    )  # fmt: skip
+
+    def failed(step: Step, said: str) -> SourceCompileError:
+        return SourceCompileError(
+            f"The loops of CPU operators do not compile with {step.tool}. Install the clang that "
+            f"pytest_udftorch was built with, or report this message:\n{said}"
+        )
+
+    job = Job(
+        kind="cpu-",
+        compiler=compiler,
+        stages=((Step(compiler.path, arguments, Path(_SOURCE)),),),
+        output="cpu_loops.so",
+        failed=failed,
+        texts={_SOURCE: source(FORMULAS)},
+        root=headers[0].parent,
+        inputs=headers,
+        facts={"compiler": compiler.version, "cpu_level": level, "flags": arguments[1:]},
+    )
+    with turn():
+        return load_built(compile_job(job).path)
+
+
+@functools.cache
+def _libtorch() -> ctypes.CDLL:
+    import torch
+
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / _LIBTORCH))
+
+
+@functools.cache
+def torch_threads() -> tuple[int, int]:
+    """Return the addresses of torch's slot for parallel regions and of its thread index.
+
+    Both are 0 if this libtorch is built without OpenMP; then nothing runs in parallel.
+    """
+    slots = runtime().loaders(runtime().find(["GOMP_parallel", "omp_get_thread_num"], [_LIBTORCH]))
+    found = {slot.symbol: slot for slot in slots}
+    if len(found) < 2:
+        return 0, 0
+    # A profile changes the slot, so that its threads know their operator.
+    return found["GOMP_parallel"].address, runtime().resolve(found["omp_get_thread_num"])
+
+
+def libtorch_address(name: str) -> int:
+    """Return the address of a function that libtorch exports, or 0 if there is none."""
+    return address(_libtorch(), name) if hasattr(_libtorch(), name) else 0
+
+
+@functools.cache
+def stock_array(function: str) -> int:
+    """Return the address of libtorch's own array form of a function, or 0 if it has none."""
+    return libtorch_address(f"vms{FUNCTIONS[function].vml}")
+
+
+class Loops:
+    """The loops of one set of functions, ``active``.
+
+    Attributes:
+        held: the functions of the sessions.
+    """
+
+    #: Names that profiles hold on to.
+    _names: ClassVar[dict[str, bytes]] = {}
+
+    def __init__(self, active: Active) -> None:
+        self.held = active.functions
+        self._parts = {
+            name: part.build
+            for part in active.parts
+            for name, dtype in part.functions
+            if dtype == "float32"
+        }
+        self._ready: dict[str, tuple[Any, Any]] = {}
+        self._profiled = any(build.profiled for build in self._parts.values())
+        self._threads: tuple[int, int, int | None] | None = None
+        self._torch: Any = None
+
+    def can(self, functions: Sequence[str] | frozenset[str]) -> bool:
+        """Tell whether every function has an array form."""
+        return all(f in self.held or stock_array(f) for f in functions)
+
+    def level(self) -> str:
+        """Return the CPU level that the functions were built for."""
+        return next(iter(self._parts.values())).cpu_level
+
+    def library(self) -> ctypes.CDLL:
+        """Return the loops, compiled.
+
+        Raises:
+            UdfError: they cannot be compiled.
+        """
+        return _compiled(self.level(), cache_folder())
+
+    def addresses(self, functions: Sequence[str]) -> Any:
+        """Return the addresses of the array forms of functions as an array in C."""
+        found = [
+            self._parts[f].forms(f, "float32")["array"] if f in self._parts else stock_array(f)
+            for f in functions
+        ]
+        return (ctypes.c_void_p * max(1, len(found)))(*found)
+
+    def threads(self, operator: str) -> Any:
+        """Return ``struct threads`` of ``cpu_loops.h`` for a call of an operator."""
+        if self._threads is None:
+            import torch
+
+            within = runtime().cells.within if self._profiled else None
+            self._torch, self._threads = torch, (*torch_threads(), within)
+        parallel, index, within = self._threads
+        count = self._torch.get_num_threads() if parallel else 1
+        name = self._names.setdefault(operator, f"aten::{operator}".encode())
+        return _Threads(parallel, index, count, name, within)
+
+    def run(
+        self, operator: str, applied: Applied, inputs: Sequence[Any], y: Any, dtype: int
+    ) -> None:
+        """Compute ``y`` from dense tensors of the same dtype and strides.
+
+        Args:
+            operator: its name, for profiles.
+            applied: the formula and its scalars.
+            inputs: one tensor or two.
+            y: the result; it may be one of the inputs.
+            dtype: its number in ``enum dtype`` of ``cpu_loops.h``.
+        """
+        formula, a, b, c = applied
+        ready = self._ready.get(formula)
+        if ready is None:
+            kernel = _POINTWISE(address(self.library(), f"pointwise_{formula}"))
+            ready = kernel, self.addresses([call.function for call in calls(formula)])
+            self._ready[formula] = ready
+        kernel, functions = ready
+        second = inputs[1].data_ptr() if len(inputs) == 2 else None
+        kernel(
+            y.numel(), inputs[0].data_ptr(), second, y.data_ptr(), dtype, a, b, c, functions,
+            ctypes.byref(self.threads(operator)),
+        )  # fmt: skip

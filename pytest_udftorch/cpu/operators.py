@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eager CPU operators under a session: what no symbol leads into is overridden.
+
+Sessions reach most CPU operators through the symbols that libtorch calls. Where libtorch has a
+function inlined, or oneDNN generates the code, a session that swaps the function registers a
+kernel of its own under the dispatch key CPU, and removes it on exit. Autograd, autocast and
+functorch work above that key and notice nothing.
+
+``table`` of CUDA has the formulas, overloads and functions; ``loops`` compiles them for the CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from pytest_udftorch import compat
+from pytest_udftorch.cpu import attention, pointwise
+from pytest_udftorch.cpu.loops import Loops
+from pytest_udftorch.cuda.table import POINTWISE
+from pytest_udftorch.overrides import dispatcher
+from pytest_udftorch.overrides.active import Active, Change
+from pytest_udftorch.overrides.undo import Undo
+
+#: Operators that map elements, of the table for CUDA.
+_POINTWISE: Final = tuple(op for op in POINTWISE if op.name in ("erf", "gelu", "gelu_backward"))
+
+
+def overloads(functions: frozenset[str]) -> list[str]:
+    """Return the names of the overloads that a session of these functions overrides."""
+    found = {n for op in _POINTWISE if op.functions & functions for n in pointwise.overloads(op)}
+    if functions & attention.FUNCTIONS:
+        found |= {attention.FORWARD, attention.BACKWARD}
+    return sorted(found)
+
+
+def kernels(loops: Loops) -> dict[str, Callable[..., Any]]:
+    """Return overload -> kernel for every operator that holds one of the functions."""
+    found: dict[str, Callable[..., Any]] = {}
+    for op in _POINTWISE:
+        if op.functions & loops.held and loops.can(op.functions):
+            found |= pointwise.pointwise_kernels(loops, op)
+    if attention.FUNCTIONS & loops.held and loops.can(attention.FUNCTIONS):
+        found |= attention.attention_kernels(loops)
+    return found
+
+
+class CpuOperators:
+    """What this process registers for its open sessions; the one instance is ``cpu_operators``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._library: Any = None
+
+    def change(self, module: Any, active: Active, undo: Undo) -> None:
+        """Override the operators; one that has a UDF of its own keeps it.
+
+        Args:
+            module: the module ``torch.library``.
+            active: the functions.
+            undo: gives the operators back their stock kernels.
+        """
+        if not active.functions:
+            return
+        undo.later(self.reset)
+        with self._lock:
+            own = {
+                o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CPU"
+            }
+            made = kernels(Loops(active))
+            self._library = dispatcher.implement(
+                "aten", "CPU", {n: k for n, k in made.items() if f"aten::{n}" not in own}
+            )
+
+    def reset(self) -> None:
+        """Give the operators back their stock kernels, whatever sessions are open."""
+        with self._lock:
+            if self._library is not None:
+                compat.destroy(self._library)
+                self._library = None
+
+
+#: The overrides of this process.
+cpu_operators: Final = CpuOperators()
+
+CHANGES: Final[dict[str, Change]] = {"torch.library": cpu_operators.change}

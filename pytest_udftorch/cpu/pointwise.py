@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for the dispatcher: CPU operators that map elements.
+
+They compute float32, bfloat16 and half. A call with another dtype goes to the stock kernel; so
+does a call that the stock kernel refuses, for its message.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pytest_udftorch import compat
+from pytest_udftorch.cpu.loops import Loops
+from pytest_udftorch.cuda.launcher import is_dense
+from pytest_udftorch.cuda.table import Applied, Pointwise
+from pytest_udftorch.overrides.dispatcher import Mode, thread
+
+
+@functools.cache
+def numbers() -> dict[Any, int]:
+    """Return dtype -> its number in ``enum dtype`` of ``cpu_loops.h``."""
+    import torch
+
+    return {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+def stock_kernel(name: str) -> Callable[..., Any]:
+    """Return the kernel that an overload has at the key CPU now."""
+    kernel: Callable[..., Any] = compat.stock_kernel(f"aten::{name}", "CPU")
+    return kernel
+
+
+def _plain(tensors: Sequence[Any]) -> bool:
+    """Tell whether tensors are dense and alike in dtype, shape and strides."""
+    first = tensors[0]
+    return is_dense(first) and all(
+        t.dtype == first.dtype and t.shape == first.shape and t.stride() == first.stride()
+        for t in tensors[1:]
+    )
+
+
+def _shares(a: Any, b: Any) -> bool:
+    """Tell whether a write to one tensor may change the other."""
+    return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
+
+
+class _Kernels:
+    """The kernels of one operator."""
+
+    def __init__(self, loops: Loops, op: Pointwise) -> None:
+        self.loops = loops
+        self.op = op
+        self.numbers = numbers()
+        self.scalars = [i for i in range(8) if i not in op.places]
+
+    def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+        """Return the tensors of a call and its formula; None if it is for the stock kernel."""
+        tensors = tuple(args[i] for i in self.op.places)
+        dtype = tensors[0].dtype
+        if (
+            dtype not in self.numbers
+            or thread.mode is Mode.BYPASS
+            or any(t.dtype != dtype for t in tensors)
+        ):
+            return tensors, None
+        try:
+            scalars = (args[i] for i in self.scalars if i < len(args))
+            return tensors, self.op.formula(*scalars, **kwargs)
+        except KeyError:  # the stock kernel has the words for it
+            return tensors, None
+
+    def compute(self, formula: Applied, tensors: Sequence[Any], y: Any) -> None:
+        """Compute into a dense tensor from tensors like it."""
+        if y.numel():
+            self.loops.run(self.op.name, formula, tensors, y, self.numbers[y.dtype])
+
+    def overwrite(self, formula: Applied, tensors: Sequence[Any], y: Any) -> None:
+        """Overwrite what a stock kernel has computed; ``y`` may have any strides and dtype."""
+        import torch
+
+        dtype = tensors[0].dtype
+        moved = [t.expand(y.shape).contiguous() for t in tensors]
+        fresh = torch.empty(y.shape, dtype=dtype)
+        self.compute(formula, moved, fresh)
+        y.copy_(fresh)
+
+    def functional(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            tensors, formula = self.split(args, kwargs)
+            if formula is None:
+                return stock(*args, **kwargs)
+            first = tensors[0]
+            if _plain(tensors):
+                y = torch.empty_like(first)
+                self.compute(formula, tensors, y)
+            elif len(tensors) == 1:
+                # The same strides as TensorIterator gives the result of one tensor with gaps.
+                y = torch.empty_like(first).copy_(first)
+                self.compute(formula, (y,), y)
+            else:
+                y = stock(*args, **kwargs)
+                self.overwrite(formula, tensors, y)
+            return y
+
+        return kernel
+
+    def out(self, stock: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            out = kwargs[name]
+            others = {k: v for k, v in kwargs.items() if k != name}
+            tensors, formula = self.split(args, others)
+            if formula is None:
+                return stock(*args, **kwargs)
+            if _plain((out, *tensors)) and not any(_shares(t, out) for t in tensors):
+                self.compute(formula, tensors, out)
+                return out
+            # The stock kernel checks and resizes, but must not change what is read afterwards.
+            kept = tuple(t.clone() if _shares(t, out) else t for t in tensors)
+            stock(*args, **kwargs)
+            self.overwrite(formula, kept, out)
+            return out
+
+        return kernel
+
+    def inplace(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
+            tensors, formula = self.split(args, kwargs)
+            if formula is None:
+                return stock(*args, **kwargs)
+            x = tensors[0]
+            if _plain(tensors):
+                self.compute(formula, tensors, x)
+                return x
+            kept = tuple(t.clone() for t in tensors)
+            stock(*args, **kwargs)
+            self.overwrite(formula, kept, x)
+            return x
+
+        return kernel
+
+
+def overloads(op: Pointwise) -> tuple[str, ...]:
+    """Return the overloads of an operator that are overridden.
+
+    Those on lists of tensors call these.
+    """
+    return tuple(filter(None, (op.functional, op.out[0] if op.out else "", op.inplace)))
+
+
+def pointwise_kernels(loops: Loops, op: Pointwise) -> dict[str, Callable[..., Any]]:
+    """Return overload -> kernel of an operator that maps elements."""
+    made = _Kernels(loops, op)
+    found = {op.functional: made.functional(stock_kernel(op.functional))}
+    if op.out is not None:
+        found[op.out[0]] = made.out(stock_kernel(op.out[0]), op.out[1])
+    if op.inplace:
+        found[op.inplace] = made.inplace(stock_kernel(op.inplace))
+    return found

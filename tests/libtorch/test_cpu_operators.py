@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU operators that a session overrides, since no symbol leads into their stock kernels."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import pytest_udftorch
+from pytest_udftorch import patched
+from pytest_udftorch.cpu import c_source, loops, operators
+from pytest_udftorch.cuda.table import FORMULAS
+from pytest_udftorch.overrides import dispatcher
+from pytest_udftorch.overrides.dispatcher import Role, Spec
+from pytest_udftorch.overrides.python_override import PythonOverride
+from pytest_udftorch.reach import coverage
+
+ATEN = torch.ops.aten
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+#: Every function, so that every operator is overridden.
+EVERY = frozenset(("exp", "log", "erf", "tanh"))
+
+
+def kernel(name):
+    return str(torch.library.get_kernel(f"aten::{name}", "CPU"))
+
+
+def bits(tensor):
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
+
+
+@pytest.fixture(scope="module")
+def corem():
+    with patched("corem") as session:
+        yield session
+
+
+def stock(call):
+    with patched("std"):
+        return call()
+
+
+def farther(ours, theirs, exact):
+    """How much farther from the exact result ours is than theirs, in units of theirs' dtype."""
+    finite = exact.isfinite() & theirs.isfinite()
+    step = torch.finfo(ours.dtype).eps * exact.abs().clamp_min(torch.finfo(ours.dtype).tiny)
+    error = ((x.double() - exact).abs() / step for x in (ours, theirs))
+    mine, other = (e[finite].amax().item() if finite.any() else 0.0 for e in error)
+    return mine - other
+
+
+def test_every_overload_is_overridden_and_given_back():
+    names = operators.overloads(EVERY)
+    assert {"gelu", "gelu_", "gelu.out", "gelu_backward", "gelu_backward.grad_input"} < set(names)
+    before = {name: kernel(name) for name in (*names, "exp", "softplus")}
+    x = torch.linspace(-3, 3, 200)
+    results = bits(F.gelu(x))
+    with patched("corem"):
+        assert all(kernel(name) != before[name] for name in names)
+        assert kernel("exp") == before["exp"]
+        assert bits(F.gelu(x)) != results
+        with patched("std"):
+            assert {name: kernel(name) for name in before} == before
+            assert bits(F.gelu(x)) == results
+        with patched("corem", functions=("log",)):
+            assert all(kernel(name) != before[name] for name in names)
+    assert {name: kernel(name) for name in before} == before
+    assert bits(F.gelu(x)) == results
+
+
+def test_a_session_without_the_functions_overrides_nothing():
+    before = {name: kernel(name) for name in operators.overloads(EVERY)}
+    with patched("corem", functions=("sin",)):
+        assert {name: kernel(name) for name in before} == before
+    with patched("corem", functions=("erf",)):
+        assert kernel("gelu") != before["gelu"]
+
+
+def test_a_function_that_the_session_lacks_stays_stock():
+    """gelu's derivative needs exp as well, which is MKL's here."""
+    x, grad = torch.linspace(-3, 3, 333), torch.ones(333)
+    with patched("corem", functions=("erf",)):
+        mixed = ATEN.gelu_backward(grad, x)
+    exact = ATEN.gelu_backward(grad.double(), x.double())
+    assert farther(mixed, ATEN.gelu_backward(grad, x), exact) < 1.0
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "strided", "transposed", "channels_last", "0-dim",
+                                    "empty", "expanded"])  # fmt: skip
+def test_layouts(corem, approximate, dtype, layout):
+    values = torch.linspace(-4, 4, 2 * 5 * 7 * 11).to(dtype)
+    x = {
+        "contiguous": values,
+        "strided": values[::3],
+        "transposed": values.reshape(70, 11).t(),
+        "channels_last": values.reshape(2, 5, 7, 11).contiguous(memory_format=torch.channels_last),
+        "0-dim": values[7],
+        "empty": values[:0].reshape(0, 3),
+        "expanded": values[:7, None].expand(7, 5),
+    }[layout]
+
+    def forms():
+        made = F.gelu(x, approximate=approximate)
+        out = torch.empty(0, dtype=dtype)
+        ATEN.gelu.out(x, approximate=approximate, out=out)
+        with pytest.raises(RuntimeError, match="Found dtype Double but expected"):
+            ATEN.gelu.out(x, out=torch.empty(x.shape, dtype=torch.float64))
+        written = x.clone()
+        ATEN.gelu_(written, approximate=approximate)
+        over = x.clone()
+        ATEN.gelu.out(over, approximate=approximate, out=over)
+        grad = ATEN.gelu_backward(x, x, approximate=approximate)
+        mixed = ATEN.gelu_backward(x.contiguous(), x, approximate=approximate)
+        return made, out, written, over, grad, mixed
+
+    ours, theirs = forms(), stock(forms)
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+    made, out, written, over, grad, mixed = ours
+    assert bits(made) == bits(out) == bits(written) == bits(over)
+    assert bits(grad) == bits(mixed)
+    exact = stock(lambda: F.gelu(x.double(), approximate=approximate))
+    exact_grad = ATEN.gelu_backward(x.double(), x.double(), approximate=approximate)
+    if x.numel():
+        assert farther(made, theirs[0], exact) <= 0.51
+        assert farther(grad, theirs[4], exact_grad) <= 1.01
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_results_do_not_depend_on_position_or_threads(corem, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        x = torch.linspace(-4, 4, 100_003)
+        y = F.gelu(x)
+        for start in (0, 1, 5, 1023, 1025, 99_000):
+            assert torch.equal(F.gelu(x[start : start + 700]), y[start : start + 700])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_functions_are_the_librarys(corem):
+    x = torch.linspace(-3, 3, 5000)
+    y = x * 0.5 * (1 + torch.erf(x * 0.7071067811865476))
+    assert torch.equal(F.gelu(x), y)
+    with patched("canary", functions=("erf",)):
+        assert not torch.equal(F.gelu(x), y)
+
+
+def test_other_dtypes_stay_stock(corem):
+    x = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    assert torch.equal(F.gelu(x), stock(lambda: F.gelu(x)))
+    with pytest.raises(NotImplementedError, match="not implemented for"):
+        F.gelu(torch.arange(5))
+    with pytest.raises(RuntimeError, match="approximate argument"):
+        F.gelu(torch.ones(5), approximate="no")
+
+
+def test_autograd_autocast_and_functorch_work_above_it(corem):
+    x = torch.linspace(-3, 3, 60).requires_grad_()
+    (grad,) = torch.autograd.grad(F.gelu(x).sum(), x)
+    wide = x.detach().double().requires_grad_()
+    (exact,) = torch.autograd.grad(F.gelu(wide).sum(), wide)
+    torch.testing.assert_close(grad, exact.float())
+    (second,) = torch.autograd.grad(
+        torch.autograd.grad(F.gelu(x).sum(), x, create_graph=True)[0].sum(), x
+    )
+    (exact,) = torch.autograd.grad(
+        torch.autograd.grad(F.gelu(wide).sum(), wide, create_graph=True)[0].sum(), wide
+    )
+    torch.testing.assert_close(second, exact.float(), atol=1e-5, rtol=1e-5)
+    layer = torch.nn.Linear(60, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert F.gelu(layer(x)).dtype == torch.bfloat16
+    batch = torch.randn(4, 30)
+    assert torch.equal(torch.func.vmap(F.gelu)(batch), F.gelu(batch))
+
+
+def test_a_udf_of_the_operator_itself_keeps_it(corem):
+    spec = Spec("aten::gelu", "aten::gelu", "CPU", Role.AS_IS, "aten::gelu")
+    mine = PythonOverride(spec, lambda x, approximate: x + 1)
+    with patched("std"):
+        dispatcher.overrides.push(mine, [mine])
+        try:
+            with patched("corem", functions=("erf",)):
+                assert F.gelu(torch.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+        finally:
+            dispatcher.overrides.remove(mine)
+
+
+def test_a_profile_counts_in_the_operator():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        x = torch.linspace(-3, 3, 60_000)
+        for depth in ("counters", "timed", "events"):
+            with patched("corem", profile=depth) as session:
+                F.gelu(x)
+                ATEN.gelu_backward(x, x)
+            rows = session.profile.rows("operator", "function")
+            found = {(r.key["operator"], r.key["function"]): r.elements for r in rows}
+            assert found == {
+                ("aten::gelu", "erf"): 60_000,
+                ("aten::gelu_backward", "erf"): 60_000,
+                ("aten::gelu_backward", "exp"): 60_000,
+            }
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_coverage_sees_an_override_that_is_hidden(monkeypatch):
+    def step():
+        x = torch.linspace(-3, 3, 500).requires_grad_()
+        F.gelu(x).sum().backward()
+
+    assert coverage(step).complete
+    shown = tuple(op for op in operators._POINTWISE if op.name != "gelu")
+    with patched("std"), monkeypatch.context() as hidden:
+        hidden.setattr(operators, "_POINTWISE", shown)
+        found = coverage(step)
+    assert {r.operator: r.share for r in found.rows} == {
+        "aten::gelu": 0.0,
+        "aten::gelu_backward": 1.0,
+    }
+    assert found.share == pytest.approx(2 / 3)
+
+
+def test_every_formula_has_a_form_in_c():
+    text = c_source.source(sorted(FORMULAS))
+    for name in FORMULAS:
+        assert f"void pointwise_{name}(" in text
+
+
+@pytest.mark.parametrize("level", ["baseline", "avx2", "avx512"])
+def test_every_cpu_level_gives_the_same_bits(level, monkeypatch):
+    try:
+        build = pytest_udftorch.build_library("corem", level)
+        build.load()
+    except pytest_udftorch.UdfError as error:
+        pytest.skip(str(error))
+    x = torch.linspace(-5, 5, 4001)
+    with patched("corem"):
+        expected = {d: F.gelu(x.to(d)) for d in DTYPES}
+    monkeypatch.setattr(loops.Loops, "level", lambda self: level)
+    with patched("std"), patched("corem"):
+        for dtype, y in expected.items():
+            assert torch.equal(F.gelu(x.to(dtype)), y)
+
+
+def test_loops_that_do_not_compile_say_so(monkeypatch):
+    monkeypatch.setattr(loops, "source", lambda formulas: "#error broken\n")
+    loops._compiled.cache_clear()
+    try:
+        with (
+            patched("std"),
+            patched("corem"),
+            pytest.raises(pytest_udftorch.UdfError, match="loops of CPU operators do not compile"),
+        ):
+            F.gelu(torch.ones(3))
+    finally:
+        loops._compiled.cache_clear()
