@@ -8,7 +8,7 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest wheel test-wheel lint format bench results docs verify fuzz clean
+.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest test-newest newest test-python wheel test-wheel lint format bench results docs verify fuzz clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
@@ -16,6 +16,7 @@ help:
 	@echo 'make test-slow  the tests marked slow'
 	@echo 'make test-sanitizers  the native parts under ASan, UBSan and TSan; needs libclang-rt-19-dev'
 	@echo 'make test-torch TORCH=2.11.0 [TESTS=...]  the suite with that torch, in .venv-torch-2.11.0'
+	@echo 'make test-python PYTHON=3.13 [TESTS=...]  the same with python3.13, in .venv-python-3.13'
 	@echo 'make verify     certificates over all 2^32 inputs for every function of corem'
 	@echo 'make fuzz       every reader of outside data, for MINUTES=60 of processor time'
 	@echo 'make wheel      a wheel for machines without a compiler, in dist/'
@@ -66,6 +67,19 @@ oldest:
 test-oldest:
 	@$(MAKE) --no-print-directory test-torch TORCH=$(OLDEST) TESTS='$(OLDEST_TESTS)'
 
+# The newest torch that the registry offers, which may be newer than that of .venv.
+newest: setup
+	@$(PY) -m pip index versions torch 2>/dev/null | sed -n '1s/.*(\(.*\)).*/\1/p'
+
+test-newest: setup
+	@$(MAKE) --no-print-directory test-torch TESTS='$(TESTS)' \
+	  TORCH=$$($(MAKE) --no-print-directory newest | tail -n 1)
+
+test-python:
+	@test -n '$(PYTHON)' || { echo 'Name a version: make test-python PYTHON=3.13' >&2; exit 2; }
+	@WITH_PYTHON=$(PYTHON) .ci/setup
+	.venv-python-$(PYTHON)/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
+
 wheel: setup
 	@.ci/wheel
 
@@ -104,4 +118,4 @@ docs: setup
 	$(PY) -m benches.render.docs
 
 clean:
-	rm -rf build .venv .venv-torch-* .mypy_cache .ruff_cache .pytest_cache
+	rm -rf build .venv .venv-torch-* .venv-python-* .mypy_cache .ruff_cache .pytest_cache

@@ -4,11 +4,12 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [exclusive] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile]
         [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
-        [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
+        [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite]
+        [versions]
 
-Without names it measures everything that needs no GPU, no QEMU and no hours of fuzzing.
-``profile`` stands for its parts, ``profile_counting`` and so on, and ``compile`` for the benches of
-torch.compile on the CPU. Each bench runs in a process of its own.
+Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites
+or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on, and
+``compile`` for the benches of torch.compile on the CPU. Each bench runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -66,10 +67,18 @@ GPU = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
-#: Those that need hours, and QEMU or Atheris; left out unless they are named.
+#: Those that need hours, QEMU, Atheris, other projects' suites or other versions; left out unless
+#: they are named.
 LONG = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
-    for n in ("other_machines", "aarch64_forms", "fuzz")
+    for n in (
+        "other_machines",
+        "aarch64_forms",
+        "fuzz",
+        "foreign_suites",
+        "patched_suite",
+        "versions",
+    )
 }
 #: Left out unless it is named too: it needs what `make wheel` makes.
 GPU["wheel"] = ("benches.experiments.wheel", "--store", str(stored.RESULTS / "wheel.json"))

@@ -93,9 +93,9 @@ _WAYS_IN = {
 @pytest.mark.parametrize("way", _WAYS_IN)
 def test_every_way_in_gives_the_sentence(host, way):
     said, lacks = _HOSTS[host]
-    # NumPy and argparse look at these facts too, so that they are imported before.
+    # These look at the facts too, so that they are imported before: shutil from Python 3.13 on.
     elsewhere = (
-        "import argparse, platform, sys, asyncio, numpy, multiprocessing, sysconfig; "
+        "import argparse, platform, sys, asyncio, numpy, multiprocessing, shutil, sysconfig; "
         f"sysconfig.get_config_var('SOABI'); {said}; sys.modules |= dict.fromkeys({lacks}); "
     )
     done = subprocess.run(

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the commands for other versions of Python and torch say when they are misused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def told(*command, **environment):
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    return done.stderr
+
+
+def test_a_python_that_is_not_there_is_named():
+    said = told(".ci/setup", WITH_PYTHON="3.99")
+    assert "PATH has no python3.99 of version 3.11 or newer; install it" in said
+    assert not (ROOT / ".venv-python-3.99").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "example"), [("test-python", "PYTHON=3.13"), ("test-torch", "TORCH=2.11.0")]
+)
+def test_a_target_without_a_version_says_how_to_name_one(target, example):
+    said = told("make", "--no-print-directory", target, PYTHON="", TORCH="")
+    assert f"Name a version: make {target} {example}" in said
