@@ -87,8 +87,10 @@ class Callers:
         before = list(self._calls)
         while any(new < old + 2 for new, old in zip(self._calls, before, strict=True)):
             time.sleep(0.001)
-        self.mixed = 0
-        self.pairs.clear()
+        # A thread that adds may have read the old count: with the lock, none has.
+        with self._lock:
+            self.mixed = 0
+            self.pairs.clear()
 
     def _run(self, index: int) -> None:
         # Large enough for OpenMP's workers, and for a switch to fall into one.
