@@ -2,8 +2,8 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [exclusive] [innocent_pairs] [interrupts] [patch] [sanitizers] [profile]
-        [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
+        [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch] [sanitizers]
+        [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training] [profile_cuda]
         [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite]
         [versions]
 
@@ -45,6 +45,11 @@ COMMANDS = {
         "benches.experiments.interrupts",
         "--store",
         str(stored.RESULTS / "interrupts.json"),
+    ),
+    "cpu_operators": (
+        "benches.experiments.cpu_operators",
+        "--store",
+        str(stored.RESULTS / "cpu_operators.json"),
     ),
     "exclusive": (
         "benches.experiments.exclusive",

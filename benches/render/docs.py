@@ -440,6 +440,18 @@ def exclusive(results: Results) -> str:
     return "\n".join([*parts, ""])
 
 
+def cpu_operators(results: Results) -> str:
+    """Return what the overridden CPU operators cost."""
+    document = results["cpu_operators"]
+    rows = [
+        (name, f"{row['stock_us']:.1f}", f"{row['session_us']:.1f}", _ratio(row["ratio"]))
+        for name, row in document["operators"].items()
+    ]
+    return _with_source(
+        table(["", "stock, µs", "session, µs", "ratio (quartiles)"], rows), document
+    )
+
+
 def _ratio(summary: Mapping[str, float]) -> str:
     low, high = summary["lower_quartile"], summary["upper_quartile"]
     return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
@@ -537,6 +549,7 @@ def aarch64_forms(results: Results) -> str:
 
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
+    "cpu_operators": cpu_operators,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,

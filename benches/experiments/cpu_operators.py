@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the CPU operators that a session overrides cost against stock.
+
+    python -m benches.experiments.cpu_operators [--store FILE]
+
+Stock and session take turns in one process and one thread. A turn times as many calls as take
+about two milliseconds under stock.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from benches import stored
+from benches.experiments import command
+from pytest_udftorch import patched
+
+LIBRARY = "corem"
+SIZES = (1_000, 1 << 15, 1 << 19)
+TURNS = 31
+TURN_NS = 2_000_000
+
+Call = Callable[[], object]
+
+
+def gelus() -> dict[str, Call]:
+    """Return gelu and its gradient in both approximations, and erf, at each size."""
+    calls: dict[str, Call] = {}
+    for size in SIZES:
+        x = torch.randn(size, generator=torch.Generator().manual_seed(size))
+        gradient = torch.ones_like(x)
+        for how in ("none", "tanh"):
+            name = "erf" if how == "none" else how
+            calls[f"gelu ({name}), {size:,}"] = lambda x=x, how=how: F.gelu(x, approximate=how)
+            calls[f"gelu ({name}), gradient, {size:,}"] = lambda x=x, g=gradient, how=how: (
+                torch.ops.aten.gelu_backward(g, x, approximate=how)
+            )
+        calls[f"erf, {size:,}"] = lambda x=x: torch.erf(x)
+    return calls
+
+
+def attentions() -> dict[str, Call]:
+    """Return attention, forward, and forward with backward."""
+    calls: dict[str, Call] = {}
+    for batch, heads, length, size in ((1, 12, 128, 64), (4, 8, 512, 64)):
+        generator = torch.Generator().manual_seed(length)
+        q, k, v = (torch.randn(batch, heads, length, size, generator=generator) for _ in range(3))
+        trained = [t.clone().requires_grad_() for t in (q, k, v)]
+
+        def both(trained: list[torch.Tensor] = trained) -> None:
+            F.scaled_dot_product_attention(*trained, is_causal=True).sum().backward()
+
+        shape = f"{batch}×{heads}×{length}×{size}"
+        calls[f"attention, causal, {shape}"] = lambda q=q, k=k, v=v: F.scaled_dot_product_attention(
+            q, k, v, is_causal=True
+        )
+        calls[f"attention with its gradient, {shape}"] = both
+    return calls
+
+
+def _time_ns(call: Call, count: int) -> float:
+    begin = time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    return (time.perf_counter_ns() - begin) / count
+
+
+def compared(call: Call) -> dict[str, Any]:
+    """Return the times of a call, and the ratios of neighbouring turns."""
+    count = max(1, int(TURN_NS / _time_ns(call, 2)))
+    stock, ours = [], []
+    for _ in range(TURNS):
+        stock.append(_time_ns(call, count))
+        with patched(LIBRARY):
+            call()
+            ours.append(_time_ns(call, count))
+    ratios = [mine / theirs for mine, theirs in zip(ours, stock, strict=True)]
+    return {
+        "stock_us": statistics.median(stock) / 1e3,
+        "session_us": statistics.median(ours) / 1e3,
+        "ratio": stored.summary(ratios),
+    }
+
+
+def measure() -> dict[str, Any]:
+    """Return operator -> times and ratios."""
+    torch.set_num_threads(1)
+    with patched(LIBRARY):  # compiled before anything is timed
+        for call in (*gelus().values(), *attentions().values()):
+            call()
+    rows = {name: compared(call) for name, call in (gelus() | attentions()).items()}
+    return {"library": LIBRARY, "threads": 1, "operators": rows}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = command.parser("cpu_operators", __doc__)
+    options = parser.parse_args(arguments)
+    figures: dict[str, Any] = {}
+
+    def measured() -> dict[str, Any]:
+        figures.update(measure())
+        return figures
+
+    status = command.run("cpu_operators", options, measured)
+    for name, row in figures.get("operators", {}).items():
+        print(f"{name:45} {row['stock_us']:10.1f} us  ratio {row['ratio']['median']:.2f}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
