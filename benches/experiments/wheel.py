@@ -71,7 +71,7 @@ def measure(wheel: Path) -> dict[str, Any]:
         "to_the_first_table_seconds": round(seconds["install"] + seconds["suite_under_corem"], 2),
         "compiled": compiled,
         "hidden": {
-            "folders": [str(p) for p in hidden.folders()],
+            "folders": [str(p).replace(str(Path.home()), "~") for p in hidden.folders()],
             "files": [str(p) for p in hidden.files()],
         },
     }

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pytest_udftorch.compat import INDUCTOR_CODECACHE
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.plugin.parametrizing import TARGET
 from pytest_udftorch.plugin.run_profile import PROPERTY as PROFILE
@@ -222,7 +223,7 @@ def _called(session: Session, symbols: Sequence[Symbol], kernels: Iterable[str])
     return {
         "ran": sorted(ran),
         "missed": sorted(missed),
-        "compiled": "torch._inductor.compile_fx" in sys.modules,
+        "compiled": INDUCTOR_CODECACHE in sys.modules,
     }
 
 

@@ -45,7 +45,7 @@ def training() -> str:
     """The weights of a small model after three steps."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.GELU(), torch.nn.Linear(32, 5)
+        torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.SiLU(), torch.nn.Linear(32, 5)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randn(64, 16), torch.arange(64) % 5
@@ -83,6 +83,11 @@ def forked() -> str:
     return os.read(read, 100).decode()
 
 
+def inlined() -> str:
+    """An operator that no symbol reaches."""
+    return digest(torch.nn.functional.gelu(torch.linspace(-9, 9, 4001)))
+
+
 def one_function() -> str:
     return digest(torch.linspace(-9, 1, 4001).exp())
 
@@ -113,6 +118,7 @@ def main() -> None:
         "worker": worker(1),
         "training": training(),
         "functions": functions(),
+        "inlined": inlined(),
     }
     print(json.dumps({**told, "nested": nested()}))
 

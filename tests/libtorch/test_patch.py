@@ -75,8 +75,10 @@ def test_a_python_process_with_only_a_path_set_computes_with_the_library(made):
     assert told["ours"] == []
 
     stock = patch_probe.functions()
+    assert told["inlined"] == patch_probe.inlined()
     with patched("corem"):
         expected = patch_probe.functions()
+        assert told["inlined"] != patch_probe.inlined()
         assert told["training"] == patch_probe.training()
         assert told["worker"] == patch_probe.worker(0)
         assert told["forked"] == patch_probe.one_function()

@@ -111,7 +111,7 @@ def test_odd_values(folder, chosen):
         judge(*run(*arguments(chosen)))
 
 
-@few
+@settings(few, max_examples=8)
 @given(variable=st.sampled_from(VARIABLES), value=words)
 def test_odd_variables(folder, variable, value):
     with pytest.MonkeyPatch.context() as patch:
