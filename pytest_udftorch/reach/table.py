@@ -321,24 +321,14 @@ class Reason:
     outcomes: tuple[Outcome, ...] = MISSED
 
 
-_ERF = (
-    "the vector code inlines erf as a polynomial around exp (ATen/cpu/vec/*_float.h, "
-    "Vectorized<float>::erf): a session swaps that exp, but erf itself only in a scalar tail"
-)
 _COMPLEX = "calls libm's complex functions ({}), which compute inside libm"
 
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(
-        ("F.gelu", "nn.LSTM"),
+        ("nn.LSTM",),
         "goes to oneDNN, which generates its own machine code; "
         "torch.backends.mkldnn.flags(enabled=False) avoids it",
         ("not reached",),
-    ),
-    Reason(("torch.erf", "torch.special.ndtr", "F.gelu", "F.gelu, oneDNN off"), _ERF),
-    Reason(
-        ("F.scaled_dot_product_attention(flash)",),
-        "the vector code inlines exp (ATen/cpu/vec/*_float.h, exp_u20 and fexp_u20), and the "
-        "tail computes in double precision; sdpa_kernel(SDPBackend.MATH) avoids it",
     ),
     Reason(
         (
