@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
-from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze
+from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze, release_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,6 +50,14 @@ class PatchedLibtorch(Protocol):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> None:
+    """Leave the path after ``--udf-profile`` to pytest."""
+    release_paths(early_config, parser, args)
 
 
 def pytest_configure(config: pytest.Config) -> None:
