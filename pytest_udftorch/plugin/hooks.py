@@ -56,8 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Freeze the options; prepare for switching if they choose a library."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(*libraries, functions=None): run under this UDF library (a name, or a path "
-        "relative to the test file) instead of the command line's; several: under each.",
+        f"{MARKER}(*libraries, functions=None, composites=False): run under this UDF library (a "
+        "name, or a path relative to the test file) instead of the command line's; several: under "
+        "each.",
     )
     options = config.stash[_OPTIONS] = freeze(config)
     if options.libraries:

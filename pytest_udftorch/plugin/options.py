@@ -31,6 +31,7 @@ class Options:
         failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which a function
             makes one.
         exclusive: whether sessions switch while no thread is in an operator.
+        composites: whether activations are correctly rounded as a whole.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -42,6 +43,7 @@ class Options:
     strict: bool = False
     failing: tuple[Literal["nan", "inf"], ...] = ()
     exclusive: bool = False
+    composites: bool = False
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -100,6 +102,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="Switch only while no thread is in an operator, so that no result mixes two "
         "libraries; for tests that leave threads running.",
     )
+    group.addoption(
+        "--udf-composites",
+        action="store_true",
+        default=None,
+        help="Compute sigmoid, silu, gelu and other activations on the CPU by one correctly "
+        "rounded function each, where the library has such functions.",
+    )
     for kind, what in (("nan", "a NaN"), ("inf", "an infinity")):
         group.addoption(
             f"--udf-{kind}",
@@ -111,7 +120,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile", "udf_nan", "udf_inf"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
-    for name in ("udf_strict", "udf_exclusive"):
+    for name in ("udf_strict", "udf_exclusive", "udf_composites"):
         parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
 
 
@@ -156,6 +165,7 @@ def freeze(config: pytest.Config) -> Options:
         profile_out=_out(config, profile),
         strict=bool(_given(config, "udf_strict")),
         exclusive=bool(_given(config, "udf_exclusive")),
+        composites=bool(_given(config, "udf_composites")),
         failing=failing,
     )
 
