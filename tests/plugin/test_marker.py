@@ -246,6 +246,5 @@ def test_misuse_is_a_collection_error_that_names_the_test(suite):
 
 def test_marker_is_registered(suite):
     result = suite.run("--markers", "--strict-markers")
-    result.stdout.fnmatch_lines(
-        ["@pytest.mark.udf_lib(*libraries, functions=None, composites=False): *"]
-    )
+    form = "(*libraries, functions=None, composites=False)"
+    result.stdout.fnmatch_lines([f"@pytest.mark.udf_lib{form}: *"])
