@@ -5,11 +5,11 @@
         [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch]
         [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
         [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites]
-        [patched_suite] [versions]
+        [patched_suite] [versions] [coverage]
 
-Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites
-or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on, and
-``compile`` for the benches of torch.compile on the CPU. Each bench runs in a process of its own.
+Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
+models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
+and ``compile`` for the benches of torch.compile on the CPU. Each bench runs in its own process.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ GPU = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
 }
-#: Those that need hours, QEMU, Atheris, other projects' suites or other versions; left out unless
-#: they are named.
+#: Those that need hours, QEMU, Atheris, others' suites or models, or other versions; left out
+#: unless they are named.
 LONG = {
     n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
     for n in (
@@ -83,6 +83,7 @@ LONG = {
         "foreign_suites",
         "patched_suite",
         "versions",
+        "coverage",
     )
 }
 #: Left out unless it is named too: it needs what `make wheel` makes.
