@@ -216,6 +216,18 @@ class CoverageError(UdfError):
     """There is no run whose coverage could be counted, or it cannot be stored."""
 
 
+class DiffSideError(UdfError):
+    """The text of a side of a comparison means nothing, or two sides cannot be compared."""
+
+
+class DiffRunError(UdfError):
+    """A run that is to be compared fails, cannot be repeated, or calls no operator."""
+
+
+class DiffReproducerError(UdfError):
+    """A difference cannot be written as a script, or the script cannot be stored."""
+
+
 class RanksDifferWarning(UserWarning):
     """A rank of the process group has other sessions than the others, or none."""
 

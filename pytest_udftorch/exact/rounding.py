@@ -290,6 +290,7 @@ def assert_correctly_rounded(
         NothingToCheckError: no inputs.
         The errors of ``correctly_rounded``.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     outputs, flat, fmt, shape = _evaluate(fn_or_outputs, inputs, function)
     want = (mpfr_rounded if oracle == "mpfr" else mpmath_rounded)(function, flat, fmt)
     got = canonical(outputs, fmt)
@@ -324,6 +325,7 @@ def assert_ulp(
         NothingToCheckError: no inputs, or a bound that is not a positive number.
         The errors of ``correctly_rounded``.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     if not max_ulp > 0:
         raise NothingToCheckError(
             f"max_ulp={max_ulp!r} bounds nothing. Give a positive number of ULPs; 0.5 is the "
@@ -359,6 +361,7 @@ def assert_bitwise_same(got: object, want: object, *, any_nan: bool = False) -> 
         MismatchError: different dtypes or shapes.
         NothingToCheckError: nothing to compare.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test
     first, second, fmt = _pair(got, want, "assert_bitwise_same")
     if first.size == 0:
         raise NothingToCheckError("Both arrays are empty, so the check could not fail.")

@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -195,6 +195,26 @@ class UdfLibrary:
         for folder in (self.folder, *self.include_dirs):
             found.update(files_below(folder, (".c", ".h")))
         return sorted(found)
+
+
+@dataclass(frozen=True)
+class PythonLibrary(UdfLibrary):
+    """A library of one Python function, which a call of the library still calls.
+
+    Attributes:
+        source: the function as it was written.
+    """
+
+    source: Callable[..., Any] = field(kw_only=True, compare=False)
+
+    @classmethod
+    def of(cls, library: UdfLibrary, source: Callable[..., Any]) -> PythonLibrary:
+        """Return a library that also calls ``source``."""
+        return cls(**{f.name: getattr(library, f.name) for f in fields(library)}, source=source)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the function returns, as Python computes it."""
+        return self.source(*args, **kwargs)
 
 
 def files_below(folder: Path, endings: tuple[str, ...]) -> Iterator[str]:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
-from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze
+from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze, release_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_udftorch.diff.found import Difference
     from pytest_udftorch.library.description import UdfLibrary
     from pytest_udftorch.planning.oracle import Plan
     from pytest_udftorch.planning.pairs import ModelPair
@@ -50,6 +51,14 @@ class PatchedLibtorch(Protocol):
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options."""
     add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> None:
+    """Leave the path after ``--udf-profile`` to pytest."""
+    release_paths(early_config, parser, args)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -207,6 +216,18 @@ def udf_coverage() -> Callable[[Callable[[], Any]], Coverage]:
     from pytest_udftorch.reach.counted import coverage
 
     return coverage
+
+
+@pytest.fixture(scope="session")
+def udf_diff() -> Callable[..., Difference]:
+    """Find the first operator that makes two runs differ: ``udf_diff(a, b, model, inputs)``.
+
+    See :func:`pytest_udftorch.diff.first_difference`. A test may assert that the result is
+    ``equal`` or ``explained``; its ``text()`` is the report.
+    """
+    from pytest_udftorch.diff.find import first_difference
+
+    return first_difference
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:

@@ -34,6 +34,7 @@ from pytest_udftorch.cpu import operators as cpu_operators
 from pytest_udftorch.cuda import operators as cuda_operators
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
 from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
+from pytest_udftorch.notebook import Showable, Shown
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
 from pytest_udftorch.session import ranks as process_group
 from pytest_udftorch.session.binder import Binder, Symbol, binder, slot_name
@@ -58,7 +59,7 @@ _RUNS_LATER: Final = (
 )
 
 
-class Session:
+class Session(Showable):
     """One UDF library bound into libtorch, from ``__enter__`` to ``__exit__``.
 
     :func:`patched` makes one.
@@ -108,6 +109,20 @@ class Session:
         form = f" cuda={self.cuda_form}" if self.cuda_form == FLOAT_FLOAT else ""
         names = ",".join((*self.functions, *self.operators))
         return f"<Session {self.library.name}{build} {names}{form} {self._state}>"
+
+    def _shown(self) -> Shown:
+        title = f"{self.library.name} {self.library.version}, {self._state}"
+        if self.build is not None:
+            title += f", build {self.build.build_id}, {self.build.cpu_level}"
+        rows = [
+            (name, symbol, f"{calls:,}")
+            for name, symbols in self.reached.items()
+            for symbol, calls in symbols.items()
+        ]
+        header = ("function", "reached through", "calls on entry")
+        missing = [n for n in (*self.functions, *self.operators) if n not in self.reached]
+        notes = [f"swaps {', '.join(missing)}"] if missing and not self.library.stock else []
+        return Shown(title, header, rows, notes)
 
     @property
     def wants_every_function(self) -> bool:

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``udftorch``.
+
+Each verb has a module: ``add`` adds its parser and sets ``run``, the function to call. ``VERBS``
+in ``command.py`` lists them. A verb imports what it works with when it runs, so that
+``udftorch --help`` is quick.
+"""
+
+from pytest_udftorch.cli.command import main
+from pytest_udftorch.cli.status import FAILED, INTERRUPTED, MISUSE
+
+__all__ = ["FAILED", "INTERRUPTED", "MISUSE", "main"]

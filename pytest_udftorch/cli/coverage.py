@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``udftorch coverage``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_udftorch.cli.status import FAILED, Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add ``udftorch coverage``."""
+    parser = commands.add_parser(
+        "coverage",
+        help="count which evaluations of functions in a model a session swaps",
+        description="Records the operators of a run on the CPU, counts the transcendental "
+        "functions that they evaluate by their definitions, and finds out with wrong functions "
+        "which of these evaluations a session swaps.",
+    )
+    parser.add_argument(
+        "model",
+        metavar="FILE:FUNCTION",
+        help="a function that returns a callable, which is the run, or a model and its inputs",
+    )
+    parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Judge one run, store it and print it; fail unless everything is swapped."""
+    from pytest_udftorch.reach import counted
+
+    found = counted.coverage(counted.load_step(options.model))
+    if options.store:
+        command = f"udftorch coverage {options.model}"
+        counted.save_coverage({options.model: found}, options.store, command)
+    print(found.text())
+    return 0 if found.complete else FAILED

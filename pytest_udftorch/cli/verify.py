@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``udftorch verify``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pytest_udftorch.cli.status import Subparsers, report_failures
+
+
+def add(commands: Subparsers) -> None:
+    """Add ``udftorch verify``."""
+    parser = commands.add_parser(
+        "verify",
+        help="run functions over all their inputs and write certificates",
+        description="Runs functions over all 2^32 float32 encodings (pairs for functions of two "
+        "arguments, 2^16 encodings for 16-bit types), compares each result with the correctly "
+        "rounded one, and writes a certificate.",
+    )
+    parser.add_argument(
+        "library",
+        help="name or path of a UDF library, or what PyTorch ships with: vml, sleef, sleef-u35, "
+        "libm; std for torch's operators",
+    )
+    parser.add_argument(
+        "functions", nargs="*", metavar="function", help="torch's names; by default all"
+    )
+    parser.add_argument(
+        "--form",
+        action="append",
+        choices=["array", "scalar", "v8", "v16", "operator", "all"],
+        help="may be repeated; by default array, or the usual form of the library",
+    )
+    parser.add_argument(
+        "--cpu-level",
+        action="append",
+        choices=["baseline", "avx2", "avx512", "all"],
+        help="may be repeated; by default the best of this CPU",
+    )
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument(
+        "--reference",
+        default="auto",
+        choices=["auto", "llvmlibc", "libm", "mpfr"],
+        help="auto: LLVM-libc where it has the function, libm elsewhere; MPFR decides what these "
+        "leave open; mpfr: MPFR decides every result (hours)",
+    )
+    parser.add_argument("--flush-denormal", action="store_true", help="run with FTZ and DAZ set")
+    parser.add_argument(
+        "--garbage", action="store_true", help="vector forms: one true lane among random ones"
+    )
+    parser.add_argument(
+        "--workers", type=int, help="processes; 0 runs in this one; by default one per CPU"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="by default beside the UDF's source"
+    )
+    parser.add_argument(
+        "--judge-all",
+        action="store_true",
+        help="judge every form, even if its outputs have the digests of a judged one",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="LIBRARY",
+        help="do not judge outputs that have the digests of this library's certificate",
+    )
+    parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
+    parser.add_argument(
+        "--chunks",
+        type=_chunk_range,
+        metavar="FIRST:END",
+        help="only these; certificates of separate chunks can be merged",
+    )
+    parser.add_argument("--chunk-bits", type=int, default=24, help="2^BITS inputs in a chunk")
+    parser.add_argument("--pairs", type=int, default=2**30, help="for functions of two arguments")
+    parser.add_argument("--seed", type=int, default=0, help="of the pairs")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.set_defaults(run=run)
+
+
+def _chunk_range(text: str) -> range:
+    first, colon, end = text.partition(":")
+    if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of chunks such as 0:128")
+    return range(int(first), int(end))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Verify every function, form and CPU level asked for."""
+    from pytest_udftorch.verify.find import cpu_levels, forms_of, functions_of
+    from pytest_udftorch.verify.schedule import ScheduleError
+
+    if not 8 <= options.chunk_bits <= 28:
+        raise ScheduleError("--chunk-bits must lie between 8 and 28.")
+    if options.pairs < 1 or (options.workers is not None and options.workers < 0):
+        raise ScheduleError("--pairs must be positive, --workers must not be negative.")
+    failures: list[str] = []
+    for function in options.functions or functions_of(options.library, options.dtype):
+        for level in _each(options.cpu_level, cpu_levels):
+            for form in _each(options.form, partial(forms_of, options.library, level)):
+                failures += _verify_one(options, function, form, level)
+    return report_failures(failures)
+
+
+def _each(asked: Sequence[str] | None, every: Callable[[], Sequence[str]]) -> Sequence[str | None]:
+    """Return what an option asks for, with ``all`` spelled out; None stands for the default."""
+    if not asked:
+        return [None]
+    return every() if "all" in asked else asked
+
+
+def _verify_one(
+    options: argparse.Namespace, function: str, form: str | None, level: str | None
+) -> list[str]:
+    from pytest_udftorch.verify import run as verify
+    from pytest_udftorch.verify.find import Request
+    from pytest_udftorch.verify.schedule import make_schedule
+
+    request = Request(
+        dtype=options.dtype,
+        form=form,
+        cpu_level=level,
+        reference=options.reference,
+        flush=options.flush_denormal,
+        garbage=options.garbage,
+        chunk_bits=options.chunk_bits,
+        pairs=options.pairs,
+        seed=options.seed,
+    )
+    schedule = make_schedule(options.library, function, request)
+    path = verify.certificate_path(schedule, options.out, options.library)
+    against = options.against and verify.stored_certificate(schedule, options.against)
+    c = schedule.candidate
+    what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
+    with _progress(what, quiet=options.quiet) as progress:
+        how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
+        certificate = verify.verify(
+            schedule, path, how, resume=options.resume, judge_all=options.judge_all, against=against
+        )
+    print(*certificate.summaries(), sep="\n")
+    return certificate.failures()
+
+
+@contextmanager
+def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """Show a progress bar over chunks from the first report on."""
+    bar: Any = None
+
+    def update(done: int, total: int) -> None:
+        nonlocal bar
+        if bar is None:
+            from tqdm import tqdm
+
+            bar = tqdm(total=total, initial=done, desc=what, unit="chunk")
+        bar.update(done - bar.n)
+
+    try:
+        yield None if quiet else update
+    finally:
+        if bar is not None:
+            bar.close()
