@@ -204,6 +204,10 @@ class ProfileMismatchError(UdfError):
     """Profiles that do not belong together cannot be merged."""
 
 
+class RunsDifferError(UdfError):
+    """Profiles of several runs were to be added up, which nobody asked for."""
+
+
 class NoProfileError(UdfError):
     """There is no profile to read: none was written, or profiling is off."""
 
