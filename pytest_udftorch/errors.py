@@ -208,6 +208,18 @@ class RunsDifferError(UdfError):
     """Profiles of several runs were to be added up, which nobody asked for."""
 
 
+class BaselineError(UdfError):
+    """A baseline cannot be read or written, or a file is none."""
+
+
+class CompareError(UdfError):
+    """Files cannot be compared with each other."""
+
+
+class CompareLimitError(UdfError):
+    """A limit on changes is not one, or nothing is there that it could bound."""
+
+
 class NoProfileError(UdfError):
     """There is no profile to read: none was written, or profiling is off."""
 

@@ -13,6 +13,7 @@ from pytest_udftorch import __version__
 from pytest_udftorch.cli import (
     cache,
     certificate,
+    compare,
     coverage,
     cuda_form,
     doctor,
@@ -35,6 +36,7 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     reach.add,
     coverage.add,
     report.add,
+    compare.add,
     patch.add,
     cuda_form.add,
     doctor.add,

@@ -163,6 +163,28 @@ class Tally:
             incomparable_index=other.incomparable_index if first is None else first,
         )
 
+    def beyond(self, bound: float | None) -> tuple[int, int] | None:
+        """Return how many results are against a claim, at least and at most; None without one.
+
+        A claim of half an ULP means correctly rounded. Others are counted in the histogram, so
+        that the two numbers are the same where the claim is an edge of its bins: at multiples of
+        1/64 ULP below 1 and at powers of two from there on.
+        """
+        if bound is None:
+            return None
+        if bound <= 0.5:
+            return self.wrong, self.wrong
+        least = most = self.histogram.get(BINS - 1, 0)
+        if self.worst_ulp <= bound:
+            return least, most
+        for number, count in self.histogram.items():
+            edges = bin_edges(number)
+            if edges is not None and edges[1] > bound:
+                most += count
+                least += count if edges[0] >= bound else 0
+        # The largest error is known, and beyond.
+        return max(least, 1), most
+
     def as_json(self, bits: int) -> dict[str, Any]:
         """Return the tally as plain data."""
         return {
