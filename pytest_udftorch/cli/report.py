@@ -39,7 +39,15 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--add-runs", action="store_true", help="add up the profiles of several runs of a library"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, needs=needs)
+
+
+def needs(options: argparse.Namespace) -> list[str]:
+    """Return the packages that a report needs."""
+    found = ["numpy"]
+    if options.csv or options.parquet:
+        found.append("pandas")
+    return [*found, "pyarrow"] if options.parquet else found
 
 
 def run(options: argparse.Namespace) -> int:

@@ -82,7 +82,15 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--pairs", type=int, default=2**30, help="for functions of two arguments")
     parser.add_argument("--seed", type=int, default=0, help="of the pairs")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, needs=needs)
+
+
+def needs(options: argparse.Namespace) -> list[str]:
+    """Return the packages that a run needs."""
+    found = ["numpy", "gmpy2"]
+    if options.workers != 0:
+        found.append("distributed")
+    return found if options.quiet else [*found, "tqdm"]
 
 
 def _chunk_range(text: str) -> range:
