@@ -217,6 +217,15 @@ def ulp_text(error: float) -> str:
     return text
 
 
+def against_text(tally: Tally, bound: float | None) -> str:
+    """Return how many results are against a claim; a dash without one."""
+    found = tally.beyond(bound)
+    if found is None:
+        return "-"
+    least, most = found
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
+
+
 def bin_edges(number: int) -> tuple[float, float] | None:
     """Return the errors in ULP that a histogram bin holds, or None for the last one."""
     if number == BINS - 1:
@@ -330,7 +339,10 @@ class Certificate:
             tally = run.tally
             what = f"{self.name}, {run.identity['form']} form, {run.identity['cpu_level']}"
             if bound <= 0.5 and tally.wrong:
-                found.append(f"{what}: {tally.wrong:,} of {tally.inputs:,} results are wrong.")
+                found.append(
+                    f"{what}: {tally.wrong:,} of {tally.inputs:,} results are not "
+                    "correctly rounded, which the claim of half an ULP means."
+                )
             elif bound > 0.5 and tally.histogram.get(BINS - 1):
                 found.append(
                     f"{what}: {tally.histogram[BINS - 1]:,} results are NaN or infinite where "
@@ -361,7 +373,9 @@ class Certificate:
             where = f" at {', '.join(run.largest['inputs'])}" if run.largest else ""
             lines.append(
                 f"{self.name} {run.identity['form']} {run.identity['cpu_level']}: "
-                f"{run.tally.wrong:,} wrong of {run.tally.inputs:,}; largest error {largest} "
+                f"{against_text(run.tally, self.subject['max_ulp'])} against the claim, "
+                f"{run.tally.wrong:,} not correctly rounded, of {run.tally.inputs:,}; largest "
+                f"error {largest} "
                 f"ULP{where}; sha256 {digest[:16] if digest else 'incomplete'}; "
                 f"{run.seconds:.0f} s"
             )
