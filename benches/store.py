@@ -31,67 +31,36 @@ SUITES = {
     "build": "benches/suites/test_build.py",
 }
 
+
+def _experiments(*names: str) -> dict[str, tuple[str, ...]]:
+    """Return the commands of experiments that store under their own name."""
+    return {
+        n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json")) for n in names
+    }
+
+
+#: The profiler's benches, the quick ones first.
+PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
+
 #: Commands that store by themselves.
 COMMANDS = {
     "reach": ("pytest_udftorch.cli", "reach", "--store", str(stored.RESULTS / "reach.json")),
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
-    "patch": ("benches.experiments.patch", "--store", str(stored.RESULTS / "patch.json")),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
-    "faults": ("benches.experiments.faults", "--store", str(stored.RESULTS / "faults.json")),
-    "stress": ("benches.experiments.stress", "--store", str(stored.RESULTS / "stress.json")),
-    "interrupts": (
-        "benches.experiments.interrupts",
-        "--store",
-        str(stored.RESULTS / "interrupts.json"),
-    ),
-    "cpu_operators": (
-        "benches.experiments.cpu_operators",
-        "--store",
-        str(stored.RESULTS / "cpu_operators.json"),
-    ),
-    "exclusive": (
-        "benches.experiments.exclusive",
-        "--store",
-        str(stored.RESULTS / "exclusive.json"),
-    ),
-    "sanitizers": (
-        "benches.experiments.sanitizers",
-        "--store",
-        str(stored.RESULTS / "sanitizers.json"),
-    ),
-    "innocent_pairs": (
-        "benches.experiments.innocent_pairs",
-        "--store",
-        str(stored.RESULTS / "innocent_pairs.json"),
-    ),
+    **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
+    **_experiments("sanitizers", "innocent_pairs", *PROFILE),
 }
-#: Those that need a GPU; left out unless they are named.
-GPU = {
-    n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
-    for n in ("cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda")
-}
+#: Those that need a GPU, or what `make wheel` makes; left out unless they are named.
+GPU = _experiments(
+    "cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda", "wheel"
+)
 #: Those that need hours, QEMU, Atheris, other projects' suites or other versions; left out unless
 #: they are named.
-LONG = {
-    n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json"))
-    for n in (
-        "other_machines",
-        "aarch64_forms",
-        "fuzz",
-        "foreign_suites",
-        "patched_suite",
-        "versions",
-    )
-}
-#: Left out unless it is named too: it needs what `make wheel` makes.
-GPU["wheel"] = ("benches.experiments.wheel", "--store", str(stored.RESULTS / "wheel.json"))
-#: The profiler's benches, the quick ones first.
-PROFILE = tuple(f"profile_{n}" for n in ("counting", "operations", "time", "accuracy", "overhead"))
-COMMANDS |= {
-    n: (f"benches.experiments.{n}", "--store", str(stored.RESULTS / f"{n}.json")) for n in PROFILE
-}
+LONG = _experiments(
+    "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite", "versions"
+)
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on
 #: a machine that has one (docs/compile.md).

@@ -24,6 +24,10 @@ class LibraryFormatError(UdfError):
     """A folder is not a valid UDF library: its ``udf.toml`` is missing or wrong."""
 
 
+class ScaffoldError(UdfError):
+    """A new library cannot be made where it was asked for."""
+
+
 class UnknownFunctionError(UdfError):
     """The library, or PyTorch, does not have the requested function."""
 
@@ -230,6 +234,18 @@ class PackageMissingError(UdfError):
 
 class CoverageError(UdfError):
     """There is no run whose coverage could be counted, or it cannot be stored."""
+
+
+class DiffSideError(UdfError):
+    """The text of a side of a comparison means nothing, or two sides cannot be compared."""
+
+
+class DiffRunError(UdfError):
+    """A run that is to be compared fails, cannot be repeated, or calls no operator."""
+
+
+class DiffReproducerError(UdfError):
+    """A difference cannot be written as a script, or the script cannot be stored."""
 
 
 class RanksDifferWarning(UserWarning):

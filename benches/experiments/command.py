@@ -37,15 +37,27 @@ def parser(name: str, description: str | None, *folders: str) -> argparse.Argume
     return found
 
 
-def run(name: str, options: argparse.Namespace, measure: Callable[[], dict[str, Any]]) -> int:
-    """Measure, and store the figures if asked to; return the exit status."""
+def run(
+    name: str,
+    options: argparse.Namespace,
+    measure: Callable[[], dict[str, Any]],
+    judge: Callable[[dict[str, Any]], bool] | None = None,
+) -> int:
+    """Measure, and store the figures if asked to; return the exit status.
+
+    Args:
+        name: of the bench's module.
+        options: of :func:`parser`.
+        measure: returns the figures.
+        judge: prints what is worth reading, and returns whether the figures are as they should be.
+    """
     try:
         figures = measure()
     except UdfError as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
     store(name, options, figures)
-    return 0
+    return 0 if judge is None or judge(figures) else 1
 
 
 def store(name: str, options: argparse.Namespace, figures: dict[str, Any]) -> None:

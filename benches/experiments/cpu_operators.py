@@ -102,17 +102,13 @@ def measure() -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("cpu_operators", __doc__)
-    options = parser.parse_args(arguments)
-    figures: dict[str, Any] = {}
 
-    def measured() -> dict[str, Any]:
-        figures.update(measure())
-        return figures
+    def show(figures: dict[str, Any]) -> bool:
+        for name, row in figures["operators"].items():
+            print(f"{name:45} {row['stock_us']:10.1f} us  ratio {row['ratio']['median']:.2f}")
+        return True
 
-    status = command.run("cpu_operators", options, measured)
-    for name, row in figures.get("operators", {}).items():
-        print(f"{name:45} {row['stock_us']:10.1f} us  ratio {row['ratio']['median']:.2f}")
-    return status
+    return command.run("cpu_operators", parser.parse_args(arguments), measure, show)
 
 
 if __name__ == "__main__":

@@ -18,13 +18,13 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from benches import stored
-from benches.experiments import command
+from benches.experiments import blocks, command
 from pytest_udftorch import patched
 
 SECONDS = 12.0
@@ -37,14 +37,29 @@ LIBRARIES = ("corem", "canary")
 CALLS, TURNS = 2_000, 101
 
 
-class Callers:
-    """Threads that compute, and count results that are not one number throughout."""
+#: Makes what a thread calls over and over: it returns a tensor whose elements should be equal.
+Compute = Callable[[], Callable[[], torch.Tensor]]
 
-    def __init__(self) -> None:
+
+class Callers:
+    """Threads that compute, and count results that are not one number throughout.
+
+    Args:
+        threads: how many.
+        compute: called in each thread; returns what that thread calls.
+    """
+
+    def __init__(self, threads: int, compute: Compute) -> None:
         self._stop = False
-        self._operators = [0] * THREADS
-        self._mixed = [0] * THREADS
-        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(THREADS)]
+        self._compute = compute
+        # A count per thread: two threads that add to one lose updates.
+        self._operators = [0] * threads
+        self._mixed: list[list[tuple[float, float]]] = [[] for _ in range(threads)]
+        self._errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(i,), name=f"caller {i}")
+            for i in range(threads)
+        ]
 
     def __enter__(self) -> Callers:
         for thread in self._threads:
@@ -55,26 +70,44 @@ class Callers:
         self._stop = True
         for thread in self._threads:
             thread.join()
+        if self._errors:
+            raise self._errors[0]
 
     def _run(self, index: int) -> None:
-        x = torch.full((ELEMENTS,), 0.3)
-        y = torch.empty_like(x)
-        while not self._stop:
-            torch.exp(x, out=y)
-            low, high = torch.aminmax(y)
-            self._mixed[index] += low.item() != high.item()
-            self._operators[index] += 1
+        try:
+            call = self._compute()
+            while not self._stop:
+                low, high = torch.aminmax(call())
+                if low.item() != high.item():
+                    self._mixed[index].append((low.item(), high.item()))
+                self._operators[index] += 1
+        except BaseException as error:
+            self._errors.append(error)
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Operators and mixed results so far."""
-        return sum(self._operators), sum(self._mixed)
+    def operators(self) -> int:
+        """How many results were judged so far."""
+        return sum(self._operators)
+
+    @property
+    def mixed(self) -> list[tuple[float, float]]:
+        """The least and the largest number of each mixed result so far."""
+        return [pair for pairs in self._mixed for pair in pairs]
 
     def settle(self) -> None:
         """Wait until every thread has judged what it was computing."""
         before = list(self._operators)
         while any(new < old + 2 for new, old in zip(self._operators, before, strict=True)):
+            if self._errors:
+                raise self._errors[0]
             time.sleep(0.001)
+
+
+def exp_of_equal_numbers() -> Callable[[], torch.Tensor]:
+    """Return a call of exp, long enough for OpenMP's workers and for a switch to fall into one."""
+    x = torch.full((ELEMENTS,), 0.3)
+    y = torch.empty_like(x)
+    return lambda: torch.exp(x, out=y)
 
 
 def switched(
@@ -82,9 +115,9 @@ def switched(
 ) -> dict[str, int]:
     """Switch until there are enough operators and switches; return the counts."""
     callers.settle()
-    first, first_mixed = callers.counts
+    first, first_mixed = callers.operators, len(callers.mixed)
     switches = 0
-    while not enough(callers.counts[0] - first, switches):
+    while not enough(callers.operators - first, switches):
         session = patched(LIBRARIES[switches // 2 % 2], ("exp",), exclusive=exclusive)
         begin = time.perf_counter_ns()
         with session:
@@ -92,8 +125,11 @@ def switched(
             time.sleep(0.002)
         switches += 2
     callers.settle()
-    operators, mixed = callers.counts
-    return {"operators": operators - first, "switches": switches, "mixed": mixed - first_mixed}
+    return {
+        "operators": callers.operators - first,
+        "switches": switches,
+        "mixed": len(callers.mixed) - first_mixed,
+    }
 
 
 def mixing(seconds: float) -> dict[str, Any]:
@@ -101,7 +137,7 @@ def mixing(seconds: float) -> dict[str, Any]:
     ways = ("ordinary", "exclusive", "within_exclusive")
     total: dict[str, Any] = {w: {"operators": 0, "switches": 0, "mixed": 0} for w in ways}
     waits: dict[str, list[float]] = {w: [] for w in ways}
-    with Callers() as callers:
+    with Callers(THREADS, exp_of_equal_numbers) as callers:
         for _ in range(ROUNDS):
             least = {"operators": 0, "switches": 0}
             for way in ways:
@@ -132,16 +168,6 @@ def _nanoseconds(call: Callable[[], object]) -> float:
     return (time.thread_time_ns() - begin) / CALLS
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def overhead() -> dict[str, Any]:
     """Return the CPU time of calls of some operators, in exclusive and in ordinary sessions."""
     x, small = torch.linspace(-1, 1, 4096), torch.linspace(-1, 1, 16)
@@ -151,7 +177,7 @@ def overhead() -> dict[str, Any]:
         "softmax, 4,096 elements": lambda: torch.softmax(x, 0),
     }
     found: dict[str, Any] = {}
-    with _one_thread():
+    with blocks.one_thread():
         for name, call in operators.items():
             ratios, plain, times = [], [], []
             for _ in range(TURNS):
@@ -175,27 +201,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not options.seconds > 0:
         parser.error("--seconds must be above 0.")
-    figures: dict[str, Any] = {}
 
     def measure() -> dict[str, Any]:
         for exclusive in (False, True):  # built before the threads run
             for library in LIBRARIES:
                 with patched(library, ("exp",), exclusive=exclusive):
                     pass
-        figures.update(overhead=overhead(), mixing=mixing(options.seconds))
-        return figures
+        return {"overhead": overhead(), "mixing": mixing(options.seconds)}
 
-    status = command.run("exclusive", options, measure)
-    for part in figures.values():
-        for name, row in part.items():
-            print(name, row)
-    if status:
-        return status
-    counts = figures["mixing"]
-    if not counts["ordinary"]["mixed"]:
-        print("No result was mixed at all, so this run shows nothing. Give more --seconds.")
-        return 1
-    return int(counts["exclusive"]["mixed"] + counts["within_exclusive"]["mixed"] > 0)
+    def judge(figures: dict[str, Any]) -> bool:
+        for part in figures.values():
+            for name, row in part.items():
+                print(name, row)
+        counts = figures["mixing"]
+        if not counts["ordinary"]["mixed"]:
+            print("No result was mixed at all, so this run shows nothing. Give more --seconds.")
+            return False
+        return not counts["exclusive"]["mixed"] and not counts["within_exclusive"]["mixed"]
+
+    return command.run("exclusive", options, measure, judge)
 
 
 if __name__ == "__main__":

@@ -85,17 +85,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="without the slow tests")
     options = parser.parse_args(arguments)
     options.changed = ["--quick"] if options.quick else []
-    figures: dict[str, Any] = {}
 
-    def once() -> dict[str, Any]:
-        figures.update(measure(options.quick))
-        return figures
+    def judge(figures: dict[str, Any]) -> bool:
+        for row in figures["rows"]:
+            print(row)
+        return not figures["failed"] and not any(row["wrong"] for row in figures["rows"])
 
-    status = command.run("faults", options, once)
-    for row in figures.get("rows", []):
-        print(row)
-    bad = figures.get("failed", 0) or any(row["wrong"] for row in figures.get("rows", []))
-    return status or int(bool(bad))
+    return command.run("faults", options, lambda: measure(options.quick), judge)
 
 
 if __name__ == "__main__":

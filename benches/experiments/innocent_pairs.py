@@ -376,22 +376,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.outputs is not None:
         torch.save(outputs_of_all(options.seeds), options.outputs)
         return 0
-    figures: dict[str, Any] = {}
 
-    def once() -> dict[str, Any]:
-        figures.update(measure(options.seeds))
-        return figures
+    def judge(figures: dict[str, Any]) -> bool:
+        print(
+            f"{figures['innocent_pairs']} innocent pairs, {len(figures['accused'])} accused; "
+            f"{figures['faulty_pairs']} faulty pairs, {len(figures['missed'])} missed"
+        )
+        for row in (*figures["accused"], *figures["missed"]):
+            print(row)
+        return not figures["accused"] and not figures["missed"]
 
-    status = commands.run("innocent_pairs", options, once)
-    if status:
-        return status
-    print(
-        f"{figures['innocent_pairs']} innocent pairs, {len(figures['accused'])} accused; "
-        f"{figures['faulty_pairs']} faulty pairs, {len(figures['missed'])} missed"
-    )
-    for row in (*figures["accused"], *figures["missed"]):
-        print(row)
-    return 1 if figures["accused"] or figures["missed"] else 0
+    return commands.run("innocent_pairs", options, lambda: measure(options.seeds), judge)
 
 
 if __name__ == "__main__":

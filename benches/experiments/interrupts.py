@@ -106,17 +106,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.trials < 10:
         parser.error("--trials must be at least 10.")
-    figures: dict[str, Any] = {}
 
-    def once() -> dict[str, Any]:
-        figures.update(measure(options.trials))
-        return figures
+    def judge(figures: dict[str, Any]) -> bool:
+        for name, row in figures.items():
+            print(name, row)
+        bad = ("left_swapped", "left_changed", "other_errors")
+        return not any(row[kind] for row in figures.values() for kind in bad)
 
-    status = command.run("interrupts", options, once)
-    for name, row in figures.items():
-        print(name, row)
-    bad = ("left_swapped", "left_changed", "other_errors")
-    return status or int(any(row[kind] for row in figures.values() for kind in bad))
+    return command.run("interrupts", options, lambda: measure(options.trials), judge)
 
 
 if __name__ == "__main__":

@@ -72,18 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", choices=SUITES, default="zuko")
     parser.add_argument("--cache", type=Path, default=CACHE, help="where suites are kept")
     options = parser.parse_args(arguments)
-    found: dict[str, Any] = {}
 
     def once() -> dict[str, Any]:
-        found.update(measure(SUITES[options.suite], options.cache))
-        return found
+        return measure(SUITES[options.suite], options.cache)
 
-    status = command.run("patched_suite", options, once)
-    if not status:
-        print(
-            {name: found[name] for name in ("suite", "tests", "passed", "failed_both", "differing")}
-        )
-    return status or int(found["differing"] != found["explained"])
+    def judge(found: dict[str, Any]) -> bool:
+        shown = ("suite", "tests", "passed", "failed_both", "differing")
+        print({name: found[name] for name in shown})
+        return bool(found["differing"] == found["explained"])
+
+    return command.run("patched_suite", options, once, judge)
 
 
 if __name__ == "__main__":

@@ -392,15 +392,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for kit in (ADDRESS, THREAD, UNDEFINED):
         if preload(kit) is None:
             parser.error(f"{clang()} has no {kit.runtime}: install libclang-rt-dev of its version.")
-    figures: dict[str, Any] = {}
 
-    def once() -> dict[str, Any]:
-        figures.update(measure(options.parts or list(PARTS)))
-        return figures
+    def judge(figures: dict[str, Any]) -> bool:
+        return all(row["ended_well"] and not row["findings"] for row in figures["parts"])
 
-    status = command.run("sanitizers", options, once)
-    bad = [row for row in figures.get("parts", ()) if row["findings"] or not row["ended_well"]]
-    return status or int(bool(bad))
+    return command.run("sanitizers", options, lambda: measure(options.parts or list(PARTS)), judge)
 
 
 if __name__ == "__main__":

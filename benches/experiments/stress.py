@@ -357,15 +357,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     if options.sessions < 100 * BLOCKS:
         parser.error(f"--sessions must be at least {100 * BLOCKS}.")
-    figures: dict[str, Any] = {}
 
     def once() -> dict[str, Any]:
-        figures.update(measure(options.sessions, options.threads, options.seconds))
-        return figures
+        return measure(options.sessions, options.threads, options.seconds)
 
-    status = command.run("stress", options, once)
-    print(figures)
-    return status or int(figures["torn"] > 0 or not figures["restored"])
+    def judge(figures: dict[str, Any]) -> bool:
+        print(figures)
+        return figures["torn"] == 0 and figures["restored"]
+
+    return command.run("stress", options, once, judge)
 
 
 if __name__ == "__main__":

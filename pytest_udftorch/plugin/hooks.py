@@ -18,6 +18,7 @@ from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_udftorch.diff.found import Difference
     from pytest_udftorch.library.description import UdfLibrary
     from pytest_udftorch.planning.oracle import Plan
     from pytest_udftorch.planning.pairs import ModelPair
@@ -213,6 +214,18 @@ def udf_coverage() -> Callable[[Callable[[], Any]], Coverage]:
     from pytest_udftorch.reach.counted import coverage
 
     return coverage
+
+
+@pytest.fixture(scope="session")
+def udf_diff() -> Callable[..., Difference]:
+    """Find the first operator that makes two runs differ: ``udf_diff(a, b, model, inputs)``.
+
+    See :func:`pytest_udftorch.diff.first_difference`. A test may assert that the result is
+    ``equal`` or ``explained``; its ``text()`` is the report.
+    """
+    from pytest_udftorch.diff.find import first_difference
+
+    return first_difference
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:

@@ -31,6 +31,7 @@ from pytest_udftorch.build.cache import cache_folder, fill, turn
 from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.reach import definitions
+from pytest_udftorch.reach.recording import strided_copy
 from pytest_udftorch.reach.table import write_probe
 from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import patched, trace
@@ -163,22 +164,6 @@ class _Call:
     times: int = 1
 
 
-def _kept(value: Any) -> Any:
-    """Return a copy of an argument that has the same strides."""
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return value
-    source = value.detach()
-    if source.layout is not torch.strided or source.device.type == "meta":
-        return source.clone()
-    copied = torch.empty_strided(
-        source.shape, source.stride(), dtype=source.dtype, device=source.device
-    )
-    # Elements of expanded tensors lie at one place and are equal.
-    return copied.copy_(source) if 0 not in source.stride() else source.clone()
-
-
 def _signature(operator: Any, values: Any) -> tuple[Any, ...]:
     import torch
 
@@ -216,7 +201,7 @@ def _recorder() -> Any:
                 return
             counts, unknown = definitions.evaluations(func, args, kwargs)
             keep = counts or unknown
-            kept = compat.pytree().tree_map(_kept, (args, kwargs)) if keep else ((), {})
+            kept = compat.pytree().tree_map(strided_copy, (args, kwargs)) if keep else ((), {})
             self.calls[key] = _Call(func, kept[0], kept[1], counts, unknown)
 
     return Recorder()
@@ -229,7 +214,7 @@ def _run(call: _Call) -> list[Any]:
     """Repeat a call on copies of its arguments; return the tensors that it made or wrote."""
     import torch
 
-    args, kwargs = compat.pytree().tree_map(_kept, (call.args, call.kwargs))
+    args, kwargs = compat.pytree().tree_map(strided_copy, (call.args, call.kwargs))
     with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         result = call.operator(*args, **kwargs)
@@ -419,6 +404,23 @@ def load_step(where: str) -> Callable[[], Any]:
     Raises:
         CoverageError: there is no such file or function, or it returns something else.
     """
+    made = load_make(where)()
+    if isinstance(made, tuple | list) and len(made) == 2 and callable(made[0]):
+        return training_step(made[0], made[1])
+    if callable(made):
+        return made  # type: ignore[no-any-return]
+    raise CoverageError(
+        f"{where} returned {type(made).__name__}. It has to return a callable without parameters, "
+        "or a model and its inputs."
+    )
+
+
+def load_make(where: str) -> Callable[[], Any]:
+    """Return the function that ``model.py:make`` names.
+
+    Raises:
+        CoverageError: there is no such file or function.
+    """
     path, colon, name = where.rpartition(":")
     if not colon or not name.isidentifier():
         raise CoverageError(
@@ -427,15 +429,7 @@ def load_step(where: str) -> Callable[[], Any]:
     make = getattr(_module(Path(path)), name, None)
     if not callable(make):
         raise CoverageError(f"{path} has no function {name!r}. Name one that returns the run.")
-    made = make()
-    if isinstance(made, tuple | list) and len(made) == 2 and callable(made[0]):
-        return training_step(made[0], made[1])
-    if callable(made):
-        return made  # type: ignore[no-any-return]
-    raise CoverageError(
-        f"{name}() of {path} returned {type(made).__name__}. It has to return a callable without "
-        "parameters, or a model and its inputs."
-    )
+    return make  # type: ignore[no-any-return]
 
 
 def _module(path: Path) -> Any:

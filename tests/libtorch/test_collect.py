@@ -564,6 +564,31 @@ def test_a_forked_child_counts_from_zero(library):
         assert whole(s.profile)["elements"] == 100
 
 
+PROFILED_IN_A_CHILD = """
+import os, sys
+import torch
+from pytest_udftorch import patched
+
+with patched(sys.argv[1], ("exp",)):
+    torch.exp(torch.ones(3))
+child = os.fork()
+if not child:
+    with patched(sys.argv[1], ("exp",), profile=True) as s:
+        torch.exp(torch.ones(10))
+    os._exit(int(s.profile.rows("function")[0].elements != 10))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_profiles_where_the_parent_did_not(library):
+    """The first profile of a process, after a fork that found the runtime loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROFILED_IN_A_CHILD, str(library)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_events_are_one_per_call_of_an_operator(library):
     torch.set_num_threads(2)
     x = torch.linspace(-3.0, 5.0, 200_003)

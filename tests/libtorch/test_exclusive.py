@@ -12,6 +12,7 @@ import time
 import pytest
 import torch
 
+from benches.experiments.exclusive import Callers
 from pytest_udftorch import patched
 from pytest_udftorch.errors import (
     ExclusiveTimeoutError,
@@ -51,65 +52,16 @@ def as_before():
     assert [t for t in threading.enumerate() if t.name.startswith("caller")] == []
 
 
-class Callers:
-    """Threads that compute with equal numbers, and count results that are not all equal."""
+def exp():
+    # Large enough for OpenMP's workers, and for a switch to fall into one.
+    x = torch.full((200_000,), 2.5)
+    return lambda: torch.exp(x)
 
-    def __init__(self, threads: int, *, backward: bool = False) -> None:
-        self.mixed = 0
-        self.pairs: set[tuple[float, float]] = set()
-        self._calls = [0] * threads
-        self.errors: list[BaseException] = []
-        self._stop = False
-        self._backward = backward
-        self._lock = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._run, args=(i,), name=f"caller {i}")
-            for i in range(threads)
-        ]
 
-    def __enter__(self) -> Callers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop = True
-        for thread in self._threads:
-            thread.join()
-        assert not self.errors
-
-    @property
-    def calls(self) -> int:
-        return sum(self._calls)
-
-    def forget(self) -> None:
-        """Forget what was mixed, once every thread has judged what it was computing."""
-        before = list(self._calls)
-        while any(new < old + 2 for new, old in zip(self._calls, before, strict=True)):
-            time.sleep(0.001)
-        # A thread that adds may have read the old count: with the lock, none has.
-        with self._lock:
-            self.mixed = 0
-            self.pairs.clear()
-
-    def _run(self, index: int) -> None:
-        # Large enough for OpenMP's workers, and for a switch to fall into one.
-        x = torch.full((200_000,), 2.5, requires_grad=self._backward)
-        try:
-            while not self._stop:
-                result = torch.exp(x)
-                if self._backward:
-                    # torch differentiates exp as grad * result.
-                    (result,) = torch.autograd.grad(result.exp().sum(), x)
-                low, high = torch.aminmax(result)
-                if low.item() != high.item():
-                    self.pairs.add((low.item(), high.item()))
-                with self._lock:
-                    self.mixed += int(not self._backward and low.item() != high.item())
-                self._calls[index] += 1
-        except BaseException as error:
-            self.errors.append(error)
-            raise
+def gradient():
+    x = torch.full((200_000,), 2.5, requires_grad=True)
+    # torch differentiates exp as grad * result.
+    return lambda: torch.autograd.grad(torch.exp(x).exp().sum(), x)[0]
 
 
 def switch(libraries, callers: Callers, enough, **options) -> int:
@@ -117,10 +69,10 @@ def switch(libraries, callers: Callers, enough, **options) -> int:
     done = 0
     deadline = time.monotonic() + 120
     while not enough(done):
-        assert time.monotonic() < deadline, (done, callers.calls, callers.mixed)
+        assert time.monotonic() < deadline, (done, callers.operators, callers.mixed)
         with patched(libraries[done % 2], **options):
-            calls = callers.calls
-            while callers.calls == calls:
+            operators = callers.operators
+            while callers.operators == operators:
                 time.sleep(0.0005)
         done += 1
     return done
@@ -128,24 +80,24 @@ def switch(libraries, callers: Callers, enough, **options) -> int:
 
 @pytest.mark.parametrize("inner", [{"exclusive": True}, {}], ids=["each", "around"])
 def test_no_result_mixes_two_libraries(libraries, inner):
-    with Callers(3) as callers:
+    with Callers(3, exp) as callers:
         # The negative control: without it, results are mixed.
-        alone = switch(libraries, callers, lambda _: callers.mixed >= 3)
-        callers.forget()
-        held, before = gate.held, callers.calls
+        alone = switch(libraries, callers, lambda _: len(callers.mixed) >= 3)
+        callers.settle()
+        held, before, mixed = gate.held, callers.operators, len(callers.mixed)
         with contextlib.ExitStack() as stack:
             if not inner:
                 stack.enter_context(patched("std", exclusive=True))
             switch(libraries, callers, lambda done: done >= alone, **inner)
-        assert callers.calls > before
-        assert callers.mixed == 0, callers.pairs
+        assert callers.operators > before
+        assert callers.mixed[mixed:] == []
         assert gate.held > held
         # The control again: the gate has left nothing behind that keeps them apart.
-        switch(libraries, callers, lambda _: callers.mixed >= 1)
+        switch(libraries, callers, lambda _: len(callers.mixed) > mixed)
 
 
 def test_gradients_and_small_operators_do_not_stop_a_switch(libraries):
-    with Callers(2, backward=True) as callers, patched("std", exclusive=True):
+    with Callers(2, gradient) as callers, patched("std", exclusive=True):
         switch(libraries, callers, lambda done: done >= 10)
 
 
@@ -351,7 +303,7 @@ def test_an_exception_in_the_body_restores(libraries):
 
 
 def test_sessions_close_in_any_order(libraries):
-    with Callers(1):
+    with Callers(1, exp):
         first = patched(libraries[0], exclusive=True).__enter__()
         second = patched(libraries[1], exclusive=True).__enter__()
         first.close()
@@ -382,12 +334,12 @@ def test_an_operator_that_waits_too_long_goes_on_and_the_switch_says_so(librarie
     """What a switch does while the gate is closed must not stop the process for ever."""
     monkeypatch.setattr(exclusive, "_LONGER", 0.0)
     monkeypatch.setenv(TIMEOUT, "0.5")
-    with Callers(1) as callers, patched("std", exclusive=True):
+    with Callers(1, exp) as callers, patched("std", exclusive=True):
         session = patched(libraries[0])
 
         def slow(bound) -> None:
-            before = callers.calls
-            while callers.calls < before + 2:
+            before = callers.operators
+            while callers.operators < before + 2:
                 time.sleep(0.01)
 
         monkeypatch.setattr(session, "_verify", slow)
