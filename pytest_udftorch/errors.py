@@ -68,6 +68,10 @@ class CudaFormError(UdfError):
     """There is no such form of functions for a GPU, or the library does not have it."""
 
 
+class CompositesMissingError(UdfError):
+    """The library names no activations that are whole functions, or wrong ones."""
+
+
 class NativeLibraryError(UdfError):
     """The package's own native files are missing or belong to another version."""
 

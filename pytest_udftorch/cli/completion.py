@@ -45,7 +45,8 @@ def complete(parser: argparse.ArgumentParser) -> None:
 def _actions(parser: argparse.ArgumentParser) -> Iterator[Any]:
     for action in parser._actions:
         yield action
-        if isinstance(action, argparse._SubParsersAction):
+        # The choices of verbs are their parsers; an alias has that of its verb.
+        if isinstance(action.choices, dict):
             for inner in dict.fromkeys(action.choices.values()):
                 yield from _actions(inner)
 

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pytest_udftorch.compare.change import Change, Comparison
 from pytest_udftorch.compare.figures import QUANTITIES
+from pytest_udftorch.notebook import text_table
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.tables import table, text_cell
-from pytest_udftorch.profile.text import columns
 
 Mark: TypeAlias = Literal["beyond", "more", "less", "other", ""]
 
@@ -53,7 +53,7 @@ def lines(comparison: Comparison, *, everything: bool = False) -> list[tuple[str
     chosen = [c for c in comparison.changes if everything or c.changed or c.broken]
     if chosen:
         rows = [["", *_header(comparison)], *(_cells(change) for change in chosen)]
-        head, rule, *body = columns(rows).split("\n")
+        head, rule, *body = text_table(rows).split("\n")
         found += [(head, ""), (rule, "")]
         found += [(line, mark(change)) for line, change in zip(body, chosen, strict=True)]
     same = sum(not (c.changed or c.broken) for c in comparison.changes)

@@ -18,7 +18,7 @@ from pytest_udftorch.profile.aggregate import Profile, Row, load_all
 GROUPS: Final = {
     "function": ("function", "dtype", "device"),
     "operator": ("operator", "function", "dtype", "device"),
-    "layer": ("module", "function", "dtype", "device"),
+    "layer": ("layer", "function", "dtype", "device"),
 }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
-from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze
+from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze, release_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,12 +53,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> None:
+    """Leave the path after ``--udf-profile`` to pytest."""
+    release_paths(early_config, parser, args)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Freeze the options; prepare for switching if they choose a library."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(*libraries, functions=None): run under this UDF library (a name, or a path "
-        "relative to the test file) instead of the command line's; several: under each.",
+        f"{MARKER}(*libraries, functions=None, composites=False): run under this UDF library (a "
+        "name, or a path relative to the test file) instead of the command line's; several: under "
+        "each.",
     )
     options = config.stash[_OPTIONS] = freeze(config)
     if options.libraries:

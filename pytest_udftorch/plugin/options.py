@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from typing import Any, Final, Literal, get_args
 import pytest
 
 MARKER: Final = "udf_lib"
+
+_PROFILE: Final = "--udf-profile"
+_DEPTH: Final = "counters"
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Options:
         compare: the name of the baseline that the run is compared with, or None.
         compare_fail: limits on changes, such as ``time:10%,ulp:1``.
         storage: the folder of baselines, as an absolute path.
+        composites: whether activations are correctly rounded as a whole.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -46,6 +51,7 @@ class Options:
     strict: bool = False
     failing: tuple[Literal["nan", "inf"], ...] = ()
     exclusive: bool = False
+    composites: bool = False
     save: str | None = None
     compare: str | None = None
     compare_fail: tuple[str, ...] = ()
@@ -86,9 +92,9 @@ def add_options(parser: pytest.Parser) -> None:
         "weak double precision), or auto (default: by the GPUs of the machine).",
     )
     group.addoption(
-        "--udf-profile",
+        _PROFILE,
         nargs="?",
-        const="counters",
+        const=_DEPTH,
         metavar="DEPTH",
         help="Count what the functions do: counters (default), timed, or events. Without "
         "--udf-lib the stock functions are watched.",
@@ -113,6 +119,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="Switch only while no thread is in an operator, so that no result mixes two "
         "libraries; for tests that leave threads running.",
     )
+    group.addoption(
+        "--udf-composites",
+        action="store_true",
+        default=None,
+        help="Compute sigmoid, silu, gelu and other activations on the CPU by one correctly "
+        "rounded function each, where the library has such functions.",
+    )
     for kind, what in (("nan", "a NaN"), ("inf", "an infinity")):
         group.addoption(
             f"--udf-{kind}",
@@ -126,7 +139,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile", "udf_nan", "udf_inf"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
-    for name in ("udf_strict", "udf_exclusive"):
+    for name in ("udf_strict", "udf_exclusive", "udf_composites"):
         parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
 
 
@@ -153,6 +166,36 @@ def _add_baseline_options(group: pytest.OptionGroup) -> None:
         metavar="DIR",
         help="The folder of baselines. Default: .udftorch in pytest's root.",
     )
+
+
+def release_paths(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
+    """Write out the depth where a path follows ``--udf-profile``, which would be taken for it.
+
+    Args:
+        config: with what pytest knows of the command line before it loads the conftest files.
+        parser: pytest's.
+        args: the arguments, with those of ``addopts``; changed in place.
+    """
+    known = config.known_args_namespace
+    path = known.udf_profile
+    if path is None or not _is_path(path, config.invocation_params.dir):
+        return
+    changed = False
+    for here, text in enumerate(args[:-1]):
+        if text == _PROFILE and _is_path(args[here + 1], config.invocation_params.dir):
+            args[here] = f"{_PROFILE}={_DEPTH}"
+            changed = True
+    if changed:
+        again = parser.parse_known_args(args, namespace=copy.copy(config.option))
+        known.udf_profile, known.file_or_dir = again.udf_profile, again.file_or_dir
+
+
+def _is_path(text: str, folder: Path) -> bool:
+    """Say whether an argument names tests: a path that exists, before any ``::``."""
+    from pytest_udftorch.records.layout import DEPTHS
+
+    path = text.partition("::")[0].partition("[")[0]
+    return text not in DEPTHS and bool(path) and os.path.exists(folder / path)
 
 
 def freeze(config: pytest.Config) -> Options:
@@ -198,6 +241,7 @@ def freeze(config: pytest.Config) -> Options:
         profile_out=_out(config, profile),
         strict=bool(_given(config, "udf_strict")),
         exclusive=bool(_given(config, "udf_exclusive")),
+        composites=bool(_given(config, "udf_composites")),
         failing=failing,
         **baseline,
     )

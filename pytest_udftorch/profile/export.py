@@ -118,11 +118,11 @@ def to_dict(profile: Profile) -> dict[str, Any]:
         | cell_dict(cell)
         | {"hist_elements": int(cell["hist_elements"])}
         | {f"hist_{s}": _histogram_dict(cell[f"hist_{s}"]) for s in ("in", "out")}
-        for key, cell in _keyed(profile, profile.cells, layout.CELL_KEY)
+        for key, cell in _keyed(profile, profile.cells, (*layout.CELL_KEY, "layer"))
     ]
     operators = [
         key | {"calls": int(o["calls"]), "time_ns": float(o["time_ns"])}
-        for key, o in _keyed(profile, profile.operators, layout.OPERATOR_KEY)
+        for key, o in _keyed(profile, profile.operators, (*layout.OPERATOR_KEY, "layer"))
     ]
     summary = profile.summary()
     return {
@@ -138,7 +138,9 @@ def to_dict(profile: Profile) -> dict[str, Any]:
 def to_pandas(profile: Profile, what: Part = "cells") -> Any:
     """Return a DataFrame with one row per cell, operator or event, without histograms.
 
-    Strings are categories. The range of a cell without values is NaN.
+    Strings are categories. The column ``layer`` has the name that tables and pages show, and
+    ``module`` the same but nothing outside of all modules. The range of a cell without values is
+    NaN.
 
     Raises:
         PackageMissingError: pandas is not installed.
@@ -149,6 +151,8 @@ def to_pandas(profile: Profile, what: Part = "cells") -> Any:
     for name in rows.dtype.names:
         if name in layout.CELL_KEY:
             table[name] = pandas.Categorical(profile.texts(name, rows))
+            if name == "module":
+                table["layer"] = pandas.Categorical(profile.texts("layer", rows))
         elif not rows.dtype[name].shape and name != "process":
             table[name] = rows[name]
     for side in ("in", "out"):

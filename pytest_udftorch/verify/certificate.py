@@ -29,6 +29,7 @@ from typing import Any, Final
 
 from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.notebook import Showable, Shown
 from pytest_udftorch.verify.reference.checker import BINS, EXAMPLES, FINE_BINS
 
 #: Keys of a certificate's subject.
@@ -301,8 +302,8 @@ class Run:
         return whole.hexdigest()
 
 
-@dataclass(frozen=True)
-class Certificate:
+@dataclass(frozen=True, repr=False)
+class Certificate(Showable):
     """The runs of one function of one library.
 
     Attributes:
@@ -363,6 +364,29 @@ class Certificate:
             for r in self.runs
             if not r.complete
         ]
+
+    def _shown(self) -> Shown:
+        rows = []
+        for run in self.runs:
+            worst = run.largest
+            rows.append(
+                (
+                    f"{run.identity['form']} {run.identity['cpu_level']}"
+                    + (" flushing" if run.identity["flush"] else ""),
+                    f"{run.tally.inputs:,}",
+                    f"{run.tally.wrong:,}",
+                    ulp_text(worst["ulp"]) if worst else "0",
+                    ", ".join(worst["inputs"]) if worst else "",
+                    "complete" if run.complete else f"{len(run.chunks)} of {run.total_chunks}",
+                )
+            )
+        header = (
+            "form", "inputs", "not correctly rounded", "largest error (ULP)", "at", "chunks"
+        )  # fmt: skip
+        found = self.failures()
+        if self.subject["max_ulp"] is not None and not found:
+            found = [f"Nothing contradicts the claim of {self.subject['max_ulp']:g} ULP."]
+        return Shown(self.name, header, rows, found)
 
     def summaries(self) -> list[str]:
         """Return one line of text about each run."""

@@ -16,7 +16,7 @@ from pytest_udftorch.exact import strategies
 from pytest_udftorch.exact.formats import FORMATS, canonical, describe
 from pytest_udftorch.exact.rounding import fractional_errors, mpfr_rounded
 from pytest_udftorch.library.description import UdfFunction, find_library
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import KNOWN
 from pytest_udftorch.verify.candidate import OPERATOR, STOCK, chosen_form
 from pytest_udftorch.verify.certificate import ulp_text
 from pytest_udftorch.verify.torch_candidate import operator_candidate, operator_results
@@ -173,7 +173,7 @@ def _strata(function: str, udf: UdfFunction | None, seed: int) -> Mapping[str, l
     """Return name of a stratum -> its inputs, a column for each argument."""
     rng = np.random.default_rng(seed)
     found: dict[str, list[Encoded]] = {}
-    if FUNCTIONS[function].arity == 1:
+    if KNOWN[function].arity == 1:
         found["all exponents"] = [_binades(rng)]
         found["boundaries"] = [_boundaries(function)]
         if function in ("sin", "cos", "tan"):
@@ -189,7 +189,7 @@ def _strata(function: str, udf: UdfFunction | None, seed: int) -> Mapping[str, l
         found["boundaries"] = [c.ravel() for c in np.meshgrid(special, special)]
     if udf is not None and udf.hard_cases is not None:
         found["hard cases"] = _hard(udf)
-    columns = range(FUNCTIONS[function].arity)
+    columns = range(KNOWN[function].arity)
     found["random"] = [rng.integers(0, 1 << 32, COUNT, dtype=np.uint32) for _ in columns]
     return found
 
@@ -219,7 +219,7 @@ def _boundaries(function: str) -> Encoded:
 
 def _hard(udf: UdfFunction) -> list[Encoded]:
     """Return the cases that the library lists; with their neighbours, for one argument."""
-    arity = FUNCTIONS[udf.name].arity
+    arity = KNOWN[udf.name].arity
     assert udf.hard_cases is not None
     cases = strategies.read_hard_cases(udf.hard_cases, arity)
     if arity > 1:

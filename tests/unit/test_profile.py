@@ -409,6 +409,46 @@ def test_something_else_as_torchs_trace(one, tmp_path, content):
         one.to_trace(tmp_path / "t.json", tmp_path / "none.json")
 
 
+def test_a_layer_has_the_same_name_everywhere(tmp_path):
+    recorder = Recorder()
+    recorder.call("exp", np.ones(4, np.float32), module="Net.act", operator="aten::exp")
+    recorder.call("exp", np.ones(5, np.float32), module="", operator="aten::exp")
+    recorder.write(tmp_path / "profiled-1.bin")
+    (found,) = load_all([tmp_path])
+    want = {"Net.act": 4, "(no module)": 5}
+    assert {r.key["layer"]: r.elements for r in found.rows("layer")} == want
+    assert {r.name: r.elements for r in found.rows("layer")} == want
+    assert {r.layer: r.elements for r in found.layers()} == want
+    table = [line.split("  ")[0] for line in found.table("layer").splitlines()[2:]]
+    assert set(table) == set(want)
+    frame = found.to_pandas()
+    assert dict(zip(frame["layer"], frame["elements"], strict=True)) == want
+    found.to_csv(tmp_path / "p.csv")
+    header, *lines = (tmp_path / "p.csv").read_text().splitlines()
+    place = header.split(",").index("layer")
+    assert {line.split(",")[place] for line in lines} == set(want)
+    assert {c["layer"]: c["elements"] for c in found.to_dict()["cells"]} == want
+    page = found.to_html(tmp_path / "new" / "p.html")
+    assert (tmp_path / "new" / "p.html").read_text() == page
+    assert all(f'data-sort="{name}"' in page for name in want)
+    with pytest.raises(ValueError, match=r"'layers'\. Did you mean 'layer'"):
+        found.rows("layers")
+
+
+def test_a_profile_shows_itself(tmp_path):
+    recorder = Recorder()
+    recorder.call("exp", np.full(4, 100, np.float32), module="<b>", operator="aten::exp")
+    recorder.write(tmp_path / "profiled-1.bin")
+    (found,) = load_all([tmp_path])
+    assert repr(found).startswith("<Profile corem")
+    assert len(repr(found)) < 200
+    assert str(found).splitlines()[1:4] == found.table("function").splitlines()
+    assert "first inf made: exp (float32) in aten::exp, layer <b>" in str(found)
+    html = found._repr_html_()
+    assert "<td>exp</td>" in html
+    assert "layer &lt;b&gt;" in html
+
+
 # Runs --------------------------------------------------------------------------------
 
 
