@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pytest_udftorch import names_from
 
 if TYPE_CHECKING:
+    from pytest_udftorch.diff.compiled import Bisection, ResultError
     from pytest_udftorch.diff.find import first_difference
     from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
     from pytest_udftorch.diff.reproducer import save_reproducer
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Apart",
+    "Bisection",
     "Difference",
     "Error",
     "Finding",
     "LayerDistance",
     "Proof",
+    "ResultError",
     "Side",
     "Truth",
     "first_difference",
@@ -29,5 +32,6 @@ __getattr__ = names_from(
     __name__,
     {"first_difference": "find", "Side": "sides", "side": "sides", "save_reproducer": "reproducer"}
     | dict.fromkeys(("Difference", "Finding", "LayerDistance", "Proof"), "found")
+    | dict.fromkeys(("Bisection", "ResultError"), "compiled")
     | dict.fromkeys(("Apart", "Error", "Truth"), "truth"),
 )

@@ -88,13 +88,15 @@ def run(work: Work, one: Side, wanted: Wanted | None = None, values: bool = Fals
         DiffRunError: the run fails; the cause is attached.
         UdfError: as from opening a session.
     """
-    with one.applied(), Whereabouts() as where, _seeded(work.seed):
-        # Compilers see neither modes nor what is called inside their code.
+    where = Whereabouts()
+    # Compilers would trace hooks and modes, and nobody sees what is called inside their code.
+    watched = contextlib.nullcontext() if one.compiled else where
+    with one.applied(), watched, _seeded(work.seed):
         mode = None if one.compiled else recorder(where, wanted or Wanted(), work.batch)
-        step = _prepared(work, one)
         recording = Recording() if mode is None else mode.recording
         outer = contextlib.nullcontext() if mode is None else mode
         try:
+            step = _prepared(work, one)
             with outer:
                 found = step()
         except Stopped:

@@ -354,14 +354,15 @@ def test_the_command_compares_models_and_scripts(tmp_path, monkeypatch, capsys):
 
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    (model, shown, script) = (body for _, body in blocks)
+    (model, shown, script, compiled) = (body for _, body in blocks)
     (tmp_path / "model.py").write_text(model)
+    (tmp_path / "norm.py").write_text(model.replace("GELU()", "LayerNorm(64)"))
     monkeypatch.chdir(tmp_path)
-    command, *lines = shown.splitlines()
-    assert cli.main(shlex.split(command)[2:]) == cli.FAILED
-    out = capsys.readouterr().out
-    for line in lines:
-        for part in filter(None, line.split("...")):
-            assert part.strip() in out
+    for command, *lines in (shown.splitlines(), compiled.splitlines()):
+        assert cli.main(shlex.split(command)[2:]) == cli.FAILED
+        out = capsys.readouterr().out
+        for line in lines:
+            for part in filter(None, line.split("...")):
+                assert part.strip() in out
     exec(compile(script, str(PAGE), "exec"), {})
     assert "aten::_softmax" in capsys.readouterr().out
