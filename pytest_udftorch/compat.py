@@ -220,6 +220,17 @@ _DECOMPOSITIONS: Final = PrivateName(
 )
 
 
+_SEQUENCE: Final = PrivateName(
+    "torch.autograd", "_get_sequence_nr", "to know which layer a gradient belongs to"
+)
+_NODE: Final = PrivateName(
+    "torch._C", "_current_autograd_node", "to know which layer a gradient belongs to"
+)
+_NODE_NUMBER: Final = PrivateName(
+    "torch.autograd.graph.Node", "_sequence_nr", "to know which layer a gradient belongs to"
+)
+
+
 def operator_names() -> list[str]:
     """Return the names of all overloads in the dispatcher (``aten::log.out``)."""
     return list(_OPERATOR_NAMES.get()())
@@ -280,6 +291,17 @@ def overload_schema(overload: Any) -> Any:
 def decompositions() -> Any:
     """Return torch's table: overload -> a function that computes it by simpler operators."""
     return _DECOMPOSITIONS.get()
+
+
+def next_node() -> int:
+    """Return the number that autograd gives the next node of this thread's graph."""
+    return int(_SEQUENCE.get()())
+
+
+def running_node() -> int | None:
+    """Return the number of the node whose gradient is being computed, or None outside of it."""
+    node = _NODE.get()()
+    return None if node is None else int(_NODE_NUMBER.of(node)())
 
 
 # Modules and tensors -----------------------------------------------------------------

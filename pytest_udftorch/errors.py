@@ -24,6 +24,10 @@ class LibraryFormatError(UdfError):
     """A folder is not a valid UDF library: its ``udf.toml`` is missing or wrong."""
 
 
+class ScaffoldError(UdfError):
+    """A new library cannot be made where it was asked for."""
+
+
 class UnknownFunctionError(UdfError):
     """The library, or PyTorch, does not have the requested function."""
 
@@ -62,6 +66,10 @@ class CpuLevelError(UdfError):
 
 class CudaFormError(UdfError):
     """There is no such form of functions for a GPU, or the library does not have it."""
+
+
+class CompositesMissingError(UdfError):
+    """The library names no activations that are whole functions, or wrong ones."""
 
 
 class NativeLibraryError(UdfError):
@@ -212,6 +220,22 @@ class ProfileMismatchError(UdfError):
     """Profiles that do not belong together cannot be merged."""
 
 
+class RunsDifferError(UdfError):
+    """Profiles of several runs were to be added up, which nobody asked for."""
+
+
+class BaselineError(UdfError):
+    """A baseline cannot be read or written, or a file is none."""
+
+
+class CompareError(UdfError):
+    """Files cannot be compared with each other."""
+
+
+class CompareLimitError(UdfError):
+    """A limit on changes is not one, or nothing is there that it could bound."""
+
+
 class NoProfileError(UdfError):
     """There is no profile to read: none was written, or profiling is off."""
 
@@ -222,6 +246,18 @@ class PackageMissingError(UdfError):
 
 class CoverageError(UdfError):
     """There is no run whose coverage could be counted, or it cannot be stored."""
+
+
+class DiffSideError(UdfError):
+    """The text of a side of a comparison means nothing, or two sides cannot be compared."""
+
+
+class DiffRunError(UdfError):
+    """A run that is to be compared fails, cannot be repeated, or calls no operator."""
+
+
+class DiffReproducerError(UdfError):
+    """A difference cannot be written as a script, or the script cannot be stored."""
 
 
 class RanksDifferWarning(UserWarning):

@@ -1194,14 +1194,17 @@ static void unlockAll(void) {
   pthread_mutex_unlock(&ThreadsLock);
 }
 
-/// The child has only this thread, and counts from zero.
+/// The child has only this thread, and counts from zero. If no thread has
+/// counted, no library that counts need be loaded yet, and this thread's words
+/// are left alone: to touch them from here would have the C library put them
+/// outside of its static block, and a library that counts could not be loaded.
 static void inChild(void) {
   unlockAll();
   for (struct udfprof_thread *T = Threads; T; T = T->next)
-    if (T != udfprof_self)
+    if (T == udfprof_self)
+      T->id = (uint32_t)syscall(SYS_gettid);
+    else
       T->alive = 0;
-  if (udfprof_self)
-    udfprof_self->id = (uint32_t)syscall(SYS_gettid);
   clearAll();
   EventFirst = EventCount = 0;
   LostEvents = 0;

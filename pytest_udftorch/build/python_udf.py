@@ -25,7 +25,7 @@ from pytest_udftorch.build.cache import cache_folder, fill, opened
 from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.toolchain import Compiler, find_compiler, tool
 from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
-from pytest_udftorch.library.description import DESCRIPTION_FILE, UdfLibrary, load_library
+from pytest_udftorch.library.description import DESCRIPTION_FILE, PythonLibrary, load_library
 from pytest_udftorch.library.symbols import C_TYPES, DTYPES, FUNCTIONS
 
 # What LLVM before 21 cannot read, and its older spelling.
@@ -38,7 +38,7 @@ _recorded: Final[MutableMapping[Any, list[str]]] = weakref.WeakKeyDictionary()
 
 def udf(
     function: str, *, dtype: str = "float32", max_ulp: float | None = None
-) -> Callable[[Callable[..., Any]], UdfLibrary]:
+) -> Callable[[Callable[..., Any]], PythonLibrary]:
     """Make a UDF library of a numeric Python function.
 
     >>> @udf("exp", max_ulp=1e5)  # doctest: +SKIP
@@ -58,7 +58,8 @@ def udf(
         max_ulp: its claim, in ULP, for ``udftorch verify``.
 
     Returns:
-        A decorator that gives a ``UdfLibrary`` with the function's name.
+        A decorator that gives a ``UdfLibrary`` with the function's name. A call of the
+        library calls the Python function.
 
     Raises:
         UnknownFunctionError: libtorch has no such function to swap, or no such dtype.
@@ -84,7 +85,7 @@ def udf(
             "correctly rounded. Leave max_ulp out to claim nothing."
         )
 
-    def make(source: Callable[..., Any]) -> UdfLibrary:
+    def make(source: Callable[..., Any]) -> PythonLibrary:
         _check_plain(source, function)
         symbol = f"udf_{FUNCTIONS[function].c_name(dtype)}"
         text = _llvm(source, symbol, dtype, FUNCTIONS[function].arity)
@@ -105,7 +106,7 @@ def udf(
             return {}
 
         fill(folder, write)
-        return load_library(folder)
+        return PythonLibrary.of(load_library(folder), source)
 
     return make
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cpu import attention, pointwise
+from pytest_udftorch.cpu import attention, composites, pointwise
 from pytest_udftorch.cpu.loops import Loops
 from pytest_udftorch.cuda.table import POINTWISE
 from pytest_udftorch.overrides import dispatcher
@@ -43,7 +43,7 @@ def kernels(loops: Loops) -> dict[str, Callable[..., Any]]:
             found |= pointwise.pointwise_kernels(loops, op)
     if attention.FUNCTIONS & loops.held and loops.can(attention.FUNCTIONS):
         found |= attention.attention_kernels(loops)
-    return found
+    return found | composites.composite_kernels(loops, found)
 
 
 class CpuOperators:
@@ -61,7 +61,7 @@ class CpuOperators:
             active: the functions.
             undo: gives the operators back their stock kernels.
         """
-        if not active.functions:
+        if not active.functions and not active.composites:
             return
         undo.later(self.reset)
         with self._lock:

@@ -35,6 +35,7 @@ class Approx:
             NothingToCheckError: nothing to compare.
             UnsupportedDtypeError: the dtype is not a floating-point format.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test
         distance = ulp_distance(got, self.expected)
         if distance.size == 0:
             raise NothingToCheckError("Both arrays are empty, so the check could not fail.")

@@ -34,6 +34,7 @@ from pytest_udftorch.build.toolchain import (
     torch_flags,
 )
 from pytest_udftorch.library.description import (
+    PythonLibrary,
     UdfLibrary,
     UdfOperator,
     described_operator,
@@ -55,7 +56,7 @@ _SHIM: Final = "udf_shim.cpp"
 
 def operator_udf(
     operator: str, *, dispatch_keys: Sequence[str] = ("CPU",), dtypes: Sequence[str] = ()
-) -> Callable[[Callable[..., Any]], UdfLibrary]:
+) -> Callable[[Callable[..., Any]], PythonLibrary]:
     """Make a UDF library of a Python function that stands in for a whole operator.
 
     >>> @operator_udf("aten::log", dtypes=("float32",))  # doctest: +SKIP
@@ -74,7 +75,8 @@ def operator_udf(
         dtypes: torch's names; a call with a tensor of another dtype goes to the stock kernel.
 
     Returns:
-        A decorator that gives a ``UdfLibrary`` with the function's name.
+        A decorator that gives a ``UdfLibrary`` with the function's name. A call of the
+        library calls the Python function.
 
     Raises:
         LibraryFormatError: ``operator`` cannot be the name of an operator, there is no such
@@ -91,7 +93,7 @@ def operator_udf(
                 f"{what}={names!r} is a string. Give a sequence: {what}=({names!r},)."
             )
 
-    def make(function: Callable[..., Any]) -> UdfLibrary:
+    def make(function: Callable[..., Any]) -> PythonLibrary:
         name = getattr(function, "__name__", "operator_udf")
         keys = tuple(dispatch_keys)
         udf = UdfOperator(operator, name, dispatch_keys=keys, dtypes=tuple(dtypes), call=function)
@@ -100,9 +102,10 @@ def operator_udf(
             folder = Path(inspect.getfile(function)).parent
         except TypeError:
             folder = Path.cwd()
-        return UdfLibrary(
+        library = UdfLibrary(
             name, "1", folder, description="written in Python", operators={udf.name: (udf,)}
         )
+        return PythonLibrary.of(library, function)
 
     return make
 

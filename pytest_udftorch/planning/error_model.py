@@ -61,7 +61,7 @@ _CONTRACTIONS: Final[dict[str, tuple[int, int, int | None]]] = {
 }
 
 #: Operators whose results are numbers that were there before.
-_EXACT: Final = frozenset(
+EXACT: Final = frozenset(
     """
     _to_copy _unsafe_view abs amax amin arange cat clamp clamp_max clamp_min clone
     constant_pad_nd contiguous copy copy_ embedding empty empty_like fill fill_ flip full
@@ -88,7 +88,7 @@ def _returns(name: str) -> list[Any]:
     return returned
 
 
-def _perturbing(unit: float, generators: dict[torch.device, torch.Generator]) -> Any:
+def perturbing(unit: float, generators: dict[torch.device, torch.Generator]) -> Any:
     """Return a mode that gives each operator's result a rounding error of ``unit``."""
 
     def noise(like: torch.Tensor) -> torch.Tensor:
@@ -123,7 +123,7 @@ def _perturbing(unit: float, generators: dict[torch.device, torch.Generator]) ->
         return share * result.abs()
 
     def factors(name: str, device: torch.device) -> float:
-        return _factor_unit(name, device) if unit == FLOAT32_UNIT else 0.0
+        return factor_unit(name, device) if unit == FLOAT32_UNIT else 0.0
 
     class Perturbing(compat.dispatch_mode()):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -133,7 +133,7 @@ def _perturbing(unit: float, generators: dict[torch.device, torch.Generator]) ->
             name = compat.packet(func).__name__
             returned = _returns(func.name())
             # A view has the errors of what it views.
-            if name in _EXACT or any(
+            if name in EXACT or any(
                 r.alias_info is not None and not r.alias_info.is_write for r in returned
             ):
                 return result
@@ -158,7 +158,7 @@ def _perturbing(unit: float, generators: dict[torch.device, torch.Generator]) ->
     return Perturbing()
 
 
-def _factor_unit(name: str, device: torch.device) -> float:
+def factor_unit(name: str, device: torch.device) -> float:
     """Return the unit roundoff of the factors of float32 products, 0 if they are not rounded."""
     kind = "conv" if name == "convolution" else "rnn" if "rnn" in name else "matmul"
     backends: Any = torch.backends
@@ -207,7 +207,7 @@ def rounding_distances(
             for _ in range(draws):
                 perturbed = copy.deepcopy(model)
                 for call, wanted in enumerate(exact):
-                    with _perturbing(unit, generators):
+                    with perturbing(unit, generators):
                         result = perturbed(*convert(inputs, torch.clone))
                     found[call].append(_distances(result, wanted))
     except Exception:

@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.notebook import Showable, Shown
 from pytest_udftorch.planning import executors as registry
 from pytest_udftorch.planning.fusion import UntraceableModelError
 from pytest_udftorch.planning.identity import describe_input, device_name, fingerprint, home
@@ -29,6 +30,7 @@ from pytest_udftorch.planning.pairs import check_inputs, copied, copies, on_devi
 from pytest_udftorch.planning.plans import StoredPlan
 from pytest_udftorch.planning.search import Guard, OracleOptions, Search
 from pytest_udftorch.planning.segments import Units
+from pytest_udftorch.profile.text import time_text
 from pytest_udftorch.timing.layers import positional
 from pytest_udftorch.timing.timers import require_device
 
@@ -37,8 +39,12 @@ class PlanInputsError(UdfError):
     """A plan from a file is applied without inputs, which the file does not hold."""
 
 
-@dataclass
-class Plan:
+def _time_of(item: tuple[str, Any]) -> float:
+    return float(item[1]) if isinstance(item[1], int | float) else math.inf
+
+
+@dataclass(repr=False)
+class Plan(Showable):
     """A plan that can be applied, kept, and read again.
 
     Attributes:
@@ -59,6 +65,26 @@ class Plan:
         """The executor of the whole model, or None for a plan of several segments."""
         only = self.stored.segments
         return only[0][2] if len(only) == 1 else None
+
+    def _shown(self) -> Shown:
+        stored = self.stored
+        title = f"{len(stored.segments)} segments" if self.uniform is None else str(self.uniform)
+        title += f", on {stored.device}, torch {stored.torch}, for {', '.join(stored.inputs)}"
+        # A plan from a file may hold a report of another version.
+        times = self.report.get("uniform")
+        names = self.report.get("units")
+        known = names if isinstance(names, list) else []
+        rows = [
+            (f"{first} to {stop - 1}", ", ".join(map(str, known[first:stop])), executor)
+            for first, stop, executor in stored.segments
+        ]
+        whole = sorted(times.items(), key=_time_of) if isinstance(times, dict) else []
+        notes = [
+            f"whole model under {name}: {time_text(ns)}"
+            for name, ns in whole
+            if isinstance(ns, int | float)
+        ]
+        return Shown(title, ("units", "layers", "executor"), rows, notes)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""

@@ -26,6 +26,7 @@ from torch import nn
 from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError, nearest
 from pytest_udftorch.exact.rounding import ulp_distance
+from pytest_udftorch.notebook import Showable, Shown
 from pytest_udftorch.plain_data import shown
 from pytest_udftorch.planning.error_model import rounding_distances, unit_roundoff
 from pytest_udftorch.planning.executor import (
@@ -35,6 +36,7 @@ from pytest_udftorch.planning.executor import (
     tensors_in,
 )
 from pytest_udftorch.planning.executors import resolve
+from pytest_udftorch.profile.text import time_text
 from pytest_udftorch.timing.environment import describe_device
 from pytest_udftorch.timing.layers import PairInputError, compiled_part, positional
 from pytest_udftorch.timing.timers import Comparison, Interruptible, SyncTimer, require_device
@@ -291,8 +293,8 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0] if text else 'no message'}"[:500]
 
 
-@dataclass
-class ModelPair(Interruptible):
+@dataclass(repr=False)
+class ModelPair(Showable, Interruptible):
     """The members of one model: eager first, then in the order they were asked for.
 
     Attributes:
@@ -383,6 +385,7 @@ class ModelPair(Interruptible):
         Raises:
             DisagreementError: names the members that do not, with their distances.
         """
+        __tracebackhide__ = True  # pytest shows the line of the test
         wrong = []
         for name, member in self.members.items():
             found = member.accuracy
@@ -438,6 +441,23 @@ class ModelPair(Interruptible):
         saved = self.timing[over].median_ns - self.timing[name].median_ns
         spent = self.members[name].first_call_ns - self.members[over].first_call_ns
         return max(1, 1 + math.ceil(spent / saved))
+
+    def _shown(self) -> Shown:
+        rows = []
+        for name, member in self.members.items():
+            if member.accuracy is None:
+                rows.append((name, f"failed in its {member.stage}", "", "", member.error or ""))
+                continue
+            found = member.accuracy
+            near = f"{found.distance:.3g}, {found.worst_ulp:,} ULP"
+            first = time_text(member.first_call_ns)
+            took = self.timing[name].text if self.timing and name in self.timing.timings else ""
+            rows.append((name, "agrees" if member.agrees else "too far", near, first, took))
+        header = ("member", "result", "distance to float64, worst", "first call", "median")
+        notes = ["Ctrl-C came before all members were made."] if self.interrupted else []
+        notes += [] if self.timing else ["measure() times the members."]
+        count = f"{len(self.working)} of {len(self.members)} forms run"
+        return Shown(f"{count}, on {self.device}", header, rows, notes)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object: environment, members, and the measurement if there is one."""

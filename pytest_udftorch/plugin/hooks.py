@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pytest
 
-from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze
+from pytest_udftorch.plugin.options import MARKER, Options, add_options, freeze, release_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_udftorch.diff.found import Difference
     from pytest_udftorch.library.description import UdfLibrary
     from pytest_udftorch.planning.oracle import Plan
     from pytest_udftorch.planning.pairs import ModelPair
@@ -52,12 +53,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> None:
+    """Leave the path after ``--udf-profile`` to pytest."""
+    release_paths(early_config, parser, args)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Freeze the options; prepare for switching if they choose a library."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(*libraries, functions=None): run under this UDF library (a name, or a path "
-        "relative to the test file) instead of the command line's; several: under each.",
+        f"{MARKER}(*libraries, functions=None, composites=False): run under this UDF library (a "
+        "name, or a path relative to the test file) instead of the command line's; several: under "
+        "each.",
     )
     options = config.stash[_OPTIONS] = freeze(config)
     if options.libraries:
@@ -65,6 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if options.profile is not None and not switcher.dry:
             from pytest_udftorch.plugin.run_profile import RunProfile
 
+            if options.guarded and not hasattr(config, "workerinput"):
+                from pytest_udftorch.plugin.guard import Guard
+
+                # Before the profile: of two innermost hooks, the last registered is inside.
+                guard = Guard(config, options, switcher)
+                config.pluginmanager.register(guard, "udftorch-guard")
             profile = config.stash[_PROFILE] = RunProfile(config, options, switcher)
             config.pluginmanager.register(profile, "udftorch-profile")
 
@@ -207,6 +223,18 @@ def udf_coverage() -> Callable[[Callable[[], Any]], Coverage]:
     from pytest_udftorch.reach.counted import coverage
 
     return coverage
+
+
+@pytest.fixture(scope="session")
+def udf_diff() -> Callable[..., Difference]:
+    """Find the first operator that makes two runs differ: ``udf_diff(a, b, model, inputs)``.
+
+    See :func:`pytest_udftorch.diff.first_difference`. A test may assert that the result is
+    ``equal`` or ``explained``; its ``text()`` is the report.
+    """
+    from pytest_udftorch.diff.find import first_difference
+
+    return first_difference
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:

@@ -22,6 +22,7 @@ from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
 from pytest_udftorch.profile.export import write_text
 from pytest_udftorch.profile.forks import SPOOL_PREFIX
+from pytest_udftorch.profile.tables import TestFigures
 from pytest_udftorch.records import file as record
 from pytest_udftorch.whole_file import TemporaryFolder
 
@@ -48,6 +49,7 @@ class RunProfile:
         self._scopes: Counter[str] = Counter()
         self._shown: list[Profile] = []
         self._remarks: list[str] = []
+        self._figures: dict[str, TestFigures] = {}
 
     # The fixture ---------------------------------------------------------------------
 
@@ -133,11 +135,18 @@ class RunProfile:
             if self._out is not None and self._shown:
                 title = f"Math functions in {self._config.rootpath.name}"
                 path = self._out / "report.html"
-                write_text(path, report.html(self._shown, title=title))
+                tests = list(self._figures.values())
+                write_text(path, report.html(self._shown, title=title, tests=tests))
                 self._remarks.append(f"report: {path}")
         except (UdfError, OSError) as error:
             self._remarks.append(f"The profile cannot be shown in full: {error}")
         return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep what a test called, for the page; workers of xdist send it with the report."""
+        summary = dict(report.user_properties).get(PROPERTY)
+        if report.when == "call" and isinstance(summary, dict) and self._out is not None:
+            self._figures[report.nodeid] = TestFigures(report.nodeid, report.outcome, summary)
 
     def _profiles(self) -> list[Profile]:
         if not self._is_controller:

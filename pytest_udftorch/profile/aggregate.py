@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +22,17 @@ from pytest_udftorch.errors import (
     ProfileMismatchError,
     nearest,
 )
+from pytest_udftorch.notebook import Showable, Shown
 from pytest_udftorch.plain_data import shown
-from pytest_udftorch.profile import export
-from pytest_udftorch.profile.text import table_text, title_text
+from pytest_udftorch.profile import export, runs
+from pytest_udftorch.profile.text import (
+    KINDS,
+    NO_MODULE,
+    NO_OPERATOR,
+    table_lines,
+    table_text,
+    title_text,
+)
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout
 from pytest_udftorch.records.layout import DEVICES, Records, Renamer, StringTable
@@ -34,11 +42,8 @@ Kind = Literal["nan", "inf", "subnormal"]
 #: What must be the same in profiles that are added up.
 IDENTITY: Final = ("library", "version", "build_id", "cpu_level", "torch", "depth", "stride")
 
-#: What is shown in place of a layer for code outside every nn.Module.
-NO_MODULE: Final = "(no module)"
-
-#: The names by which special values are shown.
-KINDS: Final = {"nan": "NaN", "inf": "inf", "subnormal": "subnormal", "zero": "zero"}
+#: At most so many rows are shown of a profile that nobody asked for a table.
+_SHOWN: Final = 20
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,9 @@ class Row:
     def name(self) -> str:
         """The key as one text."""
         usual = {"device": DEVICES[:1], "dtype": ("float32", "any")}
+        missing = {"module": NO_MODULE, "operator": NO_OPERATOR}
         parts = [
-            text or (NO_MODULE if name == "module" else "(none)")
+            text or missing.get(name, "(none)")
             for name, text in self.key.items()
             if text not in usual.get(name, ())
         ]
@@ -78,7 +84,7 @@ class Row:
     @property
     def layer(self) -> str:
         """The module, or what is shown in its place."""
-        return self.key["module"] or NO_MODULE
+        return self.key.get("layer") or self.key["module"] or NO_MODULE
 
     @property
     def calls(self) -> int:
@@ -210,8 +216,8 @@ def _to_utc(rows: Records, names: Iterable[str], meta: Mapping[str, Any]) -> Rec
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class Profile:
+@dataclass(frozen=True, eq=False, repr=False)
+class Profile(Showable):
     """What was recorded, added up over threads, calls, tests and processes.
 
     Attributes:
@@ -268,20 +274,24 @@ class Profile:
         )
 
     @classmethod
-    def load(cls, path: str | Path, *, scope: str | None = None) -> Profile:
-        """Read a file, or all profiles of a folder as one.
+    def load(cls, path: str | Path, *, scope: str | None = None, add_runs: bool = False) -> Profile:
+        """Read a file, or the profiles of a run in a folder as one.
 
         Args:
             path: a file, or a folder with files ``profiled*.bin``.
             scope: take only this part of the run, such as a test, without events.
+            add_runs: add up the profiles of several runs, too.
 
         Raises:
             NoProfileError: a folder without a profile, or no such scope.
+            RunsDifferError: the folder holds several runs, and ``add_runs`` is not set.
             ProfileMismatchError: they are of different libraries, builds or depths.
             ProfileFileError, ProfileFormatError, ProfileVersionError, ProfileDamagedError:
                 as from :func:`pytest_udftorch.record.read`.
         """
-        files = _read_all(Path(path))
+        files = _distinct(_read_all(Path(path)))
+        if not add_runs:
+            _refuse_several(files)
         if scope is not None and not any(scope in f.cells for f, _ in files):
             known = {s for f, _ in files for s in f.cells}
             raise NoProfileError(f"{path} has no scope {scope!r}. {nearest(scope, known)}")
@@ -324,13 +334,25 @@ class Profile:
         """Return the cells added up for each value of ``key``, in the order of the run.
 
         Args:
-            *key: some of function, dtype, form, device, stage, operator, module.
+            *key: some of function, dtype, form, device, stage, operator, module, layer. A layer is
+                a module by the name that tables and pages show; the module is empty outside of
+                all modules, the layer is then ``(no module)``.
+
+        Raises:
+            ValueError: for another name.
         """
-        cells = add_cells(self.cells, key)
+        for name in key:
+            if name not in (*layout.CELL_KEY, "layer"):
+                raise ValueError(
+                    f"rows cannot be grouped by {name!r}. "
+                    f"{nearest(name, (*layout.CELL_KEY, 'layer'))}"
+                )
+        fields = ["module" if name == "layer" else name for name in key]
+        cells = add_cells(self.cells, fields)
         if not len(cells):
             return []
         columns = [self.texts(name, cells) for name in key]
-        full, starts = _grouped(self.cells, key)
+        full, starts = _grouped(self.cells, fields)
         contexts = {tuple(int(o[name]) for name in layout.OPERATOR_KEY): o for o in self.operators}
         found = []
         for cell, part, *texts in zip(cells, np.split(full, starts[1:]), *columns, strict=True):
@@ -371,6 +393,8 @@ class Profile:
 
     def texts(self, name: str, rows: Records) -> list[str]:
         """Return what the numbers in the field ``name`` of some rows stand for."""
+        if name == "layer":
+            return [text or NO_MODULE for text in self.texts("module", rows)]
         numbers = rows[name].tolist()
         if name in ("function", "operator", "module"):
             return [self.strings[n] for n in numbers]
@@ -395,6 +419,32 @@ class Profile:
         }
 
     # Text, plain data and files: see the functions of these names -------------------------
+
+    def _shown(self) -> Shown:
+        lines, hidden = table_lines(self, "function", _SHOWN)
+        notes = [f"... and {hidden} more"] if hidden > 0 else []
+        for kind in ("nan", "inf", "subnormal"):
+            first = self.first(kind)
+            notes += [f"first {KINDS[kind]} made: {first}"] if first else []
+        if len(lines) == 1:
+            notes.append("no watched function was called")
+        return Shown(self.title(), lines[0], lines[1:], [*notes, *self.notes])
+
+    def to_html(self, path: str | Path | None = None) -> str:
+        """Return the page of the profile, as :func:`pytest_udftorch.report.html` makes it.
+
+        Args:
+            path: a file to write the page to as well; its folder is made if needed.
+
+        Raises:
+            ProfileFileError: the file cannot be written.
+        """
+        from pytest_udftorch.profile.report import html
+
+        text = html([self])
+        if path is not None:
+            export.write_text(path, text)
+        return text
 
     title = title_text
     table = table_text
@@ -478,15 +528,52 @@ def by_library(profiles: Iterable[Profile]) -> list[Profile]:
     return [merge(groups[label]) for label in sorted(groups, key=lambda label: label != "std")]
 
 
-def load_all(paths: Iterable[str | Path]) -> list[Profile]:
+def load_all(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Profile]:
     """Read files and folders; return one profile for each library, ``std`` first.
 
+    A file that is named twice, or is a copy of another, counts once.
+
+    Args:
+        paths: what to read.
+        add_runs: add up the profiles of several runs, too.
+
     Raises:
+        RunsDifferError: there are several runs of a library, and ``add_runs`` is not set.
         As :meth:`Profile.load`; files of one library must be of one build and depth.
     """
-    return by_library(
-        _from_file(file, notes) for path in paths for file, notes in _read_all(Path(path))
-    )
+    files = _distinct([found for path in paths for found in _read_all(Path(path))])
+    if not add_runs:
+        _refuse_several(files)
+    return by_library(_from_file(file, notes) for file, notes in files)
+
+
+_Read: TypeAlias = tuple[record.ProfileFile, list[str]]
+
+
+def _distinct(files: Sequence[_Read]) -> list[_Read]:
+    """Leave out files that were read twice, and copies, which are noted."""
+    by_place = {(f.path.stat().st_dev, f.path.stat().st_ino): (f, notes) for f, notes in files}
+    once = list(by_place.values())
+    found = []
+    for (file, notes), first in zip(once, runs.copies([f for f, _ in once]), strict=True):
+        if first is None:
+            found.append((file, notes))
+        else:
+            once[first][1].append(
+                f"{file.path} is a copy of {once[first][0].path}; it counts once."
+            )
+    return found
+
+
+def _refuse_several(files: Sequence[_Read]) -> None:
+    of_library: dict[str, list[record.ProfileFile]] = {}
+    for file, _ in files:
+        if isinstance(file.meta.get("clocks"), dict):  # otherwise it is refused later
+            of_library.setdefault(str(file.meta.get("library")), []).append(file)
+    for label, group in of_library.items():
+        # Builds and depths that differ are an error that says more.
+        if len({tuple(str(f.meta.get(key)) for key in IDENTITY) for f in group}) == 1:
+            runs.refuse_several(label, group)
 
 
 def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:

@@ -6,15 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_udftorch.profile.aggregate import KINDS, Profile, Row
 from pytest_udftorch.profile.ranges import FORMATS, SIDES, Side, headroom, histogram_of
-from pytest_udftorch.profile.text import power_text, share_text, typeset, value_text
+from pytest_udftorch.profile.text import KINDS, power_text, share_text, typeset, value_text
 from pytest_udftorch.records import layout
+
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.aggregate import Profile, Row
 
 
 class _Axis:

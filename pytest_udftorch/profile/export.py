@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 from pytest_udftorch import whole_file
 from pytest_udftorch.errors import (
     NoProfileError,
-    PackageMissingError,
     ProfileFileError,
     ProfileFormatError,
 )
+from pytest_udftorch.optional import package
 from pytest_udftorch.profile.text import value_text
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout
@@ -77,21 +76,6 @@ def _torch_trace(path: Path) -> dict[str, Any]:
     return trace
 
 
-def package(name: str, what: str) -> Any:
-    """Import an optional package that ``what`` needs.
-
-    Raises:
-        PackageMissingError: it cannot be imported.
-    """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise PackageMissingError(
-            f"{what} needs the package {name}, which cannot be imported ({error}). Install it: "
-            f"pip install 'pytest_udftorch[profile]', or pip install {name}."
-        ) from error
-
-
 def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:
     """Write a file through ``write``, whole or not at all; its folder is made if needed.
 
@@ -134,11 +118,11 @@ def to_dict(profile: Profile) -> dict[str, Any]:
         | cell_dict(cell)
         | {"hist_elements": int(cell["hist_elements"])}
         | {f"hist_{s}": _histogram_dict(cell[f"hist_{s}"]) for s in ("in", "out")}
-        for key, cell in _keyed(profile, profile.cells, layout.CELL_KEY)
+        for key, cell in _keyed(profile, profile.cells, (*layout.CELL_KEY, "layer"))
     ]
     operators = [
         key | {"calls": int(o["calls"]), "time_ns": float(o["time_ns"])}
-        for key, o in _keyed(profile, profile.operators, layout.OPERATOR_KEY)
+        for key, o in _keyed(profile, profile.operators, (*layout.OPERATOR_KEY, "layer"))
     ]
     summary = profile.summary()
     return {
@@ -154,7 +138,9 @@ def to_dict(profile: Profile) -> dict[str, Any]:
 def to_pandas(profile: Profile, what: Part = "cells") -> Any:
     """Return a DataFrame with one row per cell, operator or event, without histograms.
 
-    Strings are categories. The range of a cell without values is NaN.
+    Strings are categories. The column ``layer`` has the name that tables and pages show, and
+    ``module`` the same but nothing outside of all modules. The range of a cell without values is
+    NaN.
 
     Raises:
         PackageMissingError: pandas is not installed.
@@ -165,6 +151,8 @@ def to_pandas(profile: Profile, what: Part = "cells") -> Any:
     for name in rows.dtype.names:
         if name in layout.CELL_KEY:
             table[name] = pandas.Categorical(profile.texts(name, rows))
+            if name == "module":
+                table["layer"] = pandas.Categorical(profile.texts("layer", rows))
         elif not rows.dtype[name].shape and name != "process":
             table[name] = rows[name]
     for side in ("in", "out"):

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of modules, which only Python knows."""
+"""The names of modules, which only Python knows.
+
+A layer is named after the class of the model that was called and its path in it:
+``LeNet.features.3.elu``. So it has one name whatever other models are alive, in every process and
+in every run. Models of one class share their names.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,6 @@ class ModuleNames:
         self._observer = observer
         # id(module) -> id of its name, id(the root it was named under), and what tells its end
         self._known: dict[int, tuple[int, int, weakref.ref[Any]]] = {}
-        self._taken: dict[str, int] = {}  # name -> id(module)
         self._lock = threading.RLock()
 
     def __enter__(self) -> None:
@@ -52,7 +56,7 @@ class ModuleNames:
             return self._known[id(module)][0]
 
     def _walk(self, root: Any) -> None:
-        """Name a root and everything below: ``features.3.elu``, the root by its class."""
+        """Name a root by its class, and everything below by its path from there."""
         below = {path.removeprefix("_orig_mod."): m for path, m in root.named_modules()}
         mine = {id(m) for m in below.values()}
         own = type(root).__name__
@@ -65,17 +69,11 @@ class ModuleNames:
             for path, m in below.items()
             if path and (id(m) not in self._known or self._known[id(m)][1] in mine)
         }
-        # Two models that are alive at once may have layers of the same path.
-        prefix, number = "", 1
-        while any(self._taken.get(prefix + p, id(m)) != id(m) for p, m in fresh.items()):
-            prefix = f"{own}." if number == 1 else f"{own}#{number}."
-            number += 1
         for path, m in fresh.items():
-            self._name(m, prefix + path, root)
+            self._name(m, f"{own}.{path}", root)
         self._name(root, own, root)
 
     def _name(self, module: Any, text: str, root: Any) -> None:
-        self._taken.setdefault(text, id(module))
         self._remember(module, self._cells.intern(text), root)
 
     def _remember(self, module: Any, number: int, root: Any) -> None:
@@ -88,5 +86,3 @@ class ModuleNames:
         with self._lock:
             self._observer.forget(key)
             self._known.pop(key, None)
-            for text in [t for t, owner in self._taken.items() if owner == key]:
-                del self._taken[text]

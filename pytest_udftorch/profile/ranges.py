@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import math
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_udftorch.profile.aggregate import Row
 from pytest_udftorch.records import layout
+
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.aggregate import Row
 
 Side = Literal["in", "out"]
 SIDES: Final[tuple[Side, Side]] = ("in", "out")

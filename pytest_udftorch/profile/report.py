@@ -12,20 +12,24 @@ import math
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_udftorch.errors import NoProfileError
-from pytest_udftorch.profile.aggregate import KINDS, NO_MODULE, Kind, Profile
 from pytest_udftorch.profile.chart import ranges_chart
 from pytest_udftorch.profile.ranges import headroom, largest
 from pytest_udftorch.profile.tables import (
+    TestFigures,
     cells_table,
     functions_table,
     layers_table,
     operators_table,
     stages_table,
+    tests_table,
 )
-from pytest_udftorch.profile.text import power_text, time_text
+from pytest_udftorch.profile.text import KINDS, NO_MODULE, power_text, time_text
+
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.aggregate import Kind, Profile
 
 _KIND_TITLES: Final[dict[Kind, str]] = {
     "nan": "First NaN made",
@@ -52,20 +56,23 @@ def terminal(profiles: Sequence[Profile], top: int = _TOP) -> str:
 TITLE: Final = "Math functions in PyTorch"
 
 
-def html(profiles: Sequence[Profile], *, title: str = TITLE) -> str:
+def html(
+    profiles: Sequence[Profile], *, title: str = TITLE, tests: Sequence[TestFigures] = ()
+) -> str:
     """Return the page of profiles.
 
     Args:
         profiles: one for each library; several are shown side by side.
         title: the title of the page.
+        tests: the tests of the run, with what each called.
 
     Raises:
         NoProfileError: there is none.
     """
-    return page([heading(title), *sections(profiles)], title=title)
+    return page([heading(title), *sections(profiles, tests)], title=title)
 
 
-def sections(profiles: Sequence[Profile]) -> list[str]:
+def sections(profiles: Sequence[Profile], tests: Sequence[TestFigures] = ()) -> list[str]:
     """Return the parts of the page of profiles, without the heading.
 
     Raises:
@@ -79,6 +86,7 @@ def sections(profiles: Sequence[Profile]) -> list[str]:
         _findings(profiles),
         ranges_chart(profiles),
         layers_table(profiles),
+        tests_table(tests),
         functions_table(profiles),
         stages_table(profiles),
         operators_table(profiles),
@@ -183,18 +191,22 @@ def _first_card(profile: Profile, kind: Kind, whose: str) -> str:
 
 def _headroom_card(profile: Profile, whose: str) -> str:
     title = f"{whose}Nearest to overflow"
-    rows = [r for r in profile.layers() if math.isfinite(largest(r)) and headroom(r) > 0]
+    # The rows that have a number in the table's column "binades to overflow".
+    rows = [r for r in profile.layers() if math.isfinite(headroom(r))]
     if not rows:
         return _card("", title, "-")
     row = min(rows, key=headroom)
     left = headroom(row)
-    return _card(
-        "bad" if left < 8 else "",
-        title,
-        f"{escape(row.key['function'])} in {escape(row.layer)}",
+    others = sum(not headroom(r) for r in rows) - 1
+    text = (
         f"up to {power_text(largest(row))}, {left:.1f} binades below the overflow of "
-        f"{row.key['dtype']}",
+        f"{row.key['dtype']}"
+        if left
+        else "0.0 binades: an infinity went in or came out"
+        + (f", as in {others} other rows" if others else "")
     )
+    lead = f"{escape(row.function_name)} in {escape(row.layer)}"
+    return _card("bad" if left < 8 else "", title, lead, text)
 
 
 def _how(profiles: Sequence[Profile]) -> str:

@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from pytest_udftorch.profile.aggregate import KINDS, Profile, Row
 from pytest_udftorch.profile.ranges import SIDES, half_shares, headroom
-from pytest_udftorch.profile.text import share_text, time_text, typeset, value_text
+from pytest_udftorch.profile.text import (
+    KINDS,
+    NO_OPERATOR,
+    share_text,
+    time_text,
+    typeset,
+    value_text,
+)
 
-NO_OPERATOR: Final = "(no operator)"
+if TYPE_CHECKING:
+    from pytest_udftorch.profile.aggregate import Profile, Row
+
 _EVERYTHING: Final = ("module", "function", "dtype", "device", "form", "stage", "operator")
 Cell = tuple[str, Any]  # HTML, and what to sort by
 
@@ -145,7 +154,7 @@ def layers_table(profiles: Sequence[Profile]) -> str:
     header = ["layer", "function", "operator calls", "elements", *_RANGE_HEAD]
     header += ["binades to overflow", "over half", "under half"]
     header += ["time", "share"] if timed else []
-    return _section("layers", about, header, profiles, Profile.layers, cells)
+    return _section("layers", about, header, profiles, lambda p: p.layers(), cells)
 
 
 def functions_table(profiles: Sequence[Profile]) -> str:
@@ -250,6 +259,57 @@ def operators_table(profiles: Sequence[Profile]) -> str:
     header = ["operator", "function", "operator calls", "elements"]
     header += ["time in function", "time of operator", "share of operator"] if timed else []
     return _section("operators", ("<h2>Operators</h2>",), header, profiles, rows, cells)
+
+
+@dataclass(frozen=True)
+class TestFigures:
+    """What the functions did in one test.
+
+    Attributes:
+        name: the id of the test.
+        outcome: ``passed``, ``failed`` or ``skipped``.
+        summary: as :meth:`Profile.summary` returns it.
+    """
+
+    __test__ = False  # not a test, whatever its name
+
+    name: str
+    outcome: str
+    summary: Mapping[str, Any]
+
+
+def tests_table(tests: Sequence[TestFigures]) -> str:
+    """Return the table of the tests of a run; empty without one."""
+    if not tests:
+        return ""
+    lines = []
+    for test in tests:
+        functions = test.summary["functions"]
+        failed = test.outcome == "failed"
+        outcome: Cell = text_cell(test.outcome)
+        if failed:
+            outcome = (f'<span class="bad-text">{outcome[0]}</span>', outcome[1])
+        first = test.summary["first"]
+        made = "; ".join(f"{KINDS[k]}: {where}" for k, where in first.items() if k != "subnormal")
+        lines.append(
+            [
+                text_cell(test.name, wrap=True),
+                text_cell(str(test.summary["library"])),
+                outcome,
+                text_cell(", ".join(dict.fromkeys(f["function"] for f in functions)) or "-"),
+                _count(sum(f["operator_calls"] for f in functions)),
+                _count(sum(f["elements"] for f in functions)),
+                text_cell(made or "-", wrap=True),
+            ]
+        )
+    header = ["test", "library", "result", "functions", "operator calls", "elements"]
+    header += ["first NaN or infinity made"]
+    about = (
+        "<h2>Tests</h2>",
+        '<p class="hint">What each test called, its fixtures included. An operator counts once for '
+        "each function in it.</p>",
+    )
+    return "\n".join([*about, table("tests", header, lines)])
 
 
 def cells_table(profiles: Sequence[Profile]) -> str:

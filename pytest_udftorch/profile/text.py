@@ -4,17 +4,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+
+from pytest_udftorch.notebook import text_table
 
 if TYPE_CHECKING:
     from pytest_udftorch.profile.aggregate import Profile
+
+#: What is shown in place of a layer for code outside every nn.Module.
+NO_MODULE: Final = "(no module)"
+
+#: What is shown in place of an operator for calls outside of all of them.
+NO_OPERATOR: Final = "(no operator)"
+
+#: The names by which special values are shown.
+KINDS: Final = {"nan": "NaN", "inf": "inf", "subnormal": "subnormal", "zero": "zero"}
 
 #: What the rows of a table can stand for, and the key of each.
 GROUPS: Final = {
     "function": ("function", "dtype", "device"),
     "operator": ("operator", "device"),
-    "layer": ("module", "device"),
+    "layer": ("layer", "device"),
     "stage": ("stage", "device"),
 }
 
@@ -57,16 +67,6 @@ def typeset(text: str) -> str:
     return text.replace("-", "−").replace("inf", "∞")
 
 
-def columns(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines as a table, the first one underlined; outer columns are flush left."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = []
-    for first, *middle, last in lines:
-        cells = [cell.rjust(width) for cell, width in zip(middle, widths[1:-1], strict=True)]
-        texts.append("  ".join([first.ljust(widths[0]), *cells, last]).rstrip())
-    return "\n".join([texts[0], "-" * max(map(len, texts)), *texts[1:]])
-
-
 def title_text(profile: Profile) -> str:
     """Return one line: library, build, depth, processes."""
     meta = profile.meta
@@ -93,6 +93,16 @@ def table_text(profile: Profile, by: str = "function", top: int | None = None) -
     Raises:
         ValueError: for another ``by``.
     """
+    lines, hidden = table_lines(profile, by, top)
+    if len(lines) == 1:
+        return "no watched function was called"
+    return text_table(lines) + (f"\n... and {hidden} more" if hidden > 0 else "")
+
+
+def table_lines(
+    profile: Profile, by: str = "function", top: int | None = None
+) -> tuple[list[list[str]], int]:
+    """Return the lines of :func:`table_text`, the header first, and how many rows are left out."""
     if by not in GROUPS:
         raise ValueError(f"by={by!r} is not one of {', '.join(GROUPS)}.")
     rows = profile.rows(*GROUPS[by])
@@ -109,6 +119,4 @@ def table_text(profile: Profile, by: str = "function", top: int | None = None) -
         if timed:
             cells += [time_text(row.time_ns), share_text(row.time_ns, profile.time_ns)]
         lines.append([*cells, row.specials_text])
-    if not rows:
-        return "no watched function was called"
-    return columns(lines) + (f"\n... and {hidden} more" if hidden > 0 else "")
+    return lines, hidden

@@ -28,6 +28,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from pytest_udftorch import compat
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.notebook import Showable, Shown
+from pytest_udftorch.profile.text import time_text
 from pytest_udftorch.timing.statistics import Interval, bootstrap, median, ratio
 from pytest_udftorch.timing.timers import (
     Comparison,
@@ -107,8 +109,8 @@ class LayerRow:
         }
 
 
-@dataclass(frozen=True)
-class LayerReport(Interruptible):
+@dataclass(frozen=True, repr=False)
+class LayerReport(Showable, Interruptible):
     """Times of the layers beside the time of the whole.
 
     Attributes:
@@ -148,6 +150,12 @@ class LayerReport(Interruptible):
         whole = self.end_to_end
         runs_ns = whole.wall_ns if self.method == "layer timing" else whole.runs_ns
         return ratio(self._sums_ns, runs_ns).value
+
+    def _shown(self) -> Shown:
+        rows = [(r.layer.name, r.layer.kind, time_text(r.median_ns)) for r in self.rows]
+        title = f"{self.method}: {len(rows)} layers take {100 * self.share:.1f} % of "
+        title += time_text(self.end_to_end.median_ns)
+        return Shown(title, ("layer", "kind", "median"), rows, self.notes)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

@@ -28,6 +28,8 @@ from typing import Any, Final, Self
 import torch
 
 from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.notebook import Showable, Shown
+from pytest_udftorch.profile.text import time_text
 from pytest_udftorch.timing.gpu_state import GpuState, read_gpu_state
 from pytest_udftorch.timing.statistics import (
     FEWEST_RUNS,
@@ -100,8 +102,8 @@ def cuda_event(*, external: bool = False) -> torch.cuda.Event:
     return found
 
 
-@dataclass(frozen=True)
-class Timing:
+@dataclass(frozen=True, repr=False)
+class Timing(Showable):
     """What one contender took: medians of rounds, one number per run.
 
     Attributes:
@@ -170,6 +172,16 @@ class Timing:
             found.append("the wall clock stopped before the device had finished")
         return found
 
+    def _shown(self) -> Shown:
+        return Shown(f"{self.name} on {self.device}: {self.text}", notes=self.caveats)
+
+    @property
+    def text(self) -> str:
+        """The median with its interval, for people."""
+        found = self.interval_ns
+        low, high = (time_text(edge) for edge in (found.low, found.high))
+        return f"{time_text(self.median_ns)} ({low} to {high}), {len(self.runs_ns)} runs"
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object with the medians, the interval, the runs and the caveats."""
         interval = self.interval_ns
@@ -205,8 +217,8 @@ class Interruptible:
         return self
 
 
-@dataclass(frozen=True)
-class Comparison(Interruptible):
+@dataclass(frozen=True, repr=False)
+class Comparison(Showable, Interruptible):
     """Timings of one interleaved measurement, in the order the contenders were given."""
 
     timings: dict[str, Timing]
@@ -241,6 +253,23 @@ class Comparison(Interruptible):
     def verdict(self, name: str, over: str) -> Verdict:
         """Say whether ``name`` is faster than ``over``, slower, or neither."""
         return compare(self[name].runs_ns, self[over].runs_ns)
+
+    def _shown(self) -> Shown:
+        if not self.timings:
+            return Shown("nothing was timed")
+        base = next(iter(self.timings))
+        rows = []
+        for name, timing in self.timings.items():
+            times, verdict = "", ""
+            if name != base:
+                found = self.speedup(name, base)
+                times = f"{found.value:.3g} ({found.low:.3g} to {found.high:.3g})"
+                verdict = self.verdict(name, base)
+            rows.append((name, timing.text, times, verdict, "; ".join(timing.caveats)))
+        notes = ["The GPU was slowed down during the measurement."] if self.throttled else []
+        notes += ["Ctrl-C cut the measurement short."] if self.interrupted else []
+        header = ("contender", "median (95 % interval)", f"times as fast as {base}", "verdict", "")
+        return Shown(f"{len(rows)} contenders, fastest: {self.fastest}", header, rows, notes)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

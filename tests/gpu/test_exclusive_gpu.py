@@ -25,9 +25,9 @@ def numbers():
     return torch.full((1 << 20,), 0.7, device="cuda", requires_grad=True)
 
 
-def softmax():
-    x = numbers().detach().view(1024, -1)
-    return lambda: torch.softmax(x, 1)
+def sigmoid():
+    x = numbers().detach()
+    return lambda: torch.sigmoid(x)
 
 
 def gradient():
@@ -35,7 +35,7 @@ def gradient():
     return lambda: torch.autograd.grad(torch.exp(x).sin().sum(), x)[0]
 
 
-@pytest.mark.parametrize("compute", [softmax, gradient], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("compute", [sigmoid, gradient], ids=lambda f: f.__name__)
 def test_switches_beside_threads_on_the_gpu(compute, monkeypatch):
     monkeypatch.setenv(TIMEOUT, "30")
     for library in ("corem", "canary"):  # compiled before threads run
@@ -49,7 +49,7 @@ def test_switches_beside_threads_on_the_gpu(compute, monkeypatch):
                 before = callers.operators
                 while callers.operators < before + 3:
                     time.sleep(0.001)
-                seen.add(compute()()[..., 0].flatten()[0].item())
+                seen.add(compute()()[0].item())
         callers.settle()
     assert len(seen) == 2
     assert callers.mixed == []

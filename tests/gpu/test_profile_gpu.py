@@ -311,9 +311,9 @@ def test_layers_and_stages_are_those_of_the_cpu():
             }
     torch.set_num_threads(threads)
     assert found["cuda"] == found["cpu"]
-    assert ("exp", "aten::silu_backward", "features.1", "backward") in found["cuda"]
+    assert ("exp", "aten::silu_backward", "Net.features.1", "backward") in found["cuda"]
     table = s.profile.table("layer")
-    assert "features.3 cuda" in table
+    assert "Net.features.3 cuda" in table
     # A context of both devices has its operator calls apart.
     calls = [r for r in s.profile.rows("operator", "device") if r.key["device"] == "cuda"]
     assert {r.operator_calls for r in calls} == {3}

@@ -274,15 +274,17 @@ def test_layers_stages_and_operators(library):
         for r in s.profile.rows("module", "stage", "operator")
     }
     assert {key: r.operator_calls for key, r in rows.items()} == {
-        ("features.1", "forward", "aten::elu"): 3,
-        ("features.3", "forward", "aten::elu"): 3,
-        ("features.1", "backward", "aten::elu_backward"): 3,
-        ("features.3", "backward", "aten::elu_backward"): 3,
-        ("classifier.1", "forward", "aten::_log_softmax"): 3,
-        ("classifier.1", "backward", "aten::_log_softmax_backward_data"): 3,
+        ("Small.features.1", "forward", "aten::elu"): 3,
+        ("Small.features.3", "forward", "aten::elu"): 3,
+        ("Small.features.1", "backward", "aten::elu_backward"): 3,
+        ("Small.features.3", "backward", "aten::elu_backward"): 3,
+        ("Small.classifier.1", "forward", "aten::_log_softmax"): 3,
+        ("Small.classifier.1", "backward", "aten::_log_softmax_backward_data"): 3,
     }
     # Behind the last whole vectors elu takes the function where x <= 0 only.
-    assert 3 * 1600 < rows["features.1", "backward", "aten::elu_backward"].elements <= 3 * 1650
+    assert (
+        3 * 1600 < rows["Small.features.1", "backward", "aten::elu_backward"].elements <= 3 * 1650
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -381,13 +383,13 @@ def test_backward_of_recomputed_layers(library):
         for r in s.profile.rows("module", "stage", "operator")
     }
     assert found == {
-        ("first", "forward", "aten::elu"): 1,
-        ("second.0", "forward", "aten::elu"): 1,
-        ("second.1", "forward", "aten::elu"): 1,
-        ("second.0", "backward", "aten::elu"): 1,  # the second's argument
-        ("second.0", "backward", "aten::elu_backward"): 1,
-        ("second.1", "backward", "aten::elu_backward"): 1,
-        ("first", "backward", "aten::elu_backward"): 1,
+        ("Recomputed.first", "forward", "aten::elu"): 1,
+        ("Recomputed.second.0", "forward", "aten::elu"): 1,
+        ("Recomputed.second.1", "forward", "aten::elu"): 1,
+        ("Recomputed.second.0", "backward", "aten::elu"): 1,  # the second's argument
+        ("Recomputed.second.0", "backward", "aten::elu_backward"): 1,
+        ("Recomputed.second.1", "backward", "aten::elu_backward"): 1,
+        ("Recomputed.first", "backward", "aten::elu_backward"): 1,
     }
 
 
@@ -403,7 +405,7 @@ def test_a_gradient_taken_inside_a_module_belongs_to_its_own_layer(library):
     with patched(library, ("exp",), profile=True) as s:
         Outer()(torch.randn(40, requires_grad=True))
     (row,) = s.profile.rows("module", "stage")
-    assert (row.key["module"], row.key["stage"]) == ("inner", "backward")
+    assert (row.key["module"], row.key["stage"]) == ("Outer.inner", "backward")
 
 
 def test_modules_are_named_only_while_a_session_watches_them(library, monkeypatch):
@@ -480,7 +482,11 @@ def test_the_first_layer_that_makes_an_infinity(library):
     del overflow
     first = s.profile.first("inf")
     assert first is not None
-    assert (first.module, first.function, first.operator) == ("1", "exp", "aten::sigmoid")
+    assert (first.module, first.function, first.operator) == (
+        "Sequential.1",
+        "exp",
+        "aten::sigmoid",
+    )
 
 
 def test_nan_that_is_made_is_told_from_nan_that_is_passed_on(library):
@@ -562,6 +568,31 @@ def test_a_forked_child_counts_from_zero(library):
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0
         assert whole(s.profile)["elements"] == 100
+
+
+PROFILED_IN_A_CHILD = """
+import os, sys
+import torch
+from pytest_udftorch import patched
+
+with patched(sys.argv[1], ("exp",)):
+    torch.exp(torch.ones(3))
+child = os.fork()
+if not child:
+    with patched(sys.argv[1], ("exp",), profile=True) as s:
+        torch.exp(torch.ones(10))
+    os._exit(int(s.profile.rows("function")[0].elements != 10))
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_profiles_where_the_parent_did_not(library):
+    """The first profile of a process, after a fork that found the runtime loaded."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROFILED_IN_A_CHILD, str(library)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_events_are_one_per_call_of_an_operator(library):
@@ -670,7 +701,7 @@ def test_a_compiled_model_is_attributed_as_a_whole(library):
     assert bits(compiled) == bits(plain)
     layers = {r.key["module"]: r for r in s.profile.rows("module")}
     assert layers["Small"].operator_calls > 0
-    assert {"features.1", "features.3", "classifier.1"} < set(layers)
+    assert {"Small.features.1", "Small.features.3", "Small.classifier.1"} < set(layers)
 
 
 def test_watching_the_stock_functions_compiles_nothing_again():
@@ -720,18 +751,21 @@ def test_everything_is_put_back_after_an_exception(library):
     assert row.key["module"] == ""
 
 
-def test_two_models_of_one_class_keep_their_layers_apart(library):
-    one, two = Small(), Small()
+def test_a_layer_has_one_name_however_many_models_are_alive(library):
+    class Other(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.features = nn.Sequential(nn.Identity(), nn.ELU())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.features(x)
+
+    one, two, other = Small(), Small(), Other()
     with patched(library, ("expm1",), profile=True) as s:
-        for model in (one, two, one):
-            model(torch.ones(2, 8))
-    layers = {r.key["module"]: r.operator_calls for r in s.profile.rows("module")}
-    assert layers == {
-        "features.1": 2,
-        "features.3": 2,
-        "Small.features.1": 1,
-        "Small.features.3": 1,
-    }
+        for model in (other, one, two, one):
+            model(-torch.ones(2, 8))  # ELU takes expm1 of negative numbers
+    layers = {r.key["layer"]: r.operator_calls for r in s.profile.rows("layer")}
+    assert layers == {"Other.features.1": 1, "Small.features.1": 3, "Small.features.3": 3}
 
 
 @pytest.mark.parametrize("bad", ["deep", "", 3])

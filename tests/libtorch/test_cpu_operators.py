@@ -229,6 +229,21 @@ def test_coverage_sees_an_override_that_is_hidden(monkeypatch):
     assert found.share == pytest.approx(2 / 3)
 
 
+def test_coverage_sees_an_override_with_stock_functions(monkeypatch):
+    """The kernels' own rounding is no swap."""
+    addresses = loops.Loops.addresses
+
+    def stock_addresses(self, functions):
+        with monkeypatch.context() as without:
+            without.setattr(self, "_parts", {})
+            return addresses(self, functions)
+
+    monkeypatch.setattr(loops.Loops, "addresses", stock_addresses)
+    q = torch.linspace(-3, 3, 512).reshape(1, 2, 16, 16)
+    found = coverage(lambda: (F.gelu(q), F.scaled_dot_product_attention(q, q, q)))
+    assert found.share == 0.0
+
+
 def test_every_formula_has_a_form_in_c():
     text = c_source.source(sorted(FORMULAS))
     for name in FORMULAS:

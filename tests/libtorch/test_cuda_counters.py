@@ -294,7 +294,7 @@ def test_a_launch_knows_the_module_and_the_stage():
         model(torch.ones(1, 3)).sum().backward()
         outside = cells.place()
     places = [(cells.string(place >> 2), layout.STAGES[place & 3]) for place in (*found, outside)]
-    assert places == [("1", "forward"), ("1", "backward"), ("", "forward")]
+    assert places == [("Sequential.1", "forward"), ("Sequential.1", "backward"), ("", "forward")]
 
 
 # Rows without a GPU --------------------------------------------------------------------------

@@ -20,7 +20,7 @@ def test_the_script_and_the_commands(tmp_path, monkeypatch, capsys):
     exec(compile(script, str(PAGE), "exec"), {})
     shown = capsys.readouterr().out
     assert re.search(r"^expm1 +10 ", shown, re.M)
-    assert re.search(r"^1 expm1 10 \(", shown, re.M)
+    assert re.search(r"^Sequential\.1 expm1 10 \(", shown, re.M)
     first, *others = [line[2:].partition("  #")[0] for line in console.splitlines()]
     assert cli.main(shlex.split(first)[1:]) == 0
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")

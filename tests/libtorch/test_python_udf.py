@@ -45,6 +45,15 @@ def test_a_python_function_becomes_every_form():
     )
 
 
+def test_it_can_still_be_called():
+    @udf("exp")
+    def one_more(x):
+        return x + 1.0
+
+    assert one_more(2.0) == 3.0
+    assert one_more.name == "one_more"
+
+
 def test_it_is_inside_compiled_code_too():
     @udf("exp")
     def one_more(x):

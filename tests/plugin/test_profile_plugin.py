@@ -128,6 +128,9 @@ def test_each_test_has_its_own_figures_and_the_run_the_sum(profiled):
     assert totals(whole) == {"exp": 1153, "log": 27}
     assert (whole.label, whole.meta["depth"]) == ("std", "counters")
     assert elements_shown(result, "exp") == 1153
+    page = (out / "report.html").read_text()
+    (table,) = re.findall(r'<table class="sortable" id="tests">.*?</table>', page, re.S)
+    assert [name in table for name in ("::test_next", "::test_fails", "failed")] == [True] * 3
     assert elements_shown(result, "log") == 27
     result.stdout.fnmatch_lines(
         [
@@ -270,13 +273,37 @@ def test_the_ini_value(profiled):
     result.stdout.fnmatch_lines(["udftorch: profile: timed", "std *, depth timed"])
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--udf-profile", "below/test_it.py"],
+        ["--udf-profile", "below"],
+        ["--udf-profile", "below/test_it.py::test_it"],
+    ],
+)
+def test_a_path_after_the_option_names_tests(suite, arguments):
+    """It would be taken for the depth; then the conftest beside it would come too late."""
+    (suite.path / "below").mkdir()
+    suite.write(test_other="def test_other(): assert False")
+    (suite.path / "below" / "conftest.py").write_text(
+        "def pytest_addoption(parser): parser.addoption('--mine')"
+    )
+    (suite.path / "below" / "test_it.py").write_text(
+        "def test_it(request): assert request.config.getoption('--mine') == 'x'"
+    )
+    result = suite.run(*arguments, "--mine=x")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["udftorch: profile: counters"])
+
+
 # Mistakes and misfortunes ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--udf-profile", "test_it.py"], r"'test_it\.py', which is not a depth.*with the sign ="),
+        (["--udf-profile", "test_is.py"], r"'test_is\.py', which is not a depth.*with the sign ="),
+        (["--udf-profile=test_it.py"], r"'test_it\.py', which is not a depth.*with the sign ="),
         (["--udf-profile=deep"], r"'deep', which is not a depth of profiling"),
         (["-o", "udf_profile=deep"], r"'deep', which is not a depth of profiling"),
         (["--udf-profile-out=out"], r"none is made\. Add --udf-profile"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from html.parser import HTMLParser
 
 import numpy as np
@@ -308,6 +309,53 @@ def test_the_picture_has_the_colors_of_inputs_and_outputs(opened, tmp_path):
     for color in ((0x1F, 0x66, 0xC9), (0xB8, 0x57, 0x0A), (0xC0, 0x1F, 0x2E)):
         assert color in found
     assert (np.asarray(pixels).sum(1) == 0).mean() < 0.001
+
+
+def test_on_a_narrow_screen_each_figure_stands_beside_its_heading(opened):
+    opened.size(400)
+    cells = opened.run(
+        "[...document.querySelectorAll('#layers td, #tests td')].map(e => [e.dataset.label,"
+        " e.scrollWidth <= e.clientWidth + 1, e.getBoundingClientRect().right])"
+    )
+    assert len(cells) > 50
+    for label, whole, right in cells:
+        assert label
+        assert whole, label
+        assert right <= 400
+    wide = "(() => { const e = document.querySelector('.scroll'); return e.scrollWidth; })()"
+    assert opened.run(wide) <= 400
+    opened.click("#layers th:nth-child(5) button")  # the headings still sort
+    values = [int(text.replace(",", "")) for text in column(opened, "layers", 4)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_each_test_has_a_line(profiles):
+    summary = profiles[0].summary()
+    tests = [
+        report.TestFigures("test_a.py::test_one[std]", "passed", summary),
+        report.TestFigures(f"test_a.py::test_two[{HOSTILE}]", "failed", profiles[1].summary()),
+    ]
+    page = report.html(profiles, tests=tests)
+    (table,) = re.findall(r'<table class="sortable" id="tests">.*?</table>', page, re.S)
+    assert table.count("<tr") == 3
+    assert "test_a.py::test_one[std]" in table
+    assert '<span class="bad-text">failed</span>' in table
+    assert "inf: exp (float32)" in table
+    assert HOSTILE not in page
+    assert 'id="tests"' not in report.html(profiles)
+
+
+def test_the_card_of_the_nearest_overflow_agrees_with_the_table(profiles):
+    for profile in profiles:
+        page = report.html([profile])
+        card = re.search(r"Nearest to overflow</h3><p class=\"lead\">(.*?)</p><p>(.*?)</p>", page)
+        rows = [r for r in profile.layers() if np.isfinite(ranges.headroom(r))]
+        least = min(rows, key=ranges.headroom)
+        assert card[1] == f"{escape(least.function_name)} in {escape(least.layer)}"
+        assert f"{ranges.headroom(least):.1f} binades" in card[2]
+    assert {ranges.headroom(min(p.layers(), key=ranges.headroom)) > 0 for p in profiles} == {
+        True, False,
+    }  # fmt: skip
 
 
 # The command -------------------------------------------------------------------------

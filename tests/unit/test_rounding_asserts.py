@@ -29,6 +29,23 @@ def one_bit_off(results, at):
     return wrong
 
 
+def test_a_failure_shows_the_line_of_the_test():
+    """pytest leaves out the frames that the assertions mark."""
+    x, results = right("exp", 20)
+    wrong = one_bit_off(results, 3)
+    for check in (
+        lambda: assert_correctly_rounded(wrong, x, function="exp"),
+        lambda: assert_ulp(wrong, x, function="exp", max_ulp=0.5),
+        lambda: assert_bitwise_same(wrong, results),
+    ):
+        with pytest.raises(AssertionError) as caught:
+            check()
+        shown = [str(entry.path) for entry in caught.traceback.filter(caught)]
+        assert len(shown) == 2
+        assert set(shown) == {__file__}
+        assert len(caught.traceback) > 2
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_right_results_pass(function):
     x, results = right(function)

@@ -40,6 +40,11 @@ function restore() {
 }
 
 for (const table of document.querySelectorAll("table.sortable")) {
+  // On narrow screens each cell stands on a line of its own, with its heading.
+  const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  for (const row of table.tBodies[0].rows) {
+    [...row.cells].forEach((cell, column) => { cell.dataset.label = labels[column]; });
+  }
   [...table.tHead.rows[0].cells].forEach((cell, column) => {
     cell.querySelector("button").addEventListener("click", () => {
       const text = cell.classList.contains("text");

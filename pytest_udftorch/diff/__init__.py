@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operator makes two runs differ."""
+
+from typing import TYPE_CHECKING
+
+from pytest_udftorch import names_from
+
+if TYPE_CHECKING:
+    from pytest_udftorch.diff.compiled import Bisection, ResultError
+    from pytest_udftorch.diff.find import first_difference
+    from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
+    from pytest_udftorch.diff.reproducer import save_reproducer
+    from pytest_udftorch.diff.sides import Side, side
+    from pytest_udftorch.diff.truth import Apart, Error, Truth
+
+__all__ = [
+    "Apart",
+    "Bisection",
+    "Difference",
+    "Error",
+    "Finding",
+    "LayerDistance",
+    "Proof",
+    "ResultError",
+    "Side",
+    "Truth",
+    "first_difference",
+    "save_reproducer",
+    "side",
+]
+__getattr__ = names_from(
+    __name__,
+    {"first_difference": "find", "Side": "sides", "side": "sides", "save_reproducer": "reproducer"}
+    | dict.fromkeys(("Difference", "Finding", "LayerDistance", "Proof"), "found")
+    | dict.fromkeys(("Bisection", "ResultError"), "compiled")
+    | dict.fromkeys(("Apart", "Error", "Truth"), "truth"),
+)

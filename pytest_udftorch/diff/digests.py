@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of a tensor: shape, strides, a digest of its bits, and a few of its values."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+#: How many values of a tensor are kept, evenly spaced.
+SAMPLES: Final = 16
+
+#: The digest of a tensor whose bits cannot be read (sparse, quantised, without data).
+UNREADABLE: Final = b""
+
+_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNote:
+    """What is kept of a tensor.
+
+    Attributes:
+        shape: its sizes.
+        dtype: its type without ``torch.``.
+        stride: its strides in elements.
+        device: ``cpu`` or ``cuda``.
+        digest: of dtype and encodings in the order of the indices. All NaNs count as one; +0 and -0
+            differ. ``UNREADABLE`` if they cannot be read.
+        row: the digest of the part that belongs to one row of the batch, or None.
+        samples: values at evenly spaced places, as double precision.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    stride: tuple[int, ...]
+    device: str
+    digest: bytes
+    row: bytes | None = None
+    samples: tuple[float, ...] = ()
+
+
+def array_of(tensor: Any) -> Any:
+    """Return the encodings of a strided tensor as a NumPy array of its shape; may share memory.
+
+    Types that NumPy lacks (bfloat16, float8) come as unsigned integers of their width.
+    """
+    import torch
+
+    tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.device.type != "cpu":
+        tensor = tensor.cpu()
+    if tensor.is_floating_point() and tensor.dtype not in _NUMPY_FLOATS():
+        tensor = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
+    return tensor.numpy()
+
+
+def _NUMPY_FLOATS() -> tuple[Any, ...]:
+    import torch
+
+    return (torch.float16, torch.float32, torch.float64)
+
+
+def _without_payloads(values: Any, kind: str) -> Any:
+    """Return encodings in which every NaN is the same one."""
+    if kind == "bfloat16":
+        hidden = values & np.int16(0x7FFF)
+        if hidden.size and int(hidden.max()) > 0x7F80:
+            return np.where(hidden > 0x7F80, np.int16(0x7FC0), values)
+    elif values.dtype.kind in "fc" and values.size:
+        # The sum of numbers with a NaN is one; a quick look before the slow one.
+        with np.errstate(all="ignore"):
+            suspicious = np.isnan(values.sum())
+        if suspicious and (nan := np.isnan(values)).any():
+            return np.where(nan, values.dtype.type(math.nan), values)
+    return values
+
+
+def digest_of(values: Any, kind: str) -> bytes:
+    """Return the digest of an array of :func:`array_of`."""
+    bits: Any = np.ascontiguousarray(_without_payloads(values, kind)).reshape(-1)
+    found = hashlib.sha1(kind.encode(), usedforsecurity=False)
+    found.update(bits.view(np.uint8))
+    return found.digest()[:_BYTES]
+
+
+def _samples(tensor: Any, values: Any, kind: str) -> tuple[float, ...]:
+    count = values.size
+    if not count or values.dtype.kind not in "fiub":
+        return ()
+    places = np.linspace(0, count - 1, min(SAMPLES, count)).astype(np.int64)
+    taken = values[np.unravel_index(places, values.shape)] if values.ndim else values.reshape(1)
+    if tensor.is_floating_point() and values.dtype.kind != "f":
+        import torch
+
+        taken = torch.from_numpy(np.ascontiguousarray(taken)).view(tensor.dtype).double().numpy()
+    return tuple(float(v) for v in taken)
+
+
+def note_of(tensor: Any, batch: tuple[int, int] | None = None) -> TensorNote:
+    """Describe a tensor.
+
+    Args:
+        tensor: of any device and layout.
+        batch: the size of the batch and the row whose digest is also wanted. The first dimension
+            of what belongs to the batch is a multiple of its size.
+    """
+    import torch
+
+    kind = str(tensor.dtype).removeprefix("torch.")
+    shape = tuple(int(n) for n in tensor.shape)
+    device = tensor.device.type
+    readable = tensor.layout is torch.strided and device != "meta" and not tensor.is_quantized
+    if not readable:
+        return TensorNote(shape, kind, (), device, UNREADABLE)
+    try:
+        values = array_of(tensor)
+    except (RuntimeError, TypeError, NotImplementedError):  # a subclass without data of its own
+        return TensorNote(shape, kind, tuple(tensor.stride()), device, UNREADABLE)
+    row = None
+    if batch is not None and shape and shape[0] and shape[0] % batch[0] == 0:
+        each = shape[0] // batch[0]
+        row = digest_of(values[batch[1] * each : (batch[1] + 1) * each], kind)
+    samples = _samples(tensor, values, kind)
+    stride = tuple(tensor.stride())
+    return TensorNote(shape, kind, stride, device, digest_of(values, kind), row, samples)
+
+
+def same_bits(a: TensorNote, b: TensorNote) -> bool:
+    """Tell whether two tensors hold the same encodings, or the row of one is the other."""
+    if a.digest == UNREADABLE or b.digest == UNREADABLE:
+        return a.digest == b.digest and (a.shape, a.dtype) == (b.shape, b.dtype)
+    if a.shape == b.shape:
+        return a.digest == b.digest
+    return (a.row is not None and a.row == b.digest) or (b.row is not None and b.row == a.digest)
+
+
+def distance(a: TensorNote, b: TensorNote) -> float | None:
+    """Estimate from samples how far two tensors lie apart, relative to the larger one's norm.
+
+    None if the samples do not belong to the same places.
+    """
+    if a.shape != b.shape or len(a.samples) != len(b.samples) or not a.samples:
+        return None
+    return relative(a.samples, b.samples)
+
+
+def relative(a: Sequence[float], b: Sequence[float]) -> float:
+    """Return the norm of the difference over the larger norm; infinite where one is not finite."""
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    same = (first == second) | (np.isnan(first) & np.isnan(second))
+    if same.all():
+        return 0.0
+    if not (np.isfinite(first[~same]).all() and np.isfinite(second[~same]).all()):
+        return math.inf
+    apart = float(np.linalg.norm(first[~same] - second[~same]))
+    finite = np.isfinite(first) & np.isfinite(second)
+    return float(apart / max(np.linalg.norm(first[finite]), np.linalg.norm(second[finite])))

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The true result of one call, and how far rounding alone may bring a result from it.
+
+The truth is the operator repeated in float64 on the recorded inputs; MPFR decides for operators
+that are one function. The bound follows the stated error model of ``planning.error_model``, call
+by call, for ``u`` half the machine epsilon of the operator's numbers:
+
+* operators that move or select numbers have none;
+* operators that IEEE 754 rounds once (add, multiply, divide, square root): half an ULP;
+* sums of products: ``6 sqrt(n) u`` times the sum of the products' magnitudes, which holds with
+  probability 1 - 2 exp(-18) if rounding errors are independent (Higham and Mary, SIAM J. Sci.
+  Comput. 41(5), 2019, theorem 3.1), and the error of factors that ``fp32_precision`` lets be
+  rounded;
+* operators with a decomposition in torch: ``SPREAD`` times the spread of results when every
+  operator of the decomposition gets the errors of the error model (Monte Carlo arithmetic);
+* any other: 4 ULP, and what an error of 2 ``u`` in each input makes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from pytest_udftorch import compat
+from pytest_udftorch.diff.recorder import Kept
+from pytest_udftorch.reach.definitions import name_of
+from pytest_udftorch.reach.recording import results, strided_copy
+
+#: Standard deviations within which rounding explains a result.
+SPREAD: Final = 16.0
+
+#: Runs of a decomposition with different errors.
+_DRAWS: Final = 8
+
+#: Most elements that MPFR is asked about.
+_MPFR: Final = 512
+
+#: Operators that IEEE 754 rounds once, if their factor ``alpha`` is 1.
+_ROUNDED_ONCE: Final = frozenset(
+    [
+        "_to_copy", "add", "add_", "copy_", "div", "div_", "mul", "mul_", "reciprocal", "rsub",
+        "sqrt", "sqrt_", "sub", "sub_",
+    ]
+)  # fmt: skip
+
+#: Operators that add up what their first argument has, with weights that are not negative.
+_SUMS: Final = frozenset(
+    {
+        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "avg_pool2d",
+        "avg_pool2d_backward", "cumsum", "embedding_dense_backward", "index_add", "index_put",
+        "max_pool2d_with_indices_backward", "mean", "scatter_add", "sum", "upsample_bilinear2d",
+    }
+)  # fmt: skip
+
+#: Sums of products -> arguments that are factors or addends.
+_PRODUCTS: Final = frozenset(
+    {
+        "_foreach_addcmul_", "addbmm", "addcmul", "addcmul_", "addmm", "addmv", "baddbmm", "bmm",
+        "convolution", "convolution_backward", "dot", "linear", "mkldnn_convolution", "mm", "mv",
+    }
+)  # fmt: skip
+
+#: The ratio of two errors from which one counts as larger.
+_CLEARLY: Final = 1.05
+
+Nearer = Literal["a", "b", "both alike"]
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far a side's output is from the truth.
+
+    Attributes:
+        ulp: of the worst element, in ULPs of the output's type.
+        relative: norm of the error over norm of the truth.
+        beyond: how many elements lie outside of the bound; None if there is no bound.
+        excess: the worst error over its bound; at most 1 if rounding explains all; or None.
+    """
+
+    ulp: float
+    relative: float
+    beyond: int | None
+    excess: float | None
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Both sides beside the true result of a call.
+
+    Attributes:
+        method: ``float64`` or ``MPFR``.
+        bound: what the bound rests on, in words.
+        a: the error of a's output.
+        b: the error of b's.
+    """
+
+    method: str
+    bound: str
+    a: Error
+    b: Error
+
+    @property
+    def nearer(self) -> Nearer:
+        """Which side's output is nearer the truth, by its norm, or else by its worst element."""
+        for first, second in ((self.a.relative, self.b.relative), (self.a.ulp, self.b.ulp)):
+            if min(first, second) * _CLEARLY < max(first, second):
+                return "a" if first < second else "b"
+        return "both alike"
+
+    @property
+    def explained(self) -> bool | None:
+        """Whether rounding explains both sides; None without a bound."""
+        if self.a.beyond is None or self.b.beyond is None:
+            return None
+        return not self.a.beyond and not self.b.beyond
+
+
+def judged(kept: Kept, a: Any, b: Any, index: int) -> Truth | None:
+    """Judge both sides' outputs of a call.
+
+    Args:
+        kept: the call with its inputs.
+        a: a's output, of floating-point numbers.
+        b: b's output, of the same shape.
+        index: which of the call's outputs it is.
+
+    Returns:
+        None if the operator draws random numbers or does not run in float64.
+    """
+    import torch
+
+    if torch.Tag.nondeterministic_seeded in kept.operator.tags or not a.is_floating_point():
+        return None
+    wide = _wide_call(kept)
+    exact = _repeated(kept.operator, *wide)
+    if exact is None or index >= len(exact) or exact[index].shape != a.shape:
+        return None
+    truth = exact[index].double().cpu()
+    words, bound = _bound(kept, wide, exact, index, a)
+    errors = []
+    method = "float64"
+    for value in (a, b):
+        by_mpfr = _mpfr_ulp(kept, value, truth, a, b)
+        method = "float64" if by_mpfr is None else "MPFR"
+        errors.append(_error(value, truth, bound, by_mpfr))
+    return Truth(method, words, errors[0], errors[1])
+
+
+# The truth ---------------------------------------------------------------------------
+
+
+def _wide_call(kept: Kept) -> tuple[Any, Any]:
+    """Return a call's arguments in float64, on the CPU where its operator has a kernel there."""
+    import torch
+
+    def wide(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            value = value.cpu()
+            return value.double() if value.is_floating_point() else value
+        if isinstance(value, torch.dtype) and value.is_floating_point:
+            return torch.float64
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    found: tuple[Any, Any] = compat.pytree().tree_map(wide, (kept.args, kept.kwargs))
+    return found
+
+
+def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
+    """Call an operator on copies of its arguments; None if it does not run on them."""
+    import torch
+
+    args, kwargs = compat.pytree().tree_map(strided_copy, (args, kwargs))
+    with compat.no_modes(), torch.no_grad():
+        try:
+            returned = operator(*args, **kwargs)
+        except Exception:
+            # Kernels of one type alone (flash attention) have a definition that runs in float64.
+            return _by_definition(operator, args, kwargs)
+    return results(operator, args, kwargs, returned)
+
+
+def _by_definition(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
+    try:
+        returned = compat.decompositions().get(operator, operator.decompose)(*args, **kwargs)
+    except Exception:
+        return None
+    return None if returned is NotImplemented else results(operator, args, kwargs, returned)
+
+
+def _mpfr_ulp(kept: Kept, value: Any, truth: Any, a: Any, b: Any) -> float | None:
+    """Return the worst error in ULPs by MPFR where the sides differ; None if MPFR cannot say."""
+    import torch
+
+    from pytest_udftorch.exact.rounding import ulp_error
+    from pytest_udftorch.exact.ziv import OracleMissingError
+    from pytest_udftorch.library.symbols import FUNCTIONS
+
+    name = name_of(kept.operator).removesuffix("_")
+    tensors = [t for t in compat.pytree().tree_leaves((kept.args, kept.kwargs))]
+    arity = FUNCTIONS[name].arity if name in FUNCTIONS else 0
+    if len(tensors) != arity or not all(
+        isinstance(t, torch.Tensor) and t.dtype == value.dtype and t.shape == value.shape
+        for t in tensors
+    ):
+        return None
+    apart = (a.cpu() != b.cpu()).reshape(-1).nonzero().reshape(-1)[:_MPFR]
+    if not arity or not apart.numel():
+        return None
+    inputs = tuple(t.cpu().reshape(-1)[apart] for t in tensors)
+    got = value.cpu().reshape(-1)[apart]
+    try:
+        errors = ulp_error(got, inputs if arity > 1 else inputs[0], function=name)
+    except (OracleMissingError, TypeError):
+        return None
+    return float(errors.max())
+
+
+def _error(value: Any, truth: Any, bound: Any, by_mpfr: float | None) -> Error:
+    import torch
+
+    got = value.detach().double().cpu()
+    same = (got == truth) | (got.isnan() & truth.isnan())
+    apart = torch.where(same, 0.0, (got - truth).abs()).nan_to_num(math.inf, math.inf, math.inf)
+    ulps = apart / _ulp(truth, value.dtype)
+    finite = torch.where(truth.isfinite(), truth, 0.0)
+    norm = float(finite.norm())
+    relative = float(apart.norm()) / norm if norm else (0.0 if same.all() else math.inf)
+    beyond = excess = None
+    if bound is not None:
+        # What is infinite or no number has to be so exactly.
+        bound = torch.where(truth.isfinite(), bound, 0.0).nan_to_num(0.0)
+        # Overflow of the type counts as its largest number.
+        largest = torch.finfo(value.dtype).max
+        over = (truth.abs() >= largest * (1 - torch.finfo(value.dtype).eps)) & got.isinf()
+        held = torch.where(over | same, 0.0, apart)
+        beyond = int((held > bound).sum())
+        ratio = torch.where(held > 0, held / bound.clamp_min(1e-300), 0.0)
+        excess = float(ratio.max()) if ratio.numel() else 0.0
+    worst = float(ulps.max()) if ulps.numel() else 0.0
+    return Error(worst if by_mpfr is None else by_mpfr, relative, beyond, excess)
+
+
+def _ulp(truth: Any, dtype: Any) -> Any:
+    """Return the ULP of each number in a type."""
+    import torch
+
+    info = torch.finfo(dtype)
+    _, exponent = torch.frexp(truth.abs().nan_to_num(0.0, 0.0, 0.0).clamp_min(info.tiny))
+    # frexp's significands lie in [0.5, 1)
+    return torch.ldexp(torch.full_like(truth, info.eps), exponent - 1)
+
+
+# The bound ---------------------------------------------------------------------------
+
+
+def _bound(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, like: Any) -> Any:
+    """Return what the bound rests on, and the bound of every element; None if there is none."""
+    import torch
+
+    from pytest_udftorch.planning.error_model import EXACT
+
+    name = name_of(kept.operator)
+    truth = exact[index].double().cpu()
+    unit = _unit(kept, like)
+    half = 0.5 * _ulp(truth, like.dtype)
+    if name in EXACT and name not in ("_to_copy", "copy_"):
+        return "the operator computes nothing", torch.zeros_like(truth)
+    if name in _ROUNDED_ONCE and _plain(kept, like):
+        # float64 has more than twice the digits, so rounding it again gives the same number.
+        return "IEEE 754 rounds the result once", (truth.to(like.dtype).double() - truth).abs()
+    if name in _PRODUCTS or name in _SUMS:
+        found = _of_products(kept, wide, index, unit)
+        if found is not None:
+            return "sums of products (Higham and Mary 2019)", found + half
+    spread = _of_definition(kept, wide, exact, index, unit)
+    if spread is not None:
+        return "rounding in the operator's definition", SPREAD * spread + 8 * half
+    return "4 ULP, and rounded inputs", SPREAD * _of_inputs(
+        kept, wide, exact, index, unit
+    ) + 8 * half
+
+
+def _plain(kept: Kept, like: Any) -> bool:
+    """Tell whether a call has operands of the result's type alone, so that it rounds once."""
+    import torch
+
+    if kept.kwargs.get("alpha", 1) != 1 or len(kept.args) > 2:
+        return False
+    casts = name_of(kept.operator) in ("_to_copy", "copy_")
+    for value in kept.args:
+        if isinstance(value, torch.Tensor):
+            same = casts or value.dtype == like.dtype
+        else:
+            # A kernel rounds a number first, and may multiply by its reciprocal.
+            divides = name_of(kept.operator).startswith("div")
+            same = isinstance(value, int | float) and np.float32(value) == value and not divides
+        if not same:
+            return False
+    return True
+
+
+def _unit(kept: Kept, like: Any) -> float:
+    """Return the unit roundoff of the shortest type among a call's numbers."""
+    import torch
+
+    tensors = compat.pytree().tree_leaves((kept.args, kept.kwargs))
+    types = {t.dtype for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()}
+    return max(torch.finfo(t).eps / 2 for t in {*types, like.dtype})
+
+
+def _of_products(kept: Kept, wide: tuple[Any, Any], index: int, unit: float) -> Any:
+    import torch
+
+    from pytest_udftorch.planning.error_model import factor_unit
+
+    def positive(value: Any) -> Any:
+        floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.abs() if floats else value
+
+    args, kwargs = compat.pytree().tree_map(positive, wide)
+    found = _repeated(kept.operator, args, kwargs)
+    if found is None:
+        return None
+    magnitudes = found[index].double()
+    terms = _terms(kept, magnitudes)
+    name = name_of(kept.operator)
+    factors = 0.0
+    if name in _PRODUCTS:
+        device = next(
+            t.device for t in compat.pytree().tree_leaves(kept.args) if isinstance(t, torch.Tensor)
+        )
+        factors = factor_unit("convolution" if "conv" in name else "mm", device)
+    return (6 * math.sqrt(terms + 2) * unit + 2 * factors) * magnitudes
+
+
+def _terms(kept: Kept, result: Any) -> float:
+    """Return how many numbers are added up for an element of the result, at most."""
+    import torch
+
+    sizes = [
+        t.numel() for t in compat.pytree().tree_leaves((kept.args, kept.kwargs))
+        if isinstance(t, torch.Tensor) and t.is_floating_point()
+    ]  # fmt: skip
+    name = name_of(kept.operator)
+    if name in _SUMS:
+        return max(1.0, max(sizes) if name == "cumsum" else sizes[0] / max(1, result.numel()))
+    if name in ("mm", "bmm", "mv", "dot"):
+        return float(kept.args[0].shape[-1])
+    # A product has as many factors of each kind as elements of the result times terms, or fewer.
+    return max(1.0, *(size / max(1, min(result.shape or (1,))) for size in sizes))
+
+
+def _of_definition(
+    kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, unit: float
+) -> Any:
+    """Return the spread of a call's result by its decomposition under the error model's errors."""
+    import torch
+
+    from pytest_udftorch.planning.error_model import perturbing
+
+    truth = exact[index].double()
+    generators = {torch.device("cpu"): torch.Generator().manual_seed(0)}
+
+    def draw() -> Any:
+        args, kwargs = compat.pytree().tree_map(strided_copy, wide)
+        table = compat.decompositions()
+        definition = table.get(kept.operator, kept.operator.decompose)
+        with compat.no_modes(), torch.no_grad(), perturbing(unit, generators):
+            returned = definition(*args, **kwargs)
+        if returned is NotImplemented:
+            return None
+        return results(kept.operator, args, kwargs, returned)
+
+    return _spread(draw, truth, index)
+
+
+def _spread(draw: Callable[[], Sequence[Any] | None], truth: Any, index: int) -> Any:
+    import torch
+
+    total = torch.zeros_like(truth)
+    with contextlib.suppress(Exception):
+        for _ in range(_DRAWS):
+            made = draw()
+            if made is None or index >= len(made) or made[index].shape != truth.shape:
+                return None
+            total += (made[index].double() - truth).nan_to_num(0.0, 0.0, 0.0).square()
+        return (total / _DRAWS).sqrt()
+    return None
+
+
+def _of_inputs(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, unit: float) -> Any:
+    """Return what errors of 2 u in the inputs make of a result."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    truth = exact[index].double()
+
+    def shaken(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        noise = torch.rand(value.shape, generator=generator, dtype=torch.float64) - 0.5
+        return value * (1 + 4 * unit * noise)
+
+    def draw() -> Any:
+        return _repeated(kept.operator, *compat.pytree().tree_map(shaken, wide))
+
+    found = _spread(draw, truth, index)
+    return torch.zeros_like(truth) if found is None else found
+
+
+# Distances ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Apart:
+    """How far an output of one side lies from the other's.
+
+    Attributes:
+        output: which of the operator's outputs.
+        elements: how many there are.
+        differ: how many of them differ.
+        ulp: of the worst element, in steps from number to number; None where one side is a NaN
+            or the types differ.
+        relative: norm of the difference over the larger norm.
+        worst: index of the worst element, with a's and b's value.
+    """
+
+    output: int
+    elements: int
+    differ: int
+    ulp: int | None
+    relative: float
+    worst: tuple[tuple[int, ...], float, float]
+
+
+def apart(a: Any, b: Any, output: int) -> Apart:
+    """Compare an output of the two sides, of one shape."""
+    from pytest_udftorch.diff.digests import relative
+    from pytest_udftorch.exact.rounding import ulp_distance
+
+    first, second = a.detach().cpu(), b.detach().cpu()
+    x, y = first.double().numpy(), second.double().numpy()
+    # Two NaNs are the same number, +0 and -0 are not.
+    same = ((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y))
+    steps = None
+    if first.dtype == second.dtype and first.is_floating_point() and first.element_size() > 1:
+        steps = ulp_distance(first, second)
+        order = steps.astype(np.float64)
+    else:
+        order = np.abs(np.nan_to_num(x - y, nan=math.inf))
+    order = np.where(same, -1.0, order)
+    at = int(np.argmax(order)) if order.size else 0
+    place = tuple(int(i) for i in np.unravel_index(at, x.shape)) if x.size else ()
+    worst = (place, float(x[place]), float(y[place])) if x.size else ((), 0.0, 0.0)
+    far = int(steps[place]) if steps is not None and x.size else None
+    return Apart(
+        output, x.size, int(x.size - same.sum()), None if far == 2**64 - 1 else far,
+        relative(x.reshape(-1), y.reshape(-1)), worst,
+    )  # fmt: skip

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first operator that makes two runs differ: named, judged and proved."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from planted import next_number, planted
+from torch import nn
+
+from pytest_udftorch import cli
+from pytest_udftorch.diff import Side, first_difference, save_reproducer, side
+from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
+
+PAGE = Path(__file__).parents[2] / "docs" / "diff.md"
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(1)
+    layers = [nn.Linear(12, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(16, 4))
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return torch.randn(6, 12, generator=torch.Generator().manual_seed(2))
+
+
+def test_equal_sides_are_said_to_be_equal(model, inputs):
+    before = [p.clone() for p in model.parameters()]
+    harmless = planted("aten::gelu", lambda value: value.clone())
+    found = first_difference("eager", harmless, model, inputs)
+    assert found.equal
+    assert found.first is None
+    assert "give the same bits" in found.text()
+    assert all(torch.equal(p, q) for p, q in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("operator", "at", "layer", "phase"),
+    [
+        ("aten::gelu", 1, "4", "forward"),
+        ("aten::addmm", 1, "3", "forward"),
+        ("aten::gelu_backward", 1, "1", "backward"),
+        ("aten::mm", 2, "3", "backward"),
+    ],
+)
+def test_one_ulp_is_named_with_operator_layer_and_proof(model, inputs, operator, at, layer, phase):
+    wrong = planted(operator, next_number, at)
+    found = first_difference("eager", wrong, model, inputs)
+    first = found.first
+    assert (first.kind, first.operator) == ("operator", operator)
+    assert (first.place.layer, first.place.phase) == (layer, phase)
+    assert (first.apart[0].differ, first.apart[0].ulp) == (1, 1)
+    assert len(found.findings) == 1
+    assert not found.more
+    assert first.proof.removed == 0
+    assert first.proof.same_end
+    assert first.proof.makes_end
+    assert first.proof.made == first.proof.before == found.differ
+    assert "nothing differs any more; with wrong's put into eager's run, that run ends" in str(
+        found.text()
+    )
+
+
+def test_two_causes_are_both_named(model, inputs):
+    one = planted("aten::addmm", lambda t: t * (1 + 2.0**-18))
+    two = planted("aten::gelu", lambda t: t * (1 + 2.0**-18), 1)
+    both = Side(name="both", around=_nested(one.around, two.around))
+    found = first_difference("eager", both, model, inputs, train=False)
+    named = [(f.operator, f.place.layer) for f in found.findings]
+    assert named == [("aten::addmm", "0"), ("aten::gelu", "4")]
+    assert not found.findings[0].proof.same_end
+    assert found.findings[1].proof.same_end
+    only = first_difference("eager", both, model, inputs, train=False, causes=1)
+    assert only.more
+    assert not only.explained
+
+
+def _nested(*makers):
+    import contextlib
+
+    def around():
+        stack = contextlib.ExitStack()
+        for make in makers:
+            stack.enter_context(make())
+        return stack
+
+    return around
+
+
+class Adds(nn.Module):
+    def forward(self, x):
+        return (x + 1.0).exp().sum()
+
+
+def test_truth_and_bound_tell_error_from_rounding():
+    x = torch.linspace(-3.3, 3.0, 64)
+    by_add = first_difference("eager", planted("aten::add.Tensor", next_number), Adds(), x)
+    truth = by_add.first.truth[0]
+    assert truth.a.ulp <= 0.5 < truth.b.ulp  # IEEE 754 rounds a sum once
+    assert truth.nearer == "a"
+    assert by_add.first.explained is False
+    assert "rounding does not explain wrong" in by_add.text()
+
+    by_exp = first_difference("eager", planted("aten::exp", next_number), Adds(), x)
+    truth = by_exp.first.truth[0]
+    assert truth.method == "MPFR"
+    assert truth.a.ulp < 1.0 < truth.b.ulp + 0.5
+    assert by_exp.first.explained is True  # within what kernels of exp may differ by
+
+    far = planted("aten::exp", lambda value: value * (1 + 2.0**-18))
+    assert first_difference("eager", far, Adds(), x).first.explained is False
+
+
+@pytest.mark.parametrize(
+    ("operator", "change", "explained"),
+    [
+        ("aten::addmm", next_number, True),
+        ("aten::addmm", lambda t: t.half().float(), False),
+        ("aten::native_layer_norm", lambda t: (next_number(t[0]), *t[1:]), True),
+        ("aten::native_layer_norm", lambda t: (t[0] * (1 + 5e-6), *t[1:]), False),
+        ("aten::gelu", next_number, True),
+        ("aten::gelu", lambda t: t.bfloat16().float(), False),
+        ("aten::gelu_backward", lambda t: t.roll(1, 0), False),
+        ("aten::native_layer_norm_backward", lambda t: (t[0].half().float(), *t[1:]), False),
+    ],
+)
+def test_only_what_rounding_does_not_explain_is_accused(model, inputs, operator, change, explained):
+    found = first_difference("eager", planted(operator, change), model, inputs, causes=1)
+    assert found.first.operator == operator
+    assert found.first.explained is explained
+
+
+def test_other_arguments_are_told_from_another_operator(inputs):
+    def run(eps):
+        return lambda: torch.nn.functional.layer_norm(inputs, (12,), eps=eps)
+
+    found = first_difference(run(1e-5), Side(name="b", run=run(1e-6)))
+    assert found.first.kind == "arguments"
+    assert "give it other arguments" in found.text()
+
+
+def test_random_numbers_are_aligned_or_are_the_finding(inputs):
+    model = nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.5))
+    assert first_difference("eager", Side(name="b"), model, inputs).equal
+
+    def draws_once_more():
+        import contextlib
+
+        torch.rand(1)
+        return contextlib.nullcontext()
+
+    found = first_difference("eager", Side(name="b", around=draws_once_more), model, inputs)
+    assert found.equal  # seeds are set inside of the side's context
+
+    def run(extra):
+        def call():
+            if extra:
+                torch.default_generator.manual_seed(7)
+            return nn.functional.dropout(inputs, 0.5)
+
+        return call
+
+    found = first_difference(Side(name="a", run=run(False)), Side(name="b", run=run(True)))
+    assert found.first.kind == "random"
+    assert found.first.operator == "aten::bernoulli_.float"
+
+
+def test_a_model_that_is_not_deterministic_is_said_to_be_so_first(inputs):
+    state = [0]
+
+    class Counts(nn.Module):
+        def forward(self, x):
+            state[0] += 1
+            return x.mul(state[0]).tanh()
+
+    found = first_difference("eager", "library=corem", Counts(), inputs)
+    assert found.repeatable == {"eager": False}
+    assert found.first.operator == "aten::mul.Tensor"
+    assert "differs from itself" in found.text()
+
+
+def test_other_sequences_are_aligned_and_shown(inputs):
+    def plain():
+        return inputs.mul(2.0).sin().sum()
+
+    def longer():
+        return inputs.mul(2.0).add(0.25).sub(0.25).sin().sum()
+
+    found = first_difference(plain, longer)
+    assert found.first.kind == "sequence"
+    assert found.first.operator == "aten::sin"
+    (gap,) = found.unaligned
+    assert [name.partition(" ")[0] for name in gap[1]] == ["aten::add.Tensor", "aten::sub.Tensor"]
+    assert "Only longer calls aten::add.Tensor" in found.text()
+
+
+def test_what_is_written_in_place_is_seen(inputs):
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(12))
+            self.norm = nn.BatchNorm1d(12)
+
+        def forward(self, x):
+            x = x.clone()
+            x[:, 0].exp_()
+            self.seen += x.detach().sum(0)
+            return self.norm(x).relu_()
+
+    wrong = planted("aten::exp_", lambda t: t.mul_(1 + 2.0**-20))
+    found = first_difference("eager", wrong, Writes(), inputs)
+    assert found.first.operator == "aten::exp_"
+    assert found.first.proof.same_end
+    assert "buffer seen" in found.results
+    assert "buffer norm.running_mean" in found.results
+
+
+def test_a_row_alone_is_compared_with_its_row_in_the_batch(model, inputs):
+    found = first_difference("eager", "row=4", model, inputs, causes=8)
+    assert all(f.kind == "operator" for f in found.findings)
+    wrong = planted("aten::native_layer_norm", lambda t: (t[0] * 1.5, *t[1:]))
+    alone = Side(name="alone", row=4, around=wrong.around)
+    found = first_difference("eager", alone, model, inputs, causes=8)
+    (guilty,) = [f for f in found.findings if f.explained is False]
+    assert guilty.operator == "aten::native_layer_norm"
+    assert guilty.apart[0].elements == 16
+
+
+def test_autocast_is_shown_by_the_casts_that_only_one_side_has(model, inputs):
+    found = first_difference("eager", "autocast=bfloat16", model, inputs)
+    assert found.first.kind == "sequence"
+    assert any("aten::_to_copy in 0" in name for _, names in found.unaligned for name in names)
+
+
+def test_a_library_is_judged_by_mpfr_and_reproduced(tmp_path):
+    x = torch.linspace(-20.0, 20.0, 4096)
+    found = first_difference("eager", "library=corem", Adds(), x)
+    assert found.first.operator == "aten::exp"
+    truth = found.first.truth[0]
+    assert truth.method == "MPFR"
+    assert truth.nearer == "b"
+    assert truth.b.ulp <= 0.5
+    json.dumps(found.document())
+
+    script = save_reproducer(found, tmp_path / "case")
+    shown = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert shown.stdout.count("gives the saved output again") == 2
+    assert f"output 0: {found.first.apart[0].differ} of 4096 elements differ" in shown.stdout
+
+
+def test_a_difference_that_no_script_shows_is_refused(model, inputs, tmp_path):
+    found = first_difference("eager", planted("aten::gelu", next_number), model, inputs)
+    with pytest.raises(DiffReproducerError, match="cannot be written as a script"):
+        save_reproducer(found, tmp_path)
+    equal = first_difference("eager", "threads=1,eager", Adds(), torch.ones(2))
+    with pytest.raises(DiffReproducerError, match="the runs are equal"):
+        save_reproducer(equal, tmp_path)
+    library = first_difference("eager", "library=corem", Adds(), torch.linspace(-9.0, 9.0, 999))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DiffReproducerError, match="Name a folder"):
+        save_reproducer(library, tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("egaer", "Did you mean 'eager'"),
+        ("libary=corem", "Did you mean 'library'"),
+        ("threads=none", "has to be a number"),
+        ("dtype=int8", "no type of numbers"),
+        ("library=", "cannot have 'library'=''"),
+    ],
+)
+def test_a_side_that_means_nothing_is_an_error(text, message):
+    with pytest.raises(DiffSideError, match=message):
+        side(text)
+
+
+def test_runs_that_cannot_be_compared_are_errors(model, inputs):
+    with pytest.raises(DiffSideError, match="nothing to run"):
+        first_difference("eager", "cpu")
+    with pytest.raises(DiffSideError, match="no row 9 in a batch of 6"):
+        first_difference("eager", "row=9", model, inputs)
+    with pytest.raises(DiffSideError, match="cannot be trained alone"):
+        first_difference("eager", "row=1", model, inputs, train=True)
+    with pytest.raises(DiffSideError, match="Both sides run a row alone"):
+        first_difference("row=2", "row=1", model, inputs)
+    with pytest.raises(DiffRunError, match="The run of 'eager' failed: RuntimeError"):
+        first_difference("eager", "cpu", model, inputs[:, :5].exp())
+    with pytest.raises(DiffRunError, match="calls no operator"):
+        first_difference(lambda: None, lambda: None)
+    with pytest.raises(DiffRunError, match="returned int"):
+        first_difference("eager", "cpu", make=lambda: 3)
+    with pytest.raises(DiffSideError, match="3 is no side"):
+        first_difference(3, "eager", model, inputs)
+    locked = nn.Linear(12, 3)
+    locked.handle = sys.modules[__name__]
+    with pytest.raises(DiffRunError, match="cannot be copied"):
+        first_difference("eager", "cpu", locked, inputs)
+
+
+MODEL = """
+import torch
+
+def make():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1)), torch.randn(64, 8)
+
+nothing = 3
+"""
+
+SCRIPT = """
+import sys
+import torch
+
+x = torch.linspace(-40.0, 4.0, 2000)
+print(x.exp().sum(), sys.argv[1])
+"""
+
+
+def test_the_command_compares_models_and_scripts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert cli.main(["diff", "--b", "cpu", "model.py:make"]) == 0
+    assert "eager and cpu give the same bits" in capsys.readouterr().out
+    store = ["--store", "found.json", "--no-train"]
+    assert cli.main(["diff", "--b", "library=corem", *store, "model.py:make"]) == cli.FAILED
+    document = json.loads((tmp_path / "found.json").read_text())
+    assert document["findings"][0]["operator"] == "aten::_softmax"
+    assert document["findings"][0]["place"]["layer"] == "1"
+    assert cli.main(["diff", "--b", "library=corem", "--rounding", "train.py", "now"]) == 0
+    assert "aten::exp in no module" in capsys.readouterr().out
+    for words, message in (
+        (["train.py"], "IndexError"),
+        (["other.py"], "no script other.py"),
+        (["model.py:nothing"], "has no function 'nothing'"),
+        (["model.py:make", "now"], "takes no arguments (now)"),
+        (["--b", "dtype=float64", "train.py", "now"], "needs a model and its inputs"),
+        (["--store", "no/file.json", "model.py:make"], "Name a file in a folder"),
+    ):
+        assert cli.main(["diff", "--b", "cpu", *words]) == cli.MISUSE
+        assert message in capsys.readouterr().err
+
+
+def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
+    blocks = re.findall(r"```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    (model, shown, script, compiled) = (body for _, body in blocks)
+    (tmp_path / "model.py").write_text(model)
+    (tmp_path / "norm.py").write_text(model.replace("GELU()", "LayerNorm(64)"))
+    monkeypatch.chdir(tmp_path)
+    for command, *lines in (shown.splitlines(), compiled.splitlines()):
+        assert cli.main(shlex.split(command)[2:]) == cli.FAILED
+        out = capsys.readouterr().out
+        for line in lines:
+            for part in filter(None, line.split("...")):
+                assert part.strip() in out
+    exec(compile(script, str(PAGE), "exec"), {})
+    assert "aten::_softmax" in capsys.readouterr().out
