@@ -3,9 +3,9 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch]
-        [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
-        [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites]
-        [patched_suite] [versions] [coverage]
+        [planted_faults] [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs]
+        [cuda_speed] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults]
+        [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -51,7 +51,7 @@ COMMANDS = {
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
-    **_experiments("sanitizers", "innocent_pairs", *PROFILE),
+    **_experiments("sanitizers", "innocent_pairs", "planted_faults", *PROFILE),
 }
 #: Those that need a GPU, or what `make wheel` makes; left out unless they are named.
 GPU = _experiments(

@@ -722,7 +722,13 @@ def accuracy_page(results: Results) -> str:
         "one possible digest.",
         "",
         *table(
-            ["function", "forms", "inputs of each", "wrong", "digest of the outputs"],
+            [
+                "function",
+                "forms",
+                "inputs of each",
+                "not correctly rounded",
+                "digest of the outputs",
+            ],
             map(_proofs, own),
         ),
         "",
@@ -732,7 +738,13 @@ def accuracy_page(results: Results) -> str:
         "hard, and all special and out-of-range arguments, are left to double.",
         "",
         *table(
-            ["function", "inputs", "wrong", "left to double", "digest of the outputs"],
+            [
+                "function",
+                "inputs",
+                "not correctly rounded",
+                "left to double",
+                "digest of the outputs",
+            ],
             map(_float_float, pairs),
         ),
     ]

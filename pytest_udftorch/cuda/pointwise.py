@@ -45,7 +45,7 @@ _WARPS: Final = 4
 _COUNTING_SETTING: Final = (2048, 0)
 
 #: With fewer elements than this, large blocks would leave multiprocessors idle.
-_FEW: Final = 1 << 18
+FEW: Final = 1 << 18
 _FEW_SETTING: Final = (512, 0)
 
 
@@ -62,7 +62,7 @@ def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
         return
     function, a, b, c = formula
     row = launcher.row(index, function, operator)
-    if n < _FEW:
+    if n < FEW:
         block, registers = _FEW_SETTING
     elif row is not None:
         block, registers = _COUNTING_SETTING

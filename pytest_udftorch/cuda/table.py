@@ -115,12 +115,18 @@ def _elu_backward(alpha: Any, scale: Any, input_scale: Any, is_result: bool) -> 
     return f"elu_backward_{'result' if is_result else 'input'}", a, b, c
 
 
+def _form_of_gelu(approximate: str) -> str:
+    if approximate not in ("none", "tanh"):  # in torch's words
+        raise RuntimeError("approximate argument must be either none or tanh.")
+    return "erf" if approximate == "none" else approximate
+
+
 def _gelu(*, approximate: str = "none") -> Applied:
-    return plain({"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate])
+    return plain(f"gelu_{_form_of_gelu(approximate)}")
 
 
 def _gelu_backward(*, approximate: str = "none") -> Applied:
-    return plain(f"gelu_backward_{'erf' if approximate == 'none' else approximate}")
+    return plain(f"gelu_backward_{_form_of_gelu(approximate)}")
 
 
 def _softplus(beta: Any = 1, threshold: Any = 20) -> Applied:
