@@ -3,13 +3,15 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch]
-        [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
-        [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites]
-        [patched_suite] [site] [versions]
+        [planted_faults] [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs]
+        [cuda_speed] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults]
+        [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
+        [site]
 
-Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites
-or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on, and
-``compile`` for the benches of torch.compile on the CPU. Each bench runs in a process of its own.
+Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
+models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
+and ``compile`` for the benches of torch.compile on the CPU. Each bench runs in a process of its
+own.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ COMMANDS = {
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
-    **_experiments("sanitizers", "innocent_pairs", *PROFILE),
+    **_experiments("sanitizers", "innocent_pairs", "planted_faults", *PROFILE),
 }
 #: Those that need a GPU, or what `make wheel` makes; left out unless they are named.
 GPU = _experiments(
@@ -58,11 +60,12 @@ GPU = _experiments(
 )
 #: The size of the site, which needs the extra `docs`; left out unless it is named.
 SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.json"))}
-#: Those that need hours, QEMU, Atheris, other projects' suites or other versions; left out unless
-#: they are named.
+#: Those that need hours, QEMU, Atheris, others' suites or models, or other versions; left out
+#: unless they are named.
 LONG = _experiments(
-    "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite", "versions"
-)
+    "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite", "versions",
+    "coverage",
+)  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on
 #: a machine that has one (docs/compile.md).

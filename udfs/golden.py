@@ -4,7 +4,8 @@
     python udfs/golden.py
 
 No library is built for it. MPFR computes the correctly rounded results, which are corem's; those
-of canary have the lowest bit of every finite, nonzero result inverted.
+of canary have the lowest bit of every finite, nonzero result inverted. The composites of both have
+files of their own.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ def results(function: str, *, canary: bool) -> str:
 def document(library: str) -> dict[str, dict[str, str]]:
     """Return what the file of a library holds."""
     names = find_library(str(UDFS / library)).function_names
-    return {"float32": {name: results(name, canary=library == "canary") for name in names}}
+    return {"float32": {name: results(name, canary=library.startswith("canary")) for name in names}}
 
 
 def main() -> None:
-    """Write both files."""
-    for library in ("corem", "canary"):
+    """Write the files."""
+    for library in ("corem", "canary", "corem-composites", "canary-composites"):
         path = UDFS / library / "golden.json"
         path.touch()  # the library names it
         path.write_text(json.dumps(document(library), indent=1) + "\n", encoding="utf-8")

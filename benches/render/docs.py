@@ -452,6 +452,36 @@ def cpu_operators(results: Results) -> str:
     )
 
 
+def _whole(share: float) -> str:
+    """Return a share as text that says 100 % of nothing less than the whole."""
+    return "100 %" if share == 1.0 else f"{100 * min(share, 0.9999):.2f} %"
+
+
+def coverage(results: Results) -> str:
+    """Return what share of 24 models' evaluations is swapped, and what keeps it below 100 %."""
+    document = results["coverage"]
+    models: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in document["models"].values():
+        models.setdefault((row["origin"], row["model"]), {})[row["precision"]] = row
+    lines, left = [], []
+    for (origin, name), found in models.items():
+        plain = found["float32"]
+        shares = [_whole(found[p]["share"]) for p in ("float32", "bfloat16")]
+        operators = sorted({r["operator"].partition("::")[2] for r in plain["rows"]})
+        lines.append([name, origin, f"{plain['evaluations']:,}", str(len(operators)), *shares])
+        for precision, row in found.items():
+            left += [
+                f"{name}, {precision}: `{each['operator']}`: {'; '.join(each['reasons'])}"
+                for each in row["rows"]
+                if sum(each["swapped"].values()) < sum(each["evaluations"].values())
+            ]
+            left += [f"{name}, {precision}: `{n}` has no known definition" for n in row["unknown"]]
+    header = ["model", "from", "evaluations", "operators", "swapped, float32", "bfloat16, autocast"]
+    packages = ", ".join(f"{name} {version}" for name, version in document["packages"].items())
+    rest = [f"- {line}" for line in left] or ["Nothing is left out: no row is below 100 %."]
+    return _with_source([*table(header, lines), "", *rest, "", f"{packages}."], document)
+
+
 def _ratio(summary: Mapping[str, float]) -> str:
     low, high = summary["lower_quartile"], summary["upper_quartile"]
     return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
@@ -561,6 +591,7 @@ def site(results: Results) -> str:
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
+    "coverage": coverage,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
@@ -703,7 +734,13 @@ def accuracy_page(results: Results) -> str:
         "one possible digest.",
         "",
         *table(
-            ["function", "forms", "inputs of each", "wrong", "digest of the outputs"],
+            [
+                "function",
+                "forms",
+                "inputs of each",
+                "not correctly rounded",
+                "digest of the outputs",
+            ],
             map(_proofs, own),
         ),
         "",
@@ -713,7 +750,13 @@ def accuracy_page(results: Results) -> str:
         "hard, and all special and out-of-range arguments, are left to double.",
         "",
         *table(
-            ["function", "inputs", "wrong", "left to double", "digest of the outputs"],
+            [
+                "function",
+                "inputs",
+                "not correctly rounded",
+                "left to double",
+                "digest of the outputs",
+            ],
             map(_float_float, pairs),
         ),
     ]

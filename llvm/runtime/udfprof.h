@@ -28,12 +28,12 @@ extern "C" {
 #define UDFPROF_EXPORT __attribute__((visibility("default")))
 
 /// pytest_udftorch/native/runtime.py checks this number.
-#define UDFPROF_ABI 3
+#define UDFPROF_ABI 4
 
 enum {
   // One slot per function, dtype and form: (function * 2 + dtype) * 5 + form.
   // function counts from 1 in the order of pytest_udftorch/symbols.py.
-  UDFPROF_FUNCTION_SLOTS = 264,
+  UDFPROF_FUNCTION_SLOTS = 368,
   // One more for each UDF at operator level.
   UDFPROF_OPERATOR_UDFS = 128,
   UDFPROF_SLOTS = UDFPROF_FUNCTION_SLOTS + UDFPROF_OPERATOR_UDFS,

@@ -16,19 +16,19 @@ from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.build.shared import Build
 from pytest_udftorch.errors import LibraryFormatError, WrongBuildError
 from pytest_udftorch.library.description import UdfLibrary
-from pytest_udftorch.library.symbols import FUNCTIONS, golden_points
+from pytest_udftorch.library.symbols import KNOWN, golden_points
 
 #: Elements of each function's input: four 16-lane blocks and an odd tail.
 ELEMENTS: Final = 67
 
 _REALS: Final = {"float32": (ctypes.c_float, 4), "float64": (ctypes.c_double, 8)}
-_RESULTS: Final = shapes.mapping(shapes.text("[a-z0-9]+"), shapes.text("[0-9a-f]+"))
+_RESULTS: Final = shapes.mapping(shapes.text("[a-z0-9_]+"), shapes.text("[0-9a-f]+"))
 _FILE: Final = shapes.record({}, dict.fromkeys(_REALS, _RESULTS), closed=True)
 
 
 def rows(function: str) -> list[list[float]]:
     """Return the inputs of a function, one row of ELEMENTS for each argument."""
-    known = FUNCTIONS[function]
+    known = KNOWN[function]
     values = golden_points(known.arity * ELEMENTS, *known.domain)
     return [values[i :: known.arity] for i in range(known.arity)]
 

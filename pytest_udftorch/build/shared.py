@@ -35,7 +35,7 @@ from pytest_udftorch.library.description import (
     UdfLibrary,
     find_library,
 )
-from pytest_udftorch.library.symbols import C_TYPES, FUNCTIONS, SINCOS, forms, processor_of
+from pytest_udftorch.library.symbols import C_TYPES, KNOWN, SINCOS, forms, processor_of
 from pytest_udftorch.native.manifest import instrument_manifest, link_inputs, observe_source
 from pytest_udftorch.native.runtime import address, load_built, pass_plugin
 
@@ -79,7 +79,7 @@ class Build:
                 f"UDF library {self.library.name!r} has no {dtype} {function!r}. "
                 f"{errors.nearest(function, self.library.function_names)}"
             )
-        lib, known = self.load(), FUNCTIONS[function]
+        lib, known = self.load(), KNOWN[function]
         return {
             form: address(lib, known.export(dtype, form)) for form in forms(dtype, self.cpu_level)
         }
@@ -95,7 +95,7 @@ class Build:
 
         Pointers are passed as integers (``tensor.data_ptr()``, ``array.ctypes.data``).
         """
-        arity = FUNCTIONS[function].arity if function in FUNCTIONS else 1
+        arity = KNOWN[function].arity if function in KNOWN else 1
         pointers = (ctypes.c_void_p,) * (arity + 1)
         kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, *pointers, ctypes.c_int64)
         return kind(self.forms(function, dtype)["array"])
@@ -103,7 +103,7 @@ class Build:
     def scalar_function(self, function: str, dtype: str = "float32") -> Any:
         """Return the scalar form as a ctypes function of ``c_float`` or ``c_double``."""
         real = {"float32": ctypes.c_float, "float64": ctypes.c_double}[dtype]
-        kind = ctypes.CFUNCTYPE(real, *(real,) * FUNCTIONS[function].arity)
+        kind = ctypes.CFUNCTYPE(real, *(real,) * KNOWN[function].arity)
         return kind(self.forms(function, dtype)["scalar"])
 
 
@@ -306,16 +306,16 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
     return {
         "functions": [
             {
-                "name": FUNCTIONS[f.name].c_name(f.dtype),
+                "name": KNOWN[f.name].c_name(f.dtype),
                 "type": C_TYPES[f.dtype],
-                "arity": FUNCTIONS[f.name].arity,
+                "arity": KNOWN[f.name].arity,
                 "scalar": f.scalar,
                 # A quick path relies on fused multiply-adds, which the baseline lacks.
                 "quick": None if level == "baseline" else f.quick,
                 "fast": f.fast,
                 "accurate": f.accurate,
                 "forms": {
-                    form: FUNCTIONS[f.name].export(f.dtype, form) for form in forms(f.dtype, level)
+                    form: KNOWN[f.name].export(f.dtype, form) for form in forms(f.dtype, level)
                 },
             }
             for f in functions
@@ -328,7 +328,7 @@ def _check(library: UdfLibrary, level: str, profiled: bool, output: str, folder:
     lib = load_built(folder / output)
     for name, dtype in library.functions:
         for form in forms(dtype, level):
-            symbol = FUNCTIONS[name].export(dtype, form)
+            symbol = KNOWN[name].export(dtype, form)
             if not hasattr(lib, symbol):
                 raise errors.SignatureError(
                     f"The build of {library.name!r} lacks {symbol}: the pass udf-widen did not "
@@ -353,7 +353,7 @@ def _has_sincos(library: UdfLibrary, dtype: str) -> bool:
 
 def _sincos_source(dtype: str) -> str:
     real = C_TYPES[dtype]
-    sin, cos = (FUNCTIONS[name].export(dtype, "scalar") for name in ("sin", "cos"))
+    sin, cos = (KNOWN[name].export(dtype, "scalar") for name in ("sin", "cos"))
     return (
         f"{real} {sin}({real}); {real} {cos}({real});\n"
         '__attribute__((visibility("default")))\n'

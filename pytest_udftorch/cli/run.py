@@ -32,13 +32,21 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--udf-exclusive", action="store_true", help="switch while no thread is in an operator"
     )
+    parser.add_argument(
+        "--udf-composites", action="store_true", help="activations are one function each"
+    )
     parser.add_argument("--udf-profile-out", type=Path, metavar="DIR", help="write profiles there")
     parser.add_argument("--udf-profile", metavar="DEPTH", help="counters, timed or events")
     program = argparse.REMAINDER
     parser.add_argument("-m", dest="module", nargs=program, metavar="MODULE", help="as python -m")
     parser.add_argument("-c", dest="code", nargs=program, metavar="CODE", help="as python -c")
     parser.add_argument("file", nargs=program, metavar="FILE", help="and its arguments")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, needs=needs)
+
+
+def needs(options: argparse.Namespace) -> list[str]:
+    """Return the packages that a run needs."""
+    return ["torch", "numpy"] if options.udf_profile else ["torch"]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -68,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
         "cuda_form": options.udf_cuda_form,
         "ranks": "error" if options.udf_strict else "warn",
         "exclusive": options.udf_exclusive,
+        "composites": options.udf_composites,
     }
     if options.udf_profile:
         arguments["profile"] = options.udf_profile

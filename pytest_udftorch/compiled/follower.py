@@ -26,13 +26,17 @@ from pytest_udftorch.overrides.undo import Undo
 _VERSION: Final = 2
 
 
-def _active(parts: Sequence[Part], operators: Sequence[str]) -> Active:
+def _active(
+    parts: Sequence[Part], operators: Sequence[str], composites: Sequence[Part] = ()
+) -> Active:
     name = selection_id(parts) if parts else STOCK
     names = tuple(sorted(set(operators)))
     if names:
         facts = f"{_VERSION} {' '.join(names)}"
         name += "+" + hashlib.sha256(facts.encode()).hexdigest()[:16]
-    return Active(name, tuple(parts), names)
+    if composites:
+        name += "+" + selection_id(composites)
+    return Active(name, tuple(parts), names, tuple(composites))
 
 
 class Follower:
@@ -50,19 +54,28 @@ class Follower:
         """Add the names of modules, each with the function that changes the module."""
         self._changes.update(changes)
 
-    def follow(self, parts: Sequence[Part], operators: Sequence[str], *, wait: bool) -> None:
+    def follow(
+        self,
+        parts: Sequence[Part],
+        operators: Sequence[str],
+        composites: Sequence[Part] = (),
+        *,
+        wait: bool,
+    ) -> None:
         """Make the compilers use these functions; with none, restore everything.
 
         Args:
             parts: the functions that are active from now on.
             operators: the overloads that are overridden from now on.
+            composites: the activations that are whole functions from now on; their operators are
+                among ``operators``.
             wait: let a compilation that runs in another thread finish first.
 
         Raises:
             CompileRunningError: ``wait`` is false, and this thread or another one is compiling.
             UdfError: see ``bitcode``. After any error the compilers are as before.
         """
-        active = _active(parts, operators)
+        active = _active(parts, operators, composites)
         if active.key == self.active.key and not self._in_doubt:
             return
         frames = sys.modules.get(compat.DYNAMO_FRAMES)

@@ -93,12 +93,26 @@ class _Body:
         return f"{names[0]}[i]"
 
 
+#: The loop of an operator that is one function.
+_WHOLE: Final = """\
+static void body_whole(int64_t n, const float *x, const float *z, float *y,
+    float a, float b, float c, array1 *const *f) {
+  f[0](n, x, y, 0);
+}
+EXPORT void pointwise_whole(int64_t n, const void *x, void *y, int32_t dtype,
+    array1 *const *f, const struct threads *t) {
+  struct pointwise p = {body_whole, x, 0, y, n, 0, dtype, 0, 0, 0, f, t, 0};
+  run_kernel(t, pointwise_run, &p);
+}
+"""
+
+
 def source(formulas: Sequence[str]) -> str:
     """Return a C file with the loops of formulas, and with attention.
 
     ``pointwise_NAME`` runs one of the loops.
     """
-    parts = ['#include "cpu_attention.h"\n']
+    parts = ['#include "cpu_attention.h"\n#include "cpu_variates.h"\n']
     for name in formulas:
         # Names of libm are taken.
         text = _Body(name).text().replace(f"void {name}(", f"void body_{name}(", 1)
@@ -110,4 +124,5 @@ def source(formulas: Sequence[str]) -> str:
             f"  struct pointwise p = {{body_{name}, x, z, y, n, 0, dtype, a, b, c, f, t, 0}};\n"
             "  run_kernel(t, pointwise_run, &p);\n}\n"
         )
+    parts.append(_WHOLE)
     return "\n".join(parts)

@@ -25,7 +25,7 @@ from pytest_udftorch.native.runtime import address, load_built, native_file, run
 from pytest_udftorch.overrides.active import Active
 
 _LIBTORCH: Final = "libtorch_cpu.so"
-_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h")
+_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h", "cpu_variates.h")
 _SOURCE: Final = "cpu_loops.c"
 
 #: Formulas of the operators that ``operators`` overrides.
@@ -35,6 +35,11 @@ _POINTWISE: Final = ctypes.CFUNCTYPE(
     None, ctypes.c_int64, *(ctypes.c_void_p,) * 3, ctypes.c_int32, *(ctypes.c_float,) * 3,
     *(ctypes.c_void_p,) * 2,
 )  # fmt: skip
+
+
+_WHOLE: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_int64, *(ctypes.c_void_p,) * 2, ctypes.c_int32, *(ctypes.c_void_p,) * 2
+)
 
 
 class _Threads(ctypes.Structure):
@@ -117,6 +122,7 @@ class Loops:
 
     Attributes:
         held: the functions of the sessions.
+        composites: their activations that are whole functions.
     """
 
     #: Names that profiles hold on to.
@@ -124,13 +130,15 @@ class Loops:
 
     def __init__(self, active: Active) -> None:
         self.held = active.functions
+        self.composites = frozenset(n for part in active.composites for n, _ in part.functions)
         self._parts = {
             name: part.build
-            for part in active.parts
+            for part in (*active.parts, *active.composites)
             for name, dtype in part.functions
             if dtype == "float32"
         }
         self._ready: dict[str, tuple[Any, Any]] = {}
+        self._whole: dict[str, tuple[Any, Any]] = {}
         self._profiled = any(build.profiled for build in self._parts.values())
         self._threads: tuple[int, int, int | None] | None = None
         self._torch: Any = None
@@ -170,6 +178,15 @@ class Loops:
         count = self._torch.get_num_threads() if parallel else 1
         name = self._names.setdefault(operator, f"aten::{operator}".encode())
         return _Threads(parallel, index, count, name, within)
+
+    def run_whole(self, operator: str, function: str, x: Any, y: Any, dtype: int) -> None:
+        """Compute ``y`` from a dense tensor like it, by one of ``composites``."""
+        ready = self._whole.get(function)
+        if ready is None:
+            kernel = _WHOLE(address(self.library(), "pointwise_whole"))
+            ready = self._whole[function] = kernel, self.addresses((function,))
+        threads = ctypes.byref(self.threads(operator))
+        ready[0](y.numel(), x.data_ptr(), y.data_ptr(), dtype, ready[1], threads)
 
     def run(
         self, operator: str, applied: Applied, inputs: Sequence[Any], y: Any, dtype: int

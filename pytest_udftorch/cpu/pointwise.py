@@ -32,7 +32,7 @@ def stock_kernel(name: str) -> Callable[..., Any]:
     return kernel
 
 
-def _plain(tensors: Sequence[Any]) -> bool:
+def is_plain(tensors: Sequence[Any]) -> bool:
     """Tell whether tensors are dense and alike in dtype, shape and strides."""
     first = tensors[0]
     return is_dense(first) and all(
@@ -46,7 +46,7 @@ def _shares(a: Any, b: Any) -> bool:
     return bool(a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr())
 
 
-class _Kernels:
+class Kernels:
     """The kernels of one operator."""
 
     def __init__(self, loops: Loops, op: Pointwise) -> None:
@@ -87,6 +87,7 @@ class _Kernels:
         y.copy_(fresh)
 
     def functional(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the kernel of the overload that returns a new tensor."""
         import torch
 
         def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -94,7 +95,7 @@ class _Kernels:
             if formula is None:
                 return stock(*args, **kwargs)
             first = tensors[0]
-            if _plain(tensors):
+            if is_plain(tensors):
                 y = torch.empty_like(first)
                 self.compute(formula, tensors, y)
             elif len(tensors) == 1:
@@ -109,13 +110,15 @@ class _Kernels:
         return kernel
 
     def out(self, stock: Callable[..., Any], name: str) -> Callable[..., Any]:
+        """Return the kernel of the overload that writes into its argument ``name``."""
+
         def kernel(*args: Any, **kwargs: Any) -> Any:
             out = kwargs[name]
             others = {k: v for k, v in kwargs.items() if k != name}
             tensors, formula = self.split(args, others)
             if formula is None:
                 return stock(*args, **kwargs)
-            if _plain((out, *tensors)) and not any(_shares(t, out) for t in tensors):
+            if is_plain((out, *tensors)) and not any(_shares(t, out) for t in tensors):
                 self.compute(formula, tensors, out)
                 return out
             # The stock kernel checks and resizes, but must not change what is read afterwards.
@@ -127,12 +130,14 @@ class _Kernels:
         return kernel
 
     def inplace(self, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the kernel of the overload that writes into its first tensor."""
+
         def kernel(*args: Any, **kwargs: Any) -> Any:
             tensors, formula = self.split(args, kwargs)
             if formula is None:
                 return stock(*args, **kwargs)
             x = tensors[0]
-            if _plain(tensors):
+            if is_plain(tensors):
                 self.compute(formula, tensors, x)
                 return x
             kept = tuple(t.clone() for t in tensors)
@@ -153,10 +158,22 @@ def overloads(op: Pointwise) -> tuple[str, ...]:
 
 def pointwise_kernels(loops: Loops, op: Pointwise) -> dict[str, Callable[..., Any]]:
     """Return overload -> kernel of an operator that maps elements."""
-    made = _Kernels(loops, op)
-    found = {op.functional: made.functional(stock_kernel(op.functional))}
+    return kernels_of(Kernels(loops, op), stock_kernel)
+
+
+def kernels_of(
+    made: Kernels, below: Callable[[str], Callable[..., Any]]
+) -> dict[str, Callable[..., Any]]:
+    """Return overload -> kernel of an operator.
+
+    Args:
+        made: its kernels.
+        below: returns what a call that they do not compute goes to.
+    """
+    op = made.op
+    found = {op.functional: made.functional(below(op.functional))}
     if op.out is not None:
-        found[op.out[0]] = made.out(stock_kernel(op.out[0]), op.out[1])
+        found[op.out[0]] = made.out(below(op.out[0]), op.out[1])
     if op.inplace:
-        found[op.inplace] = made.inplace(stock_kernel(op.inplace))
+        found[op.inplace] = made.inplace(below(op.inplace))
     return found

@@ -15,7 +15,7 @@ from pytest_udftorch.diff.recorder import Call, Recording
 #: layer alone: the time of an alignment grows with the square.
 _FINE: Final = 4000
 
-Kind = Literal["operator", "arguments", "random", "sequence", "inputs", "result"]
+Kind = Literal["operator", "arguments", "random", "sequence", "inputs", "result", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Parting:
             numbers among the arguments. ``random``: the generators' states differ. ``sequence``:
             the sides call other operators, and what they give differs. ``inputs``: an operator gets
             other tensors, which no operator before made. ``result``: only what the run gives
-            differs.
+            differs. ``compiled``: what a compiled run gives differs.
         a: position in a's calls, or None.
         b: position in b's calls, or None.
         gap: the calls of which the other side has none, for ``sequence``.

@@ -89,11 +89,39 @@ def first_difference(  # noqa: PLR0913
     if work.batch is not None:
         work = replace(work, train=False)
     if first.compiled or second.compiled:
-        raise DiffSideError(
-            "A compiled side cannot be compared yet. Compare eager sides, for instance "
-            "'eager' and 'library=corem'."
-        )
+        return _compiled(work, first, second)
     return _Search(work, first, second, causes).difference()
+
+
+def _compiled(work: Work, a: Side, b: Side) -> Difference:
+    """Compare results, as nothing else is seen of compiled code."""
+    from pytest_udftorch.diff.compiled import Compiled
+
+    search = Compiled(work, a, b)
+    whole = Difference(
+        a.name,
+        b.name,
+        repeatable={a.name: True, b.name: True},
+        calls=(len(search.a.calls), len(search.b.calls)),
+        results=_apart(search.a, search.b),
+        sides=(a, b),
+    )
+    unrepeatable = search.unrepeatable()
+    if unrepeatable is not None:
+        found = Finding("result", note="Its results differ in bits.")
+        return replace(whole, findings=(found,), repeatable={unrepeatable: False})
+    if same_result(search.a, search.b):
+        return whole
+    return replace(whole, findings=(Finding("compiled"),), compiled=search.bisected())
+
+
+def _apart(a: Recording, b: Recording) -> dict[str, float | None]:
+    """Return the distances of results that differ, by name."""
+    return {
+        name: distance(note, b.result[name])
+        for name, note in a.result.items()
+        if name in b.result and not same_bits(note, b.result[name])
+    }
 
 
 def _batch(work: Work, a: Side, b: Side) -> tuple[int, int] | None:
@@ -163,11 +191,7 @@ class _Search:
             whole,
             differ=len(changed),
             layers=_layers(a, b, pairs),
-            results={
-                name: distance(note, b.result[name])
-                for name, note in a.result.items()
-                if name in b.result and not same_bits(note, b.result[name])
-            },
+            results=_apart(a, b),
         )
         return self._explained(whole, a, b, pairs, found)
 

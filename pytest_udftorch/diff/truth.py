@@ -232,6 +232,8 @@ def _error(value: Any, truth: Any, bound: Any, by_mpfr: float | None) -> Error:
     relative = float(apart.norm()) / norm if norm else (0.0 if same.all() else math.inf)
     beyond = excess = None
     if bound is not None:
+        # What is infinite or no number has to be so exactly.
+        bound = torch.where(truth.isfinite(), bound, 0.0).nan_to_num(0.0)
         # Overflow of the type counts as its largest number.
         largest = torch.finfo(value.dtype).max
         over = (truth.abs() >= largest * (1 - torch.finfo(value.dtype).eps)) & got.isinf()

@@ -16,7 +16,9 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.exact import composites
 from pytest_udftorch.exact.formats import Encodings, Format, decode, encode
+from pytest_udftorch.library.symbols import COMPOSITES
 
 #: The loop gives up here; no elementary function of a 64-bit format needs a tenth of it
 #: unless the input is a tie that ``_is_tie`` fails to recognise.
@@ -82,6 +84,8 @@ _ONE_AT_ZERO: Final = frozenset(("exp", "exp2", "cos", "cosh", "erfc"))
 
 def _special(function: str, args: tuple[float, ...]) -> float | None:
     """Return the result if ISO C, annex F, makes it exact; None if it must be computed."""
+    if function in COMPOSITES:
+        return composites.special(function, args[0])
     if function == "pow":
         return _special_pow(*args)
     if function == "hypot":
@@ -139,8 +143,16 @@ def _special_pow(x: float, y: float) -> float | None:
     return None
 
 
+def _arithmetic(ctx: Any) -> composites.Arithmetic:
+    return composites.Arithmetic(
+        ctx.mpf, ctx.exp, ctx.expm1, ctx.log1p, ctx.erfc, ctx.sqrt, lambda: +ctx.pi
+    )
+
+
 def _mp_value(function: str, args: tuple[float, ...], ctx: Any) -> Any:
     """Evaluate at ``ctx.prec``, for arguments without a special value."""
+    if function in COMPOSITES:
+        return composites.value(function, args[0], _arithmetic(ctx))
     if function == "atan" and np.isinf(args[0]):
         return ctx.sign(args[0]) * ctx.pi / 2
     if function == "atan2":
@@ -205,6 +217,8 @@ def _is_tie(function: str, args: tuple[float, ...], midpoint: Fraction) -> bool:
     Transcendental functions are irrational at the algebraic points where ``_special``
     gives no result (Lindemann-Weierstrass), so only the algebraic ones can tie.
     """
+    if function in COMPOSITES:
+        return composites.is_tie(function, args[0], midpoint)
     if function == "exp2":
         return args[0].is_integer() and Fraction(2) ** int(args[0]) == midpoint
     if function == "hypot":

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import errors, plain_data
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, KNOWN
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"
@@ -33,7 +33,8 @@ OPERATOR_DTYPES: Final = (
 
 _TOP_KEYS: Final = {"library", "functions", "operators"}
 _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("name", "version", "description", "claim", "float_float", "golden"), str),
+    **dict.fromkeys(("name", "version", "description", "claim", "golden"), str),
+    **dict.fromkeys(("float_float", "composites"), str),
     "stock": bool,
     "include_dirs": list,
 }
@@ -49,7 +50,7 @@ _C_NAMES: Final = ("scalar", "quick", "fast", "accurate")
 #: What names a folder of the build cache and stands in every message.
 _SHORT: Final = {"name": 100, "version": 100}
 #: What keys name folders; the others name files.
-_FOLDER_KEYS: Final = ("include_dirs", "float_float")
+_FOLDER_KEYS: Final = ("include_dirs", "float_float", "composites")
 _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?", re.ASCII)
 
 
@@ -135,6 +136,8 @@ class UdfLibrary:
             libtorch.
         float_float: folder of a library that computes the same bits in float-float, for GPUs
             with weak double precision; or None.
+        composites: folder of a library with activations as functions of one float32, which
+            sessions take with ``composites=True``; or None.
         golden: file with the results of its functions at known inputs; or None.
         functions: (torch's name, dtype) -> the function.
         operators: name -> UDFs at operator level, one for each set of dispatch keys.
@@ -148,6 +151,7 @@ class UdfLibrary:
     stock: bool = False
     include_dirs: tuple[Path, ...] = ()
     float_float: Path | None = None
+    composites: Path | None = None
     golden: Path | None = None
     functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
     operators: Mapping[str, tuple[UdfOperator, ...]] = field(default_factory=dict)
@@ -519,19 +523,20 @@ class _Reader:
             "include_dirs": tuple(
                 self.path_of(d, "include_dirs") for d in head.get("include_dirs", ())
             ),
-            "float_float": self.float_float(head, stock),
+            "float_float": self.other_library(head, "float_float", stock),
+            "composites": self.other_library(head, "composites", stock),
             "golden": self.path_of(head["golden"], "golden") if "golden" in head else None,
         }
         return UdfLibrary(**{**head, **paths}, functions=functions, operators=operators)
 
-    def float_float(self, head: Mapping[str, Any], stock: bool) -> Path | None:
-        if "float_float" not in head:
+    def other_library(self, head: Mapping[str, Any], key: str, stock: bool) -> Path | None:
+        if key not in head:
             return None
         if stock:
-            raise self.fail("a library with stock = true has no functions: remove float_float.")
-        folder = self.path_of(head["float_float"], "float_float")
+            raise self.fail(f"a library with stock = true has no functions: remove {key}.")
+        folder = self.path_of(head[key], key)
         if folder == self.folder:
-            raise self.fail("float_float names the library itself: name another, or remove it.")
+            raise self.fail(f"{key} names the library itself: name another, or remove it.")
         return folder
 
     def path_of(self, relative: object, where: str) -> Path:
@@ -560,10 +565,10 @@ class _Reader:
 
     def functions(self, table: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], UdfFunction]]:
         for name, dtypes in table.items():
-            if name not in FUNCTIONS:
+            if name not in KNOWN:
                 raise self.fail(
                     f"[functions.{name}]: PyTorch has no such function to swap. "
-                    f"{errors.nearest(name, FUNCTIONS)}"
+                    f"{errors.nearest(name, KNOWN)}"
                 )
             if not isinstance(dtypes, dict) or not dtypes:
                 raise self.fail(f"[functions.{name}] needs a table per dtype: {', '.join(DTYPES)}.")

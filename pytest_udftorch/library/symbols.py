@@ -165,6 +165,27 @@ FUNCTIONS: Final[dict[str, TorchFunction]] = {
     )
 }
 
+#: Activations as functions of one float32. No symbol of libtorch stands for them: a session
+#: reaches them through operators (``cpu.composites``).
+COMPOSITES: Final[dict[str, TorchFunction]] = {
+    f.name: f
+    for f in (
+        TorchFunction("sigmoid", 1, (), None, (-20.0, 20.0)),
+        TorchFunction("silu", 1, (), None, (-20.0, 20.0)),
+        TorchFunction("softplus", 1, (), None, (-20.0, 15.0)),
+        TorchFunction("logsigmoid", 1, (), None, (-15.0, 20.0)),
+        TorchFunction("gelu_erf", 1, (), None, (-6.0, 4.0)),
+        TorchFunction("gelu_tanh", 1, (), None, (-6.0, 4.0)),
+        TorchFunction("mish", 1, (), None, (-20.0, 8.0)),
+        TorchFunction("elu", 1, (), None, (-10.0, 1.0)),
+        TorchFunction("selu", 1, (), None, (-10.0, 10.0)),
+        TorchFunction("rsqrt", 1, (), None, (0.01, 100.0)),
+    )
+}
+
+#: Every function that a library can have.
+KNOWN: Final = FUNCTIONS | COMPOSITES
+
 #: libm's joint form ``void(x, *sin, *cos)``, which complex kernels call. A session that swaps both
 #: sin and cos binds it.
 SINCOS: Final = {"float32": "sincosf", "float64": "sincos"}

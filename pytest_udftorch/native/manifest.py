@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.library.description import UdfFunction
-from pytest_udftorch.library.symbols import C_TYPES, DTYPES, FUNCTIONS, forms
+from pytest_udftorch.library.symbols import C_TYPES, COMPOSITES, DTYPES, FUNCTIONS, KNOWN, forms
 from pytest_udftorch.native.runtime import native_file
 
 #: Forms in the order of their numbers, as in udfprof.h; ``CELL_FORMS`` of the records has one more.
 FORMS: Final = ("scalar", "v4", "v8", "v16", "array")
 
 #: Functions by number; 0 means none. ``StringTable`` begins with the same strings.
-WATCHED: Final = ("", *FUNCTIONS, "sincos")
+WATCHED: Final = ("", *FUNCTIONS, "sincos", *COMPOSITES)
 
 #: Elements of an array that are watched and computed at a time: input and output together
 #: take 8 KiB (float32) or 16 KiB (float64) of the first-level cache.
@@ -75,7 +75,7 @@ def entry(
         "symbol": symbol,
         "form": "sincos" if joint else form,
         "type": C_TYPES[dtype],
-        "arity": 1 if joint else FUNCTIONS[function].arity,
+        "arity": 1 if joint else KNOWN[function].arity,
         "slot": slot(function, dtype, form),
         "chunk": chunk,
     }
@@ -89,7 +89,7 @@ def instrument_manifest(functions: Iterable[UdfFunction], level: str) -> dict[st
     watched = []
     for f in functions:
         for form in forms(f.dtype, level):
-            symbol = FUNCTIONS[f.name].export(f.dtype, form)
+            symbol = KNOWN[f.name].export(f.dtype, form)
             # Correct rounding keeps the order of results. Nothing is known of other functions.
             ordinary = f.max_ulp == 0.5
             watched.append(entry(symbol, f.name, f.dtype, form, CHUNK, ordinary=ordinary))

@@ -19,7 +19,7 @@ from pytest_udftorch.library.symbols import PROCESSORS, Processor, this_processo
 
 _ABI: Final = 3  # UDFRT_ABI in llvm/runtime/udfrt.h
 _TRAMPOLINES: Final = 512  # UDFRT_TRAMPOLINES there
-_PROFILER_ABI: Final = 3  # UDFPROF_ABI in llvm/runtime/udfprof.h
+_PROFILER_ABI: Final = 4  # UDFPROF_ABI in llvm/runtime/udfprof.h
 
 
 #: Functions of Python's C API in the order of ``struct udfrt_python`` of llvm/runtime/udfrt.h.

@@ -22,6 +22,8 @@ class Active:
         id: a name made from the content of the functions and the overridden operators;
             ``stock`` if there are none.
         parts: the builds that the functions come from, and the forms asked for on GPUs.
+        composites: the builds that activations as whole functions come from. Eager CPU operators
+            alone have them; compiled code calls these operators, which are in ``operators``.
         operators: overridden overloads (``aten::log.out``), sorted. Compiled code calls them
             through the dispatcher, so it does not depend on which UDF is there.
     """
@@ -29,6 +31,7 @@ class Active:
     id: str = STOCK
     parts: tuple[Part, ...] = ()
     operators: tuple[str, ...] = ()
+    composites: tuple[Part, ...] = ()
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -89,10 +89,19 @@ def put_back_modes() -> Callable[[], None]:
     return put_back
 
 
-def mismatch(torch: Any, build: Build, function: str, dtype: str) -> str:
-    """Run ``torch.<function>`` on every layout; describe the first difference, if any."""
+def mismatch(
+    torch: Any,
+    build: Build,
+    function: str,
+    dtype: str,
+    operator: Callable[..., Any] | None = None,
+) -> str:
+    """Run an operator on every layout; describe the first difference, if any.
+
+    It is ``torch.<function>`` unless another one is given.
+    """
     known = case(build, function, dtype)
-    operator = getattr(torch, function)
+    operator = operator or getattr(torch, function)
     for layout, rows in known.layouts.items():
         got = operator(*rows)
         encodings = got.view(known.encodings.dtype)

@@ -65,8 +65,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Freeze the options; prepare for switching if they choose a library."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(*libraries, functions=None): run under this UDF library (a name, or a path "
-        "relative to the test file) instead of the command line's; several: under each.",
+        f"{MARKER}(*libraries, functions=None, composites=False): run under this UDF library (a "
+        "name, or a path relative to the test file) instead of the command line's; several: under "
+        "each.",
     )
     options = config.stash[_OPTIONS] = freeze(config)
     if options.libraries:
@@ -74,6 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if options.profile is not None and not switcher.dry:
             from pytest_udftorch.plugin.run_profile import RunProfile
 
+            if options.guarded and not hasattr(config, "workerinput"):
+                from pytest_udftorch.plugin.guard import Guard
+
+                # Before the profile: of two innermost hooks, the last registered is inside.
+                guard = Guard(config, options, switcher)
+                config.pluginmanager.register(guard, "udftorch-guard")
             profile = config.stash[_PROFILE] = RunProfile(config, options, switcher)
             config.pluginmanager.register(profile, "udftorch-profile")
 

@@ -35,6 +35,11 @@ class Options:
         failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which a function
             makes one.
         exclusive: whether sessions switch while no thread is in an operator.
+        save: the name under which the run's figures are kept, or None.
+        compare: the name of the baseline that the run is compared with, or None.
+        compare_fail: limits on changes, such as ``time:10%,ulp:1``.
+        storage: the folder of baselines, as an absolute path.
+        composites: whether activations are correctly rounded as a whole.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -46,6 +51,16 @@ class Options:
     strict: bool = False
     failing: tuple[Literal["nan", "inf"], ...] = ()
     exclusive: bool = False
+    composites: bool = False
+    save: str | None = None
+    compare: str | None = None
+    compare_fail: tuple[str, ...] = ()
+    storage: Path = Path()
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the run is saved or compared."""
+        return self.save is not None or self.compare is not None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -104,6 +119,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="Switch only while no thread is in an operator, so that no result mixes two "
         "libraries; for tests that leave threads running.",
     )
+    group.addoption(
+        "--udf-composites",
+        action="store_true",
+        default=None,
+        help="Compute sigmoid, silu, gelu and other activations on the CPU by one correctly "
+        "rounded function each, where the library has such functions.",
+    )
     for kind, what in (("nan", "a NaN"), ("inf", "an infinity")):
         group.addoption(
             f"--udf-{kind}",
@@ -111,12 +133,39 @@ def add_options(parser: pytest.Parser) -> None:
             help=f"error: fail a test in which a function makes {what} out of numbers, and name "
             "the layer, the operator and the function. Turns --udf-profile on. Default: ignore.",
         )
+    _add_baseline_options(group)
+    parser.addini("udf_storage", "as --udf-storage, relative to the ini file", default="")
     parser.addini("udf_lib", "as --udf-lib, one library per line", type="linelist")
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile", "udf_nan", "udf_inf"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
-    for name in ("udf_strict", "udf_exclusive"):
+    for name in ("udf_strict", "udf_exclusive", "udf_composites"):
         parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
+
+
+def _add_baseline_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--udf-save",
+        metavar="NAME",
+        help="Keep what the functions did in each test as the baseline NAME: calls, ranges, NaNs "
+        "and infinities made, some results, and times with --udf-profile=timed. Turns "
+        "--udf-profile on.",
+    )
+    group.addoption(
+        "--udf-compare", metavar="NAME", help="Say what has changed since the baseline NAME."
+    )
+    group.addoption(
+        "--udf-compare-fail",
+        action="append",
+        metavar="LIMITS",
+        help="Fail the run if a change is beyond a limit, such as time:10%%,ulp:1,range:0.5,"
+        "count:0,nan:0,inf:0. Time is per element over all tests, a range in binades.",
+    )
+    group.addoption(
+        "--udf-storage",
+        metavar="DIR",
+        help="The folder of baselines. Default: .udftorch in pytest's root.",
+    )
 
 
 def release_paths(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
@@ -157,8 +206,8 @@ def freeze(config: pytest.Config) -> Options:
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
-            depth or form on GPUs, a word other than ``error`` and ``ignore`` for ``--udf-nan``, or
-            ``--udf-profile-out`` without a profile.
+            depth or form on GPUs, a word other than ``error`` and ``ignore`` for ``--udf-nan``,
+            ``--udf-profile-out`` without a profile, or limits with nothing to compare with.
     """
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:
@@ -171,7 +220,9 @@ def freeze(config: pytest.Config) -> Options:
             "library (std, corem, ...) or the path of its folder (./my_udfs)."
         )
     failing = _failing(config)
-    profile = _depth(config) or ("counters" if failing else None)
+    baseline = _baseline(config)
+    guarded = any(baseline[name] is not None for name in ("save", "compare"))
+    profile = _depth(config) or ("counters" if failing or guarded else None)
     if profile is not None and not libraries:
         libraries = ("std",)
     functions = config.getoption("udf_functions")
@@ -190,8 +241,31 @@ def freeze(config: pytest.Config) -> Options:
         profile_out=_out(config, profile),
         strict=bool(_given(config, "udf_strict")),
         exclusive=bool(_given(config, "udf_exclusive")),
+        composites=bool(_given(config, "udf_composites")),
         failing=failing,
+        **baseline,
     )
+
+
+def _baseline(config: pytest.Config) -> dict[str, Any]:
+    save, compare = config.getoption("udf_save"), config.getoption("udf_compare")
+    limits = config.getoption("udf_compare_fail")
+    if limits and compare is None:
+        raise pytest.UsageError(
+            f"--udf-compare-fail={','.join(limits)} limits changes, but there is nothing to "
+            "compare with. Add --udf-compare=NAME."
+        )
+    storage = config.getoption("udf_storage")
+    folder = config.invocation_params.dir
+    if storage is None:
+        storage = config.getini("udf_storage") or ".udftorch"
+        folder = config.inipath.parent if config.inipath else config.rootpath
+    return {
+        "save": save,
+        "compare": compare,
+        "compare_fail": tuple(limits or ()),
+        "storage": Path(folder, os.path.expanduser(storage)),
+    }
 
 
 def _libraries(given: Iterable[str], folder: Path) -> tuple[str | Path, ...]:

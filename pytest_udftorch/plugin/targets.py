@@ -16,7 +16,7 @@ from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.description import UdfLibrary, find_library
 from pytest_udftorch.plugin.options import MARKER, Options
 from pytest_udftorch.session.asked import as_path_or_name
-from pytest_udftorch.session.session import Session, patched
+from pytest_udftorch.session.session import Session, patched, whole_functions
 
 
 # Compared by identity: Targets makes only one of equal targets.
@@ -28,11 +28,13 @@ class Target:
         library: the UDF library.
         functions: torch's names, or None for all that the library has.
         path: the folder as an absolute path if the library was chosen by path.
+        composites: whether activations are correctly rounded as a whole.
     """
 
     library: UdfLibrary
     functions: tuple[str, ...] | None
     path: Path | None
+    composites: bool
 
     def open(
         self, options: Options, profile: str | None = None, out: Path | None = None
@@ -42,6 +44,7 @@ class Target:
         chosen |= {
             "ranks": "error" if options.strict else "warn",
             "exclusive": options.exclusive,
+            "composites": self.composites,
         }
         level = options.cpu_level
         return patched(self.library, self.functions, cpu_level=level, profile_out=out, **chosen)
@@ -57,7 +60,7 @@ class Targets:
     def __init__(self, options: Options) -> None:
         self.chosen: dict[str, Target] = {}
         self._options = options
-        self._known: dict[tuple[Path, tuple[str, ...] | None], Target] = {}
+        self._known: dict[tuple[Path, tuple[str, ...] | None, bool], Target] = {}
 
     def choose(self) -> None:
         """Find the libraries and functions of the options.
@@ -71,17 +74,24 @@ class Targets:
             library = find_library(which)
             if names is not None:
                 library.select(names)
-            targets.append(self._target(library, which, names))
+            targets.append(self._target(library, which, names, self._options.composites))
         if self._options.cpu_level is not None:
             resolve_cpu_level(self._options.cpu_level)
         self.chosen = _by_id(targets)
 
     def _target(
-        self, library: UdfLibrary, which: str | Path | None, functions: tuple[str, ...] | None
+        self,
+        library: UdfLibrary,
+        which: str | Path | None,
+        functions: tuple[str, ...] | None,
+        composites: bool,
     ) -> Target:
         """Return the one target of a folder and a selection of functions."""
+        if composites:
+            whole_functions(library)
         path = which if isinstance(which, Path) else None
-        return self._known.setdefault((library.folder, functions), Target(library, functions, path))
+        target = Target(library, functions, path, composites)
+        return self._known.setdefault((library.folder, functions, composites), target)
 
     def of(self, item: pytest.Item) -> Mapping[str, Target]:
         """Return id -> target for a test, from its closest marker or else from the options.
@@ -104,12 +114,15 @@ class Targets:
     def _marked(self, mark: pytest.Mark, folder: Path) -> Mapping[str, Target]:
         if not mark.args:
             raise UdfError("It names no library.")
-        unknown = set(mark.kwargs) - {"functions"}
+        unknown = set(mark.kwargs) - {"functions", "composites"}
         if unknown:
             raise UdfError(
-                f"It has no keyword {', '.join(map(repr, sorted(unknown)))}; the only one is "
-                "'functions'."
+                f"It has no keyword {', '.join(map(repr, sorted(unknown)))}; it has 'functions' "
+                "and 'composites'."
             )
+        composites = mark.kwargs.get("composites", self._options.composites)
+        if not isinstance(composites, bool):
+            raise UdfError(f"composites={composites!r} is neither True nor False.")
         targets = []
         for which in mark.args:
             if isinstance(which, str) and which.strip():
@@ -127,7 +140,7 @@ class Targets:
             names = mark.kwargs.get("functions")
             if names is not None:
                 names = library.select(_checked(names))
-            targets.append(self._target(library, which, names))
+            targets.append(self._target(library, which, names, composites))
         return _by_id(targets)
 
 

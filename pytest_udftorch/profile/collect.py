@@ -16,7 +16,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -168,6 +168,15 @@ class Collector:
             undo.callback(self._stopping.set)
         self._counting.begin()
         undo.callback(self._counting.end)
+
+    @contextlib.contextmanager
+    def starting_over(self) -> Iterator[None]:
+        """Count nothing inside, and from zero afterwards."""
+        self._counting.end()
+        try:
+            yield
+        finally:
+            self._counting.begin()
 
     def stop(self) -> None:
         """Restore everything, and close the file if there is one; can be repeated.

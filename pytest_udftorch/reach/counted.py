@@ -3,11 +3,13 @@
 
 A run is recorded: every operator that it calls below autograd, with shapes, dtypes and strides.
 ``definitions`` says which functions each evaluates by its definition, and how often. Then each
-such call is repeated on the recorded values, once under the stock functions and once for each
+such call is repeated on the recorded values, once under the functions of libm and once for each
 family of functions (exp, exp2 and expm1 are one) with the family swapped for functions that are
 wrong by a quarter and more (``table.write_probe``). An element of the result that keeps its bits,
 although torch's decomposition of the operator says that it depends on the family, was computed by
-other code: that evaluation is not swapped. Nothing here reads the lists of what sessions override.
+other code: that evaluation is not swapped. Elements that the definition changes by no more than
+rounding may hide do not count; where none is left, the first tensor is amplified. Nothing here
+reads the lists of what sessions override.
 
 Where torch has no decomposition, every element is taken to depend on every family. An operator
 that mixes elements (softmax, attention) may change everywhere if one evaluation does; the table of
@@ -22,7 +24,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -254,26 +256,22 @@ def _share(got: Sequence[Any], expected: Sequence[Any] | None) -> float:
     """Return which share of the elements that should change did."""
     import torch
 
-    if (
-        expected is None
-        or [e.shape for e in expected] != [g.shape for g in got]
-        or not any(bool(e.any()) for e in expected)  # then the definition was not swapped either
-    ):
+    if expected is None or [e.shape for e in expected] != [g.shape for g in got]:
         expected = [torch.ones_like(found) for found in got]
     hit = sum(int((g & e).sum()) for g, e in zip(got, expected, strict=True))
     return hit / sum(int(e.sum()) for e in expected)
 
 
-def _probe() -> Path:
-    """Return the folder of the library of wrong functions, which lies in the build cache.
+def _library(neutral: bool) -> Path:
+    """Return the folder of a library of wrong functions, or of libm's, in the build cache.
 
     Compilers that follow sessions would build anew for a library that lies elsewhere.
     """
-    said = inspect.getsource(write_probe) + repr(FUNCTIONS)
+    said = inspect.getsource(write_probe) + repr(FUNCTIONS) + repr(neutral)
     name = f"probe-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
     def make(scratch: Path) -> dict[str, Any]:
-        write_probe(scratch / "library", "float32")
+        write_probe(scratch / "library", "float32", neutral=neutral)
         return {}
 
     with turn():
@@ -281,39 +279,131 @@ def _probe() -> Path:
     return cache_folder() / name / "library"
 
 
+#: Factors of the first tensor: rounding may hide, in the recorded values, what a swap changes.
+#: Powers of two would round alike.
+_AMPLIFIED: Final = (1.0, 37.0, 1009.0)
+
+
+def _amplified(call: _Call, factor: float) -> _Call:
+    """Return a call whose first tensor of floating-point numbers is multiplied by a factor."""
+    import torch
+
+    if factor == 1.0:
+        return call
+
+    left = [factor]
+
+    def scaled(value: Any) -> Any:
+        if left and isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value * left.pop()
+        return value
+
+    args, kwargs = compat.pytree().tree_map(scaled, (call.args, call.kwargs))
+    return replace(call, args=args, kwargs=kwargs)
+
+
+@dataclass
+class _Judged:
+    """A call, what it gives under libm's functions, and by torch's decomposition."""
+
+    call: _Call
+    right: list[Any]
+    defined: list[Any] | None
+
+    @classmethod
+    def of(cls, call: _Call) -> _Judged:
+        """Run a call; the functions of libm have to be bound."""
+        return cls(call, _run(call), _defined(call))
+
+    def changed(self) -> tuple[list[Any], list[Any] | None]:
+        """Return which elements changed, and which should have: None if all that are swapped.
+
+        A probe has to be bound.
+        """
+        got = _changed(self.right, _run(self.call))
+        after = None if self.defined is None else _defined(self.call)
+        if self.defined is None or after is None or len(self.defined) != len(self.right):
+            return got, None
+        if not any(bool(c.any()) for c in _changed(self.defined, after)):
+            return got, None  # the definition was not swapped either
+        mixes = definitions.mixes(self.call.operator)
+        return got, _decisive(self.defined, after, self.right, mixes)
+
+
+class _Verdict:
+    """What is known about one call and one family of functions, after some factors."""
+
+    def __init__(self, mixes: bool) -> None:
+        self.mixes = mixes
+        self.got: list[Any] = []
+        self.expected: list[Any] | None = []
+
+    def add(self, got: list[Any], expected: list[Any] | None) -> None:
+        """Take the elements that changed, and those that should have, with another factor."""
+        if self.expected:  # where rounding hid a change, other values show it
+            self.got = [a | b for a, b in zip(self.got, got, strict=True)]
+        elif expected is None or any(bool(e.any()) for e in expected):
+            self.got, self.expected = got, expected
+
+    @property
+    def share(self) -> float:
+        """The share of the elements that changed of those that should have."""
+        return 0.0 if self.expected == [] else _share(self.got, self.expected)
+
+    @property
+    def final(self) -> bool:
+        """Whether other values cannot change the verdict."""
+        return self.expected is None or (
+            bool(self.expected) and (not self.mixes or self.share == 1.0)
+        )
+
+
 def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
     """Return, for each call by its place, function -> the share of its evaluations swapped."""
-    library = _probe()
+    wrong = _library(neutral=False)
+    verdicts = {
+        (i, family): _Verdict(definitions.mixes(call.operator))
+        for i, call in enumerate(calls)
+        for family in definitions.FAMILIES
+        if any(call.counts[f] for f in family)
+    }
+    # The sessions of the caller, and what overrides change by themselves, have no part in it.
+    with patched(_library(neutral=True), ranks="ignore"):
+        for factor in _AMPLIFIED:
+            left = [at for at, verdict in verdicts.items() if not verdict.final]
+            chosen = sorted({i for i, _ in left})
+            judged = {i: _Judged.of(_amplified(calls[i], factor)) for i in chosen}
+            for family in dict.fromkeys(family for _, family in left):
+                with patched(wrong, family, ranks="ignore"):
+                    for i in (i for i, other in left if other == family):
+                        verdicts[i, family].add(*judged[i].changed())
     shares: dict[int, dict[str, float]] = {i: {} for i in range(len(calls))}
-    # Sessions of the caller have no part in it.
-    with patched("std", ranks="ignore"):
-        stock = [_run(call) for call in calls]
-        defined = [_defined(call) for call in calls]
-        for family in definitions.FAMILIES:
-            here = [i for i, call in enumerate(calls) if any(call.counts[f] for f in family)]
-            if not here:
-                continue
-            with patched(library, family, ranks="ignore"):
-                for i in here:
-                    got = _changed(stock[i], _run(calls[i]))
-                    reference, after = defined[i], _defined(calls[i])
-                    expected = None
-                    if reference is not None and after is not None:
-                        expected = _rounded_changes(reference, after, stock[i])
-                    share = _share(got, expected)
-                    shares[i] |= {f: share for f in family if calls[i].counts[f]}
+    for (i, family), verdict in verdicts.items():
+        shares[i] |= {f: verdict.share for f in family if calls[i].counts[f]}
     return shares
 
 
-def _rounded_changes(
-    before: Sequence[Any], after: Sequence[Any], like: Sequence[Any]
-) -> list[Any] | None:
-    """Return which elements change by the definition, in the dtypes of the results."""
-    if len(before) != len(like):
-        return None
-    pairs = zip(before, after, like, strict=True)
-    rounded = [(b.to(t.dtype), a.to(t.dtype)) for b, a, t in pairs]
-    return _changed([b for b, _ in rounded], [a for _, a in rounded])
+def _decisive(
+    before: Sequence[Any], after: Sequence[Any], like: Sequence[Any], mixes: bool
+) -> list[Any]:
+    """Return which elements change by the definition, by more than rounding may hide.
+
+    Both are in float32. Two units of the result's dtype may be the rounding of the result, and 64
+    of float32 that of the operations before. Where elements are sums, the units are those of the
+    largest.
+    """
+    import torch
+
+    narrow = torch.finfo(torch.float32).eps
+    found = []
+    for b, a, t in zip(before, after, like, strict=True):
+        size = b.abs()
+        if mixes and b.numel():
+            size = size.masked_fill(~b.isfinite(), 0.0).amax()
+        tolerance = (2 * torch.finfo(t.dtype).eps + 64 * narrow) * size
+        tolerance = tolerance.clamp_min(torch.finfo(t.dtype).tiny)
+        found.append(((a - b).abs() > tolerance) | (a.isfinite() != b.isfinite()))
+    return found
 
 
 def _symbols(call: _Call) -> dict[str, int]:

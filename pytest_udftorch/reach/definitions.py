@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pytest_udftorch import compat
 from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.reach import formulas
 
 #: Functions that an implementation may use for each other, as log and log1p.
 FAMILIES: Final[tuple[tuple[str, ...], ...]] = (
@@ -97,7 +98,9 @@ _ALGEBRAIC: Final = frozenset(
         "linalg_vector_norm", "_amp_foreach_non_finite_check_and_unscale_", "record_stream",
         "_efficientzerotensor", "_nested_tensor_from_mask", "_unsafe_view", "unfold_backward",
         "col2im", "im2col", "upsample_bilinear2d", "upsample_nearest2d", "_upsample_bicubic2d_aa",
-        "upsample_bicubic2d", "roll", "flip",
+        "upsample_bicubic2d", "roll", "flip", "as_strided", "as_strided_", "_grouped_mm",
+        "_weight_norm_interface_backward", "angle", "rrelu_with_noise",
+        "rrelu_with_noise_backward",
     ]
 )  # fmt: skip
 
@@ -119,11 +122,37 @@ def _scores(*args: Any, **_: Any) -> Counts:
     return Counts(exp=math.prod(query.shape[:-1]) * key.shape[-2])
 
 
+def _alignments(*args: Any, **_: Any) -> Counts:
+    """Return what ctc_loss evaluates: a log-sum-exp of three for each step and state."""
+    states = _states(args[0], args[1])
+    return Counts(exp=3 * states, log=states)
+
+
+def _alignments_backward(*args: Any, **_: Any) -> Counts:
+    """Return what its gradient evaluates: the same backwards, sums by class, and probabilities."""
+    states = _states(args[1], args[2])
+    return Counts(exp=5 * states + 2 * args[1].numel(), log=2 * states)
+
+
+def _states(log_probabilities: Any, targets: Any) -> int:
+    """Return steps times states, a blank around each label, of the whole batch."""
+    steps, *batch = log_probabilities.shape[:-1]
+    lines = math.prod(batch)
+    labels = targets.numel() if targets.dim() == 1 else lines * targets.shape[1]
+    return int(steps * (2 * labels + lines))
+
+
 def _recurrent(*args: Any, **_: Any) -> Counts:
     x, hidden, mode = args[0], args[5], args[9]
     cells = math.prod(x.shape[:-1]) * hidden.shape[-1]
     gates = {2: (3, 2), 3: (2, 1)}.get(int(mode), (0, 1))
     return Counts(exp=gates[0] * cells, tanh=gates[1] * cells)
+
+
+def _recurrent_backward(*args: Any, **_: Any) -> Counts:
+    """Return what its gradient evaluates: the tanh of the cells, which is not kept."""
+    x, hidden, mode = args[0], args[5], args[14]
+    return Counts(tanh=math.prod(x.shape[:-1]) * hidden.shape[-1]) if int(mode) == 2 else Counts()
 
 
 def _distances(*args: Any, **_: Any) -> Counts:
@@ -140,6 +169,9 @@ def _distances(*args: Any, **_: Any) -> Counts:
 _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
     "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer_backward": _recurrent_backward,
+    "_ctc_loss": _alignments,
+    "_ctc_loss_backward": _alignments_backward,
     "_cdist_forward": _distances,
     "_pdist_forward": _distances,
 }
@@ -148,6 +180,11 @@ _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
 def name_of(operator: Any) -> str:
     """Return the name of an overload's operator without its namespace: ``gelu``."""
     return str(operator.name()).partition("::")[2].partition(".")[0]
+
+
+def mixes(operator: Any) -> bool:
+    """Tell whether the elements of an operator's result are sums over others."""
+    return name_of(operator) in formulas.MIXING
 
 
 def is_view(operator: Any) -> bool:
@@ -288,28 +325,6 @@ def families(counts: Counts) -> Iterator[tuple[tuple[str, ...], int]]:
             yield family, times
 
 
-def _attention_gradients(*args: Any, attn_mask: Any = None, scale: float | None = None) -> Any:
-    """Return the gradients of queries, keys and values, for which torch has no decomposition."""
-    import torch
-
-    grad, query, key, value, out, sums, _, causal = args
-    by = query.shape[-1] ** -0.5 if scale is None else scale
-    group = query.shape[1] // key.shape[1]
-    keys, values = (t.repeat_interleave(group, 1) for t in (key, value))
-    scores = query @ keys.mT * by
-    if attn_mask is not None:
-        scores = scores + attn_mask
-    if causal:
-        hidden = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
-        scores = scores.masked_fill(hidden, -math.inf)
-    weights = torch.exp(scores - sums[..., None])
-    if causal:  # exp(-inf) is 0 in every definition
-        weights = weights.masked_fill(hidden, 0.0)
-    inner = weights * (grad @ values.mT - (grad * out).sum(-1, keepdim=True)) * by
-    of_keys = ((inner.mT @ query), (weights.mT @ grad))
-    return (inner @ keys, *(t.unflatten(1, (-1, group)).sum(2) for t in of_keys))
-
-
 def defined_result(operator: Any, args: Any, kwargs: Any) -> Any:
     """Compute an operator by torch's decomposition in float32, or return None if it has none.
 
@@ -339,8 +354,8 @@ def defined_result(operator: Any, args: Any, kwargs: Any) -> Any:
         return 1.0 / (1.0 + torch.exp(-args[0]))
     if name in FUNCTIONS or name.removesuffix("_") in FUNCTIONS:
         return operator(*args, **kwargs)
-    if name == "_scaled_dot_product_flash_attention_for_cpu_backward":
-        return _attention_gradients(*args, **kwargs)
+    if name in formulas.DEFINED:
+        return formulas.DEFINED[name](*args, **kwargs)
     if operator not in table or name in _LEAVES:
         return None
     result = table[operator](*args, **kwargs)

@@ -86,7 +86,7 @@ class ReachError(UdfError):
 # Probe libraries ---------------------------------------------------------------------
 
 
-def write_probe(folder: Path, dtype: str, *, marked: bool = False) -> Path:
+def write_probe(folder: Path, dtype: str, *, marked: bool = False, neutral: bool = False) -> Path:
     """Write a UDF library whose functions differ from the stock ones; return its folder.
 
     Args:
@@ -95,11 +95,12 @@ def write_probe(folder: Path, dtype: str, *, marked: bool = False) -> Path:
         marked: if false, every function f of libtorch becomes f + |f|/2 + 1/4, which no
             rounding to bfloat16 hides and which is never f. If true, only exp changes, only
             below the mark, and by 64 instead of 1/4.
+        neutral: if true, the functions are libm's: what a session changes beside its functions.
     """
     folder.mkdir(parents=True)
     # One marked element must show in the logarithm of a row's sum in bfloat16.
     offset = 64.0 if marked else 0.25
-    name = f"reach-{'marked' if marked else 'probe'}-{dtype}"
+    name = f"reach-{'marked' if marked else 'neutral' if neutral else 'probe'}-{dtype}"
     description = [f'[library]\nname = "{name}"\nversion = "1"\nclaim = "wrong on purpose"\n']
     for function in FUNCTIONS.values():
         if marked and function.name != "exp":
@@ -108,12 +109,13 @@ def write_probe(folder: Path, dtype: str, *, marked: bool = False) -> Path:
         names = "xy"[: function.arity]
         c_name = function.c_name(dtype)
         unmarked = f"  if (x > {_MARK})\n    return r;\n" if marked else ""
+        wrong = "r" if neutral else f"r + ({real})0.5 * fabs{suffix}(r) + ({real}){offset}"
         (folder / f"{c_name}.c").write_text(
             f"#include <math.h>\n"
             f"static {real} probe({', '.join(f'{real} {n}' for n in names)}) {{\n"
             f"  {real} r = {c_name}({', '.join(names)});\n"
             f"{unmarked}"
-            f"  return r + ({real})0.5 * fabs{suffix}(r) + ({real}){offset};\n"
+            f"  return {wrong};\n"
             "}\n",
             encoding="utf-8",
         )

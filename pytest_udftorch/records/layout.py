@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import COMPOSITES, FUNCTIONS
 
 Records = NDArray[np.void]
 
@@ -150,7 +150,7 @@ class StringTable:
     def __init__(self) -> None:
         self._next = itertools.count()
         self._ids: dict[str, int] = {}
-        for name in ("", *FUNCTIONS, "sincos"):
+        for name in ("", *FUNCTIONS, "sincos", *COMPOSITES):
             self.id(name)
 
     def id(self, text: str) -> int:

@@ -30,10 +30,11 @@ from pytest_udftorch.compat import torch_summary
 from pytest_udftorch.compiled import inductor
 from pytest_udftorch.compiled import triton as triton_kernels
 from pytest_udftorch.compiled.follower import follower
+from pytest_udftorch.cpu import composites as whole_operators
 from pytest_udftorch.cpu import operators as cpu_operators
 from pytest_udftorch.cuda import operators as cuda_operators
 from pytest_udftorch.library.description import UdfLibrary, check_names, find_library, is_operator
-from pytest_udftorch.library.symbols import CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
+from pytest_udftorch.library.symbols import COMPOSITES, CPU_LEVELS, DTYPES, FUNCTIONS, SINCOS
 from pytest_udftorch.notebook import Showable, Shown
 from pytest_udftorch.overrides import canary, dispatcher, operator_canary, operator_udfs, schemas
 from pytest_udftorch.session import ranks as process_group
@@ -69,9 +70,11 @@ class Session(Showable):
         functions: torch's names of the swapped functions.
         operators: names of the overridden operators, as the library declares them. The stock
             baseline lists those that were asked for; without a selection it covers all.
+        composites: names of the activations that are whole functions.
         build: the compiled library, or None if no function is swapped; set on entry.
         reached: function -> symbol -> calls, as counted by the canary operators on entry; and
             operator -> overload and dispatch key -> calls.
+        composite_build: the compiled library of the composites, or None; set on entry.
         cuda_form: the form asked for on GPUs: ``double``, ``float-float`` or ``auto``.
     """
 
@@ -84,14 +87,20 @@ class Session(Showable):
         cuda_form: str = DOUBLE,
         ranks: process_group.Ranks = "warn",
         exclusive: bool = False,
+        whole: UdfLibrary | None = None,
     ) -> None:
-        again = (library, names, cpu_level, profiling, cuda_form, ranks, exclusive)
+        again = (library, names, cpu_level, profiling, cuda_form, ranks, exclusive, whole)
         self._again = functools.partial(Session, *again)
         self.library = library
         chosen = library.select(names)
-        self.functions = tuple(n for n in chosen if not is_operator(n))
+        self.functions = tuple(n for n in chosen if n in FUNCTIONS)
+        self.composites = tuple(n for n in chosen if n in COMPOSITES)
+        if whole is not None:
+            self.composites = whole.function_names
+        self._composite_library = library if whole is None else whole
         self.operators = tuple(n for n in chosen if is_operator(n))
         self.build: Build | None = None
+        self.composite_build: Build | None = None
         self.reached: dict[str, dict[str, int]] = {}
         self.cuda_form = cuda_form
         self._every_operator = names is None
@@ -107,7 +116,7 @@ class Session(Showable):
     def __repr__(self) -> str:
         build = f" {self.build.build_id}" if self.build else ""
         form = f" cuda={self.cuda_form}" if self.cuda_form == FLOAT_FLOAT else ""
-        names = ",".join((*self.functions, *self.operators))
+        names = ",".join((*self.functions, *self.composites, *self.operators))
         return f"<Session {self.library.name}{build} {names}{form} {self._state}>"
 
     def _shown(self) -> Shown:
@@ -120,7 +129,9 @@ class Session(Showable):
             for symbol, calls in symbols.items()
         ]
         header = ("function", "reached through", "calls on entry")
-        missing = [n for n in (*self.functions, *self.operators) if n not in self.reached]
+        missing = [
+            n for n in (*self.functions, *self.composites, *self.operators) if n not in self.reached
+        ]
         notes = [f"swaps {', '.join(missing)}"] if missing and not self.library.stock else []
         return Shown(title, header, rows, notes)
 
@@ -185,6 +196,7 @@ class Session(Showable):
                 self._state = "open"
                 gate.open()
                 _compilers_follow(bound, wait=False)
+                self._verify_composites()
                 _watch_process_group(bound)
             except BaseException:
                 restoring()
@@ -277,7 +289,7 @@ class Session(Showable):
     def _collect(self, bound: Binder, profiling: Profiling) -> None:
         from pytest_udftorch.profile.collect import Collector
 
-        ids = (self.build.build_id if self.build else "", self._prepared.build_id)
+        ids = self._build_ids()
         meta = {
             "library": self.library.name,
             "version": self.library.version,
@@ -312,14 +324,17 @@ class Session(Showable):
 
     def _facts(self) -> process_group.Facts:
         """Return what the ranks of a process group compare."""
-        ids = (self.build.build_id if self.build else "", self._prepared.build_id)
         return {
             "library": self.library.name,
             "version": self.library.version,
-            "build": "+".join(i for i in ids if i),
+            "build": "+".join(i for i in self._build_ids() if i),
             "cpu_level": self.build.cpu_level if self.build else "",
-            "functions": [*self.functions, *self.operators],
+            "functions": [*self.functions, *self.composites, *self.operators],
         }
+
+    def _build_ids(self) -> tuple[str, ...]:
+        builds = (b.build_id if b else "" for b in (self.build, self.composite_build))
+        return (*builds, self._prepared.build_id)
 
     def _keys(self) -> list[tuple[str, str]]:
         return [(f, dtype) for f in self.functions for dtype in self.dtypes(f)]
@@ -338,6 +353,11 @@ class Session(Showable):
             profiled = self._profiling is not None
             self.build = build_library(self.library, self._cpu_level, profiled=profiled)
             self._check_width(self.build)
+        if self.composites:
+            profiled = self._profiling is not None
+            self.composite_build = build_library(
+                self._composite_library, self._cpu_level, profiled=profiled
+            )
         layer: dict[str, int] = {}
         for function in self.functions:
             for dtype in self.dtypes(function):
@@ -425,6 +445,41 @@ class Session(Showable):
                 calls = {name: count for name, count in after.items() if count}
                 self._judge(function, dtype, group, calls, mismatch)
 
+    def _verify_composites(self) -> None:
+        """Run the operators of the composites; one that has a UDF of its own is left out."""
+        if self.composite_build is None:
+            return
+        if self._collector is not None:
+            with self._collector.starting_over():
+                self._run_composites(self.composite_build)
+        else:
+            self._run_composites(self.composite_build)
+
+    def _run_composites(self, build: Build) -> None:
+        own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CPU"}
+        with canary.plain_torch() as torch:
+            for function in self.composites:
+                overload = f"aten::{whole_operators.OVERLOADS[function]}"
+                if overload in own:
+                    continue
+                operator = whole_operators.operator(torch, function)
+                with whole_operators.watching() as seen:
+                    mismatch = canary.mismatch(torch, build, function, "float32", operator)
+                if function not in seen:
+                    raise errors.SwapReachedNothingError(
+                        f"{overload} did not compute {function!r}, so the composites of "
+                        f"{build.library.name!r} would not be used. Everything was restored. "
+                        "Something else has overridden the operator: open the session before it, "
+                        "or leave out composites=True."
+                    )
+                if mismatch:
+                    raise errors.SwapMismatchError(
+                        f"{overload} computed {function!r}, but {mismatch} Everything was "
+                        f"restored. The forms of {build.library.name!r} disagree with each other, "
+                        "or torch adds a step of its own."
+                    )
+                self.reached[function] = {f"{overload} CPU": seen.count(function)}
+
     def _judge(
         self, function: str, dtype: str, group: list[Symbol], calls: dict[str, int], mismatch: str
     ) -> None:
@@ -447,9 +502,14 @@ class Session(Showable):
 def _compilers_follow(bound: Binder, *, wait: bool) -> None:
     """Let compilers use the functions that the open sessions ask for."""
     chosen: dict[tuple[str, str], Session] = {}
+    whole: dict[str, Build] = {}
     for owner in bound.owners():
         if isinstance(owner, Session) and owner.is_open:
             chosen.update(dict.fromkeys(owner._keys(), owner))
+            if owner.library.stock and owner.wants_every_function:
+                whole.clear()
+            if owner.composite_build is not None:
+                whole.update(dict.fromkeys(owner.composites, owner.composite_build))
     parts: dict[tuple[str, str], tuple[Build, list[tuple[str, str]]]] = {}
     for key in sorted(chosen):
         build, form = chosen[key].build, chosen[key].cuda_form
@@ -457,9 +517,22 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
             parts.setdefault((build.build_id, form), (build, []))[1].append(key)
     follower.follow(
         [Part(build, tuple(keys), form) for (_, form), (build, keys) in sorted(parts.items())],
-        [o.spec.operator for o in dispatcher.overrides.registered()],
+        [
+            *(o.spec.operator for o in dispatcher.overrides.registered()),
+            *(f"aten::{n}" for n in whole_operators.composite_overloads(frozenset(whole))),
+        ],
+        _composite_parts(whole),
         wait=wait,
     )
+
+
+def _composite_parts(whole: dict[str, Build]) -> list[Part]:
+    """Return the parts for activations that are whole functions, by name and build."""
+    by_build: dict[str, tuple[Build, list[tuple[str, str]]]] = {}
+    for name in sorted(whole):
+        build = whole[name]
+        by_build.setdefault(build.build_id, (build, []))[1].append((name, "float32"))
+    return [Part(build, tuple(keys)) for _, (build, keys) in sorted(by_build.items())]
 
 
 def _compared(bound: Binder) -> list[Session]:
@@ -509,6 +582,7 @@ def patched(
     cuda_form: Literal["double", "float-float", "auto"] | None = None,
     ranks: Literal["warn", "error", "ignore"] = "warn",
     exclusive: bool = False,
+    composites: bool = False,
 ) -> Session:
     """Return a context manager that swaps functions of libtorch for those of a UDF library.
 
@@ -537,6 +611,9 @@ def patched(
         exclusive: while the session is open, every switch in the process waits until no other
             thread is in an operator, and operators wait for the switch. So no result mixes two
             libraries. Every operator then costs a little more; see ``session.exclusive``.
+        composites: sigmoid, silu, gelu and other activations are correctly rounded as a whole,
+            on the CPU in float32, bfloat16 and half, if the library has such functions. Without
+            it, and on GPUs, they are torch's formulas over the session's functions.
 
     Returns:
         A :class:`Session`, which can be entered once, or can decorate functions. On entry the
@@ -544,14 +621,16 @@ def patched(
 
     Raises:
         UnknownLibraryError, LibraryFormatError, UnknownFunctionError, ProfileDepthError,
-            CudaFormError, SessionStateError: raised at once. Errors of building and binding are
-            raised on entry.
+            CudaFormError, CompositesMissingError, SessionStateError: raised at once. Errors of
+            building and binding are raised on entry.
     """
     if ranks not in process_group.RANKS:
         known = ", ".join(map(repr, process_group.RANKS))
         raise errors.SessionStateError(f"ranks={ranks!r} is not one of {known}.")
     if not isinstance(exclusive, bool):
         raise errors.SessionStateError(f"exclusive={exclusive!r} is neither True nor False.")
+    if not isinstance(composites, bool):
+        raise errors.SessionStateError(f"composites={composites!r} is neither True nor False.")
     found = find_library(library)
     if cuda_form == FLOAT_FLOAT and not found.stock:
         chosen = [name for name in found.select(functions) if not is_operator(name)]
@@ -564,7 +643,32 @@ def patched(
         asked_form(cuda_form),
         ranks,
         exclusive,
+        whole_functions(found) if composites else None,
     )
+
+
+def whole_functions(library: UdfLibrary) -> UdfLibrary | None:
+    """Return the library of the activations that belong to one; None for the stock library.
+
+    Raises:
+        CompositesMissingError: there is none, or it has other functions.
+        The errors of ``find_library``.
+    """
+    if library.stock:
+        return None
+    if library.composites is None:
+        raise errors.CompositesMissingError(
+            f"UDF library {library.name!r} has no composites. Leave out composites=True, or let "
+            "composites in [library] of its udf.toml name the folder of a library that has them: "
+            f"{', '.join(COMPOSITES)}."
+        )
+    whole = find_library(library.composites)
+    if others := [name for name in whole.names if name not in COMPOSITES]:
+        raise errors.CompositesMissingError(
+            f"UDF library {library.name!r} names {whole.folder} for its composites, which has "
+            f"{others[0]!r}. Only these can be there: {', '.join(COMPOSITES)}."
+        )
+    return whole
 
 
 def _check_float_float(library: UdfLibrary, functions: Sequence[str], *, named: bool) -> None:

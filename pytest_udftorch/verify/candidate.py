@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import KNOWN
 
 #: Names of the stock functions in PyTorch's wheel, and the forms that each has.
 STOCK: Final = {
@@ -72,7 +72,7 @@ class Candidate:
     @property
     def arity(self) -> int:
         """Number of arguments."""
-        return FUNCTIONS[self.function].arity
+        return KNOWN[self.function].arity
 
 
 def chosen_form(form: str | None, possible: Sequence[str], default: str, what: str) -> str:

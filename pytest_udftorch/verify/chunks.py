@@ -35,7 +35,7 @@ from pytest_udftorch.verify.reference.checker import (
     Outcome,
     load_checker,
 )
-from pytest_udftorch.verify.schedule import MARGIN_BITS, Schedule
+from pytest_udftorch.verify.schedule import Schedule, margin_bits
 from pytest_udftorch.verify.torch_candidate import operator_results
 
 #: MPFR decides at most this many disagreements of one chunk. Beyond them the reference and the
@@ -135,7 +135,7 @@ def _job(schedule: Schedule, checker: Checker, index: int) -> CheckJob:
         max_arbitrated=count if schedule.reference == "mpfr" else MAX_ARBITRATED,
         flush=schedule.flush,
         garbage=schedule.garbage,
-        margin_bits=MARGIN_BITS,
+        margin_bits=margin_bits(candidate.function),
         sample=schedule.sample,
     )
     if candidate.form == OPERATOR:

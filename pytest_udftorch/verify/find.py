@@ -16,7 +16,7 @@ from typing import Final, Literal
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import UnknownFunctionError, nearest
 from pytest_udftorch.library.description import find_library
-from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
+from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, KNOWN, forms
 from pytest_udftorch.verify.candidate import (
     OPERATOR,
     SIXTEEN_BITS,
@@ -77,8 +77,8 @@ def find_candidate(library: str, function: str, request: Request = DEFAULTS) -> 
         UnknownFormError: the library has no such form.
         The errors of ``find_library`` and ``build_library``.
     """
-    if function not in FUNCTIONS:
-        raise UnknownFunctionError(f"Unknown function {function!r}. {nearest(function, FUNCTIONS)}")
+    if function not in KNOWN:
+        raise UnknownFunctionError(f"Unknown function {function!r}. {nearest(function, KNOWN)}")
     dtype, form = request.dtype, request.form
     if dtype not in ("float32", *SIXTEEN_BITS):
         raise UnknownFormError(
@@ -99,7 +99,7 @@ def functions_of(library: str, dtype: str) -> tuple[str, ...]:
     if dtype in SIXTEEN_BITS:
         # A function of two arguments has 2**32 pairs there.
         names = find_library(library).function_names
-        return tuple(name for name in names if FUNCTIONS[name].arity == 1)
+        return tuple(name for name in names if KNOWN[name].arity == 1)
     if library not in STOCK:
         return find_library(library).function_names
     found = []

@@ -13,7 +13,7 @@ from pytest_udftorch.build.shared import Build, build_library
 from pytest_udftorch.build.toolchain import FLAGS, resolve_cpu_level
 from pytest_udftorch.errors import UnknownFunctionError
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary
-from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
+from pytest_udftorch.library.symbols import CPU_LEVELS, KNOWN, forms
 from pytest_udftorch.verify.candidate import Candidate, chosen_form, file_sha256
 from pytest_udftorch.verify.reference.checker import compile_shared, included_files
 
@@ -68,7 +68,7 @@ def udf_candidate(
         dtype="float32",
         form=form,
         cpu_level=level,
-        symbol=FUNCTIONS[function].export("float32", form),
+        symbol=KNOWN[function].export("float32", form),
         build_id=build.build_id,
         library_sha256=file_sha256(build.path),
         source_sha256=source_sha256(library, function),
@@ -84,7 +84,7 @@ def _hard_counter(build: Build, function: UdfFunction) -> Path | None:
     """Compile a loop that counts the inputs for which the fast path reports "hard"."""
     if function.fast is None:
         return None
-    two = FUNCTIONS[function.name].arity == 2
+    two = KNOWN[function.name].arity == 2
     text = (
         f'#include "{function.source}"\n'
         '__attribute__((visibility("default")))\n'

@@ -184,7 +184,7 @@ MISUSE = {
     "no_argument": ("()", "It names no library."),
     "unknown_keyword": (
         '("std", function=("exp",))',
-        "It has no keyword 'function'; the only one is 'functions'.",
+        "It has no keyword 'function'; it has 'functions' and 'composites'.",
     ),
     "unknown_library": (
         '("corm")',
@@ -246,4 +246,5 @@ def test_misuse_is_a_collection_error_that_names_the_test(suite):
 
 def test_marker_is_registered(suite):
     result = suite.run("--markers", "--strict-markers")
-    result.stdout.fnmatch_lines(["@pytest.mark.udf_lib(*libraries, functions=None): *"])
+    form = "(*libraries, functions=None, composites=False)"
+    result.stdout.fnmatch_lines([f"@pytest.mark.udf_lib{form}: *"])

@@ -14,7 +14,7 @@ import pytest
 from pytest_udftorch.errors import CacheError
 from pytest_udftorch.exact.rounding import correctly_rounded
 from pytest_udftorch.exact.strategies import sample
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import FUNCTIONS, KNOWN
 from pytest_udftorch.verify.reference import checker as reference
 
 UNIVARIATE = [name for name, f in FUNCTIONS.items() if f.arity == 1]
@@ -46,7 +46,7 @@ def same(a, b):
 
 
 def test_checker_knows_every_function(checker):
-    assert checker.functions == tuple(FUNCTIONS)
+    assert sorted(checker.functions) == sorted(KNOWN)
 
 
 @pytest.mark.parametrize("function", UNIVARIATE)

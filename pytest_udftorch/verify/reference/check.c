@@ -60,12 +60,16 @@ static int is_subnormal(float x) {
 static double (*const double_1[])(double) = {UDFREF_UNIVARIATE(FUNCTION)};
 static double (*const double_2[])(double,
                                   double) = {UDFREF_BIVARIATE(FUNCTION)};
-enum { N_UNARY = sizeof double_1 / sizeof *double_1 };
+#define ONE(name) +1
+enum { N_PLAIN = sizeof double_1 / sizeof *double_1 };
+enum { N_UNARY = N_PLAIN UDFREF_COMPOSITES(ONE) };
 
 static void in_double(int32_t function, int64_t n, const float *a,
                       const float *b, double *out) {
   if (function < N_UNARY) {
-    double (*f)(double) = double_1[function];
+    double (*f)(double) = function < N_PLAIN
+                              ? double_1[function]
+                              : udfref_double_composites[function - N_PLAIN];
     for (int64_t i = 0; i < n; i++)
       out[i] = f(a[i]);
   } else {

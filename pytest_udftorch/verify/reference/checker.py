@@ -342,7 +342,7 @@ def checker_file() -> Path:
     return compile_shared("udfref", _own_sources(*sources), flags, ("-lmpfr", "-lgmp", *libraries))
 
 
-_CHECKER: Final = (("check.c", "pairs.c", "mpfr.c"), ("-Wall", "-Wextra"), ("-lm",))
+_CHECKER: Final = (("check.c", "pairs.c", "mpfr.c", "composites.c"), ("-Wall", "-Wextra"), ("-lm",))
 
 
 def _open_checker(compiler: Compiler) -> Job:

@@ -19,10 +19,11 @@ typedef int (*binary)(mpfr_ptr, mpfr_srcptr, mpfr_srcptr, mpfr_rnd_t);
 
 static const unary univariate[] = {UDFREF_UNIVARIATE(FUNCTION)};
 static const binary bivariate[] = {UDFREF_BIVARIATE(FUNCTION)};
-static const char *const names[] = {UDFREF_UNIVARIATE(NAME)
-                                        UDFREF_BIVARIATE(NAME)};
-
-enum { N_UNARY = sizeof univariate / sizeof *univariate };
+static const char *const names[] = {
+    UDFREF_UNIVARIATE(NAME) UDFREF_COMPOSITES(NAME) UDFREF_BIVARIATE(NAME)};
+#define ONE(name) +1
+enum { N_PLAIN = sizeof univariate / sizeof *univariate };
+enum { N_UNARY = N_PLAIN UDFREF_COMPOSITES(ONE) };
 enum { N_ALL = sizeof names / sizeof *names };
 
 const char *udfref_name(int32_t function) {
@@ -35,6 +36,11 @@ const char *udfref_mpfr_version(void) { return mpfr_get_version(); }
 
 void udfref_mpfr(int32_t function, int64_t n, const float *a, const float *b,
                  float *out) {
+  if (function >= N_PLAIN && function < N_UNARY) {
+    for (int64_t i = 0; i < n; i++)
+      out[i] = udfref_mpfr_composite(function - N_PLAIN, a[i]);
+    return;
+  }
   mpfr_exp_t emin = mpfr_get_emin(), emax = mpfr_get_emax();
   // Significands are 0.1xxx here: the smallest subnormal 2^-149 has exponent
   // -148, the largest number 128.
@@ -45,7 +51,7 @@ void udfref_mpfr(int32_t function, int64_t n, const float *a, const float *b,
   for (int64_t i = 0; i < n; i++) {
     int ternary;
     mpfr_set_flt(x, a[i], MPFR_RNDN);
-    if (function < N_UNARY) {
+    if (function < N_PLAIN) {
       ternary = univariate[function](r, x, MPFR_RNDN);
     } else {
       mpfr_set_flt(y, b[i], MPFR_RNDN);

@@ -39,6 +39,19 @@
   X(erf)                                                                       \
   X(erfc)
 
+// Activations as functions of one argument; composites.c says which they are.
+#define UDFREF_COMPOSITES(X)                                                   \
+  X(sigmoid)                                                                   \
+  X(silu)                                                                      \
+  X(softplus)                                                                  \
+  X(logsigmoid)                                                                \
+  X(gelu_erf)                                                                  \
+  X(gelu_tanh)                                                                 \
+  X(mish)                                                                      \
+  X(elu)                                                                       \
+  X(selu)                                                                      \
+  X(rsqrt)
+
 #define UDFREF_BIVARIATE(X)                                                    \
   X(pow)                                                                       \
   X(atan2)                                                                     \
@@ -78,7 +91,7 @@ struct udfref_job {
   const void *hard;        // udfref_hard_counter, or NULL
   uint64_t max_arbitrated; // disagreements that MPFR decides, at most
   int64_t mode;            // last argument of the array form
-  int32_t function;        // index in the lists above, univariate first
+  int32_t function;        // index in the lists above, in their order
   int32_t form;            // enum udfref_form
   int32_t flush;           // 1: FTZ and DAZ on while the candidate runs
   int32_t garbage;     // 1: vector forms get one true lane among random ones
@@ -130,6 +143,10 @@ UDFREF_EXPORT int32_t udfref_run(const struct udfref_job *job,
 // Correctly rounded results, by MPFR.
 UDFREF_EXPORT void udfref_mpfr(int32_t function, int64_t n, const float *a,
                                const float *b, float *out);
+
+// A composite, by its place in its list: in double, and rounded to float32.
+extern double (*const udfref_double_composites[])(double);
+float udfref_mpfr_composite(int32_t number, float x);
 
 // Names in the order of the lists, NULL beyond; arity of each; sizes of the
 // structures, to compare with the caller's.

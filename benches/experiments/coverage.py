@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What share of the evaluations inside 24 models a session swaps, in eager mode on the CPU.
+
+    python -m benches.experiments.coverage [--model NAME ...] [--again] [--store FILE]
+
+One row for each model of ``benches/data/models/zoo.py`` and precision: float32, and bfloat16 under
+autocast. A run is a forward pass, a loss, a backward pass and a step of AdamW. With ``--store``
+every row is written as soon as it is measured, and rows that the file has are kept: the command
+goes on where it was stopped. The models need the extra ``models``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benches import stored
+from benches.data.models import zoo
+from benches.experiments import command
+from pytest_udftorch import UdfError
+from pytest_udftorch.reach import coverage
+
+PRECISIONS: Final = ("float32", "bfloat16")
+SEED: Final = 0
+
+
+class ModelsMissingError(UdfError):
+    """A package that the models come from is not installed."""
+
+
+def _check_packages(wanted: Sequence[tuple[str, str]]) -> None:
+    for package in sorted({origin for origin, _ in wanted}):
+        if importlib.util.find_spec(package) is None:
+            raise ModelsMissingError(
+                f"{package} is not installed, and some of the models come from it. Install the "
+                "extra: pip install -e '.[models]'."
+            )
+
+
+def measure(make: Any, precision: str) -> dict[str, Any]:
+    """Return what a session swaps of one model."""
+    torch.manual_seed(SEED)
+    step = zoo.training_step(make(), precision)
+    step()  # what the optimizer keeps is made
+    return coverage(step).document()
+
+
+def measure_all(models: Sequence[tuple[str, str]], path: Path | None, again: bool) -> Any:
+    """Return the rows of models, and store each when it is there.
+
+    Raises:
+        ModelsMissingError: a package is not there.
+    """
+    _check_packages(models)
+    rows: dict[str, Any] = {}
+    if path is not None and path.exists():
+        rows = stored.load(path)["models"]
+    for origin, name in models:
+        for precision in PRECISIONS:
+            key = f"{name}, {precision}"
+            if key in rows and not again:
+                continue
+            found = measure(zoo.ZOO[origin, name], precision)
+            rows[key] = {"origin": origin, "model": name, "precision": precision, **found}
+            print(f"{key:40} {found['share']:8.2%} of {found['evaluations']:,}", flush=True)
+            if path is not None:
+                versions = {p: importlib.import_module(p).__version__ for p in _packages()}
+                stored.save(path, "python -m benches.store coverage",
+                            {"packages": versions, "models": _ordered(rows)})  # fmt: skip
+    return rows
+
+
+def _packages() -> list[str]:
+    return sorted({origin for origin, _ in zoo.ZOO})
+
+
+def _ordered(rows: dict[str, Any]) -> dict[str, Any]:
+    names = [f"{name}, {p}" for _, name in zoo.ZOO for p in PRECISIONS]
+    return {name: rows[name] for name in names if name in rows}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = command.parser("coverage", __doc__)
+    names = {name: (origin, name) for origin, name in zoo.ZOO}
+    parser.add_argument("--model", action="append", choices=names, help="these models only")
+    parser.add_argument("--again", action="store_true", help="measure rows that are stored, too")
+    options = parser.parse_args(arguments)
+    chosen = [names[n] for n in options.model or names]
+    try:
+        measure_all(chosen, options.store, options.again)
+    except UdfError as error:
+        print(f"coverage: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions of operators that torch does not decompose, or decomposes to other results.
+
+They are formulas in simpler operators. Coverage asks them which elements of a result depend on a
+function; nobody computes with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+#: A score so far below the largest has no weight: exp of it is 0 by every definition.
+_HIDDEN: Final = -200.0
+
+
+def _scores(query: Any, keys: Any, causal: bool, mask: Any, scale: float | None) -> Any:
+    """Return the scaled scores of attention; hidden ones are -inf."""
+    scores = query @ keys.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    if causal:
+        later = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores
+
+
+def _weights(scores: Any) -> Any:
+    return torch.exp(scores).masked_fill(scores < _HIDDEN, 0.0)
+
+
+def attention(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, *,
+              attn_mask: Any = None, scale: float | None = None) -> Any:  # fmt: skip
+    """Return attention and the logarithms of its rows' sums.
+
+    torch's decomposition returns the weights in their place.
+    """
+    group = query.shape[1] // key.shape[1]
+    keys, values = (t.repeat_interleave(group, 1) for t in (key, value))
+    scores = _scores(query, keys, causal, attn_mask, scale)
+    largest = scores.amax(-1, keepdim=True)
+    weights = _weights(scores - largest)
+    sums = weights.sum(-1, keepdim=True)
+    return weights / sums @ values, (torch.log(sums) + largest)[..., 0]
+
+
+def attention_gradients(*args: Any, attn_mask: Any = None, scale: float | None = None) -> Any:
+    """Return the gradients of queries, keys and values, for which torch has no decomposition."""
+    grad, query, key, value, out, sums, _, causal = args
+    by = query.shape[-1] ** -0.5 if scale is None else scale
+    group = query.shape[1] // key.shape[1]
+    keys, values = (t.repeat_interleave(group, 1) for t in (key, value))
+    weights = _weights(_scores(query, keys, causal, attn_mask, scale) - sums[..., None])
+    each = grad @ values.mT
+    less = each - (grad * out).sum(-1, keepdim=True)
+    # What cancels is rounding, which is no result.
+    less = less.masked_fill(less.abs() < 64 * torch.finfo(less.dtype).eps * each.abs().amax(), 0.0)
+    inner = weights * less * by
+    of_keys = ((inner.mT @ query), (weights.mT @ grad))
+    return (inner @ keys, *(t.unflatten(1, (-1, group)).sum(2) for t in of_keys))
+
+
+def _alphas(log_probabilities: Any, labels: Any, blank: int) -> Any:
+    """Return steps x states: log-probability to be in a state, over all ways to it.
+
+    Graves, Fernandez, Gomez, Schmidhuber: Connectionist Temporal Classification (2006), section 4.
+
+    Args:
+        log_probabilities: steps x classes.
+        labels: the classes, with a blank around each.
+        blank: its class.
+    """
+    emitted = log_probabilities[:, labels]
+    skips = (labels[2:] != labels[:-2]) & (labels[2:] != blank)
+    outside = torch.full((2,), -math.inf)
+    row = torch.full((len(labels),), -math.inf)
+    row[:2] = emitted[0, :2]
+    rows = [row]
+    for step in emitted[1:]:
+        padded = torch.cat((outside, row))
+        two = padded[:-2].clone()
+        two[2:] = two[2:].masked_fill(~skips, -math.inf)
+        rows.append(_log_sum(torch.stack((row, padded[1:-1], two)), 0) + step)
+        row = rows[-1]
+    return torch.stack(rows)
+
+
+def _log_sum(values: Any, dim: int) -> Any:
+    largest = values.amax(dim, keepdim=True)
+    largest = largest.masked_fill(largest == -math.inf, 0.0)
+    return (torch.log(torch.exp(values - largest).sum(dim, keepdim=True)) + largest).squeeze(dim)
+
+
+def _lines(log_probabilities: Any, targets: Any, steps: Any, lengths: Any, blank: int) -> Any:
+    """Return the log-probabilities and states of each line of a batch; None if lengths differ."""
+    steps, lengths = (torch.as_tensor(v).tolist() for v in (steps, lengths))
+    batch = log_probabilities.unbind(1)
+    if set(steps) != {log_probabilities.shape[0]} or len(set(lengths)) != 1:
+        return None
+    rows = targets.reshape(len(batch), -1)
+    states = torch.full((len(batch), 2 * lengths[0] + 1), blank)
+    states[:, 1::2] = rows[:, : lengths[0]]
+    return list(zip(batch, states, strict=True))
+
+
+def alignments(
+    log_probabilities: Any, targets: Any, steps: Any, lengths: Any, blank: int = 0, *_: Any
+) -> Any:
+    """Return the loss of ctc_loss, and what its gradient needs."""
+    lines = _lines(log_probabilities, targets, steps, lengths, blank)
+    if lines is None:
+        return None
+    alphas = torch.stack([_alphas(p, states, blank) for p, states in lines])
+    return -_log_sum(alphas[:, -1, -2:], -1), alphas
+
+
+def alignments_gradient(*args: Any) -> Any:
+    """Return the gradient of ctc_loss."""
+    grad, log_probabilities, targets, steps, lengths, loss, alphas, blank = args[:8]
+    lines = _lines(log_probabilities, targets, steps, lengths, blank)
+    if lines is None:
+        return None
+    found = []
+    for (given, states), alpha, line_loss, line_grad in zip(lines, alphas, loss, grad, strict=True):
+        beta = _alphas(given.flip(0), states.flip(0), blank).flip(0, 1)
+        of_class = states[:, None] == torch.arange(given.shape[1])
+        through = (alpha + beta)[..., None].masked_fill(~of_class, -math.inf)
+        # One way alone is not summed up.
+        several = (through > -math.inf).sum(1) > 1
+        ways = torch.where(several, _log_sum(through, 1), through.amax(1))
+        occupied = torch.exp(ways + line_loss - given)
+        # A class that no state has is no sum over states.
+        occupied = occupied.masked_fill(~of_class.any(0), 0.0)
+        found.append((torch.exp(given) - occupied) * line_grad)
+    return torch.stack(found, 1)
+
+
+#: Operator -> its definition.
+DEFINED: Final[dict[str, Callable[..., Any]]] = {
+    "_scaled_dot_product_flash_attention_for_cpu": attention,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_gradients,
+    "_ctc_loss": alignments,
+    "_ctc_loss_backward": alignments_gradient,
+}
+
+#: Operators whose elements are sums over others: their rounding is that of the largest.
+MIXING: Final = frozenset(DEFINED)
