@@ -73,7 +73,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.libraries:
         switcher = _switcher(config)
         if options.profile is not None and not switcher.dry:
-            _require_packages("numpy")
             from pytest_udftorch.plugin.run_profile import RunProfile
 
             if options.guarded and not hasattr(config, "workerinput"):
@@ -84,16 +83,6 @@ def pytest_configure(config: pytest.Config) -> None:
                 config.pluginmanager.register(guard, "udftorch-guard")
             profile = config.stash[_PROFILE] = RunProfile(config, options, switcher)
             config.pluginmanager.register(profile, "udftorch-profile")
-
-
-def _require_packages(*names: str) -> None:
-    from pytest_udftorch.errors import PackageMissingError
-    from pytest_udftorch.optional import require
-
-    try:
-        require(names, "A profile (--udf-profile)")
-    except PackageMissingError as error:
-        raise pytest.UsageError(str(error)) from None
 
 
 def _switcher(config: pytest.Config) -> Switcher:
