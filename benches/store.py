@@ -3,9 +3,9 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch]
-        [planted_faults] [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_training]
-        [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites]
-        [patched_suite] [versions] [coverage]
+        [planted_faults] [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs]
+        [cuda_speed] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults]
+        [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,

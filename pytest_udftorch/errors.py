@@ -184,6 +184,14 @@ class ObserverBuildError(UdfError):
     """A library that profiled sessions need does not compile against this torch."""
 
 
+class CudaLaunchBuildError(UdfError):
+    """What launches CUDA kernels without Python does not compile against this torch."""
+
+
+class CudaLaunchError(UdfError):
+    """torch rejects a kernel for CUDA that is launched without Python."""
+
+
 class ProfileFileError(UdfError):
     """A profile cannot be created or read: check the folder, the permissions and the disk."""
 

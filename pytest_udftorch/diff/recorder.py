@@ -16,7 +16,7 @@ from pytest_udftorch.reach.definitions import is_view, name_of
 from pytest_udftorch.reach.recording import effects, results, strided_copy
 
 #: Operators whose results hold whatever lay in memory, or that say nothing about numbers.
-_WITHOUT_VALUES: Final = frozenset(
+WITHOUT_VALUES: Final = frozenset(
     {
         "_record_function_enter_new", "_record_function_exit", "empty", "empty_like",
         "empty_permuted", "empty_strided", "is_same_size", "new_empty", "new_empty_strided",
@@ -168,7 +168,7 @@ def recorder(where: Whereabouts, wanted: Wanted, batch: tuple[int, int] | None) 
         ) -> Any:
             kwargs = kwargs or {}
             place = where.now()
-            if is_view(func) or name_of(func) in _WITHOUT_VALUES:
+            if is_view(func) or name_of(func) in WITHOUT_VALUES:
                 returned = func(*args, **kwargs)
                 if name_of(func) in ("resize_", "set_"):
                     self.digests.wrote(args[0])

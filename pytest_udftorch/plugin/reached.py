@@ -196,9 +196,7 @@ def _taken() -> tuple[list[Symbol], set[str]]:
     """Return the symbols called and the kernels launched since the last time."""
     from pytest_udftorch.cuda.launcher import launched
 
-    kernels = set(launched)
-    launched.clear()
-    return binder().marked(), kernels
+    return binder().marked(), launched()
 
 
 def _called(session: Session, symbols: Sequence[Symbol], kernels: Iterable[str]) -> dict[str, Any]:

@@ -353,16 +353,18 @@ def test_the_command_compares_models_and_scripts(tmp_path, monkeypatch, capsys):
 
 
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
-    blocks = re.findall(r"```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    (model, shown, script, compiled) = (body for _, body in blocks)
-    (tmp_path / "model.py").write_text(model)
-    (tmp_path / "norm.py").write_text(model.replace("GELU()", "LayerNorm(64)"))
+    text = PAGE.read_text()
     monkeypatch.chdir(tmp_path)
-    for command, *lines in (shown.splitlines(), compiled.splitlines()):
+    for name, body in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", text, re.M | re.S):
+        (tmp_path / name).write_text(body)
+    shown = re.findall(r"```console\n(.*?)^```$", text, re.M | re.S)
+    assert len(shown) >= 3
+    for command, *lines in map(str.splitlines, shown):
         assert cli.main(shlex.split(command)[2:]) == cli.FAILED
         out = capsys.readouterr().out
         for line in lines:
             for part in filter(None, line.split("...")):
                 assert part.strip() in out
+    (script,) = re.findall(r"[^>]\n```python\n(.*?)^```$", text, re.M | re.S)
     exec(compile(script, str(PAGE), "exec"), {})
     assert "aten::_softmax" in capsys.readouterr().out
