@@ -157,6 +157,7 @@ def checks() -> Iterator[Check]:
     yield "swap functions on the CPU: patched, --udf-lib", _swap
     yield "profile: --udf-profile", _profile
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
+    yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
     yield "torch.compile on the CPU inside a session", _clang_is_there
     yield "libraries of your own in C, and operators in C++", _clang_is_there
     yield "libraries of your own in Python", _numba
@@ -191,6 +192,14 @@ def _gpu() -> str:
     spec = util.find_spec("triton")
     assert spec is not None
     return f"corem is {_WAYS[available_for_gpus(stock_libdevice(spec.origin or ''))]}"
+
+
+def _launch() -> str:
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.cuda.direct import available_launcher
+
+    import_torch()
+    return _WAYS[available_launcher()]
 
 
 def _clang_is_there() -> str:

@@ -24,6 +24,10 @@ class LibraryFormatError(UdfError):
     """A folder is not a valid UDF library: its ``udf.toml`` is missing or wrong."""
 
 
+class ScaffoldError(UdfError):
+    """A new library cannot be made where it was asked for."""
+
+
 class UnknownFunctionError(UdfError):
     """The library, or PyTorch, does not have the requested function."""
 
@@ -180,6 +184,14 @@ class ObserverBuildError(UdfError):
     """A library that profiled sessions need does not compile against this torch."""
 
 
+class CudaLaunchBuildError(UdfError):
+    """What launches CUDA kernels without Python does not compile against this torch."""
+
+
+class CudaLaunchError(UdfError):
+    """torch rejects a kernel for CUDA that is launched without Python."""
+
+
 class ProfileFileError(UdfError):
     """A profile cannot be created or read: check the folder, the permissions and the disk."""
 
@@ -206,6 +218,22 @@ class ProfileDamagedError(UdfError):
 
 class ProfileMismatchError(UdfError):
     """Profiles that do not belong together cannot be merged."""
+
+
+class RunsDifferError(UdfError):
+    """Profiles of several runs were to be added up, which nobody asked for."""
+
+
+class BaselineError(UdfError):
+    """A baseline cannot be read or written, or a file is none."""
+
+
+class CompareError(UdfError):
+    """Files cannot be compared with each other."""
+
+
+class CompareLimitError(UdfError):
+    """A limit on changes is not one, or nothing is there that it could bound."""
 
 
 class NoProfileError(UdfError):

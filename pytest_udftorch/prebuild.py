@@ -4,9 +4,9 @@
     python -m pytest_udftorch.prebuild --out FOLDER [--torch FOLDER ...] [--libdevice FILE ...]
 
 writes a store (see ``build.prebuilt``) of everything that a wheel holds. Each ``--torch`` names a
-folder with the headers of one torch, whose observer is added: ``include`` and ``version.py`` of its
-wheel. Each ``--libdevice`` names the ``libdevice.10.bc`` of a triton, into which the functions for
-GPUs are put.
+folder with the headers of one torch, whose observer and launcher of CUDA kernels are added:
+``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the ``libdevice.10.bc`` of a
+triton, into which the functions for GPUs are put.
 """
 
 from __future__ import annotations
@@ -56,6 +56,18 @@ def observer_task(package: Path, local: Any) -> Task:
     return f"the observer of torch {version}", functools.partial(obtain, job, find_compiler)
 
 
+def launcher_task(package: Path, local: Any) -> Task:
+    """Return how to make the launcher of CUDA kernels for the torch in a folder."""
+    from pytest_udftorch.build.job import obtain
+    from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.cuda.direct import launcher_job
+
+    version = str(runpy.run_path(str(package / "version.py"))["__version__"])
+    job = functools.partial(launcher_job, package, version, local)
+    text = f"the launcher of CUDA kernels for torch {version}"
+    return text, functools.partial(obtain, job, find_compiler)
+
+
 def verify_tasks(levels: Iterable[str]) -> Iterator[Task]:
     """Yield what ``udftorch verify`` needs for corem."""
     from pytest_udftorch.library.description import find_library
@@ -83,14 +95,18 @@ def cuda_task(stock: Path) -> Task:
 def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     """Return what sessions and profiles need here: this CPU's level, the installed torch."""
     from pytest_udftorch.build.toolchain import resolve_cpu_level
-    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.compat import has_kernel, import_torch
+    from pytest_udftorch.cuda.direct import make_launcher
     from pytest_udftorch.library.description import find_library
     from pytest_udftorch.profile.observer import load_observer
 
     import_torch()
     built = [name for name in libraries if find_library(name).functions]
     wanted = list(tasks((resolve_cpu_level(None),), built))
-    return [*wanted, ("the observer of the installed torch", load_observer)]
+    wanted.append(("the observer of the installed torch", load_observer))
+    if has_kernel("aten::exp", "CUDA"):
+        wanted.append(("the launcher of CUDA kernels for the installed torch", make_launcher))
+    return wanted
 
 
 def run(wanted: Sequence[Task]) -> None:
@@ -111,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         wanted = [*tasks(CPU_LEVELS), *verify_tasks(CPU_LEVELS)]
-        wanted += [observer_task(package, "shipped") for package in options.torch]
+        for package in options.torch:
+            wanted += [observer_task(package, "shipped"), launcher_task(package, "shipped")]
         wanted += [cuda_task(stock) for stock in options.libdevice]
         with prebuilt.recording():
             run(wanted)

@@ -14,6 +14,7 @@ def add(commands: Subparsers) -> None:
     what = "check, merge or tabulate certificates"
     parser = commands.add_parser("certificate", help=what, description=f"{what.capitalize()}.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    needed = {"check": ["numpy"], "merge": ["numpy"], "table": ["numpy", "tabulate"]}
     for name, run, text in (
         ("check", check_files, "check certificates against their digests and claims"),
         ("merge", merge_files, "make one certificate of several"),
@@ -21,7 +22,7 @@ def add(commands: Subparsers) -> None:
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("files", nargs="+", type=Path)
-        action.set_defaults(run=run)
+        action.set_defaults(run=run, needs=lambda _, name=name: needed[name])
         if name == "merge":
             action.add_argument("--out", required=True, type=Path, metavar="FILE")
 

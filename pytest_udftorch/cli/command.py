@@ -11,25 +11,31 @@ from typing import Final
 
 from pytest_udftorch import __version__
 from pytest_udftorch.cli import (
+    bench,
     cache,
     certificate,
+    compare,
+    completion,
     coverage,
     cuda_form,
     diff,
     doctor,
     libraries,
+    new,
     patch,
     reach,
     report,
     run,
     verify,
 )
-from pytest_udftorch.cli.status import INTERRUPTED, MISUSE, Subparsers
+from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparsers
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.optional import require
 
 #: In the order of the help.
 VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     run.add,
+    new.add,
     verify.add,
     certificate.add,
     libraries.add,
@@ -37,10 +43,13 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     coverage.add,
     diff.add,
     report.add,
+    bench.add,
+    compare.add,
     patch.add,
     cuda_form.add,
     doctor.add,
     cache.add,
+    completion.add,
 )
 
 
@@ -50,6 +59,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="udftorch", description="Math libraries inside PyTorch: verify and compare them."
     )
     parser.add_argument("--version", action="version", version=f"pytest_udftorch {__version__}")
+    parser.set_defaults(needs=lambda _: [])
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for add in VERBS:
         add(commands)
@@ -58,17 +68,35 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``udftorch`` and return its exit status."""
-    options = make_parser().parse_args(arguments)
     try:
+        try:
+            return _run(arguments)
+        finally:
+            # Here rather than when Python ends, which would print a traceback.
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CUT_SHORT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:
+        from pytest_udftorch.cli.completion import complete
+
+        complete(parser)
+    options = parser.parse_args(arguments)
+    try:
+        require(options.needs(options), f"udftorch {options.command}")
         return int(options.run(options))
     except UdfError as error:
         print(f"udftorch {options.command}: {error}", file=sys.stderr)
         return MISUSE
-    except BrokenPipeError:  # whoever read the output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         resume = " Finished chunks are recorded; continue with --resume."
-        more = resume if options.command == "verify" else ""
+        # A sample has no chunks.
+        more = resume if options.command == "verify" and not options.quick else ""
         print(f"\nudftorch {options.command}: interrupted.{more}", file=sys.stderr)
         return INTERRUPTED

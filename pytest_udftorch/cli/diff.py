@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
 
@@ -22,7 +23,13 @@ def add(commands: Subparsers) -> None:
         "with commas between.",
     )
     parser.add_argument("--a", default="eager", metavar="SIDE", help="by default eager")
-    parser.add_argument("--b", required=True, metavar="SIDE")
+    parser.add_argument("--b", metavar="SIDE", help="required, but for --origin")
+    parser.add_argument(
+        "--origin",
+        choices=("nan", "inf", "subnormal"),
+        help="instead: find the first operator that makes one from clean inputs, on side b (by "
+        "default eager)",
+    )
     parser.add_argument(
         "run_of",
         metavar="FILE:FUNCTION or FILE",
@@ -54,12 +61,15 @@ def add(commands: Subparsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compare, store and print; fail if the sides differ."""
-    from pytest_udftorch import whole_file
     from pytest_udftorch.diff.files import load
     from pytest_udftorch.diff.find import first_difference
     from pytest_udftorch.diff.reproducer import save_reproducer
-    from pytest_udftorch.errors import DiffReproducerError
+    from pytest_udftorch.errors import DiffSideError
 
+    if options.origin:
+        return _origin(options)
+    if options.b is None:
+        raise DiffSideError("Name the second side, for instance --b library=corem.")
     found = first_difference(
         options.a,
         options.b,
@@ -70,14 +80,41 @@ def run(options: argparse.Namespace) -> int:
         causes=options.causes,
     )
     print(found.text())
-    if options.store:
-        try:
-            whole_file.write(options.store, json.dumps(found.document(), indent=1) + "\n")
-        except OSError as error:
-            raise DiffReproducerError(
-                f"The comparison cannot be written to {options.store}: {error.strerror}. Name a "
-                "file in a folder that exists and can be written."
-            ) from error
+    _store(options.store, found.document())
     if options.reproducer and not found.equal:
         print(f"python {save_reproducer(found, options.reproducer)}")
     return 0 if found.equal or (options.rounding and found.explained) else FAILED
+
+
+def _origin(options: argparse.Namespace) -> int:
+    """Look for the first special number instead."""
+    from pytest_udftorch.diff.files import load
+    from pytest_udftorch.diff.origin import first_origin
+
+    found = first_origin(
+        options.origin,
+        on=options.b or options.a,
+        make=load(options.run_of, options.arguments),
+        train=options.train,
+        steps=options.steps,
+        seed=options.seed,
+    )
+    print(found.text())
+    _store(options.store, found.document())
+    return FAILED if found.found else 0
+
+
+def _store(path: Path | None, document: dict[str, Any]) -> None:
+    """Write a document as JSON if a file is named."""
+    from pytest_udftorch import whole_file
+    from pytest_udftorch.errors import DiffReproducerError
+
+    if path is None:
+        return
+    try:
+        whole_file.write(path, json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise DiffReproducerError(
+            f"What was found cannot be written to {path}: {error.strerror}. Name a file in a "
+            "folder that exists and can be written."
+        ) from error

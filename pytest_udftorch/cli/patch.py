@@ -29,7 +29,7 @@ def add(commands: Subparsers) -> None:
         "--verify", type=Path, metavar="DIR", help="compare a patch with its manifest, and run it"
     )
     action.add_argument("--undo", type=Path, metavar="DIR", help="remove a patch")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, needs=lambda _: ["torch"])
 
 
 def run(options: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ def add(commands: Subparsers) -> None:
         "operators", nargs="*", metavar="operator", help="such as torch.exp; by default all"
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write the rows as JSON")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, needs=lambda _: ["torch", "numpy", "tabulate"])
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ def add(commands: Subparsers) -> None:
         "report",
         help="make a page, tables or a trace of profiles",
         description="Reads the profiles that pytest --udf-profile-out=DIR or a session wrote, "
-        "adds up those of one library, and sets different libraries beside each other.",
+        "adds up the processes of one run, and sets different libraries beside each other.",
     )
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="DIR|FILE", help="folders or files with profiles"
@@ -36,7 +36,18 @@ def add(commands: Subparsers) -> None:
         help="a trace of torch.profiler from the same run, which --trace takes in",
     )
     parser.add_argument("--title", help="of the page")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--add-runs", action="store_true", help="add up the profiles of several runs of a library"
+    )
+    parser.set_defaults(run=run, needs=needs)
+
+
+def needs(options: argparse.Namespace) -> list[str]:
+    """Return the packages that a report needs."""
+    found = ["numpy"]
+    if options.csv or options.parquet:
+        found.append("pandas")
+    return [*found, "pyarrow"] if options.parquet else found
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
                 f"it, `python -m benches.render.bench_report {path}` in a checkout of the project "
                 "draws its figures."
             )
-    profiles = load_all(options.paths)
+    profiles = load_all(options.paths, add_runs=options.add_runs)
     print(report.terminal(profiles))
     if options.out:
         text = report.html(profiles, title=options.title or report.TITLE)

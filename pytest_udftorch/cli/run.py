@@ -41,7 +41,12 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("-m", dest="module", nargs=program, metavar="MODULE", help="as python -m")
     parser.add_argument("-c", dest="code", nargs=program, metavar="CODE", help="as python -c")
     parser.add_argument("file", nargs=program, metavar="FILE", help="and its arguments")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, needs=needs)
+
+
+def needs(options: argparse.Namespace) -> list[str]:
+    """Return the packages that a run needs."""
+    return ["torch", "numpy"] if options.udf_profile else ["torch"]
 
 
 def run(options: argparse.Namespace) -> int:

@@ -15,6 +15,8 @@ FAILED: Final = 1
 MISUSE: Final = 2
 #: Exit status of an interrupted run, as shells report SIGINT.
 INTERRUPTED: Final = 130
+#: Exit status of a run whose reader has seen enough, as shells report SIGPIPE.
+CUT_SHORT: Final = 141
 
 
 def report_failures(failures: Sequence[str]) -> int:

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from pytest_udftorch.cli.progress_bar import progress_bar
 from pytest_udftorch.cli.status import Subparsers, report_failures
 
 
@@ -82,7 +81,23 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--pairs", type=int, default=2**30, help="for functions of two arguments")
     parser.add_argument("--seed", type=int, default=0, help="of the pairs")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
-    parser.set_defaults(run=run)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="run a sample in seconds (every exponent, boundaries, hard cases, random inputs), and "
+        "write no certificate",
+    )
+    parser.set_defaults(run=run, needs=needs)
+
+
+def needs(options: argparse.Namespace) -> list[str]:
+    """Return the packages that a run needs."""
+    found = ["numpy", "gmpy2"]
+    if options.quick:
+        return found
+    if options.workers != 0:
+        found.append("distributed")
+    return found if options.quiet else [*found, "tqdm"]
 
 
 def _chunk_range(text: str) -> range:
@@ -97,6 +112,8 @@ def run(options: argparse.Namespace) -> int:
     from pytest_udftorch.verify.find import cpu_levels, forms_of, functions_of
     from pytest_udftorch.verify.schedule import ScheduleError
 
+    if options.quick:
+        return _sample(options)
     if not 8 <= options.chunk_bits <= 28:
         raise ScheduleError("--chunk-bits must lie between 8 and 28.")
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
@@ -106,6 +123,35 @@ def run(options: argparse.Namespace) -> int:
         for level in _each(options.cpu_level, cpu_levels):
             for form in _each(options.form, partial(forms_of, options.library, level)):
                 failures += _verify_one(options, function, form, level)
+    return report_failures(failures)
+
+
+#: Options that say what a certificate is made of.
+_OF_CERTIFICATES = (
+    "cpu_level", "flush_denormal", "garbage", "workers", "scheduler", "out", "judge_all", "against",
+    "resume", "chunks",
+)  # fmt: skip
+
+
+def _sample(options: argparse.Namespace) -> int:
+    """Sample the functions, and print a table of each."""
+    from pytest_udftorch.verify.find import functions_of
+    from pytest_udftorch.verify.quick import NoSampleError, sample
+
+    given = [name for name in _OF_CERTIFICATES if getattr(options, name) not in (None, False)]
+    if given or options.dtype != "float32":
+        option = given[0].replace("_", "-") if given else f"dtype={options.dtype}"
+        raise NoSampleError(
+            f"--quick runs a sample of float32 inputs and writes no certificate, so --{option} has "
+            "no meaning. Leave out one of the two."
+        )
+    failures: list[str] = []
+    functions = options.functions or functions_of(options.library, "float32")
+    for function in functions:
+        for form in options.form or [None]:
+            found = sample(options.library, function, form, options.seed)
+            print(found.text(), flush=True)
+            failures += found.failures()
     return report_failures(failures)
 
 
@@ -139,30 +185,10 @@ def _verify_one(
     against = options.against and verify.stored_certificate(schedule, options.against)
     c = schedule.candidate
     what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
-    with _progress(what, quiet=options.quiet) as progress:
+    with progress_bar(what, "chunk", quiet=options.quiet) as progress:
         how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
         certificate = verify.verify(
             schedule, path, how, resume=options.resume, judge_all=options.judge_all, against=against
         )
     print(*certificate.summaries(), sep="\n")
     return certificate.failures()
-
-
-@contextmanager
-def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a progress bar over chunks from the first report on."""
-    bar: Any = None
-
-    def update(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None:
-            from tqdm import tqdm
-
-            bar = tqdm(total=total, initial=done, desc=what, unit="chunk")
-        bar.update(done - bar.n)
-
-    try:
-        yield None if quiet else update
-    finally:
-        if bar is not None:
-            bar.close()

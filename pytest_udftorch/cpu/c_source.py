@@ -113,7 +113,7 @@ def source(formulas: Sequence[str]) -> str:
 
     ``pointwise_NAME`` runs one of the loops.
     """
-    parts = ['#include "cpu_attention.h"\n']
+    parts = ['#include "cpu_attention.h"\n#include "cpu_variates.h"\n']
     for name in formulas:
         # Names of libm are taken.
         text = _Body(name).text().replace(f"void {name}(", f"void body_{name}(", 1)

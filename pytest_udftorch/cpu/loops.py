@@ -26,7 +26,7 @@ from pytest_udftorch.native.runtime import address, load_built, native_file, run
 from pytest_udftorch.overrides.active import Active
 
 _LIBTORCH: Final = "libtorch_cpu.so"
-_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h")
+_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h", "cpu_variates.h")
 _SOURCE: Final = "cpu_loops.c"
 
 #: Formulas of the operators that ``operators`` overrides.

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from pytest_udftorch import compat
+from pytest_udftorch.cuda import direct
 from pytest_udftorch.cuda.table import calls
 from pytest_udftorch.errors import CudaGraphCaptureError
 from pytest_udftorch.library.symbols import FUNCTIONS
@@ -198,10 +199,12 @@ class Counters:
                     for chunk in chunks:
                         self._clear(chunk)
             self.active = True
+            direct.counting(on=True)
 
     def stop(self) -> None:
         """Stop counting launches; the counts stay readable."""
         self.active = False
+        direct.counting(on=False)
 
     def row(self, device: int, kernel: str, counted: frozenset[str], operator: str) -> Any:
         """Return the words that a launch on the calling thread counts in, or None.

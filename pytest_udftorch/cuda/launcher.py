@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from pytest_udftorch import compat
+from pytest_udftorch.cuda import direct
 from pytest_udftorch.errors import LibdeviceError
 from pytest_udftorch.overrides.active import Active
 
@@ -15,8 +16,17 @@ from pytest_udftorch.overrides.active import Active
 _OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 
 
-#: The kernels and formulas launched since somebody emptied the set.
-launched: Final[set[str]] = set()
+#: The kernels and formulas launched from Python since somebody emptied the set.
+_launched: Final[set[str]] = set()
+
+
+def launched() -> set[str]:
+    """Return the kernels and formulas launched since the last call, and forget them."""
+    found = set(_launched)
+    _launched.clear()
+    if (cpp := direct.loaded()) is not None:
+        found |= cpp.ran()
+    return found
 
 
 class Launcher:
@@ -46,6 +56,8 @@ class Launcher:
         self._wanted: dict[str, frozenset[str]] = {}
         self._rows: Any = None  # the module counters, once it is needed: it imports numpy
         self._hooks: Any = None
+        #: Learns here how kernels are launched; None if nothing but Python launches.
+        self.direct: direct.Direct | None = None
 
     def prepare(self) -> None:
         """Get ready for launches, once CUDA is in use."""
@@ -69,13 +81,18 @@ class Launcher:
         """
         if self._checking:
             return None
-        launched.add(kernel)
+        _launched.add(kernel)
         if self._rows is None or not self._rows.counters.active:
             return None
         wanted = self._wanted.get(kernel)
         if wanted is None:
             wanted = self._wanted[kernel] = self._rows.layout(kernel, self.counted)
-        return self._rows.counters.row(device, kernel, wanted, operator) if wanted else None
+        if not wanted:
+            return None
+        row = self._rows.counters.row(device, kernel, wanted, operator)
+        if row is None and self.direct is not None:
+            self.direct.drop()  # a later launch may find room to count
+        return row
 
     def launch(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
                constants: dict[str, Any], warps: int, registers: int = 0) -> None:  # fmt: skip
@@ -96,6 +113,7 @@ class Launcher:
             if not self._checked:
                 self._check_once()
             self._compile(key, kernel, grid, arguments, constants, warps, registers)
+            self._publish(key, kernel, arguments, constants)
             return
         # This is how triton.runtime.jit launches a kernel that it finds in its cache.
         hooks = self._hooks
@@ -109,6 +127,17 @@ class Launcher:
         )
         run(grid, 1, 1, stream, function, packed, metadata, enter, hooks.launch_exit_hook,
             *arguments, *rest)  # fmt: skip
+        self._publish(key, kernel, arguments, constants)
+
+    def _publish(
+        self, key: Any, kernel: str, arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> None:
+        """Tell C++ about a launch that it could have made itself."""
+        if self.direct is None or self._checking or not self.direct.pending():
+            return
+        compiled = self._launchers[key][1][0]
+        name = constants.get("F") or f"{'log_' if constants.get('LOG') else ''}{kernel}"
+        self.direct.publish(name, kernel, compiled, arguments, constants)
 
     def _compile(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
                  constants: dict[str, Any], warps: int, registers: int) -> None:  # fmt: skip

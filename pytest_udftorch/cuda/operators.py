@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cuda import pointwise, softmax, table
+from pytest_udftorch.cuda import direct, losses, pointwise, softmax, table
 from pytest_udftorch.cuda.launcher import Launcher
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
@@ -51,10 +51,17 @@ def kernels(launcher: Launcher, functions: frozenset[str]) -> dict[str, Callable
 _MAKERS: Final[dict[table.Operator, _Maker]] = {
     table.LOG_SIGMOID: pointwise.log_sigmoid_kernels,
     table.POW_OF_NUMBERS: pointwise.pow_scalar_kernels,
+    table.GLU: losses.glu_kernels,
+    table.GLU_BACKWARD: losses.glu_backward_kernels,
+    table.BINARY_CROSS_ENTROPY: losses.binary_cross_entropy_kernels,
     table.SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX_BACKWARD: softmax.log_softmax_backward_kernels,
 }
+
+
+#: What the kernels in C++ leave to the stock kernel in part.
+_BESIDE_STOCK: Final = ("pow.Tensor_Scalar",)
 
 
 class Registration:
@@ -72,12 +79,23 @@ class Registration:
         self.launcher.prepare()
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
         made = kernels(self.launcher, self.launcher.active.functions)
-        self._library = dispatcher.implement(
-            "aten", "CUDA", {n: k for n, k in made.items() if f"aten::{n}" not in own}
-        )
+        made = {n: k for n, k in made.items() if f"aten::{n}" not in own}
+        cpp = direct.load()
+        if cpp is not None:
+            cpp.look(n for n in _BESIDE_STOCK if n in made)
+        self._library = dispatcher.implement("aten", "CUDA", made)
+        if cpp is not None:
+            try:
+                cpp.register(self, made, pointwise.FEW, softmax.ROW_IN_REGISTERS)
+            except BaseException:
+                self.close()
+                raise
+            self.launcher.direct = cpp
 
     def close(self) -> None:
         """Give the operators back their stock kernels."""
+        if (cpp := direct.loaded()) is not None:
+            cpp.unregister(self)
         if self._library is not None:
             compat.destroy(self._library)
             self._library = None

@@ -23,7 +23,7 @@ _ROW_ELEMENTS: Final = 512
 _ROW_PER_THREAD: Final = 16
 
 #: Rows up to this length stay in registers.
-_ROW_IN_REGISTERS: Final = 32768
+ROW_IN_REGISTERS: Final = 32768
 
 
 def _power_of_two(n: int) -> int:
@@ -45,7 +45,7 @@ def _run_rows(launcher: Launcher, operator: str, name: str, tensors: tuple[Any, 
     inner = math.prod(y.shape[dim + 1 :]) if y.dim() else 1
     outer = y.numel() // (n * inner)
     dtypes = tuple(t.dtype for t in tensors)
-    short = inner == 1 and n <= _ROW_IN_REGISTERS
+    short = inner == 1 and n <= ROW_IN_REGISTERS
     calls = f"{'log_' if constants.get('LOG') else ''}{name}_{'rows' if short else 'tiles'}"
     row = launcher.row(index, calls, operator)
     shared = (name, dtypes, alignment(tensors), n % 16 == 0, n == 1, n >= 2**31, index,

@@ -8,14 +8,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pytest_udftorch.diff.digests import TensorNote, same_bits
+from pytest_udftorch.diff.digests import TensorNote, comparable, same_bits
 from pytest_udftorch.diff.recorder import Call, Recording
 
 #: Beyond this many calls that are not the same on both sides, blocks are compared by operator and
 #: layer alone: the time of an alignment grows with the square.
 _FINE: Final = 4000
 
-Kind = Literal["operator", "arguments", "random", "sequence", "inputs", "result"]
+Kind = Literal["operator", "arguments", "random", "sequence", "inputs", "result", "compiled"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Parting:
             numbers among the arguments. ``random``: the generators' states differ. ``sequence``:
             the sides call other operators, and what they give differs. ``inputs``: an operator gets
             other tensors, which no operator before made. ``result``: only what the run gives
-            differs.
+            differs. ``compiled``: what a compiled run gives differs.
         a: position in a's calls, or None.
         b: position in b's calls, or None.
         gap: the calls of which the other side has none, for ``sequence``.
@@ -123,13 +123,18 @@ def _mixes_rows(one: Call, other: Call) -> bool:
     return not inputs and _shapes(one.outputs) == _shapes(other.outputs)
 
 
+def _beyond_rows(one: Call, other: Call) -> bool:
+    """Tell whether calls give tensors of which none is a row of the other."""
+    return not all(map(comparable, one.outputs, other.outputs))
+
+
 def _kind(one: Call, other: Call, batch: bool) -> Kind | None:
     """Return why two aligned calls are a place of parting, or None if they are none."""
     if same_outputs(one, other):
         return None
     if not same_inputs(one, other):
         return "inputs"
-    if batch and _mixes_rows(one, other):
+    if batch and (_mixes_rows(one, other) or _beyond_rows(one, other)):
         return None
     if one.random != other.random:
         return "random"

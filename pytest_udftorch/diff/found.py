@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pytest_udftorch.diff.align import Kind
+from pytest_udftorch.diff.compiled import Bisection
 from pytest_udftorch.diff.layers import Place
 from pytest_udftorch.diff.recorder import Kept
 from pytest_udftorch.diff.sides import Side
@@ -134,6 +135,7 @@ def _headline(found: Finding, a: str, b: str) -> str:
         "inputs": f"{where}: its inputs differ already, and no operator before made them.",
         "result": "Every operator gives the same, but the results differ: something outside of "
         "torch's operators made them.",
+        "compiled": "The results differ.",
     }
     return sentences[found.kind]
 
@@ -203,6 +205,7 @@ class Difference:
         layers: the layers with a difference, in the order of the run.
         results: name -> distance of what the runs give, where it differs.
         more: whether further causes were left.
+        compiled: for a compiled side, what in the compiler makes the difference.
         sides: the two sides.
     """
 
@@ -216,6 +219,7 @@ class Difference:
     layers: tuple[LayerDistance, ...] = ()
     results: Mapping[str, float | None] = field(default_factory=dict)
     more: bool = False
+    compiled: Bisection | None = None
     sides: tuple[Side, Side] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -237,8 +241,14 @@ class Difference:
         """Return a report for a terminal."""
         if False in self.repeatable.values():
             return self._unrepeatable()
+        if self.compiled is not None:
+            names = ", ".join(self.results)
+            head = f"{self.a} and {self.b} give other results: {names}."
+            return f"{head}\n{self.compiled.text(self.a, self.b)}"
         counts = f"{self.calls[0]:,} operators of {self.a}, {self.calls[1]:,} of {self.b}"
         if self.equal:
+            if not all(self.calls):
+                return f"{self.a} and {self.b} give the same results, bit for bit."
             return f"{self.a} and {self.b} give the same bits: {counts}."
         head = f"{self.a} and {self.b} differ in {self.differ:,} operators ({counts})."
         parts = [head, *(f.text(self.a, self.b) for f in self.findings)]
@@ -296,6 +306,7 @@ class Difference:
             "unaligned": [{"a": list(x), "b": list(y)} for x, y in self.unaligned],
             "layers": [asdict(one) for one in self.layers],
             "results": dict(self.results),
+            "compiled": None if self.compiled is None else asdict(self.compiled),
         }
 
 

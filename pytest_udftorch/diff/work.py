@@ -75,7 +75,13 @@ def _copied(value: Any) -> Any:
         return value.detach().clone().requires_grad_(value.requires_grad)
 
 
-def run(work: Work, one: Side, wanted: Wanted | None = None, values: bool = False) -> Recording:
+def run(
+    work: Work,
+    one: Side,
+    wanted: Wanted | None = None,
+    values: bool = False,
+    mode_of: Callable[[Whereabouts], Any] | None = None,
+) -> Recording:
     """Run a side once and record it.
 
     Args:
@@ -83,18 +89,25 @@ def run(work: Work, one: Side, wanted: Wanted | None = None, values: bool = Fals
         one: the side.
         wanted: values to keep or to put in.
         values: whether to keep the tensors that the run gives.
+        mode_of: makes another mode than the recorder; it has a ``recording`` as well.
 
     Raises:
         DiffRunError: the run fails; the cause is attached.
         UdfError: as from opening a session.
     """
-    with one.applied(), Whereabouts() as where, _seeded(work.seed):
-        # Compilers see neither modes nor what is called inside their code.
-        mode = None if one.compiled else recorder(where, wanted or Wanted(), work.batch)
-        step = _prepared(work, one)
+    where = Whereabouts()
+    # Compilers would trace hooks and modes, and nobody sees what is called inside their code.
+    watched = contextlib.nullcontext() if one.compiled else where
+    with one.applied(), watched, _seeded(work.seed):
+        mode: Any = None
+        if mode_of is not None:
+            mode = mode_of(where)
+        elif not one.compiled:
+            mode = recorder(where, wanted or Wanted(), work.batch)
         recording = Recording() if mode is None else mode.recording
         outer = contextlib.nullcontext() if mode is None else mode
         try:
+            step = _prepared(work, one)
             with outer:
                 found = step()
         except Stopped:

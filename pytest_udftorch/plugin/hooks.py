@@ -75,6 +75,12 @@ def pytest_configure(config: pytest.Config) -> None:
         if options.profile is not None and not switcher.dry:
             from pytest_udftorch.plugin.run_profile import RunProfile
 
+            if options.guarded and not hasattr(config, "workerinput"):
+                from pytest_udftorch.plugin.guard import Guard
+
+                # Before the profile: of two innermost hooks, the last registered is inside.
+                guard = Guard(config, options, switcher)
+                config.pluginmanager.register(guard, "udftorch-guard")
             profile = config.stash[_PROFILE] = RunProfile(config, options, switcher)
             config.pluginmanager.register(profile, "udftorch-profile")
 

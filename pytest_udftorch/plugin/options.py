@@ -14,6 +14,9 @@ import pytest
 
 MARKER: Final = "udf_lib"
 
+#: The name of a test's figures among the user properties of its report.
+PROFILE: Final = "udf_profile"
+
 _PROFILE: Final = "--udf-profile"
 _DEPTH: Final = "counters"
 
@@ -35,6 +38,10 @@ class Options:
         failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which a function
             makes one.
         exclusive: whether sessions switch while no thread is in an operator.
+        save: the name under which the run's figures are kept, or None.
+        compare: the name of the baseline that the run is compared with, or None.
+        compare_fail: limits on changes, such as ``time:10%,ulp:1``.
+        storage: the folder of baselines, as an absolute path.
         composites: whether activations are correctly rounded as a whole.
     """
 
@@ -48,6 +55,15 @@ class Options:
     failing: tuple[Literal["nan", "inf"], ...] = ()
     exclusive: bool = False
     composites: bool = False
+    save: str | None = None
+    compare: str | None = None
+    compare_fail: tuple[str, ...] = ()
+    storage: Path = Path()
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the run is saved or compared."""
+        return self.save is not None or self.compare is not None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -120,12 +136,39 @@ def add_options(parser: pytest.Parser) -> None:
             help=f"error: fail a test in which a function makes {what} out of numbers, and name "
             "the layer, the operator and the function. Turns --udf-profile on. Default: ignore.",
         )
+    _add_baseline_options(group)
+    parser.addini("udf_storage", "as --udf-storage, relative to the ini file", default="")
     parser.addini("udf_lib", "as --udf-lib, one library per line", type="linelist")
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile", "udf_nan", "udf_inf"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
     for name in ("udf_strict", "udf_exclusive", "udf_composites"):
         parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
+
+
+def _add_baseline_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--udf-save",
+        metavar="NAME",
+        help="Keep what the functions did in each test as the baseline NAME: calls, ranges, NaNs "
+        "and infinities made, some results, and times with --udf-profile=timed. Turns "
+        "--udf-profile on.",
+    )
+    group.addoption(
+        "--udf-compare", metavar="NAME", help="Say what has changed since the baseline NAME."
+    )
+    group.addoption(
+        "--udf-compare-fail",
+        action="append",
+        metavar="LIMITS",
+        help="Fail the run if a change is beyond a limit, such as time:10%%,ulp:1,range:0.5,"
+        "count:0,nan:0,inf:0. Time is per element over all tests, a range in binades.",
+    )
+    group.addoption(
+        "--udf-storage",
+        metavar="DIR",
+        help="The folder of baselines. Default: .udftorch in pytest's root.",
+    )
 
 
 def release_paths(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
@@ -138,7 +181,10 @@ def release_paths(config: pytest.Config, parser: pytest.Parser, args: list[str])
     """
     known = config.known_args_namespace
     path = known.udf_profile
-    if path is None or not _is_path(path, config.invocation_params.dir):
+    if path is None:
+        return
+    _require_numpy()
+    if not _is_path(path, config.invocation_params.dir):
         return
     changed = False
     for here, text in enumerate(args[:-1]):
@@ -166,8 +212,8 @@ def freeze(config: pytest.Config) -> Options:
 
     Raises:
         pytest.UsageError: an empty name, ``--udf-functions`` without any library, an unknown
-            depth or form on GPUs, a word other than ``error`` and ``ignore`` for ``--udf-nan``, or
-            ``--udf-profile-out`` without a profile.
+            depth or form on GPUs, a word other than ``error`` and ``ignore`` for ``--udf-nan``,
+            ``--udf-profile-out`` without a profile, or limits with nothing to compare with.
     """
     given, folder = config.getoption("udf_lib"), config.invocation_params.dir
     if given is None:
@@ -180,7 +226,11 @@ def freeze(config: pytest.Config) -> Options:
             "library (std, corem, ...) or the path of its folder (./my_udfs)."
         )
     failing = _failing(config)
-    profile = _depth(config) or ("counters" if failing else None)
+    baseline = _baseline(config)
+    guarded = any(baseline[name] is not None for name in ("save", "compare"))
+    if failing or guarded or _given(config, "udf_profile") is not None:
+        _require_numpy()
+    profile = _depth(config) or ("counters" if failing or guarded else None)
     if profile is not None and not libraries:
         libraries = ("std",)
     functions = config.getoption("udf_functions")
@@ -201,7 +251,29 @@ def freeze(config: pytest.Config) -> Options:
         exclusive=bool(_given(config, "udf_exclusive")),
         composites=bool(_given(config, "udf_composites")),
         failing=failing,
+        **baseline,
     )
+
+
+def _baseline(config: pytest.Config) -> dict[str, Any]:
+    save, compare = config.getoption("udf_save"), config.getoption("udf_compare")
+    limits = config.getoption("udf_compare_fail")
+    if limits and compare is None:
+        raise pytest.UsageError(
+            f"--udf-compare-fail={','.join(limits)} limits changes, but there is nothing to "
+            "compare with. Add --udf-compare=NAME."
+        )
+    storage = config.getoption("udf_storage")
+    folder = config.invocation_params.dir
+    if storage is None:
+        storage = config.getini("udf_storage") or ".udftorch"
+        folder = config.inipath.parent if config.inipath else config.rootpath
+    return {
+        "save": save,
+        "compare": compare,
+        "compare_fail": tuple(limits or ()),
+        "storage": Path(folder, os.path.expanduser(storage)),
+    }
 
 
 def _libraries(given: Iterable[str], folder: Path) -> tuple[str | Path, ...]:
@@ -214,6 +286,16 @@ def _given(config: pytest.Config, name: str) -> Any:
     """Return an option, or else the ini value of its name; None if neither is given."""
     option = config.getoption(name)
     return option if option is not None else config.getini(name) or None
+
+
+def _require_numpy() -> None:
+    from pytest_udftorch.errors import PackageMissingError
+    from pytest_udftorch.optional import require
+
+    try:
+        require(["numpy"], "A profile (--udf-profile)")
+    except PackageMissingError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _depth(config: pytest.Config) -> str | None:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_udftorch.compat import INDUCTOR_CODECACHE
-from pytest_udftorch.plugin.options import Options
+from pytest_udftorch.plugin.options import PROFILE, Options
 from pytest_udftorch.plugin.parametrizing import TARGET
-from pytest_udftorch.plugin.run_profile import PROPERTY as PROFILE
 from pytest_udftorch.session.binder import Symbol, binder
 
 if TYPE_CHECKING:
@@ -197,9 +196,7 @@ def _taken() -> tuple[list[Symbol], set[str]]:
     """Return the symbols called and the kernels launched since the last time."""
     from pytest_udftorch.cuda.launcher import launched
 
-    kernels = set(launched)
-    launched.clear()
-    return binder().marked(), kernels
+    return binder().marked(), launched()
 
 
 def _called(session: Session, symbols: Sequence[Symbol], kernels: Iterable[str]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.notebook import Showable, Shown
 from pytest_udftorch.plain_data import shown
-from pytest_udftorch.profile import export
+from pytest_udftorch.profile import export, runs
 from pytest_udftorch.profile.text import (
     KINDS,
     NO_MODULE,
@@ -274,20 +274,24 @@ class Profile(Showable):
         )
 
     @classmethod
-    def load(cls, path: str | Path, *, scope: str | None = None) -> Profile:
-        """Read a file, or all profiles of a folder as one.
+    def load(cls, path: str | Path, *, scope: str | None = None, add_runs: bool = False) -> Profile:
+        """Read a file, or the profiles of a run in a folder as one.
 
         Args:
             path: a file, or a folder with files ``profiled*.bin``.
             scope: take only this part of the run, such as a test, without events.
+            add_runs: add up the profiles of several runs, too.
 
         Raises:
             NoProfileError: a folder without a profile, or no such scope.
+            RunsDifferError: the folder holds several runs, and ``add_runs`` is not set.
             ProfileMismatchError: they are of different libraries, builds or depths.
             ProfileFileError, ProfileFormatError, ProfileVersionError, ProfileDamagedError:
                 as from :func:`pytest_udftorch.record.read`.
         """
-        files = _read_all(Path(path))
+        files = _distinct(_read_all(Path(path)))
+        if not add_runs:
+            _refuse_several(files)
         if scope is not None and not any(scope in f.cells for f, _ in files):
             known = {s for f, _ in files for s in f.cells}
             raise NoProfileError(f"{path} has no scope {scope!r}. {nearest(scope, known)}")
@@ -524,15 +528,52 @@ def by_library(profiles: Iterable[Profile]) -> list[Profile]:
     return [merge(groups[label]) for label in sorted(groups, key=lambda label: label != "std")]
 
 
-def load_all(paths: Iterable[str | Path]) -> list[Profile]:
+def load_all(paths: Iterable[str | Path], *, add_runs: bool = False) -> list[Profile]:
     """Read files and folders; return one profile for each library, ``std`` first.
 
+    A file that is named twice, or is a copy of another, counts once.
+
+    Args:
+        paths: what to read.
+        add_runs: add up the profiles of several runs, too.
+
     Raises:
+        RunsDifferError: there are several runs of a library, and ``add_runs`` is not set.
         As :meth:`Profile.load`; files of one library must be of one build and depth.
     """
-    return by_library(
-        _from_file(file, notes) for path in paths for file, notes in _read_all(Path(path))
-    )
+    files = _distinct([found for path in paths for found in _read_all(Path(path))])
+    if not add_runs:
+        _refuse_several(files)
+    return by_library(_from_file(file, notes) for file, notes in files)
+
+
+_Read: TypeAlias = tuple[record.ProfileFile, list[str]]
+
+
+def _distinct(files: Sequence[_Read]) -> list[_Read]:
+    """Leave out files that were read twice, and copies, which are noted."""
+    by_place = {(f.path.stat().st_dev, f.path.stat().st_ino): (f, notes) for f, notes in files}
+    once = list(by_place.values())
+    found = []
+    for (file, notes), first in zip(once, runs.copies([f for f, _ in once]), strict=True):
+        if first is None:
+            found.append((file, notes))
+        else:
+            once[first][1].append(
+                f"{file.path} is a copy of {once[first][0].path}; it counts once."
+            )
+    return found
+
+
+def _refuse_several(files: Sequence[_Read]) -> None:
+    of_library: dict[str, list[record.ProfileFile]] = {}
+    for file, _ in files:
+        if isinstance(file.meta.get("clocks"), dict):  # otherwise it is refused later
+            of_library.setdefault(str(file.meta.get("library")), []).append(file)
+    for label, group in of_library.items():
+        # Builds and depths that differ are an error that says more.
+        if len({tuple(str(f.meta.get(key)) for key in IDENTITY) for f in group}) == 1:
+            runs.refuse_several(label, group)
 
 
 def _read_all(path: Path) -> list[tuple[record.ProfileFile, list[str]]]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 from pytest_udftorch import whole_file
 from pytest_udftorch.errors import (
     NoProfileError,
-    PackageMissingError,
     ProfileFileError,
     ProfileFormatError,
 )
+from pytest_udftorch.optional import package
 from pytest_udftorch.profile.text import value_text
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout
@@ -75,21 +74,6 @@ def _torch_trace(path: Path) -> dict[str, Any]:
             "baseTimeNanoseconds. Write one with profiler.export_chrome_trace(...)."
         )
     return trace
-
-
-def package(name: str, what: str) -> Any:
-    """Import an optional package that ``what`` needs.
-
-    Raises:
-        PackageMissingError: it cannot be imported.
-    """
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise PackageMissingError(
-            f"{what} needs the package {name}, which cannot be imported ({error}). Install it: "
-            f"pip install 'pytest_udftorch[profile]', or pip install {name}."
-        ) from error
 
 
 def write_file(path: str | Path, write: Callable[[Path], Any]) -> None:

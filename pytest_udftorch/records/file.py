@@ -83,7 +83,9 @@ _LEVEL: Final = 1
 _MOST_UNPACKED: Final = 1 << 30
 
 _TIME: Final = shapes.whole(0, 1 << 62)
-_CLOCKS: Final = shapes.record(dict.fromkeys(("monotonic_ns", "realtime_ns"), _TIME), closed=False)
+_CLOCKS: Final = shapes.record(
+    dict.fromkeys(("monotonic_ns", "realtime_ns"), _TIME), {"process_ns": _TIME}, closed=False
+)
 _PROCESS: Final = {
     **dict.fromkeys(
         ("library", "version", "claim", "build_id", "cpu_level", "torch", "depth", "host"),
@@ -122,7 +124,9 @@ def _frame(kind: int, payload: bytes, flags: int = 0) -> bytes:
 
 
 def clocks() -> dict[str, int]:
-    """Return one reading of CLOCK_MONOTONIC and CLOCK_REALTIME, in ns.
+    """Return one reading of CLOCK_MONOTONIC and CLOCK_REALTIME, in ns, and ``process_ns``.
+
+    ``process_ns`` is when this process began, on CLOCK_REALTIME, to some hundredths of a second.
 
     The realtime clock is read between two readings of the monotonic clock, whose midpoint
     counts. Of ten tries, the one with the shortest interval is returned.
@@ -134,7 +138,16 @@ def clocks() -> dict[str, int]:
         after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         tries.append((after - before, (before + after) // 2, real))
     _, monotonic, real = min(tries)
-    return {"monotonic_ns": monotonic, "realtime_ns": real}
+    return {"monotonic_ns": monotonic, "realtime_ns": real, "process_ns": real - _age_ns()}
+
+
+def _age_ns() -> int:
+    """Return for how long this process has run, in ns."""
+    # proc_pid_stat(5): field 22 is the start in ticks since the machine was booted. The name of
+    # the program, field 2, may hold anything but ends with the last parenthesis.
+    fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+    started = int(fields[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
+    return max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started)
 
 
 def new_path(folder: Path) -> Path:

@@ -164,6 +164,28 @@ class Tally:
             incomparable_index=other.incomparable_index if first is None else first,
         )
 
+    def beyond(self, bound: float | None) -> tuple[int, int] | None:
+        """Return how many results are against a claim, at least and at most; None without one.
+
+        A claim of half an ULP means correctly rounded. Others are counted in the histogram, so
+        that the two numbers are the same where the claim is an edge of its bins: at multiples of
+        1/64 ULP below 1 and at powers of two from there on.
+        """
+        if bound is None:
+            return None
+        if bound <= 0.5:
+            return self.wrong, self.wrong
+        least = most = self.histogram.get(BINS - 1, 0)
+        if self.worst_ulp <= bound:
+            return least, most
+        for number, count in self.histogram.items():
+            edges = bin_edges(number)
+            if edges is not None and edges[1] > bound:
+                most += count
+                least += count if edges[0] >= bound else 0
+        # The largest error is known, and beyond.
+        return max(least, 1), most
+
     def as_json(self, bits: int) -> dict[str, Any]:
         """Return the tally as plain data."""
         return {
@@ -194,6 +216,15 @@ def ulp_text(error: float) -> str:
     if text == "0.5" and error < 0.5:
         return f"0.5 - 2^{math.log2(0.5 - error):.1f}"
     return text
+
+
+def against_text(tally: Tally, bound: float | None) -> str:
+    """Return how many results are against a claim; a dash without one."""
+    found = tally.beyond(bound)
+    if found is None:
+        return "-"
+    least, most = found
+    return f"{most:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def bin_edges(number: int) -> tuple[float, float] | None:
@@ -309,7 +340,10 @@ class Certificate(Showable):
             tally = run.tally
             what = f"{self.name}, {run.identity['form']} form, {run.identity['cpu_level']}"
             if bound <= 0.5 and tally.wrong:
-                found.append(f"{what}: {tally.wrong:,} of {tally.inputs:,} results are wrong.")
+                found.append(
+                    f"{what}: {tally.wrong:,} of {tally.inputs:,} results are not "
+                    "correctly rounded, which the claim of half an ULP means."
+                )
             elif bound > 0.5 and tally.histogram.get(BINS - 1):
                 found.append(
                     f"{what}: {tally.histogram[BINS - 1]:,} results are NaN or infinite where "
@@ -363,7 +397,9 @@ class Certificate(Showable):
             where = f" at {', '.join(run.largest['inputs'])}" if run.largest else ""
             lines.append(
                 f"{self.name} {run.identity['form']} {run.identity['cpu_level']}: "
-                f"{run.tally.wrong:,} wrong of {run.tally.inputs:,}; largest error {largest} "
+                f"{against_text(run.tally, self.subject['max_ulp'])} against the claim, "
+                f"{run.tally.wrong:,} not correctly rounded, of {run.tally.inputs:,}; largest "
+                f"error {largest} "
                 f"ULP{where}; sha256 {digest[:16] if digest else 'incomplete'}; "
                 f"{run.seconds:.0f} s"
             )

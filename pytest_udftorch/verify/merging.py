@@ -12,6 +12,7 @@ from pytest_udftorch.verify.certificate import (
     Certificate,
     CertificateMismatchError,
     Run,
+    against_text,
     ulp_text,
 )
 from pytest_udftorch.verify.reference.checker import BINS
@@ -92,9 +93,10 @@ def _merge_runs(a: Run, b: Run, name: str) -> Run:
 
 
 def comparison_table(certificates: Iterable[Certificate]) -> str:
-    """Return a Markdown table: function x library, number wrong, largest error, where.
+    """Return a Markdown table of functions x libraries.
 
-    One line per run; the lines of a function stand together.
+    It says how many results are against the claim, how many are not correctly rounded, and how
+    large the largest error is, and where. One line per run; the lines of a function stand together.
     """
     from tabulate import tabulate
 
@@ -113,13 +115,17 @@ def comparison_table(certificates: Iterable[Certificate]) -> str:
                     subject["dtype"],
                     f"{subject['library']} {subject['version']}",
                     f"{run.identity['form']}, {run.identity['cpu_level']}{mode}",
+                    against_text(tally, subject["max_ulp"]),
                     f"{tally.wrong:,}" + ("" if run.complete else " (incomplete)"),
                     f"{tally.inputs:,}",
                     error,
                     ", ".join(largest["inputs"]) if largest else "",
                 )
             )
-    header = "function", "dtype", "library", "form", "wrong", "inputs", "largest error (ULP)", "at"
+    header = (
+        "function", "dtype", "library", "form", "against the claim", "not correctly rounded",
+        "inputs", "largest error (ULP)", "at",
+    )  # fmt: skip
     # The cells hold finished text: tabulate neither reads numbers out of it nor pads it.
     table: str = tabulate(
         sorted(rows), header, tablefmt="github", disable_numparse=True, stralign=None

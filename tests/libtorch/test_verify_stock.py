@@ -147,4 +147,4 @@ def test_all_functions_in_16_bits_are_those_of_one_argument(tmp_path, capsys):
     options = ("--dtype=bfloat16", "--quiet", f"--out={tmp_path}")
     assert cli.main(["verify", str(tmp_path), *options]) == 0
     assert {p.name for p in tmp_path.glob("*.json")} == {"exp.bfloat16.certificate.json"}
-    assert "wrong of 65,536" in capsys.readouterr().out
+    assert "not correctly rounded, of 65,536" in capsys.readouterr().out

@@ -253,7 +253,7 @@ def test_the_same_run_twice_stays_one():
 def test_a_correct_rounding_claim_fails_by_one_result():
     assert make().failures() == []
     (sentence,) = make(make_run(wrong=1)).failures()
-    assert "1 of 1,024 results are wrong" in sentence
+    assert "1 of 1,024 results are not correctly rounded" in sentence
 
 
 def test_a_bound_is_compared_with_the_largest_error():

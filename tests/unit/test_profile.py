@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import sys
 
 import numpy as np
 import pytest
 from observed import META, Recorder, net
 
+from pytest_udftorch import cli
 from pytest_udftorch.errors import (
     NoProfileError,
     PackageMissingError,
@@ -17,6 +21,7 @@ from pytest_udftorch.errors import (
     ProfileFileExistsError,
     ProfileFormatError,
     ProfileMismatchError,
+    RunsDifferError,
 )
 from pytest_udftorch.profile.aggregate import IDENTITY, KINDS, Profile, load_all, merge
 from pytest_udftorch.profile.text import share_text, time_text, value_text
@@ -442,3 +447,58 @@ def test_a_profile_shows_itself(tmp_path):
     html = found._repr_html_()
     assert "<td>exp</td>" in html
     assert "layer &lt;b&gt;" in html
+
+
+# Runs --------------------------------------------------------------------------------
+
+
+def at(second: int, **more: object) -> dict[str, object]:
+    """The header of a process that began, and profiled, at a second."""
+    ns = second * 10**9
+    clocks = {"monotonic_ns": 0, "realtime_ns": ns, "process_ns": ns}
+    return META | {"clocks": clocks, "session": f"{second}"} | more
+
+
+def write_run(path, recorder, meta, wall_s=5):
+    with record.ProfileWriter(path, recorder.strings, meta) as writer:
+        writer.cells(recorder.cells)
+        writer.mark(wall_ns=wall_s * 10**9)
+
+
+def test_profiles_of_two_runs_are_added_up_only_if_asked(recorder, tmp_path, capsys):
+    write_run(tmp_path / "profiled-1.bin", recorder, at(100))
+    write_run(tmp_path / "profiled-2.bin", recorder, at(104, pid=7))  # a worker of the first
+    one = Profile.load(tmp_path).rows()[0].elements
+    write_run(tmp_path / "profiled-3.bin", recorder, at(200))
+    says = r"2 runs under corem.*01:40 UTC: \S+-1.bin, \S+-2.bin; .*03:20 UTC: \S+-3.bin\)"
+    for load in (lambda: Profile.load(tmp_path), lambda: load_all([tmp_path])):
+        with pytest.raises(RunsDifferError, match=says):
+            load()
+    assert 2 * Profile.load(tmp_path, add_runs=True).rows()[0].elements == 3 * one
+    assert cli.main(["report", str(tmp_path)]) == cli.MISUSE
+    assert "--add-runs" in capsys.readouterr().err
+    assert cli.main(["report", str(tmp_path), "--add-runs"]) == 0
+
+
+def test_a_process_that_was_killed_lived_until_it_last_wrote(recorder, tmp_path):
+    write_run(tmp_path / "profiled-1.bin", recorder, at(100))
+    data = (tmp_path / "profiled-1.bin").read_bytes()
+    write_run(tmp_path / "profiled-2.bin", recorder, at(107))
+    with pytest.raises(RunsDifferError):
+        load_all([tmp_path])
+    mark = data.rindex(b'{"wall_ns"') - 16
+    (tmp_path / "profiled-1.bin").write_bytes(data[:mark])
+    os.utime(tmp_path / "profiled-1.bin", (108, 108))
+    assert "was not closed" in load_all([tmp_path])[0].notes[0]
+
+
+def test_a_profile_counts_once_however_often_it_is_named(recorder, tmp_path):
+    write_run(tmp_path / "a" / "profiled-1.bin", recorder, at(100))
+    (once,) = load_all([tmp_path / "a"])
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    (twice,) = load_all([tmp_path / "a", tmp_path / "a" / "profiled-1.bin", tmp_path / "link"])
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (copied,) = load_all([tmp_path / "a", tmp_path / "b"])
+    assert once.to_dict()["cells"] == twice.to_dict()["cells"] == copied.to_dict()["cells"]
+    assert once.notes == twice.notes == ()
+    assert re.fullmatch(r"\S+b/profiled-1.bin is a copy of \S+; it counts once\.", *copied.notes)

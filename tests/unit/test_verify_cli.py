@@ -32,7 +32,7 @@ def test_verify_writes_a_certificate_and_a_line(tmp_path, capsys):
     assert verify_libm(tmp_path) == 0
     out = capsys.readouterr().out
     assert "libm exp float32 scalar" in out
-    assert "wrong of 131,072" in out
+    assert "not correctly rounded, of 131,072" in out
     made = certificate.load(tmp_path / "exp.float32.certificate.json")
     assert made.subject["function"] == "exp"
     assert not made.runs[0].complete
@@ -63,7 +63,7 @@ def test_a_false_claim_gives_a_status(tmp_path, capsys):
     assert "FAILED: cheap exp float32, array form" in capsys.readouterr().err
     made = tmp_path / "exp.float32.certificate.json"
     assert run("certificate", "check", made) == cli.FAILED
-    assert "results are wrong" in capsys.readouterr().err
+    assert "results are not correctly rounded" in capsys.readouterr().err
 
 
 def test_a_progress_bar_is_shown(tmp_path, capsys):
@@ -179,3 +179,74 @@ def test_no_command_shows_the_usage(capsys):
     with pytest.raises(SystemExit):
         run()
     assert "required: command" in capsys.readouterr().err
+
+
+# A sample -----------------------------------------------------------------------------
+
+
+def bit_off(folder, claim):
+    """An exp that is one bit off from 2**-3 to 2**-2."""
+    folder.mkdir()
+    (folder / "udf.toml").write_text(
+        '[library]\nname = "off"\nversion = "1"\n[functions.exp.float32]\n'
+        f'source = "exp.c"\nscalar = "off_expf"\nmax_ulp = {claim}\n'
+    )
+    (folder / "exp.c").write_text(
+        "#include <math.h>\n"
+        "float off_expf(float x) {\n"
+        "  union { float f; unsigned u; } y = {(float)exp(x)};\n"
+        "  return x >= 0.125f && x < 0.25f ? (y.u ^= 1, y.f) : y.f;\n"
+        "}\n"
+    )
+    return folder
+
+
+def test_a_sample_says_what_it_is_and_finds_one_wrong_binade(tmp_path, capsys):
+    assert run("verify", "corem", "exp", "--quick") == 0
+    out = capsys.readouterr().out
+    assert "corem exp float32 array, claim 0.5 ULP: a sample of" in out
+    assert "no certificate" in out
+    strata = [line.split("  ")[0] for line in out.splitlines()[2:]]
+    assert strata == ["all exponents", "boundaries", "few bits set", "hard cases", "random"]
+    folder = bit_off(tmp_path / "off", 0.5)
+    assert run("verify", folder, "--quick") == cli.FAILED
+    said = capsys.readouterr()
+    # Two ends and six others in one of the 512 binades.
+    assert "8 of 4,096 results are against the claim of 0.5 ULP (all exponents)" in said.err
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_against_the_claim_is_not_the_same_as_not_correctly_rounded(tmp_path, capsys):
+    folder = bit_off(tmp_path / "off", 1.5)
+    assert run("verify", folder, "--quick") == 0
+    row = capsys.readouterr().out.splitlines()[2].split()
+    assert row[:5] == ["all", "exponents", "4,096", "0", "8"]
+    assert run("verify", folder, *QUICK, "--chunks=15872:15874", f"--out={tmp_path}") == 0
+    assert "0 against the claim, 131,072 not correctly rounded" in capsys.readouterr().out
+    assert run("certificate", "table", tmp_path / "exp.float32.certificate.json") == 0
+    header, _, row = capsys.readouterr().out.splitlines()
+    cells = dict(zip(header.split("|"), row.split("|"), strict=True))
+    found = {name.strip(): cell.strip() for name, cell in cells.items()}
+    assert found["against the claim"] == "0"
+    assert found["not correctly rounded"] == "131,072 (incomplete)"
+
+
+def test_a_sample_of_two_arguments(capsys):
+    assert run("verify", "corem", "pow", "--quick") == 0
+    assert "boundaries" in capsys.readouterr().out
+    assert run("verify", "canary", "pow", "--quick") == 0  # which claims a whole ULP more
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["corem", "exp", "--out=x"], "so --out has no meaning"),
+        (["corem", "exp", "--dtype=bfloat16"], "so --dtype=bfloat16 has no meaning"),
+        (["vml", "exp"], "vml is no UDF library"),
+        (["corem", "exp", "--form=v8"], "a sample of corem has no form 'v8'"),
+        (["corem", "epx"], "no function 'epx'"),
+    ],
+)
+def test_what_cannot_be_sampled(arguments, says, capsys):
+    assert run("verify", *arguments, "--quick") == cli.MISUSE
+    assert says in capsys.readouterr().err

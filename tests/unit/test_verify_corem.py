@@ -253,7 +253,7 @@ def test_a_planted_one_bit_error_fails(tmp_path):
     library = planted(tmp_path / "planted", 0x3F812345)
     made = verified(library, tmp_path, [0x3F80, 0x3F81, 0x3F82], bits=16)
     (sentence,) = made.failures()
-    assert "1 of 196,608 results are wrong" in sentence
+    assert "1 of 196,608 results are not correctly rounded" in sentence
     (example,) = made.runs[0].tally.examples
     assert example.inputs == (0x3F812345,)
     assert example.got == example.want ^ 1
@@ -270,7 +270,7 @@ def test_the_rounding_test_is_what_makes_corem_right(tmp_path, function):
     library = without_rounding_test(tmp_path / "bad", function)
     bad = verified(library, tmp_path, chunks, function=function)
     (sentence,) = bad.failures()
-    assert "results are wrong" in sentence
+    assert "results are not correctly rounded" in sentence
     # What goes wrong without the test is among what the test would have caught.
     assert 0 < bad.runs[0].tally.wrong < good.runs[0].tally.hard
 
@@ -280,7 +280,7 @@ def test_the_rounding_test_is_what_makes_the_quick_path_right(tmp_path):
     library = without_rounding_test(tmp_path / "bad", "exp", "quick")
     bad = verified(library, tmp_path, [0x3F, 0x40])
     (sentence,) = bad.failures()
-    assert "results are wrong" in sentence
+    assert "results are not correctly rounded" in sentence
     # Its results are moved up by 6 units of 2^-38 (see expf.c); without the test as many
     # results are wrong as have a boundary in between, one in some thousands.
     assert 2**-14 < bad.runs[0].tally.wrong / bad.runs[0].tally.inputs < 2**-9

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Does the comparison of runs name planted faults, and does it accuse the innocent?
+
+    python -m benches.experiments.planted_faults [--faults N] [--store FILE] [--journal FILE]
+
+Each fault of ``benches/data/planted.py`` is planted into calls of operators, chosen at random, of a
+training step of each model, and ``first_difference`` has to name the operator and, in a forward
+pass, the layer. Its verdict is held against the fault: rounding must not explain what it cannot.
+Clean pairs compute the same in another way (threads, memory layout, a row of the batch alone,
+corem); rounding has to explain all that differs. torch's DebugMode (``log_tensor_hashes``) sees the
+same runs: its first mismatch has to be in that operator. A run that is interrupted goes on from its
+journal.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benches.experiments import command
+from pytest_udftorch import UdfError
+
+ROOT = Path(__file__).parents[2]
+CLEAN = ("threads=1", "channels_last", "row=0", "row=2", "library=corem")
+#: Models whose memory is measured, at sizes at which it matters.
+SIZES = {"ResNet-18": (16, 3, 160, 160), "MobileNet v3": (16, 3, 160, 160)}
+CAUSES = 6
+
+
+class ChildFailedError(UdfError):
+    """The process that compares the runs of a model failed."""
+
+
+# In a process of its own -------------------------------------------------------------
+
+
+def _debug_mode(name: str, side: Any) -> list[str]:
+    """Return the operators whose hashes DebugMode finds to differ, or what it raised."""
+    import torch
+    from torch.utils._debug_mode import DebugMode
+
+    from benches.data import planted
+    from pytest_udftorch.reach import training_step
+
+    logs = []
+    for around in (None, side):
+        model, inputs = planted.make(name)
+        step = training_step(model, inputs)
+        torch.manual_seed(0)
+        if around is None:
+            with DebugMode() as mode, DebugMode.log_tensor_hashes(hash_fn="hash_tensor"):
+                step()
+        else:
+            with around(), DebugMode() as mode, DebugMode.log_tensor_hashes(hash_fn="hash_tensor"):
+                step()
+        logs.append(mode.logs)
+    try:
+        found = DebugMode.check_hash_mismatches(*logs)
+    except ValueError as error:
+        return [f"error: {error}"]
+    return [str(one["call"]) for one in found]
+
+
+def fault_row(name: str, kind: str, draw: random.Random) -> dict[str, Any] | None:
+    """Plant one fault and compare; None if the model has no call that fits."""
+    import torch
+
+    from benches.data import planted
+    from pytest_udftorch.diff import Side, first_difference
+
+    scout = planted.Plant(planted.FAULTS[kind])
+    model, inputs = planted.make(name)
+    with scout.around():
+        torch.manual_seed(0)
+        from pytest_udftorch.reach import training_step
+
+        training_step(model, inputs)()
+    sites = list(scout.sites)
+    draw.shuffle(sites)
+    for site in sites[:6]:
+        plant = planted.Plant(scout.fault, site.number)
+        wrong = Side(name="wrong", around=plant.around)
+        begin = time.perf_counter()
+        found = first_difference(
+            "eager", wrong, make=lambda: planted.make(name), train=True, causes=2
+        )
+        seconds = time.perf_counter() - begin
+        if not plant.changed:
+            continue
+        first = found.first
+        named = first is not None and first.operator == site.operator
+        layer = first is not None and first.place is not None and first.place.layer
+        seen = _debug_mode(name, plant.around)
+        return {
+            "model": name,
+            "fault": kind,
+            "operator": site.operator,
+            "layer": site.layer,
+            "named": named and (layer == site.layer or not site.layer),
+            "first": None if first is None else [first.operator, str(first.place)],
+            "explained": None if first is None else first.explained,
+            "proved": first is not None and first.proof is not None and first.proof.same_end,
+            "seconds": round(seconds, 2),
+            "calls": found.calls[0],
+            "debug_mode": bool(seen) and seen[0] == site.operator,
+            "debug_mode_first": seen[0] if seen else None,
+        }
+    return None
+
+
+def clean_row(name: str, side: str) -> dict[str, Any] | None:
+    """Compare a clean pair; None if the model does not have it."""
+    from benches.data import planted
+    from pytest_udftorch.diff import first_difference
+
+    model, _ = planted.make(name)
+    if side == "channels_last" and not any("Conv" in type(m).__name__ for m in model.modules()):
+        return None
+    other = "eager" if side != "threads=1" else "threads=2"
+    begin = time.perf_counter()
+
+    def make() -> Any:
+        made, inputs = planted.make(name)
+        # Statistics of a batch are those of all rows.
+        return (made.eval() if side.startswith("row") else made), inputs
+
+    found = first_difference(other, side, make=make, causes=CAUSES)
+    return {
+        "model": name,
+        "pair": f"{other} and {side}",
+        "equal": found.equal,
+        "differ": found.differ,
+        "accused": [[f.operator, str(f.place)] for f in found.findings if f.explained is False],
+        "unjudged": [
+            [f.kind, f.operator, str(f.place)] for f in found.findings if f.explained is None
+        ],
+        "findings": len(found.findings),
+        "seconds": round(time.perf_counter() - begin, 2),
+    }
+
+
+def memory(name: str, what: str) -> dict[str, Any]:
+    """Run a training step, alone or compared, at a size at which memory matters."""
+    import resource
+
+    import torch
+
+    from benches.data import planted
+    from pytest_udftorch.diff import Side, first_difference
+    from pytest_udftorch.reach import training_step
+
+    model, _ = planted.make(name)
+    inputs = torch.randn(SIZES[name])
+    training_step(planted.make(name)[0], planted.make(name)[1])()  # libraries are loaded
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.perf_counter()
+    if what == "plain":
+        training_step(model, inputs)()
+    else:
+        fault = planted.FAULTS["one ULP off"]
+        side = Side(name="wrong", around=planted.Plant(fault, 9).around)
+        assert not first_difference("eager", side, model, inputs, causes=1).equal
+    seconds = time.perf_counter() - begin
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"kib": after - before, "seconds": round(seconds, 2)}
+
+
+def child(order: dict[str, Any]) -> Any:
+    """Do what the parent ordered."""
+    if order["do"] == "fault":
+        return fault_row(order["model"], order["fault"], random.Random(str(order)))
+    if order["do"] == "clean":
+        return clean_row(order["model"], order["pair"])
+    return memory(order["model"], order["what"])
+
+
+# The parent --------------------------------------------------------------------------
+
+
+def orders(faults: int) -> list[dict[str, Any]]:
+    """Return what is to be done: every fault as often as said into each model, and so on."""
+    from benches.data import planted
+
+    found: list[dict[str, Any]] = []
+    for model in planted.MODELS:
+        for number in range(faults):
+            found += [
+                {"do": "fault", "model": model, "fault": f, "number": number}
+                for f in planted.FAULTS
+            ]
+        found += [{"do": "clean", "model": model, "pair": pair} for pair in CLEAN]
+    found += [
+        {"do": "memory", "model": model, "what": what}
+        for model in SIZES
+        for what in ("plain", "compared")
+    ]
+    return found
+
+
+def measure(faults: int, journal: Path) -> dict[str, Any]:
+    """Do everything that the journal does not have, one process for each model and kind."""
+    done: dict[str, Any] = {}
+    if journal.is_file():
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            done[json.dumps(entry["order"])] = entry["row"]
+    todo = [o for o in orders(faults) if json.dumps(o) not in done]
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for order in todo:
+        own = order["what"] if order["do"] == "memory" else order["do"]
+        groups.setdefault((order["model"], own), []).append(order)
+    for group in groups.values():
+        _run_group(group, journal, done)
+    rows = [(o, done[json.dumps(o)]) for o in orders(faults)]
+    return {
+        "faults": [row for o, row in rows if o["do"] == "fault" and row],
+        "clean": [row for o, row in rows if o["do"] == "clean" and row],
+        "memory": [{**o, **row} for o, row in rows if o["do"] == "memory"],
+    }
+
+
+def _run_group(group: list[dict[str, Any]], journal: Path, done: dict[str, Any]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benches.experiments.planted_faults", "--child"],
+        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for order in group:
+        process.stdin.write(json.dumps(order) + "\n")
+    process.stdin.close()
+    # A process that failed has fewer lines than orders; its status says so below.
+    for order, line in zip(group, process.stdout, strict=False):
+        row = json.loads(line)
+        done[json.dumps(order)] = row
+        with journal.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"order": order, "row": row}) + "\n")
+    if process.wait():
+        raise ChildFailedError(f"The process for {group[0]} failed; its message is above.")
+
+
+def judge(figures: dict[str, Any]) -> bool:
+    """Print the sums; return whether all faults are named and nobody is accused wrongly."""
+    faults, clean = figures["faults"], figures["clean"]
+    named = sum(row["named"] for row in faults)
+    accused = [row for row in clean if row["accused"]]
+    print(f"named {named} of {len(faults)}; DebugMode {sum(r['debug_mode'] for r in faults)}")
+    print(f"accused {len(accused)} of {len(clean)} clean pairs")
+    for row in [*(r for r in faults if not r["named"]), *accused]:
+        print(row)
+    return named >= 0.95 * len(faults) and not accused
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser = command.parser("planted_faults", __doc__)
+    parser.add_argument("--faults", type=int, default=1, help="of each kind in each model")
+    parser.add_argument("--journal", type=Path, help="by default beside the stored file")
+    parser.add_argument("--child", action="store_true", help="of the bench itself")
+    options = parser.parse_args(arguments)
+    if options.child:
+        for line in sys.stdin:
+            print(json.dumps(child(json.loads(line))), flush=True)
+        return 0
+    options.changed = [f"--faults {options.faults}"] if options.faults != 1 else []
+    near = options.store or Path("planted_faults.json")
+    journal = options.journal or near.with_suffix(".journal")
+    return command.run("planted_faults", options, lambda: measure(options.faults, journal), judge)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

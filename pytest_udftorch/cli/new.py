@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``udftorch new``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_udftorch.cli.status import Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add ``udftorch new``."""
+    parser = commands.add_parser(
+        "new",
+        help="make a UDF library of your own to start from",
+        description="Makes a folder with a UDF library: udf.toml, a function in C, its tests and a "
+        "README. It builds and its tests pass as made.",
+    )
+    parser.add_argument("folder", type=Path, metavar="MYLIB", help="new; its name is the library's")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the folder, and say what to do next."""
+    from pytest_udftorch import scaffold
+
+    for path in scaffold.make(options.folder):
+        print(path)
+    print(f"Next: cd {options.folder} && pytest; then udftorch verify ./ --quick")
+    return 0

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages that not everybody needs: imported on first use, and asked for before work starts."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any, Final
+
+from pytest_udftorch.errors import PackageMissingError
+
+#: Package -> the extra of this one that brings it.
+_EXTRAS: Final = {
+    "argcomplete": "completion",
+    "distributed": "verify",
+    "gmpy2": "verify",
+    "numba": "python-udf",
+    "numpy": "profile",
+    "pandas": "profile",
+    "pyarrow": "profile",
+    "tabulate": "verify",
+    "torch": "torch",
+    "tqdm": "verify",
+}
+
+
+def _missing(name: str, what: str, why: str) -> PackageMissingError:
+    return PackageMissingError(
+        f"{what} needs the package {name}, which cannot be imported ({why}). Install it: "
+        f"pip install 'pytest_udftorch[{_EXTRAS[name]}]', or pip install {name}."
+    )
+
+
+def package(name: str, what: str) -> Any:
+    """Import an optional package that ``what`` needs.
+
+    Raises:
+        PackageMissingError: it cannot be imported.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise _missing(name, what, str(error)) from error
+
+
+def require(names: Iterable[str], what: str) -> None:
+    """Check that packages are installed, without importing them.
+
+    Raises:
+        PackageMissingError: the first one that is not.
+    """
+    for name in names:
+        if name in sys.modules and sys.modules[name] is not None:
+            continue
+        try:
+            found = importlib.util.find_spec(name)
+        except ValueError:  # None stands in sys.modules
+            found = None
+        if found is None:
+            raise _missing(name, what, f"No module named '{name}'")

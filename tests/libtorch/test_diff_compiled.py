@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled side: its results are compared, and what makes them differ is searched for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_udftorch.diff import first_difference
+from pytest_udftorch.diff.compiled import left_to_aten, smallest
+from pytest_udftorch.errors import DiffRunError, DiffSideError
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 4)).eval()
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return torch.randn(16, 8, generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.parametrize("guilty", [{"c"}, {"a", "h"}, {"b", "c", "g"}, set("abcdefgh")])
+def test_the_smallest_set_is_found(guilty):
+    tried = []
+
+    def removes(some):
+        tried.append(some)
+        return guilty <= set(some)
+
+    found, finished = smallest("abcdefgh", removes, 100)
+    assert (set(found), finished) == (guilty, True)
+    assert not any(removes([n for n in found if n != one]) for one in found)
+
+
+def test_a_search_that_ends_early_says_so():
+    found, finished = smallest("abcdefgh", lambda some: {"a", "h"} <= set(some), 4)
+    assert {"a", "h"} <= set(found)
+    assert not finished
+    assert smallest("abc", lambda some: False, 9) == ([], True)
+
+
+def test_a_decomposition_is_named_and_proved(model, inputs):
+    found = first_difference("eager", "backend=aot_eager_decomp_partition", model, inputs)
+    assert found.first.kind == "compiled"
+    assert found.compiled.stage == "the decompositions"
+    assert found.compiled.operators == ("aten::native_layer_norm",)
+    assert found.compiled.layers["aten::native_layer_norm"] == ("2",)
+    error = found.compiled.errors["output"]
+    assert 0.0 < error.a < 1e-6
+    assert 0.0 < error.b < 1e-6
+    assert "with this left to ATen's kernels, nothing differs any more" in found.text()
+    json.dumps(found.document())
+
+
+def test_a_compiler_that_changes_nothing_is_equal(model, inputs):
+    found = first_difference("eager", "backend=aot_eager", model, inputs, train=True, steps=2)
+    assert found.equal
+    assert "the same results, bit for bit" in found.text()
+
+
+def test_tables_of_the_compiler_are_as_before_after_an_error():
+    from torch._inductor import decomposition, lowering
+
+    before = dict(decomposition.decompositions), dict(lowering.lowerings)
+
+    def fail():
+        assert torch.ops.aten.gelu.default not in decomposition.decompositions
+        raise RuntimeError("inside")
+
+    changed = left_to_aten(["aten::gelu", "aten::no_such_operator"])
+    with pytest.raises(RuntimeError, match="inside"), changed:
+        fail()
+    assert (decomposition.decompositions, lowering.lowerings) == before
+
+
+def test_what_cannot_be_compiled_or_compared_is_an_error(model, inputs):
+    with pytest.raises(DiffRunError, match="The run of 'backend=nowhere' failed"):
+        first_difference("eager", "backend=nowhere", model, inputs)
+    with pytest.raises(DiffSideError, match="A row alone cannot be compared with compiled"):
+        first_difference("compiled", "row=1", model, inputs)
+
+
+@pytest.mark.slow
+def test_a_lowering_of_inductor_is_named(model, inputs):
+    found = first_difference("eager", "compiled", model, inputs, train=True)
+    assert found.compiled.operators
+    assert found.compiled.finished
+    assert "aten::native_layer_norm" in found.compiled.operators
