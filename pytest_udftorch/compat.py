@@ -251,10 +251,15 @@ def dispatch_keys() -> frozenset[str]:
     return frozenset(_KEY.get().__members__)
 
 
-def stock_kernel(name: str, key: str) -> Any:
-    """Return a callable for the kernel that an overload has at a dispatch key now."""
+def stock_kernel(name: str, key: str, below: str = "") -> Any:
+    """Return a callable for the kernel that an overload has at a dispatch key now.
+
+    A kernel of autograd also needs the key ``below``, to which it goes on.
+    """
     torch = import_torch()
     keys = _KEY_SET.get()(getattr(_KEY.get(), key))
+    if below:
+        keys = keys | _KEY_SET.get()(getattr(_KEY.get(), below))
     return functools.partial(torch.library.get_kernel(name, key).call_boxed, keys)
 
 

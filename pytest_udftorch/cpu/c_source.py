@@ -100,8 +100,9 @@ static void body_whole(int64_t n, const float *x, const float *z, float *y,
   f[0](n, x, y, 0);
 }
 EXPORT void pointwise_whole(int64_t n, const void *x, void *y, int32_t dtype,
-    array1 *const *f, const struct threads *t) {
-  struct pointwise p = {body_whole, x, 0, y, n, 0, dtype, 0, 0, 0, f, t, 0};
+    array1 *const *f, const struct threads *t, const struct amended *amended) {
+  struct pointwise p = {body_whole, x, 0, y, n, 0, dtype, 0, 0, 0, f, t, 0,
+      amended};
   run_kernel(t, pointwise_run, &p);
 }
 """
@@ -112,7 +113,7 @@ def source(formulas: Sequence[str]) -> str:
 
     ``pointwise_NAME`` runs one of the loops.
     """
-    parts = ['#include "cpu_attention.h"\n']
+    parts = ['#include "cpu_attention.h"\n#include "cpu_variates.h"\n']
     for name in formulas:
         # Names of libm are taken.
         text = _Body(name).text().replace(f"void {name}(", f"void body_{name}(", 1)

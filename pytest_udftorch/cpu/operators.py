@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cpu import attention, composites, pointwise
+from pytest_udftorch.cpu import attention, composites, pointwise, recurrent, variates
 from pytest_udftorch.cpu.loops import Loops
 from pytest_udftorch.cuda.table import POINTWISE
 from pytest_udftorch.overrides import dispatcher
@@ -32,18 +32,28 @@ def overloads(functions: frozenset[str]) -> list[str]:
     found = {n for op in _POINTWISE if op.functions & functions for n in pointwise.overloads(op)}
     if functions & attention.FUNCTIONS:
         found |= {attention.FORWARD, attention.BACKWARD}
+    if functions & recurrent.FUNCTIONS:
+        found |= {recurrent.FORWARD, recurrent.BACKWARD}
+    if functions & variates.FUNCTIONS:
+        found |= set(variates.OVERLOADS)
     return sorted(found)
 
 
-def kernels(loops: Loops) -> dict[str, Callable[..., Any]]:
-    """Return overload -> kernel for every operator that holds one of the functions."""
+def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
+    """Return dispatch key -> overload -> kernel, for operators that hold one of the functions."""
     found: dict[str, Callable[..., Any]] = {}
     for op in _POINTWISE:
         if op.functions & loops.held and loops.can(op.functions):
             found |= pointwise.pointwise_kernels(loops, op)
     if attention.FUNCTIONS & loops.held and loops.can(attention.FUNCTIONS):
         found |= attention.attention_kernels(loops)
-    return found | composites.composite_kernels(loops, found)
+    if variates.FUNCTIONS & loops.held and loops.can(variates.FUNCTIONS):
+        found |= variates.kernels(loops)
+    found |= composites.composite_kernels(loops, found)
+    if not recurrent.FUNCTIONS & loops.held:
+        return {"CPU": found}
+    layers = recurrent.kernels()
+    return {**layers, "CPU": found | layers["CPU"]}
 
 
 class CpuOperators:
@@ -51,7 +61,7 @@ class CpuOperators:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._library: Any = None
+        self._libraries: list[Any] = []
 
     def change(self, module: Any, active: Active, undo: Undo) -> None:
         """Override the operators; one that has a UDF of its own keeps it.
@@ -65,20 +75,20 @@ class CpuOperators:
             return
         undo.later(self.reset)
         with self._lock:
-            own = {
-                o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CPU"
-            }
-            made = kernels(Loops(active))
-            self._library = dispatcher.implement(
-                "aten", "CPU", {n: k for n, k in made.items() if f"aten::{n}" not in own}
-            )
+            own = {(o.spec.operator, o.spec.key) for o in dispatcher.overrides.registered()}
+            for key, made in kernels(Loops(active)).items():
+                mine = {
+                    n: k
+                    for n, k in made.items()
+                    if not {(f"aten::{n}", key), (f"aten::{n}", "CPU")} & own
+                }
+                self._libraries.append(dispatcher.implement("aten", key, mine))
 
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
         with self._lock:
-            if self._library is not None:
-                compat.destroy(self._library)
-                self._library = None
+            while self._libraries:
+                compat.destroy(self._libraries.pop())
 
 
 #: The overrides of this process.

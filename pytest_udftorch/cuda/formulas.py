@@ -162,6 +162,21 @@ def logsigmoid(x, a, b, c, seen):
     return least - _log1p(_exp(-_abs(x), seen), seen, 1)
 
 
+def logit(x, a, b, c, seen):
+    return _log(_div(x, 1.0 - x), seen)
+
+
+def logit_clamped(x, a, b, c, seen):
+    # a and b: the least and the largest x.
+    kept = _where(x < a, a, _where(x > b, b, x))
+    return _log(_div(kept, 1.0 - kept), seen)
+
+
+def sinc(x, a, b, c, seen):
+    product = 3.141592653589793 * x
+    return _where(x == 0.0, 1.0, _div(_sin(product, seen), product))
+
+
 # Formulas of two arguments; in a backward formula g is the gradient --------------------------
 
 
@@ -175,6 +190,50 @@ def atan2(x, y, a, b, c, seen):
 
 def hypot(x, y, a, b, c, seen):
     return _hypot(x, y, seen)
+
+
+def logaddexp(x, y, a, b, c, seen):
+    most = _where(x > y, x, y)
+    total = most + _log1p(_exp(-_abs(x - y), seen), seen, 1)
+    # Two infinities of one sign, whose difference is NaN.
+    return _where(_where(x == y, _abs(x), 0.0) > 3.4028234663852886e38, x, total)
+
+
+def logaddexp2(x, y, a, b, c, seen):
+    most = _where(x > y, x, y)
+    total = most + _log1p(_exp2(-_abs(x - y), seen), seen, 1) * 1.4426950408889634
+    return _where(_where(x == y, _abs(x), 0.0) > 3.4028234663852886e38, x, total)
+
+
+def xlogy(x, y, a, b, c, seen):
+    return _where(y == y, _where(x == 0.0, 0.0, x * _log(y, seen)), y)
+
+
+def xlog1py(x, y, a, b, c, seen):
+    return _where(y == y, _where(x == 0.0, 0.0, x * _log1p(y, seen)), y)
+
+
+def binary_cross_entropy(x, y, a, b, c, seen):
+    # y: the target. A logarithm is at least -100, and a NaN stays.
+    right = _log(x, seen)
+    wrong = _log1p(-x, seen, 1)
+    right = _where(right < -100.0, -100.0, right)
+    wrong = _where(wrong < -100.0, -100.0, wrong)
+    return (y - 1.0) * wrong - y * right
+
+
+def glu(x, y, a, b, c, seen):
+    return x * _div(1.0, 1.0 + _exp(-y, seen))
+
+
+def glu_backward_value(g, y, a, b, c, seen):
+    return _div(1.0, 1.0 + _exp(-y, seen)) * g
+
+
+def glu_backward_gate(g, y, a, b, c, seen):
+    # The gradient of the gate is this times the value.
+    s = _div(1.0, 1.0 + _exp(-y, seen))
+    return (1.0 - s) * s * g
 
 
 def silu_backward(g, x, a, b, c, seen):

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cuda import direct, pointwise, softmax, table
+from pytest_udftorch.cuda import direct, losses, pointwise, softmax, table
 from pytest_udftorch.cuda.launcher import Launcher
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
@@ -51,6 +51,9 @@ def kernels(launcher: Launcher, functions: frozenset[str]) -> dict[str, Callable
 _MAKERS: Final[dict[table.Operator, _Maker]] = {
     table.LOG_SIGMOID: pointwise.log_sigmoid_kernels,
     table.POW_OF_NUMBERS: pointwise.pow_scalar_kernels,
+    table.GLU: losses.glu_kernels,
+    table.GLU_BACKWARD: losses.glu_backward_kernels,
+    table.BINARY_CROSS_ENTROPY: losses.binary_cross_entropy_kernels,
     table.SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX_BACKWARD: softmax.log_softmax_backward_kernels,

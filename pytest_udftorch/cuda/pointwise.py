@@ -76,8 +76,8 @@ def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
     )  # fmt: skip
 
 
-def _overwrite(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any,
-               formula: Applied) -> None:  # fmt: skip
+def overwrite(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any,
+              formula: Applied) -> None:  # fmt: skip
     """Overwrite the values that the stock operator has computed.
 
     The inputs may have any dtypes, strides and broadcastable shapes; ``y`` may have any strides.
@@ -129,7 +129,7 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
             run_dense(launcher, op.name, tensors, y, formula)
             return y
         y = stock(*args, **kwargs)
-        _overwrite(launcher, op.name, tensors, y, formula)
+        overwrite(launcher, op.name, tensors, y, formula)
         return y
 
     found: dict[str, Callable[..., Any]] = {op.functional: functional}
@@ -145,7 +145,7 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
             # The stock kernel checks the call, but must not overwrite inputs that we read later.
             kept = tuple(t.clone() if may_share(t, out) else t for t in tensors)
             stock_out(*args, **kwargs, **{out_name: out})
-            _overwrite(launcher, op.name, kept, out, formula)
+            overwrite(launcher, op.name, kept, out, formula)
             return out
 
         def out_kernel(*args: Any, **kwargs: Any) -> Any:
@@ -177,7 +177,7 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
                 return x
             kept = tuple(t.clone() for t in tensors)
             stock_inplace(*args, **kwargs)
-            _overwrite(launcher, op.name, kept, x, formula)
+            overwrite(launcher, op.name, kept, x, formula)
             return x
 
         found[op.inplace] = inplace
@@ -200,7 +200,7 @@ def _short(launcher: Launcher, op: Pointwise, stock: Callable[..., Any]) -> Call
             run_dense(launcher, op.name, (x,), y, formula)
             return y
         y = stock(x)
-        _overwrite(launcher, op.name, (x,), y, formula)
+        overwrite(launcher, op.name, (x,), y, formula)
         return y
 
     return functional
@@ -239,7 +239,7 @@ def pow_scalar_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[.
             y = stock(x, exponent, **kwargs)
             if dtype in handled():
                 pair = (kept, torch.full_like(kept, exponent))
-                _overwrite(launcher, op.name, pair, y, plain("pow"))
+                overwrite(launcher, op.name, pair, y, plain("pow"))
             return y
 
         return kernel
@@ -279,7 +279,7 @@ def log_sigmoid_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[
                 )
             result = stock(*args, **kwargs)
             y = result[0] if isinstance(result, tuple) else result
-            _overwrite(launcher, operator, inputs, y, formula)
+            overwrite(launcher, operator, inputs, y, formula)
             return result
 
         return kernel

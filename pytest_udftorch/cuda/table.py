@@ -137,6 +137,12 @@ def _softplus_backward(beta: Any, threshold: Any) -> Applied:
     return "softplus_backward", _f32(beta), _f32(threshold), 0.0
 
 
+def _logit(eps: float | None = None) -> Applied:
+    if eps is None or eps < 0:
+        return plain("logit")
+    return "logit_clamped", _f32(eps), _f32(1 - _f32(eps)), 0.0
+
+
 # The operators -----------------------------------------------------------------------------
 
 
@@ -230,6 +236,8 @@ POINTWISE: Final[tuple[Pointwise, ...]] = (
     _unary("gelu", _gelu, kernels=("gelu_erf", "gelu_tanh")),
     _unary("softplus", _softplus, inplace=False),
     _unary("mish"),
+    _unary("logit", _logit, kernels=("logit", "logit_clamped")),
+    _unary("sinc"),
     _backward("silu_backward"),
     _backward("elu_backward", _elu_backward, places=(0, 5),
               kernels=("elu_backward_input", "elu_backward_result")),
@@ -239,6 +247,11 @@ POINTWISE: Final[tuple[Pointwise, ...]] = (
     _backward("mish_backward", out=None),
     _binary("atan2"),
     _binary("hypot"),
+    *(_pointwise(n, places=(0, 1), out=(f"{n}.out", "out")) for n in ("logaddexp", "logaddexp2")),
+    _pointwise("xlogy", places=(0, 1), functional="xlogy.Tensor", out=("xlogy.OutTensor", "out"),
+               inplace="xlogy_.Tensor"),
+    _pointwise("special_xlog1py", lambda: plain("xlog1py"), kernels=("xlog1py",), places=(0, 1),
+               out=("special_xlog1py.out", "out")),
     _pointwise("pow", places=(0, 1), functional="pow.Tensor_Tensor",
                out=("pow.Tensor_Tensor_out", "out"), inplace="pow_.Tensor"),
 )  # fmt: skip
@@ -255,12 +268,25 @@ POW_OF_NUMBERS: Final = Operator(
     ("pow",),
     ("pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar", "pow.Scalar", "pow.Scalar_out"),
 )
+#: Not all of their tensors have the shape of the result.
+GLU: Final = Operator("glu", ("glu",), ("glu", "glu.out"))
+GLU_BACKWARD: Final = Operator(
+    "glu_backward",
+    ("glu_backward_value", "glu_backward_gate"),
+    ("glu_backward", "glu_backward.grad_input"),
+)
+BINARY_CROSS_ENTROPY: Final = Operator(
+    "binary_cross_entropy",
+    ("binary_cross_entropy",),
+    ("binary_cross_entropy", "binary_cross_entropy.out"),
+)
 SOFTMAX: Final = _rows("_softmax", "softmax")
 LOG_SOFTMAX: Final = _rows("_log_softmax", "log_softmax")
 LOG_SOFTMAX_BACKWARD: Final = _rows("_log_softmax_backward_data", "log_softmax_backward")
 
 OPERATORS: Final[tuple[Operator, ...]] = (
-    *POINTWISE, LOG_SIGMOID, POW_OF_NUMBERS, SOFTMAX, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD,
+    *POINTWISE, LOG_SIGMOID, POW_OF_NUMBERS, GLU, GLU_BACKWARD, BINARY_CROSS_ENTROPY,
+    SOFTMAX, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD,
 )  # fmt: skip
 
 

@@ -149,6 +149,12 @@ def _recurrent(*args: Any, **_: Any) -> Counts:
     return Counts(exp=gates[0] * cells, tanh=gates[1] * cells)
 
 
+def _recurrent_backward(*args: Any, **_: Any) -> Counts:
+    """Return what its gradient evaluates: the tanh of the cells, which is not kept."""
+    x, hidden, mode = args[0], args[5], args[14]
+    return Counts(tanh=math.prod(x.shape[:-1]) * hidden.shape[-1]) if int(mode) == 2 else Counts()
+
+
 def _distances(*args: Any, **_: Any) -> Counts:
     """Return what cdist and pdist evaluate: a power of each difference."""
     p = float(next(a for a in args if isinstance(a, int | float)))
@@ -163,6 +169,7 @@ def _distances(*args: Any, **_: Any) -> Counts:
 _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
     "mkldnn_rnn_layer": _recurrent,
+    "mkldnn_rnn_layer_backward": _recurrent_backward,
     "_ctc_loss": _alignments,
     "_ctc_loss_backward": _alignments_backward,
     "_cdist_forward": _distances,

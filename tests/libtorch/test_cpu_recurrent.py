@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nn.LSTM under a session: oneDNN's layer is composed of the session's functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytest_udftorch import patched
+from pytest_udftorch.reach import coverage
+
+FORMS = {
+    "plain": {},
+    "two layers, both ways": {"num_layers": 2, "bidirectional": True},
+    "no bias, batch first": {"bias": False, "batch_first": True},
+}
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def model(form, dtype=torch.float32):
+    torch.manual_seed(0)
+    return torch.nn.LSTM(24, 8, **FORMS[form]).to(dtype), torch.randn(5, 3, 24).to(dtype)
+
+
+def loss(results):
+    y, (h, c) = results
+    weights = torch.linspace(-1, 1, y.numel()).reshape(y.shape).to(y.dtype)
+    return (y * weights).sum() + h.sum() + c.square().sum()
+
+
+def trained(lstm, x, forward="std", backward="std"):
+    """Return the layer's results, then all gradients."""
+    x = x.clone().requires_grad_()
+    with patched(forward):
+        results = lstm(x)
+        total = loss(results)
+    with patched(backward):
+        found = torch.autograd.grad(total, (x, *lstm.parameters()))
+    return [results[0].detach(), *(t.detach() for t in results[1]), *found]
+
+
+def error(found, exact):
+    return max(
+        ((a.double() - b).abs().max() / b.abs().max()).item()
+        for a, b in zip(found, exact, strict=True)
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_results_and_gradients_are_as_near_as_stocks(form, dtype):
+    lstm, x = model(form, dtype)
+    stock = trained(lstm, x)
+    ours = trained(lstm, x, "corem", "corem")
+    for a, b in zip(stock, ours, strict=True):
+        assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+    # Graphs cross the borders of sessions.
+    late, early = trained(lstm, x, "std", "corem"), trained(lstm, x, "corem", "std")
+    exact = trained(lstm.double(), x.double())
+    allowed = error(stock, exact) + 4 * torch.finfo(dtype).eps
+    assert all(error(found, exact) <= allowed for found in (ours, late, early))
+
+
+def test_the_functions_are_the_sessions():
+    lstm, x = model("plain")
+    ours = trained(lstm, x, "corem", "corem")
+    assert torch.equal(ours[0], trained(lstm, x, "corem")[0])
+    assert not torch.equal(ours[0], trained(lstm, x, "canary")[0])
+    assert coverage(lambda: trained(lstm, x)).complete
+    for layer in (torch.nn.GRU(24, 8), torch.nn.RNN(24, 8)):
+        assert coverage(lambda layer=layer: layer(x)[0].sum().backward()).complete
+
+
+def test_inference_autocast_and_functional_calls_work():
+    lstm, x = model("plain")
+    with patched("corem"):
+        y = lstm(x)[0].detach()
+        with torch.no_grad():
+            assert torch.equal(lstm(x)[0], y)
+        with torch.inference_mode():
+            assert torch.equal(lstm(x)[0], y)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert lstm(x)[0].dtype is torch.bfloat16
+        parameters = dict(lstm.named_parameters())
+
+        def total(values):
+            return loss(torch.func.functional_call(lstm, values, (x,)))
+
+        gradients = torch.func.grad(total)(parameters)
+        plain = torch.autograd.grad(loss(lstm(x)), tuple(lstm.parameters()))
+        for name, other in zip(parameters, plain, strict=True):
+            torch.testing.assert_close(gradients[name], other)
+
+
+def test_the_layer_is_given_back():
+    names = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")
+    keys = ("CPU", "AutogradCPU")
+
+    def kernels():
+        return [str(torch.library.get_kernel(f"aten::{n}", k)) for n in names for k in keys]
+
+    before = kernels()
+    with patched("corem", functions=("tanh",)):
+        assert kernels() != before
+    assert kernels() == before
+
+
+def test_gradients_are_right():
+    """gradcheck needs float64, which stays stock: this one compares with differences of float32."""
+    lstm, x = model("plain")
+    with patched("corem"):
+        (gradient,) = torch.autograd.grad(loss(lstm(x.requires_grad_())), x)
+        step = torch.zeros_like(x)
+        step[2, 1, 7] = 0.01
+        with torch.no_grad():
+            slope = (loss(lstm(x + step)) - loss(lstm(x - step))) / 0.02
+    assert slope.item() == pytest.approx(gradient[2, 1, 7].item(), rel=1e-3, abs=1e-4)
