@@ -383,7 +383,9 @@ def test_the_command_compares_models_and_scripts(tmp_path, monkeypatch, capsys):
     assert document["findings"][0]["operator"] == "aten::_softmax"
     assert document["findings"][0]["place"]["layer"] == "1"
     assert cli.main(["diff", "--b", "library=corem", "--rounding", "train.py", "now"]) == 0
-    assert "aten::exp in no module" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "aten::exp in no module" in out
+    assert "nothing differs any more; with library=corem's put into eager's run, that run" in out
     for words, message in (
         (["train.py"], "IndexError"),
         (["other.py"], "no script other.py"),
