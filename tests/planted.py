@@ -44,5 +44,5 @@ def next_number(value: torch.Tensor) -> torch.Tensor:
     """One ULP up in the first element."""
     changed = value.clone(memory_format=torch.contiguous_format)
     flat = changed.view(-1)
-    flat[0] = torch.nextafter(flat[0], torch.tensor(float("inf"), dtype=flat.dtype))
+    flat[0] = torch.nextafter(flat[0], flat.new_tensor(float("inf")))
     return changed
