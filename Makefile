@@ -8,7 +8,7 @@ CLANG_FORMAT := .venv/bin/clang-format
 # Generated constants keep the layout of their generator.
 NATIVE_SOURCES = $(shell git ls-files '*.c' '*.h' '*.cpp' ':!udfs/**/*constants.h')
 
-.PHONY: help setup demo test test-slow test-sanitizers test-torch test-oldest oldest test-newest newest test-python wheel test-wheel lint format bench results docs verify fuzz clean
+.PHONY: help setup demo site site-tools test test-slow test-sanitizers test-torch test-oldest oldest test-newest newest test-python wheel test-wheel lint format bench results docs verify fuzz clean
 
 help:
 	@echo 'make demo       LeNet on MNIST under the stock functions and under corem, side by side'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-wheel the tests of that wheel, with every compiler hidden'
 	@echo 'make bench      the benches; writes out.json'
 	@echo 'make docs       render the stored results into README and docs'
+	@echo 'make site       the documentation as a site, in build/site; works offline'
 	@echo 'make results    measure again what README and docs show, and render them'
 	@echo 'make setup      toolchain, .venv and the package; run by all of the above'
 
@@ -43,7 +44,7 @@ build/plugins:
 	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
 	  pytest-timeout wadler-lindig
 
-test-slow: setup build/plugins
+test-slow: site-tools build/plugins
 	$(PY) -m pytest -m slow
 
 test-sanitizers: setup
@@ -113,6 +114,14 @@ bench: setup
 results: setup
 	$(PY) -m benches.store
 	$(PY) -m benches.render.docs
+
+# Not in .venv by default: what only the site needs.
+site-tools: setup
+	@$(PY) -c 'import mkdocs, material, mkdocstrings, nbclient, ipykernel' 2>/dev/null || \
+	  $(PY) -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+
+site: site-tools
+	$(PY) -m benches.render.site
 
 docs: setup
 	$(PY) -m benches.render.docs

@@ -6,6 +6,7 @@
         [planted_faults] [sanitizers] [profile] [compile] [cuda_digests] [cuda_pairs]
         [cuda_speed] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults]
         [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
+        [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -57,6 +58,8 @@ COMMANDS = {
 GPU = _experiments(
     "cuda_digests", "cuda_pairs", "cuda_speed", "cuda_training", "profile_cuda", "wheel"
 )
+#: The size of the site, which needs the extra `docs`; left out unless it is named.
+SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.json"))}
 #: Those that need hours, QEMU, Atheris, others' suites or models, or other versions; left out
 #: unless they are named.
 LONG = _experiments(
@@ -113,7 +116,7 @@ def condensed(document: dict[str, Any]) -> dict[str, Any]:
 
 def measure(name: str) -> int:
     """Measure one of them and store it; return the exit status."""
-    commands = COMMANDS | GPU | LONG
+    commands = COMMANDS | GPU | SITE | LONG
     if name in commands:
         return subprocess.run([sys.executable, "-m", *commands[name]], check=False).returncode
     with tempfile.TemporaryDirectory() as scratch:
@@ -135,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is named; return the first exit status that is not 0."""
     groups = {"profile": PROFILE, "compile": COMPILE}
     everything = [*SUITES, *COMMANDS]
-    names = [*everything, *groups, *GPU, *LONG]
+    names = [*everything, *groups, *GPU, *SITE, *LONG]
     parser = argparse.ArgumentParser(prog="python -m benches.store", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(names)}")
     options = parser.parse_args(arguments)

@@ -42,7 +42,7 @@ def planted(operator: str, change: Callable[[Any], Any], at: int = 0, name: str 
 
 def next_number(value: torch.Tensor) -> torch.Tensor:
     """One ULP up in the first element."""
-    changed = value.clone()
+    changed = value.clone(memory_format=torch.contiguous_format)
     flat = changed.view(-1)
     flat[0] = torch.nextafter(flat[0], torch.tensor(float("inf"), dtype=flat.dtype))
     return changed

@@ -65,6 +65,27 @@ def attentions() -> dict[str, Call]:
     return calls
 
 
+def others() -> dict[str, Call]:
+    """Return LSTM layers, forward, and forward with backward; and normal variates."""
+    calls: dict[str, Call] = {}
+    for steps, lines, inputs, size in ((50, 1, 32, 64), (50, 32, 64, 128), (100, 8, 128, 256)):
+        layer, x = torch.nn.LSTM(inputs, size), torch.randn(steps, lines, inputs)
+
+        def both(layer: torch.nn.LSTM = layer, x: torch.Tensor = x) -> None:
+            layer(x)[0].sum().backward()
+
+        def forward(layer: torch.nn.LSTM = layer, x: torch.Tensor = x) -> None:
+            with torch.no_grad():
+                layer(x)
+
+        shape = f"{steps}×{lines}×{inputs} to {size}"
+        calls[f"LSTM, {shape}"] = forward
+        calls[f"LSTM with its gradient, {shape}"] = both
+    for size in SIZES:
+        calls[f"normal_, {size:,}"] = torch.empty(size).normal_
+    return calls
+
+
 def _time_ns(call: Call, count: int) -> float:
     begin = time.perf_counter_ns()
     for _ in range(count):
@@ -89,13 +110,18 @@ def compared(call: Call) -> dict[str, Any]:
     }
 
 
+def every() -> dict[str, Call]:
+    """Return all that is measured."""
+    return gelus() | attentions() | others()
+
+
 def measure() -> dict[str, Any]:
     """Return operator -> times and ratios."""
     torch.set_num_threads(1)
     with patched(LIBRARY):  # compiled before anything is timed
-        for call in (*gelus().values(), *attentions().values()):
+        for call in every().values():
             call()
-    rows = {name: compared(call) for name, call in (gelus() | attentions()).items()}
+    rows = {name: compared(call) for name, call in every().items()}
     return {"library": LIBRARY, "threads": 1, "operators": rows}
 
 

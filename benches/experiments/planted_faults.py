@@ -235,6 +235,7 @@ def _run_group(group: list[dict[str, Any]], journal: Path, done: dict[str, Any])
     for order in group:
         process.stdin.write(json.dumps(order) + "\n")
     process.stdin.close()
+    # A process that failed has fewer lines than orders; its status says so below.
     for order, line in zip(group, process.stdout, strict=False):
         row = json.loads(line)
         done[json.dumps(order)] = row

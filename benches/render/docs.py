@@ -577,6 +577,17 @@ def aarch64_forms(results: Results) -> str:
     return _with_source([*table(header, rows), "", *parts], document)
 
 
+def site(results: Results) -> str:
+    """Say how large the site is."""
+    found = results["site"]
+    return (
+        f"`make site` makes {found['pages']} pages of {found['pages_bytes'] / 1e6:.1f} MB in all, "
+        f"{found['bytes'] / 1e6:.1f} MB with script, styles and pictures; the index of the search "
+        f"is {found['search_bytes'] / 1e6:.1f} MB of it. MkDocs {found['mkdocs']}, Material "
+        f"{found['mkdocs_material']}.\n"
+    )
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
@@ -592,6 +603,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "speed": speed,
     "compiled_cpu": compiled_cpu,
     "patch": patch,
+    "site": site,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},

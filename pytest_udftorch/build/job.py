@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.build import cache, prebuilt, toolchain
+from pytest_udftorch.build.author_warnings import pass_on
 from pytest_udftorch.build.progress import Progress
 from pytest_udftorch.build.toolchain import ABSENT, Compiler
 from pytest_udftorch.errors import (
@@ -467,6 +468,8 @@ def run_stages(
                 if result.returncode != 0:
                     error = _stopped(step, result.returncode, result.stderr.strip(), folder)
                     raise error or failed(step, result.stderr.strip())
+                if step.source is not None:
+                    pass_on(result.stderr, step.source, step.arguments, texts)
     names = set()
     for path in folder.glob("*-*.d"):
         names.update(dependencies(path.read_text(encoding="utf-8")))

@@ -24,7 +24,12 @@ from pytest_udftorch.build import cache
 from pytest_udftorch.build.cache import cache_folder, fill, opened
 from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.toolchain import Compiler, find_compiler, tool
-from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError, nearest
+from pytest_udftorch.errors import (
+    CompilerNotFoundError,
+    PythonUdfError,
+    UnknownFunctionError,
+    nearest,
+)
 from pytest_udftorch.library.description import DESCRIPTION_FILE, PythonLibrary, load_library
 from pytest_udftorch.library.symbols import C_TYPES, DTYPES, FUNCTIONS
 
@@ -135,8 +140,15 @@ def _check_plain(source: object, function: str) -> None:
 
 def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> str:
     """Return LLVM text in which ``symbol`` is the only visible definition."""
-    compiler = find_compiler()
     modules, inner = _numba_modules(source, dtype, arity)
+    try:
+        compiler = find_compiler()
+    except CompilerNotFoundError as error:
+        raise CompilerNotFoundError(
+            f"Numba compiled {_name(source)}, but the vector and array forms that PyTorch calls "
+            f"are made of it by a pass of this package, which runs inside clang. {error} LLVM's "
+            "tools of the same version are needed too (the package llvm-<version>)."
+        ) from error
     real = C_TYPES[dtype]
     parameters = ", ".join(f"{real} x{i}" for i in range(arity))
     passed = ", ".join(f"x{i}" for i in range(arity))

@@ -11,6 +11,7 @@ from typing import Final
 
 from pytest_udftorch import __version__
 from pytest_udftorch.cli import (
+    bench,
     cache,
     certificate,
     compare,
@@ -42,6 +43,7 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     coverage.add,
     diff.add,
     report.add,
+    bench.add,
     compare.add,
     patch.add,
     cuda_form.add,

@@ -22,7 +22,9 @@ def add(commands: Subparsers) -> None:
         "added up. With --fail the exit status is 1 if a change is beyond a limit.",
     )
     parser.add_argument("first", type=Path, metavar="A", help="what the others are compared with")
-    parser.add_argument("others", nargs="+", type=Path, metavar="B")
+    parser.add_argument(
+        "others", nargs="+", type=Path, metavar="B", help="one or more of the same kind"
+    )
     parser.add_argument(
         "--by",
         default="function",

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from pytest_udftorch.cli.progress_bar import progress_bar
 from pytest_udftorch.cli.status import Subparsers, report_failures
 
 
@@ -186,30 +185,10 @@ def _verify_one(
     against = options.against and verify.stored_certificate(schedule, options.against)
     c = schedule.candidate
     what = f"{c.library} {c.function} {c.dtype} {c.form} {c.cpu_level}"
-    with _progress(what, quiet=options.quiet) as progress:
+    with progress_bar(what, "chunk", quiet=options.quiet) as progress:
         how = verify.Execution(options.chunks, options.workers, options.scheduler, progress)
         certificate = verify.verify(
             schedule, path, how, resume=options.resume, judge_all=options.judge_all, against=against
         )
     print(*certificate.summaries(), sep="\n")
     return certificate.failures()
-
-
-@contextmanager
-def _progress(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """Show a progress bar over chunks from the first report on."""
-    bar: Any = None
-
-    def update(done: int, total: int) -> None:
-        nonlocal bar
-        if bar is None:
-            from tqdm import tqdm
-
-            bar = tqdm(total=total, initial=done, desc=what, unit="chunk")
-        bar.update(done - bar.n)
-
-    try:
-        yield None if quiet else update
-    finally:
-        if bar is not None:
-            bar.close()

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pytest_udftorch.diff.digests import TensorNote, same_bits
+from pytest_udftorch.diff.digests import TensorNote, comparable, same_bits
 from pytest_udftorch.diff.recorder import Call, Recording
 
 #: Beyond this many calls that are not the same on both sides, blocks are compared by operator and
@@ -123,13 +123,18 @@ def _mixes_rows(one: Call, other: Call) -> bool:
     return not inputs and _shapes(one.outputs) == _shapes(other.outputs)
 
 
+def _beyond_rows(one: Call, other: Call) -> bool:
+    """Tell whether calls give tensors of which none is a row of the other."""
+    return not all(map(comparable, one.outputs, other.outputs))
+
+
 def _kind(one: Call, other: Call, batch: bool) -> Kind | None:
     """Return why two aligned calls are a place of parting, or None if they are none."""
     if same_outputs(one, other):
         return None
     if not same_inputs(one, other):
         return "inputs"
-    if batch and _mixes_rows(one, other):
+    if batch and (_mixes_rows(one, other) or _beyond_rows(one, other)):
         return None
     if one.random != other.random:
         return "random"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +31,8 @@ class TensorNote:
         device: ``cpu`` or ``cuda``.
         digest: of dtype and encodings in the order of the indices. All NaNs count as one; +0 and -0
             differ. ``UNREADABLE`` if they cannot be read.
-        row: the digest of the part that belongs to one row of the batch, or None.
+        rows: dimension -> the digest of the part that belongs to one row of the batch, for the
+            first two dimensions, if their size is a multiple of the batch's.
         samples: values at evenly spaced places, as double precision.
     """
 
@@ -40,7 +41,7 @@ class TensorNote:
     stride: tuple[int, ...]
     device: str
     digest: bytes
-    row: bytes | None = None
+    rows: Mapping[int, bytes] = field(default_factory=dict)
     samples: tuple[float, ...] = ()
 
 
@@ -108,8 +109,7 @@ def note_of(tensor: Any, batch: tuple[int, int] | None = None) -> TensorNote:
 
     Args:
         tensor: of any device and layout.
-        batch: the size of the batch and the row whose digest is also wanted. The first dimension
-            of what belongs to the batch is a multiple of its size.
+        batch: the size of the batch, and the row whose digests are also wanted.
     """
     import torch
 
@@ -123,13 +123,29 @@ def note_of(tensor: Any, batch: tuple[int, int] | None = None) -> TensorNote:
         values = array_of(tensor)
     except (RuntimeError, TypeError, NotImplementedError):  # a subclass without data of its own
         return TensorNote(shape, kind, tuple(tensor.stride()), device, UNREADABLE)
-    row = None
-    if batch is not None and shape and shape[0] and shape[0] % batch[0] == 0:
-        each = shape[0] // batch[0]
-        row = digest_of(values[batch[1] * each : (batch[1] + 1) * each], kind)
+    rows = {}
+    for axis, length in enumerate(shape[:2] if batch is not None else ()):
+        if batch is not None and length and length % batch[0] == 0:
+            part = row_slice(axis, length, batch)
+            rows[axis] = digest_of(values[part], kind)
     samples = _samples(tensor, values, kind)
     stride = tuple(tensor.stride())
-    return TensorNote(shape, kind, stride, device, digest_of(values, kind), row, samples)
+    return TensorNote(shape, kind, stride, device, digest_of(values, kind), rows, samples)
+
+
+def row_slice(axis: int, length: int, batch: tuple[int, int]) -> tuple[slice, ...]:
+    """Return the index of what belongs to one row of a batch, along a dimension of that length."""
+    size, row = batch
+    each = length // size
+    return (*[slice(None)] * axis, slice(row * each, (row + 1) * each))
+
+
+def row_axis(a: tuple[int, ...], b: tuple[int, ...]) -> int | None:
+    """Return the dimension in which a batch's shape differs from that of a row, if it is one."""
+    if len(a) != len(b):
+        return None
+    apart = [i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+    return apart[0] if len(apart) == 1 else None
 
 
 def same_bits(a: TensorNote, b: TensorNote) -> bool:
@@ -138,7 +154,14 @@ def same_bits(a: TensorNote, b: TensorNote) -> bool:
         return a.digest == b.digest and (a.shape, a.dtype) == (b.shape, b.dtype)
     if a.shape == b.shape:
         return a.digest == b.digest
-    return (a.row is not None and a.row == b.digest) or (b.row is not None and b.row == a.digest)
+    axis = row_axis(a.shape, b.shape)
+    return axis is not None and (a.rows.get(axis) == b.digest or b.rows.get(axis) == a.digest)
+
+
+def comparable(a: TensorNote, b: TensorNote) -> bool:
+    """Tell whether two tensors have one shape, or one is a row of the other."""
+    axis = row_axis(a.shape, b.shape)
+    return a.shape == b.shape or (axis is not None and axis in {*a.rows, *b.rows})
 
 
 def distance(a: TensorNote, b: TensorNote) -> float | None:

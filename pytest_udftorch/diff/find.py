@@ -22,7 +22,7 @@ from pytest_udftorch.diff.align import (
     same_outputs,
     same_result,
 )
-from pytest_udftorch.diff.digests import distance, same_bits
+from pytest_udftorch.diff.digests import distance, row_axis, row_slice, same_bits
 from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
 from pytest_udftorch.diff.recorder import Kept, Recording, Wanted
 from pytest_udftorch.diff.sides import Side, side
@@ -237,7 +237,8 @@ class _Search:
             put[found.b] = kept.outputs
             wanted = Wanted(frozenset({found.b}), dict(put))
             exchanged = run(self.work, self.b, wanted)
-            self._check(b, exchanged, found.b)
+            if not _same_until(found.b, b, exchanged):
+                return self._b_differs(whole, b, exchanged)
             other = exchanged.kept[found.b]
             left = aligned(a.calls, exchanged.calls, shapes=not self.batch)
             proof = Proof(
@@ -252,17 +253,14 @@ class _Search:
             found = parting(a, b, pairs, batch=self.batch)
         return replace(whole, findings=tuple(findings), more=found is not None)
 
-    def _check(self, before: Recording, after: Recording, at: int) -> None:
-        """Check that b ran as before up to the exchanged output."""
-        same = len(after.calls) > at and all(
-            same_outputs(x, y) for x, y in zip(before.calls[:at], after.calls[:at], strict=True)
+    def _b_differs(self, whole: Difference, b: Recording, again: Recording) -> Difference:
+        """Report that b differs from itself."""
+        found = parting(b, again, aligned(b.calls, again.calls))
+        return replace(
+            whole,
+            findings=(self._bare(b, found or Parting("result")),),
+            repeatable={self.b.name: False},
         )
-        if not same or at not in after.kept:
-            raise DiffRunError(
-                f"{self.b.name!r} differs from itself when it runs again from the same state and "
-                "seeds, so the cause cannot be looked for. Compare it with itself: "
-                f"first_difference({self.b.name!r}, {self.b.name!r}, ...)."
-            )
 
     def _made(
         self, proof: Proof, a: Recording, b: Recording, pairs: Pairs, found: Parting, other: Kept
@@ -299,16 +297,21 @@ class _Search:
         )  # fmt: skip
 
 
+def _same_until(at: int, before: Recording, after: Recording) -> bool:
+    """Tell whether a side ran as before up to a call, and that call was kept."""
+    return at in after.kept and all(
+        same_outputs(x, y) for x, y in zip(before.calls[:at], after.calls[:at], strict=True)
+    )
+
+
 def _same_rows(x: Any, y: Any, batch: tuple[int, int] | None) -> tuple[Any, Any, bool]:
     """Return what belongs to the same row on both sides, and whether y is that of a row alone."""
-    if x.shape == y.shape or batch is None:
+    axis = row_axis(tuple(x.shape), tuple(y.shape))
+    if axis is None or batch is None:
         return x, y, False
-    size, row = batch
-    if x.shape[0] > y.shape[0]:
-        each = x.shape[0] // size
-        return x[row * each : (row + 1) * each], y, True
-    each = y.shape[0] // size
-    return x, y[row * each : (row + 1) * each], False
+    length = max(x.shape[axis], y.shape[axis])
+    part = row_slice(axis, length, batch)
+    return (x[part], y, True) if x.shape[axis] == length else (x, y[part], False)
 
 
 def _unaligned(

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.diff.digests import TensorNote, array_of, note_of
+from pytest_udftorch.diff.digests import TensorNote, array_of, note_of, row_axis, row_slice
 from pytest_udftorch.diff.layers import Place, Whereabouts
 from pytest_udftorch.reach.definitions import is_view, name_of
-from pytest_udftorch.reach.recording import effects, results, strided_copy
+from pytest_udftorch.reach.recording import draws, effects, results, strided_copy
 
 #: Operators whose results hold whatever lay in memory, or that say nothing about numbers.
 WITHOUT_VALUES: Final = frozenset(
@@ -139,14 +139,14 @@ def put_into(target: Any, value: Any, batch: tuple[int, int] | None) -> None:
 
     Where one side runs a row of the batch, the row is taken from the value or written into it.
     """
-    if target.shape != value.shape and batch is not None:
-        size, row = batch
-        if value.shape[0] > target.shape[0]:
-            each = value.shape[0] // size
-            value = value[row * each : (row + 1) * each]
+    axis = row_axis(tuple(target.shape), tuple(value.shape))
+    if axis is not None and batch is not None:
+        length = max(target.shape[axis], value.shape[axis])
+        part = row_slice(axis, length, batch)
+        if value.shape[axis] == length:
+            value = value[part]
         else:
-            each = target.shape[0] // size
-            target = target[row * each : (row + 1) * each]
+            target = target[part]
     target.copy_(value)
 
 
@@ -220,7 +220,7 @@ def _generator_state(func: Any, args: Any, kwargs: Any) -> bytes | None:
     """Return a digest of the state that a call draws random numbers from, None if it draws none."""
     import torch
 
-    if torch.Tag.nondeterministic_seeded not in func.tags:
+    if not draws(func, args, kwargs):
         return None
     values = compat.pytree().tree_leaves((args, kwargs))
     own = next((v for v in values if isinstance(v, torch.Generator)), None)

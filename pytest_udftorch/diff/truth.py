@@ -29,7 +29,7 @@ import numpy as np
 from pytest_udftorch import compat
 from pytest_udftorch.diff.recorder import Kept
 from pytest_udftorch.reach.definitions import name_of
-from pytest_udftorch.reach.recording import results, strided_copy
+from pytest_udftorch.reach.recording import draws, results, strided_copy
 
 #: Standard deviations within which rounding explains a result.
 SPREAD: Final = 16.0
@@ -47,6 +47,9 @@ _ROUNDED_ONCE: Final = frozenset(
         "sqrt", "sqrt_", "sub", "sub_",
     ]
 )  # fmt: skip
+
+#: Operators of backward passes that pass numbers on or drop them.
+_SELECTS: Final = frozenset({"hardtanh_backward", "threshold_backward"})
 
 #: Operators that add up what their first argument has, with weights that are not negative.
 _SUMS: Final = frozenset(
@@ -132,9 +135,7 @@ def judged(kept: Kept, a: Any, b: Any, index: int) -> Truth | None:
     Returns:
         None if the operator draws random numbers or does not run in float64.
     """
-    import torch
-
-    if torch.Tag.nondeterministic_seeded in kept.operator.tags or not a.is_floating_point():
+    if draws(kept.operator, kept.args, kept.kwargs) or not a.is_floating_point():
         return None
     wide = _wide_call(kept)
     exact = _repeated(kept.operator, *wide)
@@ -268,7 +269,7 @@ def _bound(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, like
     truth = exact[index].double().cpu()
     unit = _unit(kept, like)
     half = 0.5 * _ulp(truth, like.dtype)
-    if name in EXACT and name not in ("_to_copy", "copy_"):
+    if name in EXACT | _SELECTS and name not in ("_to_copy", "copy_"):
         return "the operator computes nothing", torch.zeros_like(truth)
     if name in _ROUNDED_ONCE and _plain(kept, like):
         # float64 has more than twice the digits, so rounding it again gives the same number.
@@ -370,7 +371,7 @@ def _of_definition(
         args, kwargs = compat.pytree().tree_map(strided_copy, wide)
         table = compat.decompositions()
         definition = table.get(kept.operator, kept.operator.decompose)
-        with compat.no_modes(), torch.no_grad(), perturbing(unit, generators):
+        with compat.no_modes(), torch.no_grad(), perturbing(unit, generators, cancelling=True):
             returned = definition(*args, **kwargs)
         if returned is NotImplemented:
             return None

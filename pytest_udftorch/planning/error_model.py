@@ -88,8 +88,17 @@ def _returns(name: str) -> list[Any]:
     return returned
 
 
-def perturbing(unit: float, generators: dict[torch.device, torch.Generator]) -> Any:
-    """Return a mode that gives each operator's result a rounding error of ``unit``."""
+def perturbing(
+    unit: float, generators: dict[torch.device, torch.Generator], *, cancelling: bool = False
+) -> Any:
+    """Return a mode that gives each operator's result a rounding error of ``unit``.
+
+    Args:
+        unit: unit roundoff.
+        generators: device -> what the errors are drawn from.
+        cancelling: whether the error of a sum is relative to the sum of magnitudes, which may be
+            larger than the sum. Where a whole model counts, few sums cancel.
+    """
 
     def noise(like: torch.Tensor) -> torch.Tensor:
         """Return uniform numbers of variance 1; float32 is enough for them, and quicker."""
@@ -118,6 +127,8 @@ def perturbing(unit: float, generators: dict[torch.device, torch.Generator]) -> 
         if "attention" in name:
             terms = args[1].shape[-2]
         share = 2 * unit * math.sqrt(max(1, terms / 2))
+        if cancelling and name in ("mean", "sum") and isinstance(args[0], torch.Tensor):
+            return share * call(args[0].abs(), *args[1:])
         if "rnn" in name or "attention" in name:
             share = math.hypot(share, factors(name, result.device))
         return share * result.abs()

@@ -17,7 +17,7 @@ from pytest_udftorch.compare import baseline, change, outputs, show
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.description import UdfLibrary, find_library
 from pytest_udftorch.native.machine import cpu_model
-from pytest_udftorch.plugin.run_profile import PROPERTY
+from pytest_udftorch.plugin.options import PROFILE
 
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.options import Options
@@ -71,7 +71,7 @@ class Guard:
         """Keep the figures of a test that passed; a run after a failed one replaces them."""
         if report.when != "call" or not report.passed:
             return
-        summary = dict(report.user_properties).get(PROPERTY)
+        summary = dict(report.user_properties).get(PROFILE)
         if isinstance(summary, Mapping):
             self._seen.tests.pop(report.nodeid, None)
             self._seen.add(report.nodeid, summary)

@@ -14,6 +14,9 @@ import pytest
 
 MARKER: Final = "udf_lib"
 
+#: The name of a test's figures among the user properties of its report.
+PROFILE: Final = "udf_profile"
+
 _PROFILE: Final = "--udf-profile"
 _DEPTH: Final = "counters"
 
@@ -178,7 +181,10 @@ def release_paths(config: pytest.Config, parser: pytest.Parser, args: list[str])
     """
     known = config.known_args_namespace
     path = known.udf_profile
-    if path is None or not _is_path(path, config.invocation_params.dir):
+    if path is None:
+        return
+    _require_numpy()
+    if not _is_path(path, config.invocation_params.dir):
         return
     changed = False
     for here, text in enumerate(args[:-1]):
@@ -222,6 +228,8 @@ def freeze(config: pytest.Config) -> Options:
     failing = _failing(config)
     baseline = _baseline(config)
     guarded = any(baseline[name] is not None for name in ("save", "compare"))
+    if failing or guarded or _given(config, "udf_profile") is not None:
+        _require_numpy()
     profile = _depth(config) or ("counters" if failing or guarded else None)
     if profile is not None and not libraries:
         libraries = ("std",)
@@ -278,6 +286,16 @@ def _given(config: pytest.Config, name: str) -> Any:
     """Return an option, or else the ini value of its name; None if neither is given."""
     option = config.getoption(name)
     return option if option is not None else config.getini(name) or None
+
+
+def _require_numpy() -> None:
+    from pytest_udftorch.errors import PackageMissingError
+    from pytest_udftorch.optional import require
+
+    try:
+        require(["numpy"], "A profile (--udf-profile)")
+    except PackageMissingError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def _depth(config: pytest.Config) -> str | None:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_udftorch.compat import INDUCTOR_CODECACHE
-from pytest_udftorch.plugin.options import Options
+from pytest_udftorch.plugin.options import PROFILE, Options
 from pytest_udftorch.plugin.parametrizing import TARGET
-from pytest_udftorch.plugin.run_profile import PROPERTY as PROFILE
 from pytest_udftorch.session.binder import Symbol, binder
 
 if TYPE_CHECKING:

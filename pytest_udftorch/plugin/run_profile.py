@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_udftorch.errors import NoProfileError, SessionStateError, UdfError
+from pytest_udftorch.plugin.options import PROFILE as PROPERTY
 from pytest_udftorch.plugin.options import Options
 from pytest_udftorch.profile import report
 from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
@@ -29,9 +30,6 @@ from pytest_udftorch.whole_file import TemporaryFolder
 if TYPE_CHECKING:
     from pytest_udftorch.plugin.switching import Switcher
     from pytest_udftorch.profile.collect import Collector
-
-#: The name of a test's figures among the user properties of its report.
-PROPERTY: Final = "udf_profile"
 
 _WORKER_INPUT: Final = "udf_profile_out"
 

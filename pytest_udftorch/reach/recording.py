@@ -19,6 +19,13 @@ _OVERWRITES: Final = frozenset(
     }
 )  # fmt: skip
 
+#: Operators one of whose results is memory for their backward pass, parts of which nobody wrote,
+#: with its position. Backward operators get it as one of ``WORKSPACES``.
+_WORKSPACE: Final = {
+    "_batch_norm_with_update": 3, "_cudnn_rnn": 3, "cudnn_batch_norm": 3, "mkldnn_rnn_layer": 3,
+}  # fmt: skip
+WORKSPACES: Final = frozenset({"reserve", "reserveSpace", "workspace"})
+
 
 def strided_copy(value: Any) -> Any:
     """Return a copy of an argument that has the same strides; what is no tensor is returned."""
@@ -50,7 +57,7 @@ class Effects(NamedTuple):
 
     Attributes:
         written: arguments that it writes into.
-        overwritten: those of them whose earlier contents do not matter.
+        overwritten: those of them whose earlier contents do not matter, and workspaces.
         fresh: for each result, whether it is neither an argument nor a view of one.
     """
 
@@ -72,6 +79,8 @@ def effects(operator: Any) -> Effects:
             written.append(place)
             if argument.is_out or name in _OVERWRITES:
                 overwritten.append(place)
+        if argument.name in WORKSPACES:
+            overwritten.append(_Place(index, argument.name))
     fresh = tuple(r.alias_info is None for r in schema.returns)
     return Effects(tuple(written), tuple(overwritten), fresh)
 
@@ -83,7 +92,23 @@ def results(operator: Any, args: Any, kwargs: Any, returned: Any) -> list[Any]:
     found = effects(operator)
     several = len(found.fresh) > 1 and isinstance(returned, tuple | list)
     parts = list(returned) if several else [returned]
-    made = [p for p, fresh in zip(parts, found.fresh, strict=False) if fresh]
+    name = str(operator.name()).partition("::")[2].partition(".")[0]
+    memory = _WORKSPACE.get(name)
+    fresh = [new and i != memory for i, new in enumerate(found.fresh)]
+    made = [p for p, new in zip(parts, fresh, strict=False) if new]
     leaves = compat.pytree().tree_leaves
     tensors = leaves([made, [place.of(args, kwargs) for place in found.written]])
     return [t for t in tensors if isinstance(t, torch.Tensor)]
+
+
+def draws(operator: Any, args: Any, kwargs: Any) -> bool:
+    """Tell whether a call draws random numbers; attention without dropout does not."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    for index, argument in enumerate(compat.overload_schema(operator).arguments):
+        if argument.name == "dropout_p":
+            given = args[index] if index < len(args) else kwargs.get(argument.name, 0.0)
+            return bool(given)
+    return True

@@ -327,12 +327,6 @@ _COMPLEX = "calls libm's complex functions ({}), which compute inside libm"
 
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(
-        ("nn.LSTM",),
-        "goes to oneDNN, which generates its own machine code; "
-        "torch.backends.mkldnn.flags(enabled=False) avoids it",
-        ("not reached",),
-    ),
-    Reason(
         (
             "torch.pow(x, 2.5)",
             "torch.pow(2.5, x)",
@@ -349,8 +343,7 @@ REASONS: Final[tuple[Reason, ...]] = (
     Reason(("torch.complex(x, x).abs()",), "the tail " + _COMPLEX.format("cabsf, cabs")),
     Reason(
         ("Tensor.normal_",),
-        "fills 16 or more contiguous elements by code that inlines log, sin and cos "
-        "(ATen/native/cpu/avx_mathfun.h), and fewer in double precision",
+        "fills fewer than 16 elements, or elements with gaps, in double precision",
     ),
 )
 

@@ -236,6 +236,50 @@ def test_a_row_alone_is_compared_with_its_row_in_the_batch(model, inputs):
     assert guilty.apart[0].elements == 16
 
 
+def test_a_row_is_found_in_the_second_dimension_and_workspaces_do_not_count():
+    torch.manual_seed(0)
+    model = nn.LSTM(6, 8, num_layers=2, batch_first=True)
+    x = torch.randn(4, 5, 6)
+    assert all(f.kind == "operator" for f in first_difference("eager", "row=2", model, x).findings)
+    # Part of what the operator keeps for its backward pass is memory that nobody wrote.
+    wrong = planted("aten::mul.Tensor", next_number)
+    loss = lambda result: (result[0] * 3.0).sum()  # noqa: E731
+    found = first_difference("eager", wrong, model, x, loss=loss)
+    assert found.repeatable == {"eager": True}
+    assert found.first.operator == "aten::mul.Tensor"
+
+
+def test_a_sum_that_cancels_is_not_accused():
+    x = torch.randn(64, 32, generator=torch.Generator().manual_seed(5))
+
+    def run():
+        weight = torch.ones(32, requires_grad=True)
+        rows = torch.nn.functional.layer_norm(x, (32,), weight)
+        upstream = torch.cos(torch.arange(64.0))[:, None].expand(64, 32)
+        rows.backward(upstream)
+        return weight.grad
+
+    changed = planted(
+        "aten::native_layer_norm_backward",
+        lambda t: (t[0], t[1] + 2.0**-22 * t[1].abs().max(), t[2]),
+    )
+    found = first_difference(run, Side(name="b", run=run, around=changed.around))
+    assert found.first.operator == "aten::native_layer_norm_backward"
+    assert found.first.explained is True
+
+
+def test_attention_without_dropout_has_a_truth():
+    def attend():
+        q = torch.linspace(-1.0, 1.0, 128).reshape(1, 2, 8, 8)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+    name = "aten::_scaled_dot_product_flash_attention_for_cpu"
+    wrong = planted(name, lambda t: (next_number(t[0].contiguous()), *t[1:]))
+    found = first_difference(attend, Side(name="b", run=attend, around=wrong.around))
+    assert found.first.operator == name
+    assert found.first.explained is True
+
+
 def test_autocast_is_shown_by_the_casts_that_only_one_side_has(model, inputs):
     found = first_difference("eager", "autocast=bfloat16", model, inputs)
     assert found.first.kind == "sequence"

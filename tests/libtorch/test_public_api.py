@@ -75,7 +75,8 @@ def test_importing_the_package_loads_nothing_else():
 
 
 #: What benches take from within: the id of the active functions, the runtime's memory, the symbols
-#: that a session looks for (in a wheel of another processor), and what runs under sanitizers.
+#: that a session looks for (in a wheel of another processor), what runs under sanitizers, and the
+#: parsers of which the site's reference is made.
 WITHIN = {
     ("benches/experiments/aarch64_session.py", "pytest_udftorch.native.runtime.native_file"),
     ("benches/experiments/aarch64_session.py", "pytest_udftorch.session.binder.binder"),
@@ -89,6 +90,8 @@ WITHIN = {
     ("benches/experiments/wheel_symbols.py", "pytest_udftorch.native.runtime.runtime"),
     ("benches/experiments/wheel_symbols.py", "pytest_udftorch.session.binder.TORCH_OBJECTS"),
     ("benches/experiments/wheel_symbols.py", "pytest_udftorch.session.binder.known_symbols"),
+    ("benches/render/site_pages.py", "pytest_udftorch.cli.command.make_parser"),
+    ("benches/render/site_pages.py", "pytest_udftorch.plugin.options.add_options"),
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from pytest_udftorch import UdfLibrary, build_library, patched, udf
-from pytest_udftorch.errors import PythonUdfError, UnknownFunctionError
+from pytest_udftorch.errors import CompilerNotFoundError, PythonUdfError, UnknownFunctionError
 from pytest_udftorch.exact.rounding import assert_ulp, ulp_distance
 
 pytest.importorskip("numba")
@@ -175,3 +175,13 @@ def test_without_numba_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(PythonUdfError, match="pip install numba"):
         udf("exp")(taylor_exp)
+
+
+def test_without_clang_the_error_says_what_it_is_needed_for(monkeypatch):
+    monkeypatch.setenv("UDFTORCH_CLANG", "/nowhere/clang")
+    with pytest.raises(CompilerNotFoundError) as caught:
+        udf("exp")(taylor_exp)
+    said = str(caught.value)
+    assert "Numba compiled the function 'taylor_exp', but the vector and array forms" in said
+    assert "'/nowhere/clang' is not an executable. Point it to clang-" in said
+    assert "llvm-<version>" in said

@@ -106,3 +106,12 @@ def test_mistakes_are_told_before_the_first_test(suite):
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines([says])
         assert "ran" not in result.stdout.str()
+
+
+def test_a_missing_numpy_is_told_before_the_first_test(suite):
+    suite.write(test_it="def test(): print('ran')")
+    (suite.path / "hide.py").write_text("import sys; sys.modules['numpy'] = None")
+    result = suite.run("-p", "hide", "--udf-save=main", "-s", torch_loaded=False)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*A profile (--udf-profile) needs the package numpy, *"])
+    assert "ran" not in result.stdout.str()

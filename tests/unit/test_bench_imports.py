@@ -11,6 +11,8 @@ BENCHES = Path(__file__).parents[2] / "benches"
 
 #: Figures of the inside that only a bench asks for, by file.
 INSIDE = {
+    # The parsers, of which the site's reference is made.
+    "site_pages.py": {"pytest_udftorch.cli.command", "pytest_udftorch.plugin.options"},
     # The bytes that the profiler's runtime has allocated.
     "profile_overhead.py": {"pytest_udftorch.native.runtime"},
     # Which runtime is loaded, and the CPU levels to try.

@@ -554,3 +554,41 @@ def test_nothing_here_imports_torch():
         "sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Warnings ----------------------------------------------------------------------------
+
+
+def test_the_author_is_told_once_what_clang_warned_of(tmp_path, cache, capfd):
+    folder = tmp_path / "sloppy"
+    folder.mkdir()
+    (folder / "udf.toml").write_text(
+        '[library]\nname = "sloppy"\nversion = "1"\n'
+        '[functions.exp.float32]\nsource = "exp.c"\nfast = "fast_exp"\naccurate = "slow_exp"\n'
+    )
+    (folder / "exp.c").write_text(
+        "#include <math.h>\n"
+        "static int nothing(int a) { if (a > 3) return 1; }\n"
+        "float fast_exp(float x, int *hard) {\n"
+        "  float s = 1, t = 1;\n"
+        "  for (int i = 1; t > 1e-9f * s && i < 99; i++) s += t *= x / i;\n"
+        "  *hard = s > 3 || nothing(2);\n"
+        "  return s;\n"
+        "}\n"
+        "float slow_exp(float x) { return (float)exp(x); }\n"
+    )
+    build_library(folder)
+    build_library(folder, "baseline")
+    said = [x for x in capfd.readouterr().err.splitlines() if "warning" in x]
+    no_return, not_vectorised = said
+    assert f"udftorch: {folder}/exp.c:2:50: warning: non-void function does not return" in no_return
+    assert f"{folder}/exp.c:3: warning: loop not vectorized: fast_exp: LLVM" in not_vectorised
+    # What is in the cache is not compiled, and a library without fault says nothing.
+    builds_again = tmp_path / "again"
+    builds_again.mkdir()
+    for name in ("udf.toml", "exp.c"):
+        (builds_again / name).write_text((folder / name).read_text())
+    (builds_again / "exp.c").write_text("float fast_exp(float x, int *h) { *h = 0; return x; }\n"
+                                        "float slow_exp(float x) { return x; }\n")  # fmt: skip
+    build_library(builds_again)
+    assert "warning" not in capfd.readouterr().err

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each verb of ``udftorch`` says for --help, and for one mistake, word for word.
+
+``UDFTORCH_WRITE_GOLDEN=1 pytest tests/plugin/test_command_golden.py`` writes the file anew: read
+the difference before you commit it.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_udftorch import cli
+from pytest_udftorch.cli.command import make_parser
+
+GOLDEN = Path(__file__).with_name("command.golden.txt")
+
+#: Verb -> what somebody gets wrong.
+MISTAKES = {
+    "run": "--udf-lib=corm train.py",
+    "new": "2fast",
+    "verify": "corm exp",
+    "certificate check": "missing.json",
+    "certificate merge": "missing.json --out both.json",
+    "certificate table": "missing.json",
+    "libraries": "corm",
+    "reach": "torch.lgo",
+    "coverage": "model.py",
+    "diff": "",
+    "report": "missing",
+    "bench": "corem epx",
+    "compare": "missing.json missing.json",
+    "patch": "--verify missing",
+    "cuda-form": "--jsn",
+    "doctor": "--jsn",
+    "cache show": "--jsn",
+    "cache prune": "--to=-1",
+    "cache prebuild": "corm",
+    "cache export": "folder corm",
+    "completion": "tcsh",
+}
+
+
+def verbs():
+    """Every verb and action, without aliases."""
+    for action in make_parser()._actions:
+        if isinstance(action.choices, dict):
+            listed = [choice.dest for choice in action._choices_actions]
+            for name in listed:
+                inner = [a for a in action.choices[name]._actions if isinstance(a.choices, dict)]
+                actions = [f"{name} {x.dest}" for a in inner for x in a._choices_actions]
+                yield from actions or [name]
+
+
+@pytest.fixture
+def say(capsys, monkeypatch, tmp_path):
+    """Run a command; return its status and everything it wrote."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(text):
+        try:
+            status = cli.main(text.split())
+        except SystemExit as end:  # argparse
+            status = end.code
+        said = capsys.readouterr()
+        return status, (said.out + said.err).replace(str(tmp_path), "FOLDER")
+
+    return run
+
+
+def test_every_verb_has_a_mistake():
+    assert set(verbs()) == set(MISTAKES)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="argparse lists options in another way")
+def test_help_and_mistakes_are_said_as_in_the_golden_file(say):
+    parts = []
+    for verb in ["", *verbs()]:
+        status, text = say(f"{verb} --help")
+        assert status == 0
+        parts.append(f"$ udftorch {verb} --help".replace("  ", " ") + f"\n{text}")
+    for verb in verbs():
+        status, text = say(f"{verb} {MISTAKES[verb]}")
+        assert status == cli.MISUSE, text
+        assert "Traceback" not in text
+        parts.append(f"$ udftorch {verb} {MISTAKES[verb]}".rstrip() + f"\n{text}")
+    found = re.sub(r"[ \t]+$", "", "\n".join(parts), flags=re.M)
+    if os.environ.get("UDFTORCH_WRITE_GOLDEN"):
+        GOLDEN.write_text(found, encoding="utf-8")
+    assert found == GOLDEN.read_text(encoding="utf-8")
+
+
+# The ends of a command -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["libraries", "doctor", "cache show"])
+def test_a_reader_that_has_seen_enough_ends_a_verb_quietly(verb):
+    """The output is longer than what a pipe holds, or the reader is gone before it is written."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_udftorch", *verb.split()],
+        stdout=writer, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("verb", ["bench corem exp --runs=100000", "verify corem exp --workers=0"])
+def test_ctrl_c_ends_a_verb_quietly(verb, tmp_path):
+    """Both show a bar as soon as they work, and would work for minutes."""
+    words = [*verb.split(), *([f"--out={tmp_path}"] if "verify" in verb else [])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest_udftorch", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    shown = process.stderr.read(1)
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate()
+    said = (shown + rest).decode()
+    assert process.returncode == cli.INTERRUPTED, said
+    assert f"udftorch {words[0]}: interrupted." in said
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_before_the_verb_began_is_quiet_too(monkeypatch, capsys):
+    def stopped():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pytest_udftorch.cli.command.make_parser", stopped)
+    assert cli.main(["doctor"]) == cli.INTERRUPTED
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments"),
+    [
+        ("numpy", ["compare", "a", "b"]),
+        ("pandas", ["report", "out", "--csv=x.csv"]),
+        ("tqdm", ["verify", "corem", "exp"]),
+        ("gmpy2", ["verify", "corem", "exp", "--quick"]),
+        ("torch", ["bench", "corem", "exp"]),
+        ("tabulate", ["certificate", "table", "x.json"]),
+        ("argcomplete", ["completion", "bash"]),
+    ],
+)
+def test_a_missing_package_is_told_before_work_starts(package, arguments, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, package, None)
+    assert cli.main(arguments) == cli.MISUSE
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"udftorch {arguments[0]} needs the package {package}, which cannot" in said.err
+    assert "pip install 'pytest_udftorch[" in said.err
+
+
+# Completion ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("udftorch comp", {"compare", "completion"}),
+        ("udftorch verify core", {"corem", "corem-ff"}),
+        ("udftorch compare --by ", {"function", "operator", "layer"}),
+        ("udftorch cache ", {"show", "prune", "prebuild", "export"}),
+    ],
+)
+def test_the_tab_key_offers_what_fits(line, offers):
+    pytest.importorskip("argcomplete")
+    environment = os.environ | {
+        "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": "/dev/stdout",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_udftorch"], env=environment, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    found = {word.strip() for word in done.stdout.split("\n")}
+    assert offers <= found, done.stderr
+    assert "report" not in found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_scripts_for_shells(shell, capsys):
+    pytest.importorskip("argcomplete")
+    assert cli.main(["completion", shell]) == 0
+    assert "udftorch" in capsys.readouterr().out

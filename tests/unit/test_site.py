@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The site: its generated pages, its links, its recipes, its notebooks."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from benches.render import browser, site, site_pages
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
+
+
+def nav_pages(part):
+    if isinstance(part, str):
+        yield part
+    else:
+        for below in part.values() if isinstance(part, dict) else part:
+            yield from nav_pages(below)
+
+
+def test_the_navigation_has_every_page():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    made = {"reference/cli.md", "reference/options.md", "reference/api.md"}
+    made |= set(site_pages.OUTSIDE.values()) | {f"notebooks/{n.stem}.md" for n in NOTEBOOKS}
+    written = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")}
+    found = list(nav_pages(config["nav"]))
+    assert len(found) == len(set(found))
+    assert set(found) == made | written
+    assert config["theme"]["font"] is False
+
+
+def test_the_reference_of_the_command_is_made_of_its_parsers():
+    page = site_pages.command_page()
+    for verb in ("run", "verify", "report", "diff", "cache", "doctor"):
+        assert f"\n## udftorch {verb}\n" in page
+        assert f"usage: udftorch {verb}" in page
+    assert "--against" in page
+
+
+def test_the_reference_of_the_options_is_made_of_what_declares_them():
+    page = site_pages.options_page()
+    assert "| `--udf-lib=NAME_OR_PATH` | Run with" in page
+    assert "| `--udf-strict` | Fail" in page
+    assert page.count("\n| `--udf-") >= 10
+    assert page.count("\n| `udf_") >= 9
+
+
+def test_the_reference_of_the_api_has_every_public_name():
+    page = site_pages.api_page()
+    listed = re.findall(r"^\| `(\w+)` \|", (DOCS / "api.md").read_text(), re.M)
+    assert page.count("\n::: ") == len(listed)
+    assert "::: pytest_udftorch.profile.Profile\n" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "page", "want"),
+    [
+        ("[a](../CONTRIBUTING.md#x)", "docs/guide.md", "guide.md", "[a](contributing.md#x)"),
+        ("[a](../README.md)", "docs/guide.md", "guide.md", "[a](README.md)"),
+        ("[a](docs/api.md)", "CHANGELOG.md", "changelog.md", "[a](api.md)"),
+        ("[a](../cuda.md)", "docs/results/reach.md", "results/reach.md", "[a](../cuda.md)"),
+        ("[a](tests/README.md)", "CONTRIBUTING.md", "contributing.md", "a"),
+        ("[a](https://x.org/b.md)", "docs/guide.md", "guide.md", "[a](https://x.org/b.md)"),
+        ("[a](#here)", "docs/guide.md", "guide.md", "[a](#here)"),
+        ("```c\nx[a](b)\n```", "docs/guide.md", "guide.md", "```c\nx[a](b)\n```"),
+    ],
+)
+def test_links_to_other_files_lead_to_their_pages(text, source, page, want):
+    assert site_pages.relinked(text, source, page) == want
+
+
+def test_the_recipe_for_ci_runs_what_exists():
+    (recipe,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "ci.md").read_text(), re.S)
+    job = yaml.safe_load(recipe)["jobs"]["correctly-rounded"]
+    steps = job["steps"]
+    assert job["strategy"]["matrix"] == {"library": ["std", "corem"]}
+    assert all(("uses" in step) != ("run" in step) for step in steps)
+    commands = " ".join(step.get("run", "") for step in steps)
+    known = site_pages.options_page()
+    options = re.findall(r"--udf-[a-z-]+", commands)
+    assert len(options) == 3
+    assert all(f"`{option}" in known for option in options)
+    (cache,) = (step for step in steps if "actions/cache" in step.get("uses", ""))
+    assert cache["with"]["path"] == "~/.cache/pytest_udftorch"
+    extras = re.search(r"pytest_udftorch\[(.*?)\]", commands)[1].split(",")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(extras) <= set(project["optional-dependencies"])
+
+
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert citation["title"] == project["name"]
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.stem)
+def test_notebooks_are_stored_without_outputs(notebook):
+    cells = json.loads(notebook.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert len(code) >= 3
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.stem)
+def test_notebooks_run_and_show_no_path_of_the_machine(notebook, tmp_path):
+    pytest.importorskip("nbclient", reason="make site installs it")
+    site.run_notebook(notebook, tmp_path / notebook.name)
+    page = site_pages.notebook_page(tmp_path / notebook.name)
+    assert "<table>" in page
+    for path in (str(ROOT), str(Path.home()), "/tmp/"):
+        assert path not in page
+
+
+@pytest.mark.slow
+def test_a_notebook_that_fails_is_an_error(tmp_path):
+    client = pytest.importorskip("nbclient", reason="make site installs it")
+    text = NOTEBOOKS[0].read_text().replace("assert not pair.failures", "assert pair.failures")
+    (tmp_path / "bad.ipynb").write_text(text)
+    with pytest.raises(client.exceptions.CellExecutionError, match="AssertionError"):
+        site.run_notebook(tmp_path / "bad.ipynb", tmp_path / "out.ipynb")
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning_and_asks_the_network_for_nothing(tmp_path):
+    pytest.importorskip("mkdocs", reason="make site installs it")
+    site.build(tmp_path / "site")
+    size = site.size(tmp_path / "site")
+    assert size["pages"] >= 40
+    assert size["bytes"] < 20e6
+    chromium = browser.find()
+    if chromium is None:
+        pytest.skip("no Chromium looks at the site; it was built")
+    assert site.look(tmp_path / "site", tmp_path / "looks", chromium) == []
+    assert len(list((tmp_path / "looks").glob("*.png"))) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("[lost](nowhere.md)", "nowhere.md"), ("[lost](guide.md#nowhere)", "#nowhere")],
+)
+def test_a_broken_link_stops_the_build(tmp_path, text, message, capfd):
+    pytest.importorskip("mkdocs", reason="make site installs it")
+    import shutil
+
+    shutil.copytree(DOCS, tmp_path / "docs")
+    with (tmp_path / "docs" / "tutorial.md").open("a") as page:
+        page.write(f"\n{text}\n")
+    config = (ROOT / "mkdocs.yml").read_text()
+    hook = ROOT / "benches" / "render" / "site_pages.py"
+    (tmp_path / "mkdocs.yml").write_text(config.replace("benches/render/site_pages.py", str(hook)))
+    with pytest.raises(site.SiteError, match="found mistakes"):
+        site.build(tmp_path / "site", tmp_path / "mkdocs.yml")
+    assert message in capfd.readouterr().err
