@@ -22,11 +22,10 @@ def _tile(at, row, rows, stride, SIZE: tl.constexpr, BLOCK: tl.constexpr, BOUND:
     """Return rows of a matrix whose elements lie side by side."""
     column = tl.arange(0, BLOCK)[None, :]
     place = at + row.to(tl.int64)[:, None] * stride + column
-    if SIZE == BLOCK:
-        if BOUND:
-            tile = tl.load(place, row[:, None] < rows, other=0.0)
-        else:
-            tile = tl.load(place)
+    if SIZE == BLOCK and BOUND:
+        tile = tl.load(place, row[:, None] < rows, other=0.0)
+    elif SIZE == BLOCK:
+        tile = tl.load(place)
     elif BOUND:
         tile = tl.load(place, (row[:, None] < rows) & (column < SIZE), other=0.0)
     else:
