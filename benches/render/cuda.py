@@ -219,7 +219,44 @@ def profile(document: dict[str, Any]) -> str:
     return "\n".join([*lines, "", source(document), ""])
 
 
+#: What the host's time of a call, and a step's, may be of stock's.
+ASKED_CALL, ASKED_STEP = 1.10, 1.03
+
+
+def launch(document: dict[str, Any]) -> str:
+    """Return what a call costs the host and what steps cost, launched from C++ and from Python."""
+    cpp, python = (document["launches"][n] for n in ("C++", "Python"))
+    missed = []
+    tables = []
+    for part, unit, divisor, asked in (
+        ("operators", "µs", 1e3, ASKED_CALL), ("models", "ms", 1e6, ASKED_STEP)
+    ):  # fmt: skip
+        rows = []
+        for name, entry in cpp[part].items():
+            ratio = entry["ratio"]
+            if ratio["median"] > asked:
+                missed.append(f"{name} ({ratio['median']:.3f} of {asked:.2f})")
+            rows.append(
+                [
+                    name,
+                    f"{entry['std_ns']['median'] / divisor:.2f}",
+                    f"{entry['corem_ns']['median'] / divisor:.2f}",
+                    f"{ratio['median']:.2f}",
+                    f"{ratio['lower_quartile']:.2f} to {ratio['upper_quartile']:.2f}",
+                    f"{python[part][name]['ratio']['median']:.2f}",
+                ]
+            )
+        what = "call on the host" if part == "operators" else "training step"
+        header = [what, f"std, {unit}", f"corem, {unit}", "corem / std", "quartiles",
+                  "launched from Python"]  # fmt: skip
+        tables += [*table(header, rows), ""]
+    asked_for = f"Asked: {ASKED_CALL:.2f} for calls, {ASKED_STEP:.2f} for steps. "
+    text = f"Missed: {', '.join(missed)}." if missed else "No target is missed."
+    return "\n".join([*tables, asked_for + text, "", source(document), ""])
+
+
 TABLES = {
+    "cuda_launch": launch,
     "cuda_digests": digests,
     "cuda_pairs": pairs,
     "cuda_speed": speed,

@@ -302,7 +302,9 @@ def profile_structs(results: Results) -> str:
         dtype = getattr(record, name)
         rows = []
         for field, (kind, offset, *_) in dtype.fields.items():
+            # As code: Markdown reads [a][b] as a link.
             size = "".join(f"[{n}]" for n in kind.shape)
+            size = size and f"`{size}`"
             text = f"{kinds[kind.base.kind]} {kind.base.itemsize * 8}{size}"
             rows.append([str(offset), f"`{field}`", text])
         parts += [f"{name}, {dtype.itemsize:,} bytes:", ""]

@@ -92,11 +92,15 @@ def build(site: Path = SITE, config: Path = ROOT / "mkdocs.yml") -> None:
         if importlib.util.find_spec(name) is None:
             raise SiteError(f"{name} is missing. Install it: pip install -e '.[docs]'")
     run = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet",
+        [sys.executable, "-m", "mkdocs", "build", "--strict",
          "--config-file", str(config), "--site-dir", str(site)],
         cwd=ROOT, check=False, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     if run.returncode:
+        # --quiet would also keep it from counting its warnings.
+        told = [line for line in run.stderr.splitlines() if not line.startswith("INFO")]
+        print("\n".join(told), file=sys.stderr)
         raise SiteError("MkDocs found mistakes, above. Mend the pages that it names.")
 
 

@@ -93,6 +93,45 @@ static void narrow(int64_t n, const float *from, enum dtype dtype, void *to,
   }
 }
 
+/// Inputs of a function in 16 bits whose result, computed in float32, is half
+/// way between two numbers, and the wrong one by rounding to even.
+struct amended {
+  int64_t count;
+  const uint16_t *at, *result; ///< at is sorted
+};
+
+/// Whether a float32 may be half way between two numbers of 16 bits.
+static int may_be_midway(uint32_t y, enum dtype dtype) {
+  if (dtype == BF16)
+    return (y & 0xffff) == 0x8000;
+  // Half is subnormal below 2^-14.
+  return (y & 0x1fff) == 0x1000 ||
+         ((y & 0x7fffffff) < 0x38800000 && (y & 0xfff) == 0);
+}
+
+static void amend(int64_t n, const uint16_t *x, const float *y,
+                  enum dtype dtype, const struct amended *a, uint16_t *out) {
+  const uint32_t *bits = (const uint32_t *)y;
+  int any = 0;
+  EACH any |= may_be_midway(bits[i], dtype);
+  if (!any)
+    return;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!may_be_midway(bits[i], dtype))
+      continue;
+    int64_t low = 0, high = a->count;
+    while (low < high) {
+      int64_t middle = (low + high) / 2;
+      if (a->at[middle] < x[i])
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    if (low < a->count && a->at[low] == x[i])
+      out[i] = a->result[low];
+  }
+}
+
 struct pointwise {
   body *run;
   const void *x, *z;
@@ -103,6 +142,7 @@ struct pointwise {
   array1 *const *f;
   const struct threads *t;
   int (*index)(void);
+  const struct amended *amended; ///< or null; only for functions of one tensor
 };
 
 static void pointwise_part(void *data) {
@@ -121,8 +161,13 @@ static void pointwise_part(void *data) {
     widen(n, p->x, at, p->dtype, x);
     if (p->z)
       widen(n, p->z, at, p->dtype, z);
+    uint16_t given[PIECE]; // the result may lie over the argument
+    if (p->amended)
+      memcpy(given, (const uint16_t *)p->x + at, (size_t)n * sizeof *given);
     p->run(n, x, z, x, p->a, p->b, p->c, p->f);
     narrow(n, x, p->dtype, p->y, at);
+    if (p->amended)
+      amend(n, given, x, p->dtype, p->amended, (uint16_t *)p->y + at);
   }
 }
 

@@ -100,8 +100,9 @@ static void body_whole(int64_t n, const float *x, const float *z, float *y,
   f[0](n, x, y, 0);
 }
 EXPORT void pointwise_whole(int64_t n, const void *x, void *y, int32_t dtype,
-    array1 *const *f, const struct threads *t) {
-  struct pointwise p = {body_whole, x, 0, y, n, 0, dtype, 0, 0, 0, f, t, 0};
+    array1 *const *f, const struct threads *t, const struct amended *amended) {
+  struct pointwise p = {body_whole, x, 0, y, n, 0, dtype, 0, 0, 0, f, t, 0,
+      amended};
   run_kernel(t, pointwise_run, &p);
 }
 """

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 from pytest_udftorch.build.cache import cache_folder, turn
 from pytest_udftorch.build.job import Job, Step, compile_job
 from pytest_udftorch.build.toolchain import LINK_FLAGS, VALUE_FLAGS, find_compiler
+from pytest_udftorch.cpu.amended import amended
 from pytest_udftorch.cpu.c_source import source
 from pytest_udftorch.cuda.table import Applied, calls
 from pytest_udftorch.errors import SourceCompileError
@@ -38,7 +39,7 @@ _POINTWISE: Final = ctypes.CFUNCTYPE(
 
 
 _WHOLE: Final = ctypes.CFUNCTYPE(
-    None, ctypes.c_int64, *(ctypes.c_void_p,) * 2, ctypes.c_int32, *(ctypes.c_void_p,) * 2
+    None, ctypes.c_int64, *(ctypes.c_void_p,) * 2, ctypes.c_int32, *(ctypes.c_void_p,) * 3
 )
 
 
@@ -138,7 +139,7 @@ class Loops:
             if dtype == "float32"
         }
         self._ready: dict[str, tuple[Any, Any]] = {}
-        self._whole: dict[str, tuple[Any, Any]] = {}
+        self._whole: dict[str, tuple[Any, Any, Any]] = {}
         self._profiled = any(build.profiled for build in self._parts.values())
         self._threads: tuple[int, int, int | None] | None = None
         self._torch: Any = None
@@ -184,9 +185,11 @@ class Loops:
         ready = self._whole.get(function)
         if ready is None:
             kernel = _WHOLE(address(self.library(), "pointwise_whole"))
-            ready = self._whole[function] = kernel, self.addresses((function,))
+            fixed = amended(self._parts[function].library, function)
+            ready = self._whole[function] = kernel, self.addresses((function,)), fixed
+        kernel, functions, fixed = ready
         threads = ctypes.byref(self.threads(operator))
-        ready[0](y.numel(), x.data_ptr(), y.data_ptr(), dtype, ready[1], threads)
+        kernel(y.numel(), x.data_ptr(), y.data_ptr(), dtype, functions, threads, fixed[dtype])
 
     def run(
         self, operator: str, applied: Applied, inputs: Sequence[Any], y: Any, dtype: int

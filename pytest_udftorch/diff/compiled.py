@@ -35,6 +35,9 @@ STAGES: Final[Mapping[str, str]] = {
     "inductor": "Inductor's code",
 }
 
+#: The stage of a difference with which the compiler has nothing to do.
+UNCOMPILED: Final = "without the compiler"
+
 #: Settings of Inductor that may remove a difference, in words.
 _SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "emulate_precision_casts": {"emulate_precision_casts": True},
@@ -94,6 +97,11 @@ class Bisection:
     def text(self, a: str, b: str) -> str:
         """Return a paragraph."""
         lines = [f"The results differ with {self.stage}, and not before."]
+        if self.stage == UNCOMPILED:
+            return (
+                f"The results differ {UNCOMPILED}, too. Compare the sides without it first, which "
+                "names the operator."
+            )
         if self.settings:
             lines.append(f"  Any of these settings removes it: {', '.join(self.settings)}.")
         for name in self.operators:
@@ -239,7 +247,7 @@ class Compiled:
         # No setting of Inductor's code changes what differs before it.
         tried = _SETTINGS if stage == STAGES["inductor"] else {}
         helpful = tuple(n for n, values in tried.items() if removed(partial(_settings, values)))
-        calls = self._eager().calls
+        calls = self._plain.calls
         names = list(dict.fromkeys(_functional(c.operator) for c in calls))
         operators, finished = smallest(
             names, lambda some: removed(lambda: left_to_aten(some)), COMPILES - self.compiles
@@ -256,6 +264,9 @@ class Compiled:
         )  # fmt: skip
 
     def _stage(self, other: Recording) -> str:
+        self._plain = run(self._work, replace(self._subject, backend=None, mode=None, options={}))
+        if not same_result(other, self._plain):
+            return UNCOMPILED
         for backend, words in STAGES.items():
             if backend == self._subject.backend:
                 return words
@@ -263,12 +274,6 @@ class Compiled:
             if not same_result(other, self._run(less)):
                 return words
         return f"the backend {self._subject.backend}"
-
-    def _eager(self) -> Recording:
-        """Return the subject's run without the compiler, with its operators."""
-        if self._subject is self._sides[1] and self.a.calls:
-            return self.a
-        return run(self._work, replace(self._subject, backend=None, mode=None, options={}))
 
     def _errors(self) -> dict[str, ResultError]:
         """Hold the results that differ against those of the model in float64."""

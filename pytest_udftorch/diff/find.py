@@ -241,11 +241,10 @@ class _Search:
                 return self._b_differs(whole, b, exchanged)
             other = exchanged.kept[found.b]
             left = aligned(a.calls, exchanged.calls, shapes=not self.batch)
-            proof = Proof(
-                len(differing(a, b, pairs)),
-                len(differing(a, exchanged, left)),
-                same_result(a, exchanged),
-            )
+            removed = len(differing(a, exchanged, left))
+            # A script gives nothing but what its operators give.
+            ends = same_result(a, exchanged) if a.result else not removed
+            proof = Proof(len(differing(a, b, pairs)), removed, ends)
             if not findings:
                 proof = self._made(proof, a, b, pairs, found, other)
             findings.append(self._finding(a, found, kept, other, proof))
@@ -273,7 +272,8 @@ class _Search:
             for i, j in differing(a, b, pairs)
             if i < len(with_b.calls)
         )
-        return replace(proof, made=made, makes_end=same_result(with_b, b))
+        ends = same_result(with_b, b) if b.result else made == proof.before
+        return replace(proof, made=made, makes_end=ends)
 
     def _finding(
         self, a: Recording, found: Parting, kept: Kept, other: Kept, proof: Proof

@@ -148,7 +148,10 @@ def _apart_lines(one: Apart, truth: Truth | None, a: str, b: str) -> list[str]:
         f"{one.relative:.2g} of its norm; at {list(place)}: {first:.9g} and {second:.9g}"
     ]
     if truth is None:
-        return [*lines, "who is nearer the truth: unknown, the operator does not run in float64"]
+        return [
+            *lines,
+            "who is nearer the truth: unknown, it draws random numbers or has no float64 form",
+        ]
     lines += [_error_line(a, truth.a, truth), _error_line(b, truth.b, truth)]
     nearer = {"a": f"{a} is nearer the truth", "b": f"{b} is nearer the truth"}.get(
         truth.nearer, "both are alike near the truth"

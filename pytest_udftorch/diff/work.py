@@ -98,17 +98,18 @@ def run(
     where = Whereabouts()
     # Compilers would trace hooks and modes, and nobody sees what is called inside their code.
     watched = contextlib.nullcontext() if one.compiled else where
-    with one.applied(), watched, _seeded(work.seed):
-        mode: Any = None
-        if mode_of is not None:
-            mode = mode_of(where)
-        elif not one.compiled:
-            mode = recorder(where, wanted or Wanted(), work.batch)
-        recording = Recording() if mode is None else mode.recording
-        outer = contextlib.nullcontext() if mode is None else mode
+    mode: Any = None
+    if mode_of is not None:
+        mode = mode_of(where)
+    elif not one.compiled:
+        mode = recorder(where, wanted or Wanted(), work.batch)
+    recording = Recording() if mode is None else mode.recording
+    recorded = contextlib.nullcontext() if mode is None else mode
+    with _seeded(work.seed):
         try:
+            # Both sides begin from the same numbers: a library may draw other ones.
             step = _prepared(work, one)
-            with outer:
+            with one.applied(), watched, _seeded(work.seed), recorded:
                 found = step()
         except Stopped:
             return recording

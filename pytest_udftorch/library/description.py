@@ -33,7 +33,7 @@ OPERATOR_DTYPES: Final = (
 
 _TOP_KEYS: Final = {"library", "functions", "operators"}
 _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
-    **dict.fromkeys(("name", "version", "description", "claim", "golden"), str),
+    **dict.fromkeys(("name", "version", "description", "claim", "golden", "sixteen"), str),
     **dict.fromkeys(("float_float", "composites"), str),
     "stock": bool,
     "include_dirs": list,
@@ -139,6 +139,8 @@ class UdfLibrary:
         composites: folder of a library with activations as functions of one float32, which
             sessions take with ``composites=True``; or None.
         golden: file with the results of its functions at known inputs; or None.
+        sixteen: file with the inputs in bfloat16 and half for which rounding the float32 result
+            again would be wrong; or None.
         functions: (torch's name, dtype) -> the function.
         operators: name -> UDFs at operator level, one for each set of dispatch keys.
     """
@@ -153,6 +155,7 @@ class UdfLibrary:
     float_float: Path | None = None
     composites: Path | None = None
     golden: Path | None = None
+    sixteen: Path | None = None
     functions: Mapping[tuple[str, str], UdfFunction] = field(default_factory=dict)
     operators: Mapping[str, tuple[UdfOperator, ...]] = field(default_factory=dict)
 
@@ -525,7 +528,10 @@ class _Reader:
             ),
             "float_float": self.other_library(head, "float_float", stock),
             "composites": self.other_library(head, "composites", stock),
-            "golden": self.path_of(head["golden"], "golden") if "golden" in head else None,
+            **{
+                key: self.path_of(head[key], key) if key in head else None
+                for key in ("golden", "sixteen")
+            },
         }
         return UdfLibrary(**{**head, **paths}, functions=functions, operators=operators)
 

@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.build.toolchain import resolve_cpu_level
+from pytest_udftorch.cpu.composites import operator as composite_operator
 from pytest_udftorch.errors import TorchNotFoundError, UnknownFunctionError, nearest
 from pytest_udftorch.library.description import UdfLibrary, find_library
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import COMPOSITES, FUNCTIONS
 from pytest_udftorch.verify.candidate import (
     OPERATOR,
     STOCK,
@@ -147,6 +148,12 @@ def operator_candidate(
     )
 
 
+def _operator(torch: Any, function: str) -> Any:
+    if function in COMPOSITES:
+        return composite_operator(torch, function)
+    return getattr(torch, function)
+
+
 def operator_results(
     candidate: Candidate, arguments: tuple[npt.NDArray[Any], ...], *, flush: bool = False
 ) -> npt.NDArray[Any]:
@@ -173,7 +180,7 @@ def operator_results(
     with session:
         torch.set_flush_denormal(flush)
         try:
-            result = getattr(torch, candidate.function)(*tensors)
+            result = _operator(torch, candidate.function)(*tensors)
         finally:
             torch.set_flush_denormal(before)
     return np.asarray(result.view(signed).numpy()).view(width)

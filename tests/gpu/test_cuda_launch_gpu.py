@@ -281,7 +281,7 @@ def test_a_profile_counts_what_cpp_launches():
             model(x)
         assert cpp.launches() - before == 8  # the first of each layer publishes
     rows = {row.key["module"]: row for row in session.profile.rows("device", "module")}
-    assert sorted(rows) == ["one", "other"]
+    assert sorted(rows) == ["Two.one", "Two.other"]
     assert [row.calls for row in rows.values()] == [5, 5]
     assert [row.elements for row in rows.values()] == [5000, 5000]
 

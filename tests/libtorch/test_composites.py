@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -13,7 +14,10 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import errors, find_library, patched
+from pytest_udftorch.cpu.amended import amended
 from pytest_udftorch.cpu.composites import operator
+from pytest_udftorch.exact.formats import FORMATS, canonical
+from pytest_udftorch.exact.rounding import mpfr_rounded
 from pytest_udftorch.library.symbols import COMPOSITES
 from pytest_udftorch.rounding import assert_bitwise_same, assert_correctly_rounded
 
@@ -173,3 +177,52 @@ def test_the_example_of_the_page_runs(capsys):
     out = capsys.readouterr().out
     assert "('sigmoid', 'silu', 'softplus', " in out
     assert "{'aten::sigmoid CPU': 2}" in out
+
+
+BITS = np.arange(1 << 16, dtype=np.uint32).astype(np.uint16)
+
+
+def sixteen(name: str, dtype: str) -> np.ndarray:
+    """Return the results of an operator for all encodings; NaNs canonical."""
+    x = torch.from_numpy(BITS.view(np.int16)).view(getattr(torch, dtype))
+    got = operator(torch, name)(x).view(torch.int16).numpy().view(np.uint16)
+    return canonical(got, FORMATS[dtype])
+
+
+# The others are the slow ones to judge, and marked so.
+QUICK = ("gelu_erf",)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES]
+)
+def test_every_result_in_sixteen_bits_is_correctly_rounded(name, dtype):
+    with patched("corem", functions=("exp",), composites=True):
+        got = sixteen(name, dtype)
+    np.testing.assert_array_equal(got, mpfr_rounded(name, [BITS], FORMATS[dtype]))
+
+
+def test_without_the_table_some_results_in_sixteen_bits_are_wrong(monkeypatch):
+    with patched("corem", functions=("exp",), composites=True):
+        right = sixteen("silu", "bfloat16")
+    monkeypatch.setattr("pytest_udftorch.cpu.loops.amended", lambda *_: (None, None, None))
+    with patched("corem", functions=("exp",), composites=True):
+        assert np.count_nonzero(sixteen("silu", "bfloat16") != right) == 128
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot be used"),
+        ('{"float16": {"silu": {"at": "00020001", "result": "00010001"}}}', "unsorted"),
+        ('{"float16": {"silu": {"at": "0001", "result": ""}}}', "its rows differ"),
+        ('{"float16": {"silu": {"at": "xyzw", "result": "0001"}}}', "does not look like"),
+    ],
+)
+def test_a_damaged_table_is_an_error(text, said, tmp_path):
+    whole = find_library(find_library("corem").composites)
+    (tmp_path / "sixteen.json").write_text(text)
+    broken = dataclasses.replace(whole, sixteen=tmp_path / "sixteen.json")
+    with pytest.raises(errors.LibraryFormatError, match=said):
+        amended(broken, "silu")

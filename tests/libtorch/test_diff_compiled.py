@@ -58,6 +58,12 @@ def test_a_decomposition_is_named_and_proved(model, inputs):
     json.dumps(found.document())
 
 
+def test_what_differs_without_the_compiler_is_not_laid_to_it(model, inputs):
+    found = first_difference("eager", "backend=aot_eager,dtype=float64", model, inputs)
+    assert found.compiled.stage == "without the compiler"
+    assert "Compare the sides without it first" in found.text()
+
+
 def test_a_compiler_that_changes_nothing_is_equal(model, inputs):
     found = first_difference("eager", "backend=aot_eager", model, inputs, train=True, steps=2)
     assert found.equal

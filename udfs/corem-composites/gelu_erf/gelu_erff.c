@@ -22,7 +22,8 @@
 // u G(u), u = 1/a, in double-double, relative error below 2^-75. Near zero x/2
 // + x^2 / sqrt(2 pi), because x/2 is a tie for odd subnormal x.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 

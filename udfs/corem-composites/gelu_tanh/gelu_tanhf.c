@@ -17,7 +17,8 @@
 // Accurate path. The same in double-double, relative error below 2^-74; near
 // zero x/2 - A x^2/4, because x/2 is a tie for odd subnormal x.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 

@@ -7,7 +7,8 @@
 // Method, error and accurate path are those of softplus: min(x, 0) -
 // log(1 + exp(-|x|)), see softplus.h.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 

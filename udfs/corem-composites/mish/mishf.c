@@ -17,7 +17,8 @@
 // Accurate path. The same in double-double, relative error below 2^-73. Near
 // zero mish(x) = 3/5 x + ..., which is no tie.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 

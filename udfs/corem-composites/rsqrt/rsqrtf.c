@@ -13,7 +13,8 @@
 // Accurate path. The same in double-double, relative error below 2^-96. There
 // are no ties: a midpoint of float32 has 25 bits, and its square more than 24.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 

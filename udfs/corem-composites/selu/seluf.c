@@ -18,7 +18,8 @@
 // Accurate path. The same in double-double, relative error below 2^-74; S A and
 // S x are exact sums of two doubles.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 

@@ -15,7 +15,8 @@
 // error below 2^-74; near zero x/2 + x^2/4, because x/2 is a tie for odd
 // subnormal x.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 

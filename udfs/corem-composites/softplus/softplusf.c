@@ -14,7 +14,8 @@
 //
 // Accurate path. The same in double-double, relative error below 2^-75.
 //
-// @HARD@
+// The certificate over all inputs is outstanding: how many take the accurate
+// path, and the hardest case, are not known yet.
 //
 //===----------------------------------------------------------------------===//
 
