@@ -150,11 +150,11 @@ class Launcher:
                 "tensors out of the session."
             ) from error
 
-        from pytest_udftorch.cuda import kernels
+        from pytest_udftorch.cuda import flash, kernels
 
         self._hooks = triton.knobs.runtime
         rest = tuple(getattr(kernels, v) if k == "F" else v for k, v in constants.items())
-        jit = getattr(kernels, kernel)
+        jit = getattr(flash if kernel.startswith("attention") else kernels, kernel)
         options = {**_OPTIONS, "maxnreg": registers} if registers else _OPTIONS
         compiled = jit[(grid,)](*arguments, *rest, num_warps=warps, **options)
         fixed = compiled, compiled.function, compiled.packed_metadata

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cuda import direct, losses, pointwise, softmax, table
+from pytest_udftorch.cuda import attention, direct, losses, pointwise, softmax, table
 from pytest_udftorch.cuda.launcher import Launcher
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
@@ -54,6 +54,7 @@ _MAKERS: Final[dict[table.Operator, _Maker]] = {
     table.GLU: losses.glu_kernels,
     table.GLU_BACKWARD: losses.glu_backward_kernels,
     table.BINARY_CROSS_ENTROPY: losses.binary_cross_entropy_kernels,
+    table.ATTENTION: attention.attention_kernels,
     table.SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX_BACKWARD: softmax.log_softmax_backward_kernels,

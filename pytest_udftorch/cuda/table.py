@@ -60,6 +60,9 @@ _ROW_KERNELS: Final = {
     "log_softmax_tiles": (Call("exp"), _LOG_OF_SUM),
     "log_softmax_backward_rows": (Call("exp"),),
     "log_softmax_backward_tiles": (Call("exp"),),
+    "attention_forward": (Call("exp"), _LOG_OF_SUM),
+    "attention_queries": (Call("exp"),),
+    "attention_keys": (Call("exp"),),
 }
 
 
@@ -284,9 +287,16 @@ SOFTMAX: Final = _rows("_softmax", "softmax")
 LOG_SOFTMAX: Final = _rows("_log_softmax", "log_softmax")
 LOG_SOFTMAX_BACKWARD: Final = _rows("_log_softmax_backward_data", "log_softmax_backward")
 
+_FUSED: Final = [f"_scaled_dot_product_{n}_attention" for n in ("flash", "efficient", "cudnn")]
+ATTENTION: Final = Operator(
+    "scaled_dot_product_attention",
+    ("attention_forward", "attention_queries", "attention_keys"),
+    tuple(f"{name}{end}" for name in _FUSED for end in ("", "_backward")),
+)
+
 OPERATORS: Final[tuple[Operator, ...]] = (
     *POINTWISE, LOG_SIGMOID, POW_OF_NUMBERS, GLU, GLU_BACKWARD, BINARY_CROSS_ENTROPY,
-    SOFTMAX, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD,
+    SOFTMAX, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD, ATTENTION,
 )  # fmt: skip
 
 
