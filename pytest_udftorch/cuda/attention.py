@@ -7,7 +7,8 @@ the kernels of ``flash``. A call that looks unusual goes to the stock kernel fir
 what it does not take; its results are then overwritten. Heads of more than 256 elements are
 composed of products and the session's functions. float64 stays stock.
 
-Dropout draws its seed from torch's generator, but not stock's random numbers.
+Dropout draws its seed from torch's generator, but not stock's random numbers. Its gradient has to
+be taken in a session: stock's flash and memory-efficient gradients refuse the seeds, and raise.
 """
 
 from __future__ import annotations
@@ -338,6 +339,24 @@ def _seeds(query: Any, dropout: float) -> Any:
     return torch.randint(0, 1 << 30, (2,), dtype=torch.int64, device=query.device)
 
 
+def _returned(seeds: Any, dropout: float, dtype: Any) -> Any:
+    """Return seeds as an operator's result, in stock's dtype where nothing is dropped.
+
+    With dropout they look like float64, which stock's gradients refuse. A gradient that is taken
+    after the session would otherwise drop other weights than the forward pass did.
+    """
+    import torch
+
+    return seeds.view(torch.float64 if dropout > 0 else dtype)
+
+
+def _received(seeds: Any) -> Any:
+    """Undo :func:`_returned`."""
+    import torch
+
+    return seeds.view(torch.int64)
+
+
 def _flash(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
     import torch
 
@@ -358,20 +377,21 @@ def _flash(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
         )  # fmt: skip
         if found is not None:
             _attend(launcher, _FLASH, problem, found[0], found[1])
-            return (*found[:6], seeds.view(torch.uint64), *found[7:])
+            return (*found[:6], _returned(seeds, dropout_p, torch.uint64), *found[7:])
         out = torch.empty_like(query)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32)
         _attend(launcher, _FLASH, problem, out, lse)
         unused = query.new_empty((), dtype=torch.uint64)
-        return (out, lse, None, None, query.shape[2], key.shape[2], seeds.view(torch.uint64),
-                unused, query.new_empty(0))  # fmt: skip
+        shown = _returned(seeds, dropout_p, torch.uint64)
+        return (out, lse, None, None, query.shape[2], key.shape[2], shown, unused,
+                query.new_empty(0))  # fmt: skip
 
     def backward(*args: Any, scale: float | None = None) -> Any:
         grad, query, key, value, out, lse, _, _, _, _, dropout, causal, seeds, _ = args
         if query.dtype not in dtypes:
             return stock_backward(*args, scale=scale)
         problem = _problem(
-            _FLASH, query, key, value, None, causal, scale, dropout, seeds.view(torch.int64)
+            _FLASH, query, key, value, None, causal, scale, dropout, _received(seeds)
         )
         made = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         _differentiate(launcher, _FLASH, problem, grad, out, lse, made)
@@ -408,7 +428,8 @@ def _efficient(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., An
         else:
             out, lse = found[:2]
         _attend(launcher, _EFFICIENT, problem, out, lse if compute_log_sumexp else None)
-        return out, lse, seeds[0], seeds[1]
+        shown = _returned(seeds, dropout_p, torch.int64)
+        return out, lse, shown[0], shown[1]
 
     def backward(grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, lse: Any,
                  seed: Any, offset: Any, dropout: float, wanted: Any, causal: bool = False, *,
@@ -417,7 +438,7 @@ def _efficient(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., An
             return stock_backward(grad, query, key, value, bias, out, lse, seed, offset, dropout,
                                   wanted, causal, scale=scale)  # fmt: skip
         problem = _problem(
-            _EFFICIENT, query, key, value, bias, causal, scale, dropout, seed.reshape(1)
+            _EFFICIENT, query, key, value, bias, causal, scale, dropout, _received(seed).reshape(1)
         )
         made = tuple(
             torch.empty_permuted(t.shape, (0, 2, 1, 3), dtype=t.dtype, device=t.device)
@@ -460,14 +481,15 @@ def _cudnn(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
             found = (out, lse, None, None, query.shape[2], key.shape[2], None, None, None)
         out, lse = found[:2]
         _attend(launcher, _CUDNN, problem, out, lse[..., 0] if compute_log_sumexp else None)
-        return (*found[:6], seeds[0], seeds[1], found[8])
+        shown = _returned(seeds, dropout_p, torch.int64)
+        return (*found[:6], shown[0], shown[1], found[8])
 
     def backward(*args: Any, scale: float | None = None) -> Any:
         grad, query, key, value, out, lse, seed, _, bias, _, _, _, _, dropout, causal = args
         if query.dtype not in dtypes:
             return stock_backward(*args, scale=scale)
         problem = _problem(
-            _CUDNN, query, key, value, bias, causal, scale, dropout, seed.reshape(1)
+            _CUDNN, query, key, value, bias, causal, scale, dropout, _received(seed).reshape(1)
         )  # fmt: skip
         made = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         _differentiate(launcher, _CUDNN, problem, grad, out, lse[..., 0], made)

@@ -158,6 +158,15 @@ def test_dropout_drops_the_same_weights_in_both_directions():
     )
 
 
+def test_the_gradient_of_dropout_is_refused_after_the_session():
+    """Stock's kernel would drop other weights than the forward pass did."""
+    q = heads(1, 1, 64, 64, torch.bfloat16).requires_grad_()
+    with patched("corem"), sdpa_kernel(FLASH):
+        out = F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+    with pytest.raises(RuntimeError, match="expected scalar type|dtype"):
+        out.sum().backward()
+
+
 def test_what_stock_refuses_is_refused_with_its_message():
     q = heads(1, 1, 16, 64, torch.float32)
     operator = torch.ops.aten._scaled_dot_product_flash_attention
