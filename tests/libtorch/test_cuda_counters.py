@@ -186,6 +186,20 @@ CALLS = {
     "softplus_backward": [("exp", 1, False)],
     "mish_backward": [("exp", 2, False), ("log1p", 1, False), ("tanh", 1, False)],
     "logsigmoid_backward": [("exp", 1, False)],
+    "logit": [("log", 1, False)],
+    "logit_clamped": [("log", 1, False)],
+    "sinc": [("sin", 1, False)],
+    "logaddexp": [("exp", 1, False), ("log1p", 1, False)],
+    "logaddexp2": [("exp2", 1, False), ("log1p", 1, False)],
+    "xlogy": [("log", 1, False)],
+    "xlog1py": [("log1p", 1, False)],
+    "glu": [("exp", 1, False)],
+    "glu_backward_value": [("exp", 1, False)],
+    "glu_backward_gate": [("exp", 1, False)],
+    "binary_cross_entropy": [("log", 1, False), ("log1p", 1, False)],
+    "attention_forward": [("exp", 1, False), ("log", 1, True)],
+    "attention_queries": [("exp", 1, False)],
+    "attention_keys": [("exp", 1, False)],
     "softmax_rows": [("exp", 1, False)],
     "log_softmax_rows": [("exp", 1, False), ("log", 1, True)],
     "softmax_tiles": [("exp", 2, False)],
@@ -202,6 +216,7 @@ def test_a_row_knows_the_functions_of_its_kernel(kernel):
 
 
 def test_every_formula_and_kernel_of_an_operator_has_a_row_and_is_compiled():
+    from pytest_udftorch.cuda import flash
     from pytest_udftorch.cuda import kernels as cuda_kernels
 
     used = {kernel for op in table.OPERATORS for kernel in op.kernels}
@@ -209,7 +224,8 @@ def test_every_formula_and_kernel_of_an_operator_has_a_row_and_is_compiled():
     for formula in table.FORMULAS:
         assert getattr(cuda_kernels, formula).fn.__code__ is table.FORMULAS[formula].__code__
     for kernel in used - set(table.FORMULAS):
-        assert hasattr(cuda_kernels, kernel.removeprefix("log_")) or hasattr(cuda_kernels, kernel)
+        module = flash if kernel.startswith("attention") else cuda_kernels
+        assert hasattr(module, kernel.removeprefix("log_")) or hasattr(module, kernel)
 
 
 def test_kernels_over_rows_call_what_the_table_states():
@@ -228,7 +244,8 @@ def test_kernels_over_rows_call_what_the_table_states():
 
 def test_an_operator_takes_only_formulas_that_it_names():
     scalars = {"softplus_backward": [(1, 20)], "elu": [(), (2,)],
-               "elu_backward": [(1, 1, 1, True), (1, 1, 1, False)]}  # fmt: skip
+               "elu_backward": [(1, 1, 1, True), (1, 1, 1, False)],
+               "logit": [(), (1e-3,)]}  # fmt: skip
     for op in table.POINTWISE:
         calls = [op.formula(*given)[0] for given in scalars.get(op.name, [()])]
         if op.name.startswith("gelu"):
