@@ -133,7 +133,7 @@ class _Kernels:
             exp, log = self.loops.addresses(("exp", "log"))
             self.ready = library.attention_forward, library.attention_backward, exp, log
         batches, heads, queries, size = q.shape
-        threads = self.loops.threads(name)
+        threads = self.loops.threads(name, FUNCTIONS)
         a = _Attention(
             q=_rows(q), k=_rows(k), v=_rows(v), batches=batches, heads=heads,
             key_heads=k.shape[1], queries=queries, keys=k.shape[2], size=size,

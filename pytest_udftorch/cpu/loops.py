@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -118,6 +118,17 @@ def stock_array(function: str) -> int:
     return libtorch_address(f"vms{FUNCTIONS[function].vml}")
 
 
+#: The functions and composites that loops were called for since somebody emptied the set.
+_called: Final[set[str]] = set()
+
+
+def called() -> set[str]:
+    """Return the functions and composites called since the last time, and forget them."""
+    found = set(_called)
+    _called.clear()
+    return found
+
+
 class Loops:
     """The loops of one set of functions, ``active``.
 
@@ -138,7 +149,7 @@ class Loops:
             for name, dtype in part.functions
             if dtype == "float32"
         }
-        self._ready: dict[str, tuple[Any, Any]] = {}
+        self._ready: dict[str, tuple[Any, list[str], Any]] = {}
         self._whole: dict[str, tuple[Any, Any, Any]] = {}
         self._profiled = any(build.profiled for build in self._parts.values())
         self._threads: tuple[int, int, int | None] | None = None
@@ -168,8 +179,14 @@ class Loops:
         ]
         return (ctypes.c_void_p * max(1, len(found)))(*found)
 
-    def threads(self, operator: str) -> Any:
-        """Return ``struct threads`` of ``cpu_loops.h`` for a call of an operator."""
+    def threads(self, operator: str, functions: Iterable[str]) -> Any:
+        """Return ``struct threads`` of ``cpu_loops.h`` for a call of an operator.
+
+        Args:
+            operator: its name, for profiles.
+            functions: what the call evaluates.
+        """
+        _called.update(functions)
         if self._threads is None:
             import torch
 
@@ -188,7 +205,7 @@ class Loops:
             fixed = amended(self._parts[function].library, function)
             ready = self._whole[function] = kernel, self.addresses((function,)), fixed
         kernel, functions, fixed = ready
-        threads = ctypes.byref(self.threads(operator))
+        threads = ctypes.byref(self.threads(operator, (function,)))
         kernel(y.numel(), x.data_ptr(), y.data_ptr(), dtype, functions, threads, fixed[dtype])
 
     def run(
@@ -207,11 +224,11 @@ class Loops:
         ready = self._ready.get(formula)
         if ready is None:
             kernel = _POINTWISE(address(self.library(), f"pointwise_{formula}"))
-            ready = kernel, self.addresses([call.function for call in calls(formula)])
-            self._ready[formula] = ready
-        kernel, functions = ready
+            names = [call.function for call in calls(formula)]
+            ready = self._ready[formula] = kernel, names, self.addresses(names)
+        kernel, names, functions = ready
         second = inputs[1].data_ptr() if len(inputs) == 2 else None
         kernel(
             y.numel(), inputs[0].data_ptr(), second, y.data_ptr(), dtype, a, b, c, functions,
-            ctypes.byref(self.threads(operator)),
+            ctypes.byref(self.threads(operator, names)),
         )  # fmt: skip

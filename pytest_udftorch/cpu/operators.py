@@ -82,7 +82,8 @@ class CpuOperators:
                     for n, k in made.items()
                     if not {(f"aten::{n}", key), (f"aten::{n}", "CPU")} & own
                 }
-                self._libraries.append(dispatcher.implement("aten", key, mine))
+                if mine:
+                    self._libraries.append(dispatcher.implement("aten", key, mine))
 
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""

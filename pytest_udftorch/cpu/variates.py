@@ -48,7 +48,7 @@ class _BoxMuller:
             kernel = _KERNEL(address(self.loops.library(), "normal_variates"))
             self.ready = kernel, self.loops.addresses(_ORDER)
         kernel, functions = self.ready
-        threads = self.loops.threads(IN_PLACE)
+        threads = self.loops.threads(IN_PLACE, _ORDER)
         kernel(uniform.data_ptr(), uniform.numel(), mean, std, functions, ctypes.byref(threads))
 
 

@@ -60,7 +60,6 @@ class _Library:
     ran: Counter[str] = field(default_factory=Counter)
     reached: int = 0
     missed: dict[str, list[str]] = field(default_factory=dict)
-    unknown: int = 0
 
 
 class Reached:
@@ -193,24 +192,25 @@ def _measures(item: pytest.Item) -> bool:
 
 
 def _taken() -> tuple[list[Symbol], set[str]]:
-    """Return the symbols called and the kernels launched since the last time."""
+    """Return the symbols and the functions of overrides that were called since the last time."""
+    from pytest_udftorch.cpu.loops import called
     from pytest_udftorch.cuda.launcher import launched
+    from pytest_udftorch.cuda.table import calls
 
-    return binder().marked(), launched()
+    overrides = called() | {call.function for kernel in launched() for call in calls(kernel)}
+    return binder().marked(), overrides
 
 
-def _called(session: Session, symbols: Sequence[Symbol], kernels: Iterable[str]) -> dict[str, Any]:
+def _called(session: Session, symbols: Sequence[Symbol], overrides: set[str]) -> dict[str, Any]:
     """Return what a test called, as plain data.
 
     A function counts as missed if the stock library computed it although the user did not leave
     it out: in another dtype, or because the library lacks it.
     """
-    from pytest_udftorch.cuda.table import calls
-
     held = binder().held(session)
     ran = {s.function for s in symbols if s.name in held}
     chosen = set(session.functions)
-    ran |= {call.function for kernel in kernels for call in calls(kernel)} & chosen
+    ran |= overrides & (chosen | set(session.composites))
     every = session.wants_every_function
     missed = {
         f"{s.dtype} {s.function}"

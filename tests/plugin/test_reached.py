@@ -45,6 +45,27 @@ def test_the_summary_counts_the_tests_and_names_what_stayed_stock(suite):
     result.assert_outcomes(passed=6)
 
 
+def test_operators_that_are_overridden_whole_count(suite):
+    suite.write(
+        test_it="""
+        import torch
+        import torch.nn.functional as F
+
+        x = torch.linspace(-1, 1, 64).view(1, 1, 8, 8)
+
+        def test_gelu(): F.gelu(x)
+        def test_attention(): F.scaled_dot_product_attention(x, x, x)
+        def test_activation(): torch.sigmoid(x)
+        def test_float64(): F.gelu(x.double())
+        """
+    )
+    result = suite.run("--udf-lib=corem", "--udf-composites")
+    assert reached_lines(result)[0] == (
+        "udftorch: corem's functions ran in 3 of 4 tests: gelu_erf in 1, exp in 1, log in 1, "
+        "sigmoid in 1"
+    )
+
+
 def test_functions_that_the_user_left_out_are_not_missed(suite):
     suite.write(test_it=SUITE)
     result = suite.run("--udf-lib=./one", "--udf-functions=cos")
