@@ -23,14 +23,17 @@ from pytest_udftorch.build import prebuilt
 from pytest_udftorch.errors import UdfError
 
 #: The libraries that are shipped.
-LIBRARIES: Final = ("corem", "corem-ff", "canary")
+LIBRARIES: Final = ("corem", "corem-composites", "corem-ff", "canary")
 
 Task = tuple[str, Callable[[], Any]]
 
 
 def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterator[Task]:
     """Yield what libraries need on CPUs: the text for a progress line, and how to make it."""
+    from pytest_udftorch.build.job import obtain
     from pytest_udftorch.build.shared import build_library
+    from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.cpu.loops import loops_job
     from pytest_udftorch.profile.observer import watch
 
     levels = tuple(levels)
@@ -42,6 +45,10 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
         yield (
             f"the functions that watch the stock ones, for {level}",
             functools.partial(watch, (), level),
+        )
+        yield (
+            f"the loops of CPU operators, for {level}",
+            functools.partial(obtain, functools.partial(loops_job, level), find_compiler),
         )
 
 

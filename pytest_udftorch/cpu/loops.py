@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from pytest_udftorch.build.cache import cache_folder, turn
-from pytest_udftorch.build.job import Job, Step, compile_job
-from pytest_udftorch.build.toolchain import LINK_FLAGS, VALUE_FLAGS, find_compiler
+from pytest_udftorch.build.job import Job, Step, obtain
+from pytest_udftorch.build.toolchain import LINK_FLAGS, VALUE_FLAGS, Compiler, find_compiler
 from pytest_udftorch.cpu.amended import amended
 from pytest_udftorch.cpu.c_source import source
 from pytest_udftorch.cuda.table import Applied, calls
@@ -55,35 +55,39 @@ class _Threads(ctypes.Structure):
     )
 
 
-@functools.lru_cache(maxsize=8)
-def _compiled(level: str, cache: Path) -> ctypes.CDLL:
-    """Return the loops compiled for a CPU level; ``cache`` is part of the key."""
-    compiler = find_compiler()
+def _failed(step: Step, said: str) -> SourceCompileError:
+    return SourceCompileError(
+        f"The loops of CPU operators do not compile with {step.tool}. Install the clang that "
+        f"pytest_udftorch was built with, or report this message:\n{said}"
+    )
+
+
+def loops_job(level: str, compiler: Compiler) -> Job:
+    """Return how to compile the loops for a CPU level."""
     headers = [native_file(name) for name in _HEADERS]
     arguments = (
         "-std=c17", *VALUE_FLAGS, "-Wall", *CPU_LEVELS[level][0], f"-I{headers[0].parent}",
         _SOURCE, "-o", "cpu_loops.so", *LINK_FLAGS,
     )  # fmt: skip
-
-    def failed(step: Step, said: str) -> SourceCompileError:
-        return SourceCompileError(
-            f"The loops of CPU operators do not compile with {step.tool}. Install the clang that "
-            f"pytest_udftorch was built with, or report this message:\n{said}"
-        )
-
-    job = Job(
+    return Job(
         kind="cpu-",
         compiler=compiler,
         stages=((Step(compiler.path, arguments, Path(_SOURCE)),),),
         output="cpu_loops.so",
-        failed=failed,
+        failed=_failed,
         texts={_SOURCE: source(FORMULAS)},
         root=headers[0].parent,
         inputs=headers,
-        facts={"compiler": compiler.version, "cpu_level": level, "flags": arguments[1:]},
+        facts={"compiler": compiler.version, "cpu_level": level},
+        what="the loops of CPU operators",
     )
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(level: str, cache: Path) -> ctypes.CDLL:
+    """Return the loops compiled for a CPU level; ``cache`` is part of the key."""
     with turn():
-        return load_built(compile_job(job).path)
+        return load_built(obtain(functools.partial(loops_job, level), find_compiler).path)
 
 
 @functools.cache

@@ -80,7 +80,7 @@ def test_every_level_form_and_library_is_there(machine):
     done = machine.python(
         "from pytest_udftorch import build_library\n"
         "from pytest_udftorch.library.symbols import CPU_LEVELS\n"
-        "for library in ('corem', 'corem-ff', 'canary'):\n"
+        "for library in ('corem', 'corem-composites', 'corem-ff', 'canary'):\n"
         "    for level in CPU_LEVELS:\n"
         "        for profiled in (False, True):\n"
         "            build = build_library(library, level, profiled=profiled)\n"
@@ -88,8 +88,22 @@ def test_every_level_form_and_library_is_there(machine):
         "            print(build.path)\n"
     )
     paths = passed(done).split()
-    assert len(set(paths)) == 18
+    assert len(set(paths)) == 24
     assert all(Path(p).is_relative_to(machine.package / "_prebuilt") for p in paths)
+
+
+def test_operators_that_are_overridden_whole_need_no_compiler(machine):
+    done = machine.python(
+        "import torch\n"
+        "from pytest_udftorch import patched\n"
+        "x = torch.linspace(-3, 3, 301)\n"
+        "def run(): return torch.nn.functional.gelu(x), torch.sigmoid(x)\n"
+        "stock = run()\n"
+        "with patched('corem', composites=True):\n"
+        "    ours = run()\n"
+        "print([torch.equal(a, b) for a, b in zip(stock, ours)])\n"
+    )
+    assert passed(done).split() == ["[False,", "False]"]
 
 
 def test_functions_for_gpus_need_no_compiler(machine):
