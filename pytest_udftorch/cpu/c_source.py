@@ -17,7 +17,7 @@ from pytest_udftorch.cuda.table import called, calls, parsed
 from pytest_udftorch.library.symbols import FUNCTIONS
 
 _BINARY: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
-_COMPARED: Final = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<="}
+_COMPARED: Final = {ast.Gt: ">", ast.GtE: ">=", ast.Lt: "<", ast.LtE: "<=", ast.Eq: "=="}
 
 
 class _Body:
