@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 _WORKER_INPUT: Final = "udf_profile_out"
 
 
+def _shared() -> bool:
+    """Tell whether ranks of a distributed run share the folder; then none of them may empty it."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
 class RunProfile:
     """The profile of a run, and the fixture ``udf_profile``."""
 
@@ -99,8 +104,7 @@ class RunProfile:
             self._switcher.profile_out = Path(getattr(self._config, "workerinput")[_WORKER_INPUT])  # noqa: B009
         else:
             try:
-                if self._out is not None and int(os.environ.get("WORLD_SIZE", "1")) < 2:
-                    # The ranks of a distributed run share a folder; none may empty it.
+                if self._out is not None and not _shared():
                     record.remove_earlier(self._out)
             except UdfError as error:
                 raise pytest.UsageError(f"--udf-profile-out: {error}") from error
@@ -150,7 +154,10 @@ class RunProfile:
         if not self._is_controller:
             return self._own_profiles()
         try:
-            return load_all([self._switcher.profile_out or Path()])
+            # The folder was emptied when the run began, unless ranks share it. A worker that
+            # replaces one that died does not meet it.
+            alone = not _shared()
+            return load_all([self._switcher.profile_out or Path()], add_runs=alone)
         except NoProfileError:
             return []
 

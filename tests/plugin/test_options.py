@@ -11,8 +11,12 @@ from pytest_udftorch.library.description import find_library
 from pytest_udftorch.plugin.options import Options, freeze
 
 
+def chosen(pytester, **options):
+    return Options(storage=pytester.path / ".udftorch", **options)
+
+
 def test_no_option_gives_empty_options(pytester):
-    assert freeze(pytester.parseconfig()) == Options()
+    assert freeze(pytester.parseconfig()) == chosen(pytester)
 
 
 def test_command_line_options(pytester):
@@ -52,7 +56,8 @@ def test_ini_values_and_paths_relative_to_the_ini_file(pytester, monkeypatch):
     pytester.makeini(INI)
     below = pytester.mkdir("below")
     monkeypatch.chdir(below)
-    assert freeze(pytester.parseconfig(below)) == Options(
+    assert freeze(pytester.parseconfig(below)) == chosen(
+        pytester,
         libraries=(pytester.path / "mine", "std"),
         functions=("exp", "log", "sin"),
         cpu_level="avx2",
@@ -64,7 +69,14 @@ def test_ini_values_and_paths_relative_to_the_ini_file(pytester, monkeypatch):
 def test_command_line_replaces_each_ini_value_by_itself(pytester):
     pytester.makeini(INI)
     options = freeze(pytester.parseconfig("--udf-lib=corem", "--udf-cpu-level=avx512"))
-    assert options == Options(("corem",), ("exp", "log", "sin"), "avx512", "double", exclusive=True)
+    assert options == chosen(
+        pytester,
+        libraries=("corem",),
+        functions=("exp", "log", "sin"),
+        cpu_level="avx512",
+        cuda_form="double",
+        exclusive=True,
+    )
     options = freeze(pytester.parseconfig("--udf-functions=cos"))
     assert options.libraries == (pytester.path / "mine", "std")
     assert options.functions == ("cos",)
@@ -73,7 +85,7 @@ def test_command_line_replaces_each_ini_value_by_itself(pytester):
 def test_ini_values_in_pyproject_and_override(pytester):
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\nudf_lib = ["corem", "./mine"]\n')
     assert freeze(pytester.parseconfig()).libraries == ("corem", pytester.path / "mine")
-    assert freeze(pytester.parseconfig("-o", "udf_lib=")) == Options()
+    assert freeze(pytester.parseconfig("-o", "udf_lib=")) == chosen(pytester)
 
 
 @pytest.mark.parametrize("text", ["./mine", "../mine", "a/b", ".mine", "~/mine", "/abs/mine"])
