@@ -421,6 +421,7 @@ def synthetic(count, rule):
     return rows
 
 
+@pytest.mark.slow
 def test_the_predictor_learns_a_rule_and_not_noise():
     rows = synthetic(80, lambda c: 1 + 0.2 * (c["kernel"] > 1) + 0.1 * c["stride"])
     judged = compile_predictor.evaluate(rows)["predictor"]["judged"]

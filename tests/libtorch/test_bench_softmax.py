@@ -71,6 +71,7 @@ assert {s[0] for s in settings(50257)} == {s[0] for s in settings(65536)} == {"w
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [SCRIPT, SETTINGS], ids=["results", "settings"])
 def test_rows_of_any_length(script):
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)}
