@@ -102,11 +102,14 @@ def keep(folders: dict[str, Path]) -> None:
             if left < 0:
                 break
             members[f"{target}/{len(data):05}-{zlib.crc32(data):08x}"] = data
-    with zipfile.ZipFile(CORPUS, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    # Another target may be reading the archive.
+    new = CORPUS.with_suffix(".new")
+    with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(members):
             entry = zipfile.ZipInfo(name, _EPOCH)
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, members[name])
+    new.replace(CORPUS)
 
 
 def measure(names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:

@@ -52,8 +52,35 @@ class _BoxMuller:
         kernel(uniform.data_ptr(), uniform.numel(), mean, std, functions, ctypes.byref(threads))
 
 
+def _as_here(stock: Callable[..., Any]) -> bool:
+    """Tell whether this libtorch draws 16-bit variates as the kernel below does.
+
+    The order of the draws is no promise of torch's, and another one leaves the generator in
+    another state (torch 2.11).
+    """
+    import torch
+
+    theirs, ours = torch.Generator(), torch.Generator()
+    for generator in (theirs, ours):
+        generator.manual_seed(0)
+    stock(torch.empty(_BLOCK + 4, dtype=torch.float16), 0.0, 1.0, generator=theirs)
+    for _ in range(2):
+        torch.empty(_BLOCK).uniform_(generator=ours)
+    return bool(torch.equal(theirs.get_state(), ours.get_state()))
+
+
 def _in_place(turn: _BoxMuller, stock: Callable[..., Any]) -> Callable[..., Any]:
     import torch
+
+    narrow: bool | None = None
+
+    def takes(dtype: Any) -> bool:
+        nonlocal narrow
+        if dtype is torch.float32:
+            return True
+        if narrow is None:
+            narrow = _as_here(stock)
+        return narrow
 
     def kernel(x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
         if (
@@ -62,6 +89,7 @@ def _in_place(turn: _BoxMuller, stock: Callable[..., Any]) -> Callable[..., Any]
             or not x.is_contiguous()
             or not std >= 0.0
             or thread.mode is Mode.BYPASS
+            or not takes(x.dtype)
         ):
             return stock(x, mean, std, generator=generator)
         # bfloat16 and half are rounded once, in the end.
