@@ -450,9 +450,20 @@ def undo(folder: Path) -> list[Path]:
         something else since.
 
     Raises:
-        PatchFolderError: the folder is not a patch.
+        PatchFolderError: the folder is not a patch, or something in it cannot be removed.
     """
     patch = load(folder)
+    try:
+        return _remove(patch)
+    except OSError as error:
+        raise PatchFolderError(
+            f"{error.filename} cannot be removed ({error.strerror}), so {folder} is still there in "
+            "part. Make it writable, and undo again."
+        ) from error
+
+
+def _remove(patch: Patch) -> list[Path]:
+    """Remove what the manifest lists, the manifest last; return what is left."""
     for name, target in patch.manifest["links"].items():
         if _is_link(patch.folder, name, target):
             (patch.folder / name).unlink()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -249,6 +250,21 @@ def test_undo_removes_what_is_listed_and_keeps_the_rest(copy, capsys):
 def test_undo_of_an_untouched_patch_leaves_nothing(copy):
     assert patch_folder.undo(copy) == []
     assert not copy.exists()
+
+
+def test_undo_of_what_cannot_be_removed_says_so_and_can_be_repeated(copy, monkeypatch):
+    unlink = Path.unlink
+
+    def refuse(path: Path, **options: bool) -> None:
+        if path.name == patch_folder.MANIFEST:
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        unlink(path, **options)
+
+    with monkeypatch.context() as context:
+        context.setattr(Path, "unlink", refuse)
+        with pytest.raises(PatchFolderError, match=r"Read-only file system.*undo again"):
+            patch_folder.undo(copy)
+    assert patch_folder.undo(copy) == []
 
 
 def test_undo_never_follows_a_link_out_of_the_patch(copy, tmp_path):
