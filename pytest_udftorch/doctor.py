@@ -156,6 +156,7 @@ def checks() -> Iterator[Check]:
     """
     yield "swap functions on the CPU: patched, --udf-lib", _swap
     yield "profile: --udf-profile", _profile
+    yield "exclusive sessions: patched(exclusive=True)", _exclusive
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
     yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
     yield "torch.compile on the CPU inside a session", _clang_is_there
@@ -182,6 +183,14 @@ def _profile() -> str:
     _need("numpy")
     ways = {available_library("corem", profiled=True), available_observer()}
     return _WAYS["compiler" if "compiler" in ways else min(ways)]
+
+
+def _exclusive() -> str:
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.session.exclusive import available_gate
+
+    import_torch()
+    return _WAYS[available_gate()]
 
 
 def _gpu() -> str:

@@ -712,6 +712,8 @@ extern "C" GATE_EXPORT void udfgate_pause(PyObject *Lock, unsigned Ms) {
   Py_BEGIN_ALLOW_THREADS;
   sleepNs(Ms * 1000000ull);
   Py_END_ALLOW_THREADS;
-  Py_XDECREF(PyObject_CallMethod(Lock, "_acquire_restore", "(O)", State));
-  Py_DECREF(State);
+  // Functions, not the macros: one gate serves every Python, and how Python
+  // counts references differs between them.
+  Py_DecRef(PyObject_CallMethod(Lock, "_acquire_restore", "(O)", State));
+  Py_DecRef(State);
 }
