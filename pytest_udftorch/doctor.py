@@ -216,8 +216,14 @@ def _clang_is_there() -> str:
 
 
 def _numba() -> str:
+    from pytest_udftorch.build.llvmlite_forms import binding
+
     _need("numba")
-    return _clang_is_there()
+    try:
+        return _clang_is_there()
+    except UdfError:
+        binding()
+        return "with llvmlite, which Numba brings; a profile of them needs clang"
 
 
 def _verify() -> str:
