@@ -25,6 +25,9 @@
 
 #include <Python.h>
 
+#include "glibc.h"
+#include "libstdcxx.h"
+
 #include <ATen/record_function.h>
 #include <algorithm>
 #include <atomic>
@@ -48,6 +51,8 @@
 #include <vector>
 
 #define GATE_EXPORT __attribute__((visibility("default")))
+
+UDFTORCH_OLD(dladdr);
 
 namespace at {
 bool in_parallel_region(); // ATen/Parallel.h takes long to compile

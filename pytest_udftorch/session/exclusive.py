@@ -138,7 +138,7 @@ def gate_job(package: Path, version: str, local: Any, compiler: Compiler) -> Job
         output="gate.so",
         failed=_failed,
         homes={str(package): "TORCH", sysconfig.get_path("include"): None},
-        inputs=(source,),
+        inputs=(source, native_file("glibc.h"), native_file("libstdcxx.h")),
         covers=version.split(".")[:2],
         local=local,
         facts={"torch": version, "compiler": compiler.version},
