@@ -84,7 +84,7 @@ def test_a_reader_that_checks_nothing_is_caught(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "bounds, row",
+    ("bounds", "row"),
     [
         ([0, 1, 4], [1e308, 1e308]),
         ([0], []),
