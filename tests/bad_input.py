@@ -359,6 +359,9 @@ def search_document() -> Any:
 
 def use_search(path: Path) -> None:
     kept = SearchRecord(path, SEARCH_KEY).report
+    bounds = kept.get("bounds", [0, 1])
+    assert bounds[0] == 0
+    assert bounds == sorted(set(bounds))
     for name in ("unit_ns", "unit_profiled_ns"):
         for row in kept.get(name, {}).values():
             assert len(row) == len(kept["bounds"]) - 1
