@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -17,13 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_udftorch import compat
 from pytest_udftorch.diff import record_file
 from pytest_udftorch.diff.files import load
 from pytest_udftorch.diff.record_file import Record
-from pytest_udftorch.diff.recorder import Wanted
+from pytest_udftorch.diff.recorder import Recording, Wanted
 from pytest_udftorch.diff.sides import Side, described, side
 from pytest_udftorch.diff.work import Work, run
 from pytest_udftorch.errors import DiffRunError, DiffSideError, UdfError
+from pytest_udftorch.native.machine import cpu_model
 
 _ORDER: Final = "order.json"
 _PUT: Final = "put.pt"
@@ -96,6 +99,20 @@ class Subject:
         return self._make()
 
 
+def record_of(work: Work, one: Side, recording: Recording) -> Record:
+    """Return what a record of a run says."""
+    version, capability = compat.torch_summary()
+    machine = {
+        "cpu": cpu_model(),
+        "capability": capability,
+        "torch": version,
+        "python": platform.python_version(),
+    }
+    subject = work.make.where if isinstance(work.make, Subject) else ""
+    name = one.name or described(one)
+    return Record(name, subject, machine, work.seed, work.steps, work.train, recording)
+
+
 def _start(one: Side, folder: Path) -> None:
     environment = dict(os.environ)
     command = [sys.executable]
@@ -138,8 +155,6 @@ def main(folder: Path) -> int:
 
 def _recorded(order: dict[str, Any], folder: Path) -> Record:
     import torch
-
-    from pytest_udftorch.diff.recorded import record_of
 
     put = {}
     if (folder / _PUT).is_file():

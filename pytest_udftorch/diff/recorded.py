@@ -3,21 +3,18 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_udftorch import compat
 from pytest_udftorch.diff import record_file
-from pytest_udftorch.diff.elsewhere import Subject, run_elsewhere
+from pytest_udftorch.diff.elsewhere import Subject, record_of, run_elsewhere
 from pytest_udftorch.diff.record_file import Record
 from pytest_udftorch.diff.recorder import Recording, Wanted
-from pytest_udftorch.diff.sides import Side, described, side
+from pytest_udftorch.diff.sides import Side, side
 from pytest_udftorch.diff.work import Work, run, work_of
 from pytest_udftorch.errors import DiffRecordError, DiffSideError
-from pytest_udftorch.native.machine import cpu_model
 
 
 def execute(work: Work, one: Side, wanted: Wanted | None = None) -> Recording:
@@ -116,17 +113,3 @@ def record(  # noqa: PLR0913
         )
     record_file.save(found, Path(folder))
     return found
-
-
-def record_of(work: Work, one: Side, recording: Recording) -> Record:
-    """Return what a record of a run says."""
-    version, capability = compat.torch_summary()
-    machine = {
-        "cpu": cpu_model(),
-        "capability": capability,
-        "torch": version,
-        "python": platform.python_version(),
-    }
-    subject = work.make.where if isinstance(work.make, Subject) else ""
-    name = one.name or described(one)
-    return Record(name, subject, machine, work.seed, work.steps, work.train, recording)
