@@ -2,11 +2,11 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch]
-        [planted_faults] [sanitizers] [summation_trees] [profile] [compile] [cuda_digests]
-        [cuda_pairs] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda] [other_machines]
-        [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions]
-        [coverage] [site]
+        [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
+        [patch] [planted_faults] [sanitizers] [summation_trees] [profile] [compile]
+        [cuda_digests] [cuda_pairs] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda]
+        [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite]
+        [versions] [coverage] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -52,7 +52,14 @@ COMMANDS = {
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
-    **_experiments("sanitizers", "innocent_pairs", "planted_faults", "summation_trees", *PROFILE),
+    **_experiments(
+        "sanitizers",
+        "innocent_pairs",
+        "planted_faults",
+        "summation_trees",
+        "contract_digests",
+        *PROFILE,
+    ),
 }
 #: Those that need a GPU, or what `make wheel` makes; left out unless they are named.
 GPU = _experiments(

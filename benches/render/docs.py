@@ -471,6 +471,18 @@ def summation_trees(results: Results) -> str:
     return _with_source([*table(["", *levels], rows), "", said], document)
 
 
+def contract_digests(results: Results) -> str:
+    """Return the digests of weights after training, and how long a step took."""
+    document = results["contract_digests"]
+    rows = [
+        (r["library"], r["capability"], str(r["threads"]), f"`{r['digest'][:12]}`")
+        for r in document["runs"]
+    ]
+    said = f"{document['model']}, {document['steps']} steps. The first twelve digits of SHA-256."
+    header = ["library", "torch's kernels", "threads", "weights"]
+    return _with_source([*table(header, rows), "", said], document)
+
+
 def _whole(share: float) -> str:
     """Return a share as text that says 100 % of nothing less than the whole."""
     return "100 %" if share == 1.0 else f"{100 * min(share, 0.9999):.2f} %"
@@ -611,6 +623,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
     "coverage": coverage,
+    "contract_digests": contract_digests,
     "summation_trees": summation_trees,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,

@@ -43,7 +43,7 @@ _WHOLE: Final = ctypes.CFUNCTYPE(
 )
 
 
-class _Threads(ctypes.Structure):
+class Threads(ctypes.Structure):
     """``struct threads`` of ``cpu_loops.h``, field for field."""
 
     _fields_ = (
@@ -199,7 +199,7 @@ class Loops:
         parallel, index, within = self._threads
         count = self._torch.get_num_threads() if parallel else 1
         name = self._names.setdefault(operator, f"aten::{operator}".encode())
-        return _Threads(parallel, index, count, name, within)
+        return Threads(parallel, index, count, name, within)
 
     def run_whole(self, operator: str, function: str, x: Any, y: Any, dtype: int) -> None:
         """Compute ``y`` from a dense tensor like it, by one of ``composites``."""

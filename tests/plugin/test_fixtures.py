@@ -31,7 +31,10 @@ def test_udf_session_without_a_library_tells_how_to_choose_one(suite):
     text = result.stdout.str()
     how = "Choose one for the whole run with --udf-lib=NAME_OR_PATH (or udf_lib in the ini file)"
     assert text.count(how) == 2
-    assert "Libraries: canary, canary-composites, corem, corem-composites, corem-ff, std." in text
+    assert (
+        "Libraries: canary, canary-composites, corem, corem-composites, corem-ff, repro, std."
+        in text
+    )
     assert "udf_session cannot be parametrized (here with 'std')" in text
     assert "Traceback" not in text
 

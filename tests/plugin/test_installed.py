@@ -41,7 +41,8 @@ THEIR_SUITE = """
         assert pytest_udftorch.find_library("shop").folder.is_relative_to(sys.prefix)
         assert pytest_udftorch.find_library("corem").folder.is_relative_to(sys.prefix)
         assert sorted(pytest_udftorch.available_libraries()) == [
-            "canary", "canary-composites", "corem", "corem-composites", "corem-ff", "shop", "std"
+            "canary", "canary-composites", "corem", "corem-composites", "corem-ff", "repro", "shop",
+            "std",
         ]
 
     def test_session(udf_session):

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that multiply matrices, in the order of docs/contract.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_udftorch.contract.native import contract
+from pytest_udftorch.overrides.python_override import stock
+
+#: More elements than this of partial gradients are not held at once.
+_ROOM = 1 << 24
+
+
+def _fit(a: Any, b: Any, rank: int = 2) -> bool:
+    """Tell whether matrices can be multiplied; the stock kernel has the words where not."""
+    return bool(a.dim() == b.dim() == rank and a.shape[-1] == b.shape[-2])
+
+
+def mm(self: Any, mat2: Any) -> Any:
+    """Return the product of two matrices."""
+    if not _fit(self, mat2):
+        return stock(self, mat2)
+    return contract().mm(self, mat2)
+
+
+def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Return beta * self + alpha * product; factors of 1 are left out, one of 0 leaves self out."""
+    if not _fit(mat1, mat2):
+        return stock(self, mat1, mat2, beta=beta, alpha=alpha)
+    product = contract().mm(mat1, mat2)
+    if alpha != 1:
+        product *= alpha
+    if beta == 0:
+        return product
+    return product.add_(self if beta == 1 else self * beta)
+
+
+def _batch(self: Any, mat2: Any) -> Any:
+    import torch
+
+    made = contract()
+    result = torch.empty(self.shape[0], self.shape[1], mat2.shape[2])
+    for one, a, b in zip(result, self, mat2, strict=True):
+        one.copy_(made.mm(a, b))
+    return result
+
+
+def bmm(self: Any, mat2: Any) -> Any:
+    """Return the product of each two matrices of two batches."""
+    if not _fit(self, mat2, 3) or self.shape[0] != mat2.shape[0]:
+        return stock(self, mat2)
+    return _batch(self, mat2)
+
+
+def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Return beta * self + alpha * product of each two matrices, as ``addmm`` does."""
+    if not _fit(batch1, batch2, 3) or batch1.shape[0] != batch2.shape[0]:
+        return stock(self, batch1, batch2, beta=beta, alpha=alpha)
+    product = _batch(batch1, batch2)
+    if alpha != 1:
+        product *= alpha
+    if beta == 0:
+        return product
+    return product.add_(self if beta == 1 else self * beta)
+
+
+def dot(self: Any, tensor: Any) -> Any:
+    """Return the product of two vectors."""
+    if self.dim() != 1 or self.shape != tensor.shape:
+        return stock(self, tensor)
+    return contract().mm(self[None], tensor[:, None]).reshape(())
+
+
+def mv(self: Any, vec: Any) -> Any:
+    """Return the product of a matrix and a vector."""
+    if self.dim() != 2 or self.shape[1:] != vec.shape:
+        return stock(self, vec)
+    return contract().mm(self, vec[:, None])[:, 0]
+
+
+def addmv(self: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """Return beta * self + alpha * product of a matrix and a vector, as ``addmm`` does."""
+    if mat.dim() != 2 or mat.shape[1:] != vec.shape or self.dim() > 1:
+        return stock(self, mat, vec, beta=beta, alpha=alpha)
+    product = contract().mm(mat, vec[:, None])[:, 0]
+    if alpha != 1:
+        product *= alpha
+    if beta == 0:
+        return product
+    return product.add_(self if beta == 1 else self * beta)
+
+
+# Convolution ---------------------------------------------------------------------------
+
+
+def _columns(
+    x: Any, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[Any, list[int]]:
+    """Return the windows of a padded input, and how many there are in each direction.
+
+    The windows are contiguous, as (channels, taps, batch, positions).
+    """
+    out = [
+        (size - d * (k - 1) - 1) // s + 1
+        for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
+    ]
+    steps = x.stride()[2:]
+    view = x.as_strided(
+        (x.shape[1], *kernel, x.shape[0], *out),
+        (
+            x.stride(1), *(a * d for a, d in zip(steps, dilation, strict=True)), x.stride(0),
+            *(a * s for a, s in zip(steps, stride, strict=True)),
+        ),
+        x.storage_offset(),
+    )  # fmt: skip
+    return view.reshape(x.shape[1], -1, x.shape[0], _count(out)), out
+
+
+def _count(sizes: Sequence[int]) -> int:
+    count = 1
+    for size in sizes:
+        count *= size
+    return count
+
+
+def _padded(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
+    import torch
+
+    if not any(before) and not any(after):
+        return x.contiguous()
+    pairs = [p for one in zip(reversed(before), reversed(after), strict=True) for p in one]
+    return torch.nn.functional.pad(x, pairs).contiguous()
+
+
+def _correlate(x: Any, weight: Any, stride: Any, dilation: Any, groups: int) -> Any:
+    """Return the convolution of a padded input."""
+    import torch
+
+    columns, out = _columns(x, weight.shape[2:], stride, dilation)
+    batch, made = x.shape[0], contract()
+    parts = []
+    for w, c in zip(weight.chunk(groups), columns.chunk(groups), strict=True):
+        flat = c.reshape(c.shape[0] * c.shape[1], -1)
+        parts.append(made.mm(w.reshape(w.shape[0], -1), flat))
+    y = parts[0] if groups == 1 else torch.cat(parts)
+    return y.view(weight.shape[0], batch, *out).transpose(0, 1).contiguous()
+
+
+def _takes(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> bool:
+    """Tell whether a convolution is one that stock accepts, and has results."""
+    rank = input.dim() - 2
+    return bool(
+        input.numel()
+        and weight.numel()
+        and rank >= 1
+        and weight.dim() == input.dim()
+        and len(stride) == len(padding) == len(dilation) == rank
+        and groups >= 1
+        and input.shape[1] == weight.shape[1] * groups
+        and weight.shape[0] % groups == 0
+        and (bias is None or bias.shape == weight.shape[:1])
+        and min(stride) >= 1
+        and min(dilation) >= 1
+        and min(padding) >= 0
+        and all(
+            size + 2 * p >= d * (k - 1) + 1
+            for size, k, p, d in zip(
+                input.shape[2:], weight.shape[2:], padding, dilation, strict=True
+            )
+        )
+    )
+
+
+def convolution(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    transposed: bool, output_padding: Any, groups: int,
+) -> Any:  # fmt: skip
+    """Convolve; a result is a product over channels of its group and taps, then the bias."""
+    if transposed or not _takes(input, weight, bias, stride, padding, dilation, groups):
+        return stock(
+            input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+        )
+    y = _correlate(_padded(input, padding, padding), weight, stride, dilation, groups)
+    return y if bias is None else y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
+
+
+def _input_gradient(
+    grad: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    import torch
+
+    kernel, dims = weight.shape[2:], range(2, weight.dim())
+    spread = [(size - 1) * s + 1 for size, s in zip(grad.shape[2:], stride, strict=True)]
+    wide = torch.zeros(*grad.shape[:2], *spread)
+    holes: Any = (..., *(slice(None, None, s) for s in stride))
+    wide[holes] = grad
+    before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+    after = [
+        size + d * (k - 1) - b - have
+        for size, d, k, b, have in zip(
+            input.shape[2:], dilation, kernel, before, spread, strict=True
+        )
+    ]
+    flipped = torch.cat([w.transpose(0, 1) for w in weight.flip(tuple(dims)).chunk(groups)])
+    return _correlate(_padded(wide, before, after), flipped, [1] * len(kernel), dilation, groups)
+
+
+def _weight_gradient(
+    grad: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> Any:
+    """Return a product over positions for each sample, and their sum by the tree."""
+    import torch
+
+    batch = input.shape[0]
+    if batch * weight.numel() > _ROOM and batch > 1:
+        half = 1 << (batch - 1).bit_length() - 1
+        given = (weight, stride, padding, dilation, groups)
+        first = _weight_gradient(grad[:half], input[:half], *given)
+        return first.add_(_weight_gradient(grad[half:], input[half:], *given))
+    columns, _ = _columns(_padded(input, padding, padding), weight.shape[2:], stride, dilation)
+    made = contract()
+    flat = grad.reshape(batch, groups, grad.shape[1] // groups, -1)
+    windows = columns.reshape(groups, -1, batch, columns.shape[3])
+    each = torch.empty(batch, groups, flat.shape[2], windows.shape[1])
+    for n in range(batch):
+        for g in range(groups):
+            each[n, g] = made.mm(flat[n, g], windows[g, :, n].t())
+    return made.sums(each, 0).view(weight.shape)
+
+
+def convolution_backward(
+    grad_output: Any, input: Any, weight: Any, bias_sizes: Any, stride: Any, padding: Any,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Any,
+) -> Any:  # fmt: skip
+    """Return the gradients of input, weight and bias that are asked for."""
+    if transposed or not _takes(input, weight, None, stride, padding, dilation, groups):
+        return stock(
+            grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
+            output_padding, groups, output_mask,
+        )  # fmt: skip
+    given = (grad_output, input, weight, stride, padding, dilation, groups)
+    bias = None
+    if output_mask[2]:
+        sums = contract().sums(grad_output.flatten(2), 2)
+        bias = contract().sums(sums, 0)
+    return (
+        _input_gradient(*given) if output_mask[0] else None,
+        _weight_gradient(*given) if output_mask[1] else None,
+        bias,
+    )

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that add up, in the order of docs/contract.md.
+
+What maps elements is torch's own: additions, products, quotients and roots of single elements are
+rounded once by IEEE 754, and functions are the session's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_udftorch.contract.native import contract
+from pytest_udftorch.overrides.python_override import stock
+
+
+def _over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
+    """Return sums over dimensions, which form one sequence in their order."""
+    rank = x.dim()
+    chosen = sorted({d % rank for d in dims}) if dims and rank else list(range(rank))
+    shape = [1 if d in chosen else s for d, s in enumerate(x.shape)]
+    kept = [s for d, s in enumerate(x.shape) if d not in chosen]
+    if not chosen:
+        y = x.clone()
+    elif chosen[-1] - chosen[0] == len(chosen) - 1:
+        y = contract().sums(x.flatten(chosen[0], chosen[-1]), chosen[0])
+    else:
+        order = [*(d for d in range(rank) if d not in chosen), *chosen]
+        y = contract().sums(x.permute(order).reshape(math.prod(kept), -1), 1)
+    return y.view(shape if keep else kept)
+
+
+def _float32(dtype: Any) -> bool:
+    return dtype is None or str(dtype) == "torch.float32"
+
+
+def sum_dims(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Return sums over dimensions."""
+    if not _float32(dtype):
+        return stock(self, dim, keepdim, dtype=dtype)
+    return _over(self, dim, keepdim)
+
+
+def sum_all(self: Any, *, dtype: Any = None) -> Any:
+    """Return the sum of all elements."""
+    return _over(self, None) if _float32(dtype) else stock(self, dtype=dtype)
+
+
+def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
+    y = _over(x, dims, keep)
+    return y.div_(x.numel() / y.numel()) if y.numel() else y
+
+
+def mean_dims(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Return means over dimensions."""
+    if not _float32(dtype):
+        return stock(self, dim, keepdim, dtype=dtype)
+    return _mean(self, dim, keepdim)
+
+
+def mean_all(self: Any, *, dtype: Any = None) -> Any:
+    """Return the mean of all elements."""
+    return _mean(self, None) if _float32(dtype) else stock(self, dtype=dtype)
+
+
+# Softmax and losses -----------------------------------------------------------------------
+
+
+def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
+    """Return exponentials over their sums."""
+    if not self.numel():
+        return stock(self, dim, half_to_float)
+    e = (self - self.amax(dim, keepdim=True)).exp_()
+    return e.div_(_over(e, [dim], keep=True))
+
+
+def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
+    """Return logarithms of softmax."""
+    if not self.numel():
+        return stock(self, dim, half_to_float)
+    z = self - self.amax(dim, keepdim=True)
+    return z.sub_(_over(z.exp(), [dim], keep=True).log_())
+
+
+def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
+    """Return the gradient of softmax."""
+    if not output.numel():
+        return stock(grad_output, output, dim, input_dtype)
+    total = _over(grad_output * output, [dim], keep=True)
+    return (grad_output - total).mul_(output)
+
+
+def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
+    """Return the gradient of log_softmax."""
+    if not output.numel():
+        return stock(grad_output, output, dim, input_dtype)
+    total = _over(grad_output, [dim], keep=True)
+    return grad_output - output.exp().mul_(total)
+
+
+def nll_loss(self: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
+    """Return the negative log-likelihood, and the total weight."""
+    import torch
+
+    if self.dtype is not torch.float32 or self.dim() not in (1, 2) or not self.numel():
+        return stock(self, target, weight, reduction, ignore_index)
+    if target.dtype is not torch.int64 or target.shape != self.shape[:-1]:
+        return stock(self, target, weight, reduction, ignore_index)
+    rows, labels = (self, target) if self.dim() == 2 else (self[None], target[None])
+    used = labels != ignore_index
+    safe = torch.where(used, labels, 0)
+    share = used.to(self.dtype) if weight is None else torch.where(used, weight[safe], 0.0)
+    losses = torch.where(used, -rows.gather(1, safe[:, None])[:, 0] * share, 0.0)
+    if reduction == 0:
+        return (losses if self.dim() == 2 else losses[0]), self.new_zeros(())
+    total = contract().sums(share, 0)
+    loss = contract().sums(losses, 0)
+    return (loss / total if reduction == 1 else loss), total
+
+
+def mse_loss(self: Any, target: Any, reduction: int = 1) -> Any:
+    """Return the squared error."""
+    d = self - target
+    d = d * d
+    if reduction == 0:
+        return d
+    total = _over(d, None)
+    return total / d.numel() if reduction == 1 else total
+
+
+# Norms --------------------------------------------------------------------------------------
+
+
+def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """Return the normalized rows, their means and reciprocal deviations."""
+    n = math.prod(normalized_shape)
+    if not input.numel() or tuple(input.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
+        return stock(input, normalized_shape, weight, bias, eps)
+    lead = input.shape[: input.dim() - len(normalized_shape)]
+    x = input.reshape(-1, n)
+    mean = contract().sums(x, 1)[:, None].div_(n)
+    d = x - mean
+    rstd = contract().sums(d * d, 1)[:, None].div_(n).add_(eps).sqrt_().reciprocal_()
+    y = d.mul_(rstd).view(input.shape)
+    if weight is not None:
+        y *= weight
+    if bias is not None:
+        y += bias
+    shape = (*lead, *(1,) * len(normalized_shape))
+    return y, mean.view(shape), rstd.view(shape)
+
+
+def layer_norm_backward(
+    grad_out: Any, input: Any, normalized_shape: Any, mean: Any, rstd: Any, weight: Any,
+    bias: Any, output_mask: Any,
+) -> Any:  # fmt: skip
+    """Return the gradients of input, weight and bias that are asked for."""
+    if not input.numel():
+        return stock(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask)
+    n = math.prod(normalized_shape)
+    g, x = grad_out.reshape(-1, n), input.reshape(-1, n)
+    rstd = rstd.reshape(-1, 1)
+    hat = (x - mean.reshape(-1, 1)).mul_(rstd)
+    found: list[Any] = [None, None, None]
+    made = contract()
+    if output_mask[0]:
+        scaled = g if weight is None else g * weight.reshape(1, n)
+        one = made.sums(scaled, 1)[:, None].div_(n)
+        two = made.sums(scaled * hat, 1)[:, None].div_(n)
+        found[0] = (scaled - one).sub_(hat * two).mul_(rstd).view(input.shape)
+    if output_mask[1] and weight is not None:
+        found[1] = made.sums(g * hat, 0).view(weight.shape)
+    if output_mask[2] and bias is not None:
+        found[2] = made.sums(g, 0).view(bias.shape)
+    return tuple(found)
