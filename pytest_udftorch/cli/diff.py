@@ -44,6 +44,12 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="write a page with the graph of operators coloured by distance",
+    )
+    parser.add_argument(
         "--reproducer",
         type=Path,
         metavar="DIR",
@@ -74,6 +80,10 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     )
     print(found.text())
     _store(options.store, found.document())
+    if options.page:
+        from pytest_udftorch.diff.drawn import save_page
+
+        save_page(found, options.page)
     if options.reproducer and not found.equal:
         print(f"python {save_reproducer(found, options.reproducer)}")
     return 0 if found.equal or (options.rounding and found.explained) else FAILED
