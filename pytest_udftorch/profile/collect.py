@@ -29,6 +29,7 @@ from pytest_udftorch.profile.counting import Counting
 from pytest_udftorch.profile.forks import Spool, active
 from pytest_udftorch.profile.modules import ModuleNames
 from pytest_udftorch.profile.observer import load_observer
+from pytest_udftorch.profile.runs import own
 from pytest_udftorch.records import file as record
 from pytest_udftorch.records.file import ProfileWriter
 from pytest_udftorch.records.layout import DEPTHS, Records
@@ -106,6 +107,7 @@ class Collector:
             "stride": stride,
             "rank": os.environ.get("RANK"),
             "session": secrets.token_hex(8),
+            **own(),
         }
         self.out = None if out is None else Path(out)
         self.writer: ProfileWriter | None = None
