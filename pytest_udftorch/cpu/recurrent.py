@@ -65,6 +65,9 @@ class Kept(NamedTuple):
     t: Any
 
 
+_KEPT: Final = ("h0", "c0", "gates", "h", "c", "t")
+
+
 def _takes(x: Any, mode: int) -> bool:
     """Tell whether a call is computed here; the others are for the stock kernel."""
     return (
@@ -119,7 +122,13 @@ class _Loops:
         h0, c0 = _wide(hx, lines, size), _wide(cx, lines, size)
         gates = F.linear(_wide(x), _wide(w0), bias)
         kept = Kept(h0, c0, gates, *(torch.empty(steps, lines, size) for _ in range(3)))
-        self.call("forward", (steps, lines, size), reverse, again=again, **kept._asdict())
+        self.call(
+            "forward",
+            (steps, lines, size),
+            reverse,
+            again=again,
+            **dict(zip(_KEPT, kept, strict=True)),
+        )
         return kept
 
     def anew(self, args: Sequence[Any], y: Any) -> Kept:
@@ -134,8 +143,8 @@ class _Loops:
         if biased:
             gates += _wide(w2) + _wide(w3)
         kept = Kept(h0, c0, gates, *(torch.empty_like(h) for _ in range(3)))
-        self.call("forward", (steps, lines, size), reverse, **kept._asdict())
-        return kept._replace(h=h)
+        self.call("forward", (steps, lines, size), reverse, **dict(zip(_KEPT, kept, strict=True)))
+        return Kept(*kept[:3], h, *kept[4:])
 
     def backward(self, args: Sequence[Any], kept: Kept, given: Sequence[Any]) -> tuple[Any, ...]:
         """Return the gradients of a layer's tensors.
