@@ -4,8 +4,7 @@
     python -m benches.experiments.record_overhead [--store FILE]
 
 A training step of each model runs alone and recorded, in turns, in one thread and on fresh copies.
-The ratio is that of CPU times. The record is written once, without a window of values; its size
-is told.
+The ratio is that of CPU times, with writing the record, which has no window of values.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,32 +49,27 @@ def _cpu_seconds(step: Any) -> float:
 
 def row(case: str) -> dict[str, Any]:
     """Measure one model."""
-    from pytest_udftorch.diff import record_file
-    from pytest_udftorch.diff.elsewhere import record_of
-    from pytest_udftorch.diff.sides import Side
-    from pytest_udftorch.diff.work import Work, run
+    from pytest_udftorch.diff import record
     from pytest_udftorch.reach import training_step
 
-    plain, recorded, found = [], [], None
-    for number in range(ROUNDS + 1):
-        step = training_step(*_made(case))
-        made = _made(case)
-        work, side = Work(lambda made=made: made), Side(name="eager")  # type: ignore[misc]
-        alone = _cpu_seconds(step)
-        begin = time.process_time()
-        found = run(work, side)
-        # The first round loads what the others find loaded.
-        if number:
-            plain.append(alone)
-            recorded.append(time.process_time() - begin)
-    assert found is not None
+    plain, recorded, operators = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
-        record_file.save(record_of(work, side, found), Path(folder))
-        size = (Path(folder) / record_file.CALLS).stat().st_size
+        for number in range(ROUNDS + 1):
+            step = training_step(*_made(case))
+            made = _made(case)
+            alone = _cpu_seconds(step)
+            begin = time.process_time()
+            found = record(folder, make=partial(tuple, made))
+            # The first round loads what the others find loaded.
+            if number:
+                plain.append(alone)
+                recorded.append(time.process_time() - begin)
+            operators = len(found.recording.calls)
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
     ratios = [b / a for a, b in zip(plain, recorded, strict=True)]
     return {
         "model": case,
-        "operators": len(found.calls),
+        "operators": operators,
         "plain_s": statistics.median(plain),
         "recorded_s": statistics.median(recorded),
         "ratio": statistics.median(ratios),

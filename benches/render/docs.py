@@ -24,6 +24,7 @@ from benches import stored
 from benches.experiments import asked
 from benches.render import compiled as render_compile
 from benches.render import cuda as render_cuda
+from benches.render import diff as render_diff
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
@@ -333,6 +334,17 @@ def _trust(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _diff(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/diff.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return render_diff.TABLES[name](results[name])
+
+    return render
+
+
 def _compile(name: str) -> Callable[[Results], str]:
     """Return what renders one of the tables of compiled models."""
     file, table = render_compile.TABLES[name]
@@ -626,6 +638,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "site": site,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
+    **{name: _diff(name) for name in render_diff.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
