@@ -17,7 +17,6 @@ from typing import Any
 from pytest_udftorch.errors import RunsDifferError
 from pytest_udftorch.records.file import ProfileFile
 
-
 #: The name of the run that this process belongs to, if somebody gave it one.
 _own: str | None = None
 
