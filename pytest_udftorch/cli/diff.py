@@ -56,7 +56,7 @@ def add(commands: Subparsers) -> None:
         metavar="DIR",
         help="write a script that shows the first difference, with the values that it needs",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, waits="running both sides")
 
 
 def run(options: argparse.Namespace) -> int:
