@@ -120,6 +120,7 @@ def test_prune_to_no_size_is_an_error(cache, capsys):
     assert "Give a number from 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # compiles what is compiled against torch; tests of a store: test_prebuilt.py
 def test_an_export_serves_where_there_is_no_cache(cache, library, tmp_path, monkeypatch, capsys):
     store = tmp_path / "store"
     assert main(["cache", "export", str(store), str(library)]) == 0
