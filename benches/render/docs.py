@@ -619,6 +619,40 @@ def site(results: Results) -> str:
     )
 
 
+def wheel(results: Results) -> str:
+    """Return the size of the wheel, what it is for, and how long the first steps take."""
+    document = results["wheel"]
+    facts, seconds = document["wheel"], document["seconds"]
+    torches = ", ".join(v.partition("+")[0] for v in document["shipped"]["observer"])
+    hidden = document["hidden"]
+
+    def took(name: str) -> str:
+        values = seconds[name]
+        return f"{values['median']:.1f} s ({values['min']:.1f} to {values['max']:.1f})"
+
+    rows = [
+        ["the wheel", f"`{facts['file']}`, {facts['bytes'] / 2**20:.1f} MiB"],
+        ["observer, gate and launcher for torch", torches],
+        ["`libdevice` of triton that the functions for GPUs are beside",
+         str(len(document["shipped"]["pack"]))],
+        ["from `pip install` to the first table, torch's download left out",
+         took("to_the_first_table")],
+        ["the same suite again", took("suite_under_corem_again")],
+        ["a profile of `std`", took("profile_of_std")],
+        ["load average of the machine meanwhile (1, 5 and 15 minutes)",
+         ", ".join(map(str, document["load_average"]))],
+        ["programs and folders hidden", f"{len(hidden['files'])} and {len(hidden['folders'])}"],
+        ["libraries compiled", str(len(document["compiled"]))],
+    ]  # fmt: skip
+    if "demo" in document:
+        now, before = document["demo"]["now"], document["demo"]["before"]
+        rows.append(
+            ["`make demo` in a fresh clone, downloads included",
+             f"{now['seconds']:.0f} s; {before['seconds']:.0f} s at {before['commit']}"]
+        )  # fmt: skip
+    return _with_source(table(["what", "found"], rows), document)
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
@@ -643,6 +677,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
     "other_machines": other_machines,
+    "wheel": wheel,
     "wheel_symbols": wheel_symbols,
     "arm_session": aarch64_session,
     "arm_forms": aarch64_forms,

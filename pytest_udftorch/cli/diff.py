@@ -55,7 +55,7 @@ def add(commands: Subparsers) -> None:
         metavar="DIR",
         help="write a script that shows the first difference, with the values that it needs",
     )
-    parser.set_defaults(run=partial(run, parser))
+    parser.set_defaults(run=partial(run, parser), waits="running both sides")
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
