@@ -43,6 +43,9 @@ build/plugins:
 	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ beartype \
 	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
 	  pytest-timeout wadler-lindig
+# pytest-forked 1.7.5 cannot send the reports of pytest 9.2 to its parent.
+	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@/forked \
+	  'pytest<9' pytest-forked
 
 test-slow: site-tools build/plugins
 	$(PY) -m pytest -m slow

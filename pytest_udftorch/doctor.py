@@ -156,6 +156,7 @@ def checks() -> Iterator[Check]:
     """
     yield "swap functions on the CPU: patched, --udf-lib", _swap
     yield "profile: --udf-profile", _profile
+    yield "exclusive sessions: patched(exclusive=True)", _exclusive
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
     yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
     yield "torch.compile on the CPU inside a session", _clang_is_there
@@ -184,6 +185,14 @@ def _profile() -> str:
     return _WAYS["compiler" if "compiler" in ways else min(ways)]
 
 
+def _exclusive() -> str:
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.session.exclusive import available_gate
+
+    import_torch()
+    return _WAYS[available_gate()]
+
+
 def _gpu() -> str:
     from pytest_udftorch.build.libdevice import available_for_gpus
     from pytest_udftorch.compiled.triton import stock_libdevice
@@ -207,8 +216,14 @@ def _clang_is_there() -> str:
 
 
 def _numba() -> str:
+    from pytest_udftorch.build.llvmlite_forms import binding
+
     _need("numba")
-    return _clang_is_there()
+    try:
+        return _clang_is_there()
+    except UdfError:
+        binding()
+        return "with llvmlite, which Numba brings; a profile of them needs clang"
 
 
 def _verify() -> str:

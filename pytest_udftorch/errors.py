@@ -256,8 +256,16 @@ class DiffRunError(UdfError):
     """A run that is to be compared fails, cannot be repeated, or calls no operator."""
 
 
+class DiffRecordError(UdfError):
+    """A recorded run cannot be written or read, or does not belong to what it is compared with."""
+
+
 class DiffReproducerError(UdfError):
     """A difference cannot be written as a script, or the script cannot be stored."""
+
+
+class SummationError(UdfError):
+    """The order of an operator's additions cannot be read as it was asked for."""
 
 
 class RanksDifferWarning(UserWarning):

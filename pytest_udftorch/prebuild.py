@@ -4,7 +4,7 @@
     python -m pytest_udftorch.prebuild --out FOLDER [--torch FOLDER ...] [--libdevice FILE ...]
 
 writes a store (see ``build.prebuilt``) of everything that a wheel holds. Each ``--torch`` names a
-folder with the headers of one torch, whose observer and launcher of CUDA kernels are added:
+folder with the headers of one torch, whose observer, gate and launcher of CUDA kernels are added:
 ``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the ``libdevice.10.bc`` of a
 triton, into which the functions for GPUs are put.
 """
@@ -52,27 +52,22 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
         )
 
 
-def observer_task(package: Path, local: Any) -> Task:
-    """Return how to make the observer for the torch in a folder."""
-    from pytest_udftorch.build.job import obtain
-    from pytest_udftorch.build.toolchain import find_compiler
-    from pytest_udftorch.profile.observer import observer_job
-
-    version = str(runpy.run_path(str(package / "version.py"))["__version__"])
-    job = functools.partial(observer_job, package, version, local)
-    return f"the observer of torch {version}", functools.partial(obtain, job, find_compiler)
-
-
-def launcher_task(package: Path, local: Any) -> Task:
-    """Return how to make the launcher of CUDA kernels for the torch in a folder."""
+def torch_tasks(package: Path, local: Any) -> Iterator[Task]:
+    """Yield what is compiled against the headers of a torch, which lie in a folder."""
     from pytest_udftorch.build.job import obtain
     from pytest_udftorch.build.toolchain import find_compiler
     from pytest_udftorch.cuda.direct import launcher_job
+    from pytest_udftorch.profile.observer import observer_job
+    from pytest_udftorch.session.exclusive import gate_job
 
     version = str(runpy.run_path(str(package / "version.py"))["__version__"])
-    job = functools.partial(launcher_job, package, version, local)
-    text = f"the launcher of CUDA kernels for torch {version}"
-    return text, functools.partial(obtain, job, find_compiler)
+    for text, make in (
+        ("the observer", observer_job),
+        ("the gate of exclusive sessions", gate_job),
+        ("the launcher of CUDA kernels", launcher_job),
+    ):
+        job = functools.partial(make, package, version, local)
+        yield f"{text} for torch {version}", functools.partial(obtain, job, find_compiler)
 
 
 def verify_tasks(levels: Iterable[str]) -> Iterator[Task]:
@@ -106,11 +101,13 @@ def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     from pytest_udftorch.cuda.direct import make_launcher
     from pytest_udftorch.library.description import find_library
     from pytest_udftorch.profile.observer import load_observer
+    from pytest_udftorch.session.exclusive import make_gate
 
     import_torch()
     built = [name for name in libraries if find_library(name).functions]
     wanted = list(tasks((resolve_cpu_level(None),), built))
     wanted.append(("the observer of the installed torch", load_observer))
+    wanted.append(("the gate of exclusive sessions for the installed torch", make_gate))
     if has_kernel("aten::exp", "CUDA"):
         wanted.append(("the launcher of CUDA kernels for the installed torch", make_launcher))
     return wanted
@@ -135,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         wanted = [*tasks(CPU_LEVELS), *verify_tasks(CPU_LEVELS)]
         for package in options.torch:
-            wanted += [observer_task(package, "shipped"), launcher_task(package, "shipped")]
+            wanted += torch_tasks(package, "shipped")
         wanted += [cuda_task(stock) for stock in options.libdevice]
         with prebuilt.recording():
             run(wanted)

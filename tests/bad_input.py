@@ -23,7 +23,11 @@ from typing import Any
 import numpy as np
 from observed import META, Recorder, net
 
+from pytest_udftorch.diff import record_file
+from pytest_udftorch.diff.align import aligned, parting
+from pytest_udftorch.diff.digests import sample_places
 from pytest_udftorch.library.description import load_library
+from pytest_udftorch.plain_data import sealed
 from pytest_udftorch.planning.plans import FORMAT, StoredPlan
 from pytest_udftorch.planning.search_record import SearchRecord
 from pytest_udftorch.profile import report
@@ -355,6 +359,9 @@ def search_document() -> Any:
 
 def use_search(path: Path) -> None:
     kept = SearchRecord(path, SEARCH_KEY).report
+    bounds = kept.get("bounds", [0, 1])
+    assert bounds[0] == 0
+    assert bounds == sorted(set(bounds))
     for name in ("unit_ns", "unit_profiled_ns"):
         for row in kept.get(name, {}).values():
             assert len(row) == len(kept["bounds"]) - 1
@@ -446,7 +453,51 @@ def use_profile(path: Path) -> None:
         write(out)
 
 
+# Recorded runs -----------------------------------------------------------------------
+
+
+def run_document() -> Any:
+    tensor = [[2, 3], "float32", [3, 1], "cpu", "00ff" * 8, [0.5, -1.0, 2.0, 0.0, 1e300, 3]]
+    number = [[], "bfloat16", [], "cpu", "", []]
+    return {
+        "format": record_file.FORMAT,
+        "side": "eager",
+        "subject": "model.py:make",
+        "machine": {"torch": "2.15.0"},
+        "seed": 0,
+        "steps": 1,
+        "train": None,
+        "operators": ["aten::mul.Tensor"],
+        "layers": ["body.0", ""],
+        "tensors": [tensor, number],
+        "calls": [[0, 1, 0, 0, [0, 1], [1], "2.5", None], [0, 0, 2, 7, [], [0], "", "0a"]],
+        "result": {"output": 0},
+    }
+
+
+def run_text(document: Any) -> bytes:
+    return json.dumps(sealed(document) if isinstance(document, dict) else document).encode()
+
+
+def use_run(path: Path) -> None:
+    found = record_file.load(path.parent)
+    run = found.recording
+    pairs = aligned(run.calls, run.calls)
+    assert parting(run, run, pairs) is None
+    assert pairs == [(i, i) for i in range(len(run.calls))]
+    for call in run.calls:
+        f"{call.operator} {call.place}".encode()
+        for note in (*call.inputs, *call.outputs):
+            assert np.unravel_index(sample_places(note.shape), note.shape or 1)
+            assert all(type(n) is float for n in note.samples)
+            assert type(note.digest) is bytes
+    f"{found.side} {found.subject} {found.machine}".encode()
+    assert found.seed >= 0
+    assert found.steps > 0
+
+
 KINDS = {
+    "run": Kind(run_document, "record.json", run_text, use_run),
     "library": Kind(library_document, "udf.toml", library_text, use_library, library_files),
     "certificate": Kind(
         lambda: json.loads(certificate_json()), "c.json", certificate_text, use_certificate

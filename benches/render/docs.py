@@ -454,6 +454,23 @@ def cpu_operators(results: Results) -> str:
     )
 
 
+def summation_trees(results: Results) -> str:
+    """Return the orders in which stock operators add, by CPU capability."""
+    document = results["summation_trees"]
+    levels = list(document["orders"])
+    rows = []
+    for name in document["orders"][levels[0]]:
+        cells = []
+        for level in levels:
+            row = document["orders"][level][name]
+            cells.append(f"{row['kind']} ({row['digest'][:6]})" if "kind" in row else "not read")
+        rows.append((name, *cells))
+    tried = [r for o in document["orders"].values() for r in o.values() if "trials" in r]
+    trials, wrong = sum(r["trials"] for r in tried), sum(r["differing"] for r in tried)
+    said = f"Of {trials:,} sums of random terms, {wrong:,} differ from the order that was read."
+    return _with_source([*table(["", *levels], rows), "", said], document)
+
+
 def _whole(share: float) -> str:
     """Return a share as text that says 100 % of nothing less than the whole."""
     return "100 %" if share == 1.0 else f"{100 * min(share, 0.9999):.2f} %"
@@ -608,6 +625,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "cpu_operators": cpu_operators,
     "coverage": coverage,
     "coverage_cuda": coverage_cuda,
+    "summation_trees": summation_trees,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,

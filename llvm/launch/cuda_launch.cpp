@@ -19,6 +19,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "glibc.h"
+#include "libstdcxx.h"
 #include "udfprof.h"
 
 #include <ATen/core/Tensor.h>
@@ -41,12 +42,9 @@
 UDFTORCH_OLD(dlopen);
 UDFTORCH_OLD(dlsym);
 
-// What headers of newer C and C++ libraries ask for, so that this library also
-// loads beside older ones. The process counts as having several threads.
+// What headers of newer C libraries ask for, so that this library also loads
+// beside older ones. The process counts as having several threads.
 char __libc_single_threaded = 0;
-namespace std {
-void __throw_bad_array_new_length() { abort(); }
-} // namespace std
 
 namespace {
 

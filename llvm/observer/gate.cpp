@@ -25,6 +25,9 @@
 
 #include <Python.h>
 
+#include "glibc.h"
+#include "libstdcxx.h"
+
 #include <ATen/record_function.h>
 #include <algorithm>
 #include <atomic>
@@ -48,6 +51,8 @@
 #include <vector>
 
 #define GATE_EXPORT __attribute__((visibility("default")))
+
+UDFTORCH_OLD(dladdr);
 
 namespace at {
 bool in_parallel_region(); // ATen/Parallel.h takes long to compile
@@ -712,6 +717,8 @@ extern "C" GATE_EXPORT void udfgate_pause(PyObject *Lock, unsigned Ms) {
   Py_BEGIN_ALLOW_THREADS;
   sleepNs(Ms * 1000000ull);
   Py_END_ALLOW_THREADS;
-  Py_XDECREF(PyObject_CallMethod(Lock, "_acquire_restore", "(O)", State));
-  Py_DECREF(State);
+  // Functions, not the macros: one gate serves every Python, and how Python
+  // counts references differs between them.
+  Py_DecRef(PyObject_CallMethod(Lock, "_acquire_restore", "(O)", State));
+  Py_DecRef(State);
 }

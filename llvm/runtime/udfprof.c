@@ -964,7 +964,7 @@ void udfprof_within(const char *name, void (*function)(void *), void *data) {
   udfprof_row = T->unknown;
   const uint64_t Start = readTicks();
   function(data);
-  if (udfprof_depth && udfprof_row->is_known)
+  if (udfprof_depth_now() && udfprof_row->is_known)
     udfprof_operator_end(T, Start);
   T->name = Outer;
   udfprof_row = Row;

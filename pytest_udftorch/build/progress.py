@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lines on standard error while somebody waits for a build.
+"""Lines on standard error while somebody waits for a build, or for other ranks.
 
-Nothing is written about a build that takes less than two seconds. ``UDFTORCH_PROGRESS=0`` turns the
+Nothing is written about what takes less than two seconds. ``UDFTORCH_PROGRESS=0`` turns the
 lines off.
 """
 
@@ -24,12 +24,12 @@ class Progress:
     """Says, while its block runs, what is being done and how far it is.
 
     Args:
-        text: what is being done: ``compiling corem for avx512``.
+        text: what is being done: ``compiling corem for avx512``. It may be set anew.
         total: how many steps it has.
     """
 
     def __init__(self, text: str, total: int) -> None:
-        self._text, self._total, self._done = text, total, 0
+        self.text, self._total, self._done = text, total, 0
         self._ended = threading.Event()
         self._said = False
         self._start = time.monotonic()
@@ -49,7 +49,7 @@ class Progress:
         if self._thread is not None:
             self._thread.join()
         if self._said and kind is None:
-            self._say("done")
+            self._say("done" if self._done >= self._total else self._far())
 
     def step(self) -> None:
         """Count one step as done."""
@@ -58,11 +58,14 @@ class Progress:
     def _run(self) -> None:
         while not self._ended.wait(PAUSE):
             self._said = True
-            self._say(f"{self._done} of {self._total}")
+            self._say(self._far())
+
+    def _far(self) -> str:
+        return f"{self._done} of {self._total}"
 
     def _say(self, how: str) -> None:
         seconds = time.monotonic() - self._start
         try:
-            print(f"udftorch: {self._text}: {how}, {seconds:.0f} s", file=sys.stderr, flush=True)
+            print(f"udftorch: {self.text}: {how}, {seconds:.0f} s", file=sys.stderr, flush=True)
         except (OSError, ValueError):  # closed, or a pipe that nobody reads
             self._ended.set()

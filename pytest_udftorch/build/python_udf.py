@@ -3,7 +3,8 @@
 
 The modules that Numba makes are linked, everything but the function becomes internal, and LLVM
 removes what nothing calls. What is left is one scalar function in LLVM's text form, the source of
-a library in the build cache.
+a library in the build cache. LLVM's tools do so if clang is there, and otherwise llvmlite, which
+also makes the library's forms then (``llvmlite_forms``).
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ import math
 import os
 import re
 import weakref
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build import cache
+from pytest_udftorch.build import cache, llvmlite_forms
 from pytest_udftorch.build.cache import cache_folder, fill, opened
 from pytest_udftorch.build.job import Step, run_stages
 from pytest_udftorch.build.toolchain import Compiler, find_compiler, tool
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
+    CompilerTooOldError,
     PythonUdfError,
     UnknownFunctionError,
     nearest,
@@ -70,7 +72,8 @@ def udf(
         UnknownFunctionError: libtorch has no such function to swap, or no such dtype.
         PythonUdfError: Numba is missing or cannot compile the function, or the claim is not a
             number of ULP.
-        CompilerNotFoundError, CompilerTooOldError: see ``toolchain.find_compiler``.
+        CompilerNotFoundError, CompilerTooOldError: ``UDFTORCH_CLANG`` names no clang that can be
+            used. Without the variable none is needed.
         CacheError: the cache folder cannot be written.
     """
     if not isinstance(function, str):
@@ -143,13 +146,63 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
     modules, inner = _numba_modules(source, dtype, arity)
     try:
         compiler = find_compiler()
-    except CompilerNotFoundError as error:
-        raise CompilerNotFoundError(
-            f"Numba compiled {_name(source)}, but the vector and array forms that PyTorch calls "
-            f"are made of it by a pass of this package, which runs inside clang. {error} LLVM's "
-            "tools of the same version are needed too (the package llvm-<version>)."
-        ) from error
+        tools = [tool(compiler, name) for name in ("llvm-link", "opt")]
+    except (CompilerNotFoundError, CompilerTooOldError):
+        if os.environ.get("UDFTORCH_CLANG"):  # it alone is wanted
+            raise
+        text = _linked_by_llvmlite(modules, inner, symbol, dtype, arity)
+    else:
+        text = _linked_by_tools(modules, inner, symbol, C_TYPES[dtype], arity, compiler, tools)
+    return _checked(_plain(text), source)
+
+
+def _linked_by_llvmlite(
+    modules: Sequence[str], inner: str, symbol: str, dtype: str, arity: int
+) -> str:
+    """Return what :func:`_linked_by_tools` does, where there are no tools."""
+    llvm = llvmlite_forms.binding()
     real = C_TYPES[dtype]
+    given = ", ".join(f"{real} %x{i}" for i in range(arity))
+    wrapper = (
+        "declare double @ldexp(double, i32)\n"
+        "define double @numba_ldexp(double %x, i32 %e) {\n"
+        "  %y = call double @ldexp(double %x, i32 %e)\n"
+        "  ret double %y\n"
+        "}\n"
+        f'declare i32 @"{inner}"(ptr, ptr, {", ".join([real] * arity)})\n'
+        f"define {real} @{symbol}({given}) {{\n"
+        f"  %y = alloca {real}\n"
+        "  %error = alloca ptr\n"
+        "  store ptr null, ptr %error\n"
+        f'  %status = call i32 @"{inner}"(ptr %y, ptr %error, {given})\n'
+        "  %well = icmp eq i32 %status, 0\n"
+        f"  %value = load {real}, ptr %y\n"
+        f"  %result = select i1 %well, {real} %value, {real} 0x7FF8000000000000\n"
+        f"  ret {real} %result\n"
+        "}\n"
+    )
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic")
+    module = llvm.parse_assembly(wrapper)
+    module.triple, module.data_layout = machine.triple, str(machine.target_data)
+    for text in modules:
+        module.link_in(llvm.parse_assembly(text))
+    for value in (*module.functions, *module.global_variables):
+        if not value.is_declaration and value.name != symbol:
+            value.linkage = "internal"
+    llvmlite_forms.optimize(module, machine, 2)
+    return str(module)
+
+
+def _linked_by_tools(
+    modules: Sequence[str],
+    inner: str,
+    symbol: str,
+    real: str,
+    arity: int,
+    compiler: Compiler,
+    tools: Sequence[Path],
+) -> str:
+    """Return LLVM text of the modules in which ``symbol`` is the only visible definition."""
     parameters = ", ".join(f"{real} x{i}" for i in range(arity))
     passed = ", ".join(f"x{i}" for i in range(arity))
     # Numba's functions return the result by pointer, and a status that is 0 unless they raised.
@@ -170,18 +223,25 @@ def _llvm(source: Callable[..., Any], symbol: str, dtype: str, arity: int) -> st
             ("-O1", "-Xclang", "-disable-llvm-passes", "-ffp-contract=off", "-fPIC", "-emit-llvm",
              "-S", "wrapper.c", "-o", "wrapper.ll"),
         )  # fmt: skip
-        link = Step(tool(compiler, "llvm-link"), ("-S", "wrapper.ll", *pieces, "-o", "linked.ll"))
+        link = Step(tools[0], ("-S", "wrapper.ll", *pieces, "-o", "linked.ll"))
         shrink = Step(
-            tool(compiler, "opt"),
+            tools[1],
             ("-S", f"--internalize-public-api-list={symbol}",
              "-passes=internalize,default<O2>,globaldce", "linked.ll", "-o", "out.ll"),
         )  # fmt: skip
         run_stages([[bare], [link], [shrink]], {"wrapper.c": wrapper, **pieces}, scratch, _failed)
-        text = (scratch / "out.ll").read_text(encoding="utf-8")
-    # The build of the library chooses the CPU.
+        return (scratch / "out.ll").read_text(encoding="utf-8")
+
+
+def _plain(text: str) -> str:
+    """Return a module's text without what differs between processes; the build chooses the CPU."""
     text = re.sub(r' "(target-cpu|target-features|tune-cpu)"="[^"]*"', "", text)
     text = re.sub(r"^(; ModuleID|source_filename).*\n", "", text, flags=re.MULTILINE)
-    text = _renamed(text)
+    return _renamed(text)
+
+
+def _checked(text: str, source: Callable[..., Any]) -> str:
+    """Return the text, or raise an error if it needs more than a build can have."""
     declared = re.findall(r"^declare .*@\"?([\w.]+)", text, re.MULTILINE)
     if ".numba.unresolved$" in text:
         raise PythonUdfError(

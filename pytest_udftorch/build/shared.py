@@ -16,10 +16,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pytest_udftorch import errors
-from pytest_udftorch.build import prebuilt
+from pytest_udftorch.build import llvmlite_forms, prebuilt
 from pytest_udftorch.build.cache import cache_folder, state_of, turn
 from pytest_udftorch.build.job import Job, Step, available, obtain, read_report
 from pytest_udftorch.build.toolchain import (
@@ -66,6 +66,8 @@ class Build:
         Raises:
             NativeLibraryError: the cached file cannot be loaded.
         """
+        if self.path.name == llvmlite_forms.OBJECT:
+            return cast(ctypes.CDLL, llvmlite_forms.load(self.path))
         return load_built(self.path)
 
     def forms(self, function: str, dtype: str) -> dict[str, int]:
@@ -144,10 +146,25 @@ def build_library(
     state = (profiled, *_state(library, level))
     with turn():
         if state not in _built:
-            made = obtain(_maker(library, level, profiled), find_compiler)
-            seconds = made.facts["seconds"]
-            _built[state] = Build(library, level, made.build_id, made.path, seconds, profiled)
+            _built[state] = _obtained(library, level, profiled)
         return _built[state]
+
+
+def _obtained(library: UdfLibrary, level: str, profiled: bool) -> Build:
+    try:
+        made = obtain(_maker(library, level, profiled), find_compiler)
+    except (errors.CompilerNotFoundError, errors.CompilerTooOldError) as error:
+        # A clang that is named is the only one that is wanted.
+        if os.environ.get("UDFTORCH_CLANG") or not llvmlite_forms.applies(library):
+            raise
+        if profiled:
+            raise type(error)(
+                f"UDF library {library.name!r} works here without clang, but its calls cannot be "
+                f"counted: a pass that runs inside clang makes functions count. Leave the profile "
+                f"out, or install a compiler. {error}"
+            ) from error
+        return Build(library, level, *llvmlite_forms.build(library, level))
+    return Build(library, level, made.build_id, made.path, made.facts["seconds"], profiled)
 
 
 def available_library(

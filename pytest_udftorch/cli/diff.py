@@ -5,10 +5,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_udftorch.cli.status import FAILED, Subparsers
+from pytest_udftorch.cli.subject import add_run, add_subject, own_options, subject
+
+if TYPE_CHECKING:
+    from pytest_udftorch.diff.elsewhere import Subject
 
 
 def add(commands: Subparsers) -> None:
@@ -19,8 +24,9 @@ def add(commands: Subparsers) -> None:
         description="Runs a model or a script on two sides, finds the first operator that gets "
         "the same bits on both and gives others, says which side is nearer the truth, and proves "
         "it by exchanging its output. A side is eager, compiled, cpu, cuda, channels_last, "
-        "library=corem, threads=1, row=0, dtype=bfloat16, autocast=bfloat16, or several of them "
-        "with commas between.",
+        "library=corem, threads=1, row=0, dtype=bfloat16, autocast=bfloat16, capability=avx2, "
+        "python:PATH (the interpreter of another environment), or several of them with commas "
+        "between; or rec:FOLDER, which `udftorch record` made.",
     )
     parser.add_argument("--a", default="eager", metavar="SIDE", help="by default eager")
     parser.add_argument("--b", metavar="SIDE", help="required, but for --origin")
@@ -30,21 +36,8 @@ def add(commands: Subparsers) -> None:
         help="instead: find the first operator that makes one from clean inputs, on side b (by "
         "default eager)",
     )
-    parser.add_argument(
-        "run_of",
-        metavar="FILE:FUNCTION or FILE",
-        help="a function that returns a callable, which is the run, or a model and its inputs; or "
-        "a script",
-    )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the script")
-    parser.add_argument(
-        "--train",
-        action=argparse.BooleanOptionalAction,
-        help="whether loss, backward pass and optimizer follow a model's forward pass; by default "
-        "if it is in training mode",
-    )
-    parser.add_argument("--steps", type=int, default=1, help="of a model; by default 1")
-    parser.add_argument("--seed", type=int, default=0, help="of random numbers")
+    add_run(parser)
+    add_subject(parser, optional=True)
     parser.add_argument("--causes", type=int, default=3, help="to look for, at most")
     parser.add_argument(
         "--rounding", action="store_true", help="end with status 0 if rounding explains all"
@@ -56,12 +49,12 @@ def add(commands: Subparsers) -> None:
         metavar="DIR",
         help="write a script that shows the first difference, with the values that it needs",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=partial(run, parser))
 
 
-def run(options: argparse.Namespace) -> int:
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     """Compare, store and print; fail if the sides differ."""
-    from pytest_udftorch.diff.files import load
+    options = own_options(options, parser)
     from pytest_udftorch.diff.find import first_difference
     from pytest_udftorch.diff.reproducer import save_reproducer
     from pytest_udftorch.errors import DiffSideError
@@ -73,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     found = first_difference(
         options.a,
         options.b,
-        make=load(options.run_of, options.arguments),
+        make=_subject(options, options.a, options.b),
         train=options.train,
         steps=options.steps,
         seed=options.seed,
@@ -86,15 +79,26 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found.equal or (options.rounding and found.explained) else FAILED
 
 
+def _subject(options: argparse.Namespace, *sides: str) -> Subject | None:
+    """Return what is to be run; None if all sides are records."""
+    if options.run_of is not None:
+        return subject(options)
+    from pytest_udftorch.diff.sides import RECORDED
+    from pytest_udftorch.errors import DiffRunError
+
+    if not all(one.startswith(RECORDED) for one in sides):
+        raise DiffRunError("There is nothing to run. Name model.py:make or a script.")
+    return None
+
+
 def _origin(options: argparse.Namespace) -> int:
     """Look for the first special number instead."""
-    from pytest_udftorch.diff.files import load
     from pytest_udftorch.diff.origin import first_origin
 
     found = first_origin(
         options.origin,
         on=options.b or options.a,
-        make=load(options.run_of, options.arguments),
+        make=_subject(options, options.b or options.a),
         train=options.train,
         steps=options.steps,
         seed=options.seed,

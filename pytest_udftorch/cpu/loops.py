@@ -26,7 +26,7 @@ from pytest_udftorch.native.runtime import address, load_built, native_file, run
 from pytest_udftorch.overrides.active import Active
 
 _LIBTORCH: Final = "libtorch_cpu.so"
-_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h", "cpu_variates.h")
+_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h", "cpu_variates.h", "cpu_recurrent.h")
 _SOURCE: Final = "cpu_loops.c"
 
 #: Formulas of the operators that ``operators`` overrides.
@@ -114,6 +114,12 @@ def torch_threads() -> tuple[int, int]:
 def libtorch_address(name: str) -> int:
     """Return the address of a function that libtorch exports, or 0 if there is none."""
     return address(_libtorch(), name) if hasattr(_libtorch(), name) else 0
+
+
+@functools.cache
+def blas() -> int:
+    """Return the address of libtorch's matrix product of float32, or 0 if it exports none."""
+    return libtorch_address("sgemm_")
 
 
 @functools.cache

@@ -50,9 +50,9 @@ def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
     if variates.FUNCTIONS & loops.held and loops.can(variates.FUNCTIONS):
         found |= variates.kernels(loops)
     found |= composites.composite_kernels(loops, found)
-    if not recurrent.FUNCTIONS & loops.held:
+    if not recurrent.FUNCTIONS & loops.held or not loops.can(recurrent.FUNCTIONS):
         return {"CPU": found}
-    layers = recurrent.kernels()
+    layers = recurrent.kernels(loops)
     return {**layers, "CPU": found | layers["CPU"]}
 
 

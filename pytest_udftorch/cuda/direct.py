@@ -287,7 +287,7 @@ def launcher_job(package: Path, version: str, local: Any, compiler: Compiler) ->
         output="cuda_launch.so",
         failed=functools.partial(_failed, version),
         homes={str(package): "TORCH"},
-        inputs=(source, native_file("udfprof.h"), native_file("glibc.h")),
+        inputs=(source, *map(native_file, ("udfprof.h", "glibc.h", "libstdcxx.h"))),
         covers=version.split(".")[:2],
         local=local,
         facts={"torch": version, "compiler": compiler.version},

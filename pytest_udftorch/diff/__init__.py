@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from pytest_udftorch.diff.find import first_difference
     from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
     from pytest_udftorch.diff.origin import Input, Origin, first_origin
+    from pytest_udftorch.diff.record_file import Record
+    from pytest_udftorch.diff.recorded import record
     from pytest_udftorch.diff.reproducer import save_reproducer
     from pytest_udftorch.diff.sides import Side, side
     from pytest_udftorch.diff.truth import Apart, Error, Truth
@@ -24,11 +26,13 @@ __all__ = [
     "LayerDistance",
     "Origin",
     "Proof",
+    "Record",
     "ResultError",
     "Side",
     "Truth",
     "first_difference",
     "first_origin",
+    "record",
     "save_reproducer",
     "side",
 ]
@@ -36,6 +40,7 @@ __getattr__ = names_from(
     __name__,
     {"first_difference": "find", "Side": "sides", "side": "sides", "save_reproducer": "reproducer"}
     | dict.fromkeys(("Difference", "Finding", "LayerDistance", "Proof"), "found")
+    | {"record": "recorded", "Record": "record_file"}
     | dict.fromkeys(("Bisection", "ResultError"), "compiled")
     | dict.fromkeys(("Input", "Origin", "first_origin"), "origin")
     | dict.fromkeys(("Apart", "Error", "Truth"), "truth"),

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from pytest_udftorch import compat
 from pytest_udftorch.diff.align import same_result
-from pytest_udftorch.diff.recorder import Recording
+from pytest_udftorch.diff.recorder import Recording, overload_of
 from pytest_udftorch.diff.sides import Side
 from pytest_udftorch.diff.work import Work, run
 from pytest_udftorch.errors import DiffRunError, DiffSideError
@@ -138,7 +138,7 @@ def left_to_aten(operators: Sequence[str]) -> Iterator[None]:
     table, lowered = decomposition.decompositions, lowering.lowerings
     before, lowered_before = dict(table), dict(lowered)
     try:
-        for overload in filter(None, map(_overload, operators)):
+        for overload in filter(None, map(overload_of, operators)):
             table.pop(overload, None)
             lowered[overload] = lowering.fallback_handler(overload)
         decomposition.fast_random_decomps.cache_clear()
@@ -149,16 +149,6 @@ def left_to_aten(operators: Sequence[str]) -> Iterator[None]:
         lowered.clear()
         lowered.update(lowered_before)
         decomposition.fast_random_decomps.cache_clear()
-
-
-def _overload(name: str) -> Any:
-    """Return ``torch.ops.aten.add.Tensor`` of ``aten::add.Tensor``, None if there is none."""
-    import torch
-
-    namespace, _, rest = name.partition("::")
-    base, _, overload = rest.partition(".")
-    packet = getattr(getattr(torch.ops, namespace), base, None)
-    return getattr(packet, overload or "default", None)
 
 
 def _settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:

@@ -91,12 +91,20 @@ def digest_of(values: Any, kind: str) -> bytes:
     return found.digest()[:_BYTES]
 
 
+def sample_places(shape: tuple[int, ...]) -> Any:
+    """Return the positions of the samples among a tensor's elements, in the order of indices."""
+    count = math.prod(shape)
+    return np.linspace(0, count - 1, min(SAMPLES, count)).astype(np.int64)
+
+
 def _samples(tensor: Any, values: Any, kind: str) -> tuple[float, ...]:
     count = values.size
     if not count or values.dtype.kind not in "fiub":
         return ()
-    places = np.linspace(0, count - 1, min(SAMPLES, count)).astype(np.int64)
-    taken = values[np.unravel_index(places, values.shape)] if values.ndim else values.reshape(1)
+    if values.ndim:
+        taken = values[np.unravel_index(sample_places(values.shape), values.shape)]
+    else:
+        taken = values.reshape(1)
     if tensor.is_floating_point() and values.dtype.kind != "f":
         import torch
 

@@ -22,12 +22,15 @@ from pytest_udftorch.diff.align import (
     same_outputs,
     same_result,
 )
+from pytest_udftorch.diff.beside_record import BesideRecord
 from pytest_udftorch.diff.digests import distance, row_axis, row_slice, same_bits
+from pytest_udftorch.diff.elsewhere import Subject
 from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
+from pytest_udftorch.diff.recorded import execute
 from pytest_udftorch.diff.recorder import Kept, Recording, Wanted
 from pytest_udftorch.diff.sides import Side, side
 from pytest_udftorch.diff.truth import Apart, Truth, apart, judged
-from pytest_udftorch.diff.work import Work, run, work_of
+from pytest_udftorch.diff.work import Work, work_of
 from pytest_udftorch.errors import DiffRunError, DiffSideError
 
 Pairs = Sequence[tuple[int, int] | Gap]
@@ -40,7 +43,7 @@ def first_difference(  # noqa: PLR0913
     model: Any = None,
     inputs: Any = (),
     *,
-    make: Callable[[], Any] | None = None,
+    make: Callable[[], Any] | str | None = None,
     train: bool | None = None,
     steps: int = 1,
     loss: Callable[[Any], Any] | None = None,
@@ -58,7 +61,8 @@ def first_difference(  # noqa: PLR0913
         model: a module or a callable; it is copied for every run and left as it is.
         inputs: its positional arguments, a dictionary of keyword arguments, or one tensor.
         make: instead of model and inputs: returns them, or a callable that is the run. It is called
-            before each run, after all generators are seeded.
+            before each run, after all generators are seeded. As a text, ``model.py:make`` or a
+            script, it can also run in another process.
         train: whether loss, backward pass and a step of the optimizer follow the forward pass; by
             default if the model is in training mode.
         steps: of training, or forward passes.
@@ -70,6 +74,7 @@ def first_difference(  # noqa: PLR0913
     Raises:
         DiffSideError: a side means nothing, or the two cannot be compared.
         DiffRunError: a run fails, cannot be repeated, or calls no operator.
+        DiffRecordError: a recorded side cannot be read, or was made with other seeds or steps.
         UdfError: as from opening sessions of the sides' libraries.
     """
     first, second = side(a), side(b)
@@ -80,7 +85,9 @@ def first_difference(  # noqa: PLR0913
         )
     if make is None and model is not None:
         make = work_of(model, inputs)
-    if make is None and (first.run is None or second.run is None):
+    if isinstance(make, str):
+        make = Subject(make)
+    if make is None and not all(s.run is not None or s.record is not None for s in (first, second)):
         raise DiffSideError(
             "There is nothing to run. Give a model and its inputs, make=, or two callables."
         )
@@ -88,9 +95,28 @@ def first_difference(  # noqa: PLR0913
     work = replace(work, batch=_batch(work, first, second))
     if work.batch is not None:
         work = replace(work, train=False)
+    _check_pair(work, first, second)
     if first.compiled or second.compiled:
         return _compiled(work, first, second)
     return _Search(work, first, second, causes).difference()
+
+
+def _check_pair(work: Work, a: Side, b: Side) -> None:
+    """Refuse pairs of which one side cannot give what the other needs."""
+    for one, other in ((a, b), (b, a)):
+        if one.record is None and not one.elsewhere:
+            continue
+        kind = "a record" if one.record is not None else "a run of another process"
+        if work.batch is not None:
+            raise DiffSideError(
+                f"{one.name!r} is {kind}, which keeps digests of whole tensors, so no row of a "
+                "batch can be compared with it. Compare two sides of this process."
+            )
+        if other.compiled or one.compiled:
+            raise DiffSideError(
+                f"{one.name!r} is {kind}, which knows operators; nothing sees those of compiled "
+                "code. Compare it with an eager side."
+            )
 
 
 def _compiled(work: Work, a: Side, b: Side) -> Difference:
@@ -164,22 +190,28 @@ class _Search:
         self.batch = work.batch is not None
 
     def difference(self) -> Difference:
-        a = run(self.work, self.a)
+        a = execute(self.work, self.a)
         if not a.calls and not a.result:
             raise DiffRunError(
                 f"The run of {self.a.name!r} calls no operator of torch and gives no tensor, so "
                 "there is nothing to compare."
             )
-        unrepeatable = self._repeated(a, self.a)
+        b = None
+        if self.a.record is None:
+            unrepeatable = self._repeated(a, self.a)
+        else:
+            b = execute(self.work, self.b)
+            unrepeatable = None if self.b.record is not None else self._repeated(b, self.b)
         if unrepeatable is not None:
             return unrepeatable
-        b = run(self.work, self.b)
+        if b is None:
+            b = execute(self.work, self.b)
         pairs = aligned(a.calls, b.calls, shapes=not self.batch)
         found = parting(a, b, pairs, batch=self.batch)
         whole = Difference(
             self.a.name,
             self.b.name,
-            repeatable={self.a.name: True},
+            repeatable={s.name: True for s in self._repeats()},
             calls=(len(a.calls), len(b.calls)),
             unaligned=_unaligned(a, b, pairs),
             sides=(self.a, self.b),
@@ -195,9 +227,13 @@ class _Search:
         )
         return self._explained(whole, a, b, pairs, found)
 
+    def _repeats(self) -> list[Side]:
+        """Return the side that runs twice, if one does: a record is what it is."""
+        return [s for s in (self.a, self.b) if s.record is None][:1]
+
     def _repeated(self, recording: Recording, one: Side) -> Difference | None:
         """Run a side again; return what differs from its first run, or None."""
-        again = run(self.work, one)
+        again = execute(self.work, one)
         pairs = aligned(recording.calls, again.calls)
         found = parting(recording, again, pairs)
         if found is None:
@@ -228,15 +264,21 @@ class _Search:
     ) -> Difference:
         """Name one cause after the other, with the earlier ones taken out of b's run."""
         findings: list[Finding] = []
+        more: bool | None = None
         put: dict[int, Sequence[Any]] = {}
         while found is not None and len(findings) < self.causes:
             if found.a is None or found.b is None or found.kind in ("inputs", "sequence"):
                 findings.append(self._bare(a, found))
                 break
-            kept = run(self.work, self.a, Wanted(frozenset({found.a}), stop=True)).kept[found.a]
+            if self.a.record is not None or self.b.record is not None:
+                beside = BesideRecord(self.work, self.a, self.b)
+                findings.append(beside.finding(a, b, pairs, found))
+                more = not findings[0].alone
+                break
+            kept = execute(self.work, self.a, Wanted(frozenset({found.a}), stop=True)).kept[found.a]
             put[found.b] = kept.outputs
             wanted = Wanted(frozenset({found.b}), dict(put))
-            exchanged = run(self.work, self.b, wanted)
+            exchanged = execute(self.work, self.b, wanted)
             if not _same_until(found.b, b, exchanged):
                 return self._b_differs(whole, b, exchanged)
             other = exchanged.kept[found.b]
@@ -250,7 +292,8 @@ class _Search:
             findings.append(self._finding(a, found, kept, other, proof))
             b, pairs = exchanged, left
             found = parting(a, b, pairs, batch=self.batch)
-        return replace(whole, findings=tuple(findings), more=found is not None)
+        more = found is not None if more is None else more
+        return replace(whole, findings=tuple(findings), more=more)
 
     def _b_differs(self, whole: Difference, b: Recording, again: Recording) -> Difference:
         """Report that b differs from itself."""
@@ -266,7 +309,7 @@ class _Search:
     ) -> Proof:
         """Put b's output into a's run as well."""
         assert found.a is not None
-        with_b = run(self.work, self.a, Wanted(put={found.a: other.outputs}))
+        with_b = execute(self.work, self.a, Wanted(put={found.a: other.outputs}))
         made = sum(
             same_outputs(with_b.calls[i], b.calls[j])
             for i, j in differing(a, b, pairs)

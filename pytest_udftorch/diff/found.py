@@ -21,21 +21,27 @@ class Proof:
 
     Attributes:
         before: operators whose outputs differ.
-        removed: operators that still differ when a's output is put into b's run.
-        same_end: whether b's run then ends with a's bits.
+        removed: operators that still differ when a's output is put into b's run; None if b is a
+            record, into which nothing can be put.
+        same_end: whether b's run then ends with a's bits; None likewise.
         made: operators whose outputs are b's when b's output is put into a's run, of those that
             differed; None if that was not tried.
         makes_end: whether a's run then ends with b's bits; None likewise.
     """
 
     before: int
-    removed: int
-    same_end: bool
+    removed: int | None
+    same_end: bool | None
     made: int | None = None
     makes_end: bool | None = None
 
     def text(self, a: str, b: str) -> str:
         """Return the proof as a sentence."""
+        if self.removed is None:
+            return (
+                f"With {b}'s output put into {a}'s run, {self.made:,} of {self.before:,} operators "
+                f"give {b}'s bits" + (f", and the run ends with {b}'s." if self.makes_end else ".")
+            )
         if self.same_end and not self.removed:
             end = f"With {a}'s output put into {b}'s run, nothing differs any more"
         else:
@@ -80,6 +86,14 @@ class Finding:
     note: str = ""
     kept: Kept | None = field(default=None, repr=False, compare=False)
     other: Kept | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the proof shows that nothing else makes the runs differ."""
+        proof = self.proof
+        if proof is None:
+            return False
+        return bool(proof.makes_end if proof.removed is None else proof.same_end)
 
     @property
     def explained(self) -> bool | None:
@@ -143,14 +157,16 @@ def _headline(found: Finding, a: str, b: str) -> str:
 def _apart_lines(one: Apart, truth: Truth | None, a: str, b: str) -> list[str]:
     place, first, second = one.worst
     ulp = "" if one.ulp is None else f"at most {one.ulp:,} ULP, "
+    what = "sampled elements" if one.sampled else "elements"
     lines = [
-        f"output {one.output}: {one.differ:,} of {one.elements:,} elements differ, {ulp}"
+        f"output {one.output}: {one.differ:,} of {one.elements:,} {what} differ, {ulp}"
         f"{one.relative:.2g} of its norm; at {list(place)}: {first:.9g} and {second:.9g}"
     ]
     if truth is None:
         return [
             *lines,
-            "who is nearer the truth: unknown, it draws random numbers or has no float64 form",
+            "who is nearer the truth: unknown, it draws random numbers or has no float64 form"
+            + (", or its inputs were not kept" if one.sampled else ""),
         ]
     lines += [_error_line(a, truth.a, truth), _error_line(b, truth.b, truth)]
     nearer = {"a": f"{a} is nearer the truth", "b": f"{b} is nearer the truth"}.get(
@@ -207,7 +223,7 @@ class Difference:
         unaligned: calls that only one side has: operators of a and of b, with their places.
         layers: the layers with a difference, in the order of the run.
         results: name -> distance of what the runs give, where it differs.
-        more: whether further causes were left.
+        more: whether further causes were left, or could not be told apart.
         compiled: for a compiled side, what in the compiler makes the difference.
         sides: the two sides.
     """
@@ -256,7 +272,13 @@ class Difference:
         head = f"{self.a} and {self.b} differ in {self.differ:,} operators ({counts})."
         parts = [head, *(f.text(self.a, self.b) for f in self.findings)]
         if self.more:
-            parts.append("There are further causes; ask for more with causes=.")
+            recorded = any(one.record is not None for one in self.sides or ())
+            parts.append(
+                "What differs behind it may have further causes: no output of another run can be "
+                "put into a record."
+                if recorded
+                else "There are further causes; ask for more with causes=."
+            )
         parts += self._gaps()
         if self.layers:
             parts.append(self._table())

@@ -216,6 +216,16 @@ def recorder(where: Whereabouts, wanted: Wanted, batch: tuple[int, int] | None) 
     return Recorder()
 
 
+def overload_of(name: str) -> Any:
+    """Return ``torch.ops.aten.add.Tensor`` of ``aten::add.Tensor``, None if there is none."""
+    import torch
+
+    namespace, _, rest = name.partition("::")
+    base, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, namespace), base, None)
+    return getattr(packet, overload or "default", None)
+
+
 def _generator_state(func: Any, args: Any, kwargs: Any) -> bytes | None:
     """Return a digest of the state that a call draws random numbers from, None if it draws none."""
     import torch

@@ -10,6 +10,7 @@ from pytest_udftorch import whole_file
 from pytest_udftorch.diff.found import Difference, Finding
 from pytest_udftorch.diff.recorder import Kept
 from pytest_udftorch.diff.sides import Side
+from pytest_udftorch.diff.stored_values import FORMAT_OF_MEMORY, packed
 from pytest_udftorch.errors import DiffReproducerError
 from pytest_udftorch.reach.recording import effects
 
@@ -24,7 +25,16 @@ from pathlib import Path
 
 import torch
 
+def restored(value):
+    if isinstance(value, str) and value.startswith({prefix!r}):
+        return getattr(torch, value.removeprefix({prefix!r}))
+    return value
+
+
 saved = torch.load(Path(__file__).with_name({values!r}), weights_only=True)
+for side in saved.values():
+    side["args"] = [restored(v) for v in side["args"]]
+    side["kwargs"] = {{name: restored(v) for name, v in side["kwargs"].items()}}
 operator = {call}
 
 
@@ -108,7 +118,8 @@ def save_reproducer(difference: Difference, folder: Path, which: int = 0) -> Pat
 
 def _values(kept: Kept) -> dict[str, Any]:
     outputs = [t.cpu() for t in kept.outputs]
-    return {"args": list(kept.args), "kwargs": dict(kept.kwargs), "outputs": outputs}
+    args, kwargs = packed(list(kept.args)), packed(dict(kept.kwargs))
+    return {"args": args, "kwargs": kwargs, "outputs": outputs}
 
 
 def _script(found: Finding, kept: Kept, a: Side, b: Side) -> str:
@@ -124,6 +135,7 @@ def _script(found: Finding, kept: Kept, a: Side, b: Side) -> str:
         b=b.name,
         version=torch.__version__,
         values=VALUES,
+        prefix=FORMAT_OF_MEMORY,
         call=call,
         written=[tuple(p) for p in known.written],
         fresh=list(known.fresh),

@@ -123,7 +123,7 @@ class Truth:
         return not self.a.beyond and not self.b.beyond
 
 
-def judged(kept: Kept, a: Any, b: Any, index: int) -> Truth | None:
+def judged(kept: Kept, a: Any, b: Any, index: int, places: Any = None) -> Truth | None:
     """Judge both sides' outputs of a call.
 
     Args:
@@ -131,6 +131,7 @@ def judged(kept: Kept, a: Any, b: Any, index: int) -> Truth | None:
         a: a's output, of floating-point numbers.
         b: b's output, of the same shape.
         index: which of the call's outputs it is.
+        places: positions of the elements that a and b hold; by default they hold all.
 
     Returns:
         None if the operator draws random numbers or does not run in float64.
@@ -139,14 +140,19 @@ def judged(kept: Kept, a: Any, b: Any, index: int) -> Truth | None:
         return None
     wide = _wide_call(kept)
     exact = _repeated(kept.operator, *wide)
-    if exact is None or index >= len(exact) or exact[index].shape != a.shape:
+    if exact is None or index >= len(exact):
+        return None
+    if places is None and exact[index].shape != a.shape:
         return None
     truth = exact[index].double().cpu()
     words, bound = _bound(kept, wide, exact, index, a)
+    if places is not None:
+        truth = truth.reshape(-1)[places]
+        bound = None if bound is None else bound.reshape(-1)[places]
     errors = []
     method = "float64"
     for value in (a, b):
-        by_mpfr = _mpfr_ulp(kept, value, truth, a, b)
+        by_mpfr = _mpfr_ulp(kept, value, truth, a, b) if places is None else None
         method = "float64" if by_mpfr is None else "MPFR"
         errors.append(_error(value, truth, bound, by_mpfr))
     return Truth(method, words, errors[0], errors[1])
@@ -429,6 +435,7 @@ class Apart:
             or the types differ.
         relative: norm of the difference over the larger norm.
         worst: index of the worst element, with a's and b's value.
+        sampled: whether only samples of the output were compared.
     """
 
     output: int
@@ -437,11 +444,19 @@ class Apart:
     ulp: int | None
     relative: float
     worst: tuple[tuple[int, ...], float, float]
+    sampled: bool = False
 
 
-def apart(a: Any, b: Any, output: int) -> Apart:
-    """Compare an output of the two sides, of one shape."""
-    from pytest_udftorch.diff.digests import relative
+def apart(a: Any, b: Any, output: int, of: tuple[int, ...] | None = None) -> Apart:
+    """Compare an output of the two sides, of one shape.
+
+    Args:
+        a: the output of one side, or its samples.
+        b: likewise of the other.
+        output: which of the operator's outputs it is.
+        of: the shape of the output whose samples are given.
+    """
+    from pytest_udftorch.diff.digests import relative, sample_places
     from pytest_udftorch.exact.rounding import ulp_distance
 
     first, second = a.detach().cpu(), b.detach().cpu()
@@ -459,7 +474,10 @@ def apart(a: Any, b: Any, output: int) -> Apart:
     place = tuple(int(i) for i in np.unravel_index(at, x.shape)) if x.size else ()
     worst = (place, float(x[place]), float(y[place])) if x.size else ((), 0.0, 0.0)
     far = int(steps[place]) if steps is not None and x.size else None
+    if of and x.size:
+        inside = np.unravel_index(sample_places(of)[at], of)
+        worst = (tuple(int(i) for i in inside), *worst[1:])
     return Apart(
         output, x.size, int(x.size - same.sum()), None if far == 2**64 - 1 else far,
-        relative(x.reshape(-1), y.reshape(-1)), worst,
+        relative(x.reshape(-1), y.reshape(-1)), worst, of is not None,
     )  # fmt: skip

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,12 +91,27 @@ def _resumed(journal: Path, key: dict[str, Any]) -> dict[str, Any]:
     except shapes.Malformed:
         fits = False
     else:
-        count = len(kept.get("bounds", [])) - 1
-        rows = [row for k in kept if k != "bounds" for row in kept[k].values()]
-        fits = all(len(row) == count and all(time > 0 for time in row) for row in rows)
+        fits = _fits(kept)
     if not fits:
         raise JournalError(
             f"{journal} is damaged: its times, or its SHA-256, do not fit what it holds. "
             "Delete it, and the search starts anew."
         )
     return kept
+
+
+def _fits(kept: dict[str, Any]) -> bool:
+    """Tell whether the cuts rise from 0, and whether each row has a time for every unit."""
+    rows = [row for k in kept if k != "bounds" for row in kept[k].values()]
+    if "bounds" not in kept:
+        return not rows
+    bounds = kept["bounds"]
+    rising = bounds[:1] == [0] and all(a < b for a, b in itertools.pairwise(bounds))
+    # A search adds the times of units up; finite ones can overflow.
+    return (
+        rising
+        and len(bounds) > 1
+        and all(
+            len(row) == len(bounds) - 1 and min(row) > 0 and sum(row) < math.inf for row in rows
+        )
+    )

@@ -19,7 +19,7 @@ import pytest
 from pytest_udftorch.errors import NoProfileError, SessionStateError, UdfError
 from pytest_udftorch.plugin.options import PROFILE as PROPERTY
 from pytest_udftorch.plugin.options import Options
-from pytest_udftorch.profile import report
+from pytest_udftorch.profile import report, runs
 from pytest_udftorch.profile.aggregate import Profile, by_library, load_all
 from pytest_udftorch.profile.export import write_text
 from pytest_udftorch.profile.forks import SPOOL_PREFIX
@@ -101,7 +101,9 @@ class RunProfile:
             pytest.UsageError: profiles cannot be written into it.
         """
         if self._is_worker:
-            self._switcher.profile_out = Path(getattr(self._config, "workerinput")[_WORKER_INPUT])  # noqa: B009
+            given = getattr(self._config, "workerinput")  # noqa: B009
+            self._switcher.profile_out = Path(given[_WORKER_INPUT])
+            runs.belong_to(given["testrunuid"])
         else:
             try:
                 if self._out is not None and not _shared():

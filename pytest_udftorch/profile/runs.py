@@ -2,8 +2,9 @@
 """Which profile files belong to one run: those are added up, those of two runs are not.
 
 A run has several files if it has several processes, such as xdist's workers or the ranks of a
-process group. These live at the same time. Files of one session, or whose processes' lives
-overlap, are of one run.
+process group. These live at the same time, but a worker that replaces one that died may not meet
+it. Files that name the same run, or are of one session, or whose processes' lives overlap, are of
+one run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,20 @@ from typing import Any
 from pytest_udftorch.errors import RunsDifferError
 from pytest_udftorch.records.file import ProfileFile
 
+#: The name of the run that this process belongs to, if somebody gave it one.
+_own: str | None = None
+
+
+def belong_to(run: str) -> None:
+    """Let the profiles that this process begins from now on name a run."""
+    global _own
+    _own = run
+
+
+def own() -> dict[str, str]:
+    """Return what the header of a profile of this process says of its run."""
+    return {} if _own is None else {"run": _own}
+
 
 @dataclass(frozen=True)
 class _Life:
@@ -23,29 +38,29 @@ class _Life:
 
     start: int
     end: int
-    sessions: frozenset[str]
+    names: frozenset[tuple[str, str]]
 
     def meets(self, other: _Life) -> bool:
-        return bool(self.sessions & other.sessions) or (
+        return bool(self.names & other.names) or (
             self.start <= other.end and other.start <= self.end
         )
 
 
 def _life(file: ProfileFile) -> _Life:
     processes: Sequence[Any] = file.meta.get("processes") or [file.meta]
-    starts, ends, sessions = [], [], set()
+    starts, ends, names = [], [], set()
     for process in processes:
         clocks = process["clocks"]
         opened = int(clocks["realtime_ns"])
         starts.append(min(int(clocks.get("process_ns", opened)), opened))
         ends.append(opened + int(process.get("wall_ns", 0)))
-        sessions |= {str(process["session"])} if "session" in process else set()
+        names |= {(key, str(process[key])) for key in ("run", "session") if key in process}
     walls = [int(mark["wall_ns"]) for mark in file.marks if "wall_ns" in mark]
     end = max(ends) + (walls[-1] if walls else 0)
     if not (file.ended or walls):
         # Its process died: it lived at least until it last wrote.
         end = max(end, file.path.stat().st_mtime_ns)
-    return _Life(min(starts), end, frozenset(sessions))
+    return _Life(min(starts), end, frozenset(names))
 
 
 def copies(files: Sequence[ProfileFile]) -> list[int | None]:

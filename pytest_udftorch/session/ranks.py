@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from pytest_udftorch.build.cache import setting
+from pytest_udftorch.build.progress import Progress
 from pytest_udftorch.compat import default_store, import_torch
 from pytest_udftorch.errors import RanksDifferError, RanksDifferWarning, SessionStateError
 
@@ -69,18 +70,22 @@ class _Group:
         differs: dict[int, str] = {}
         pending = set(range(dist.get_world_size())) - {rank}
         deadline, pause = time.monotonic() + seconds, 0.001
-        while pending:
-            late = time.monotonic() >= deadline
-            for other in sorted(pending):
-                found = self._next(store, other, mine)
-                if found is None and late:
-                    found = f"has opened no session within {seconds:g} s ({TIMEOUT})"
-                if found is not None:
-                    pending.remove(other)
-                    differs |= {other: found} if found else {}
-            if pending:
-                time.sleep(pause)
-                pause = min(2 * pause, 0.1)
+        with Progress(_wait(rank, pending, seconds), len(pending)) as progress:
+            while pending:
+                late = time.monotonic() >= deadline
+                for other in sorted(pending):
+                    found = self._next(store, other, mine)
+                    if found is not None:
+                        progress.step()
+                    elif late:
+                        found = f"has opened no session within {seconds:g} s ({TIMEOUT})"
+                    if found is not None:
+                        pending.remove(other)
+                        differs |= {other: found} if found else {}
+                if pending:
+                    progress.text = _wait(rank, pending, seconds)
+                    time.sleep(pause)
+                    pause = min(2 * pause, 0.1)
         return differs
 
     def _next(self, store: Any, rank: int, mine: Sequence[Facts]) -> str | None:
@@ -103,6 +108,13 @@ class _Group:
             self._differing[rank] = first
             first += 1
         return found
+
+
+def _wait(rank: int, pending: set[int], seconds: float) -> str:
+    """Return what a rank waits for, as words; the first ranks of many."""
+    first = sorted(pending)[:8]
+    names = ", ".join(map(str, first)) + (", …" if len(pending) > len(first) else "")
+    return f"rank {rank} waits up to {seconds:g} s ({TIMEOUT}) for sessions on these ranks: {names}"
 
 
 def _agree(mine: Sequence[Facts], theirs: Sequence[Facts]) -> bool:

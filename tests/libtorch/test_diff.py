@@ -403,10 +403,12 @@ def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, body in re.findall(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", text, re.M | re.S):
         (tmp_path / name).write_text(body)
-    shown = re.findall(r"```console\n(.*?)^```$", text, re.M | re.S)
-    assert len(shown) >= 3
+    blocks = re.findall(r"```console\n(.*?)^```$", text, re.M | re.S)
+    shown = [one for block in blocks for one in re.split(r"^\$ ", block, flags=re.M) if one]
+    assert len(shown) >= 5
     for command, *lines in map(str.splitlines, shown):
-        assert cli.main(shlex.split(command)[2:]) == cli.FAILED
+        _, *arguments = shlex.split(command)
+        assert cli.main(arguments) == (0 if arguments[0] == "record" else cli.FAILED)
         out = capsys.readouterr().out
         for line in lines:
             for part in filter(None, line.split("...")):

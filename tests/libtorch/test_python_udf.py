@@ -11,8 +11,16 @@ import pytest
 import torch
 
 from pytest_udftorch import UdfLibrary, build_library, patched, udf
-from pytest_udftorch.errors import CompilerNotFoundError, PythonUdfError, UnknownFunctionError
+from pytest_udftorch.build import llvmlite_forms, python_udf, shared
+from pytest_udftorch.build.toolchain import resolve_cpu_level
+from pytest_udftorch.errors import (
+    CompilerNotFoundError,
+    CpuLevelError,
+    PythonUdfError,
+    UnknownFunctionError,
+)
 from pytest_udftorch.exact.rounding import assert_ulp, ulp_distance
+from pytest_udftorch.library.symbols import CPU_LEVELS
 
 pytest.importorskip("numba")
 
@@ -177,11 +185,127 @@ def test_without_numba_the_message_says_what_to_install(monkeypatch):
         udf("exp")(taylor_exp)
 
 
-def test_without_clang_the_error_says_what_it_is_needed_for(monkeypatch):
+def test_a_clang_that_is_named_is_the_only_one_that_is_wanted(monkeypatch):
     monkeypatch.setenv("UDFTORCH_CLANG", "/nowhere/clang")
-    with pytest.raises(CompilerNotFoundError) as caught:
+    with pytest.raises(CompilerNotFoundError, match="is not an executable"):
         udf("exp")(taylor_exp)
-    said = str(caught.value)
-    assert "Numba compiled the function 'taylor_exp', but the vector and array forms" in said
-    assert "'/nowhere/clang' is not an executable. Point it to clang-" in said
-    assert "llvm-<version>" in said
+
+
+# Where there is no clang -----------------------------------------------------------------
+
+
+def _no_compiler():
+    raise CompilerNotFoundError("There is no clang here. Install it.")
+
+
+@pytest.fixture
+def without_clang(monkeypatch):
+    def hide() -> None:
+        monkeypatch.setattr(python_udf, "find_compiler", _no_compiler)
+        monkeypatch.setattr(shared, "find_compiler", _no_compiler)
+        monkeypatch.setattr(shared, "_built", {})
+
+    return hide
+
+
+def _branches(x):
+    if x < -3.0:
+        raise ValueError
+    return math.sin(x) + 2.0**x if x < 1.0 else x / (1.0 + abs(x))
+
+
+def _length(x, y):
+    return math.sqrt(x * x + y * y)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "function"),
+    [
+        ("exp", "float32", taylor_exp),
+        ("log", "float64", _branches),
+        ("hypot", "float32", _length),
+        ("tanh", "float32", lambda x: x / (1.0 + abs(x))),
+    ],
+)
+def test_every_form_has_the_bits_that_clang_and_the_pass_give(name, dtype, function, without_clang):
+    arity = 2 if name == "hypot" else 1
+    real, bits = (np.float32, np.uint32) if dtype == "float32" else (np.float64, np.uint64)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3.4e38]
+    spread = np.random.default_rng(5).uniform(-30, 30, (arity, 1000))
+    x = np.concatenate([spread, np.tile(special, (arity, 1))], 1).astype(real)
+
+    def results(build):
+        n, found = x.shape[1], []
+        call = build.array_function(name, dtype)
+        for size in (n, n - 1, 1):  # whole registers and the rest
+            y = np.full(n, 7.0, real)
+            call(size, *(row.ctypes.data for row in x), y.ctypes.data, 0)
+            found.append(y)
+        same = x.copy()
+        call(n, *(row.ctypes.data for row in same), same[0].ctypes.data, 0)  # in place
+        scalar = build.scalar_function(name, dtype)
+        found += [same[0], np.array([scalar(*map(float, c)) for c in x.T], real)]
+        return np.where(np.isnan(found), real(np.nan), found)
+
+    levels = [level for level in CPU_LEVELS if _has(level)]
+    clang = udf(name, dtype=dtype)(function)
+    expected = {level: results(build_library(clang, level)) for level in levels}
+    without_clang()
+    own = udf(name, dtype=dtype)(function)
+    for level in levels:
+        build = build_library(own, level)
+        assert build.path.name == llvmlite_forms.OBJECT
+        got = results(build)
+        assert np.array_equal(got.view(bits), expected[level].view(bits)), level
+        assert all(build.forms(name, dtype).values())
+    wrong = udf(name, dtype=dtype)(_other if arity == 1 else _other_of_two)
+    control = results(build_library(wrong, levels[0]))
+    assert not np.array_equal(control.view(bits), expected[levels[0]].view(bits))
+
+
+def _other(x):
+    return x + 1.0
+
+
+def _other_of_two(x, y):
+    return x + y
+
+
+def _has(level):
+    try:
+        return bool(resolve_cpu_level(level))
+    except CpuLevelError:
+        return False
+
+
+def test_a_session_needs_no_clang_for_a_python_udf(without_clang):
+    """The vector forms, the array form, an operator whose registers the forms are called in."""
+    without_clang()
+    x = torch.linspace(-20, 20, 1003)
+    truth = np.array([taylor_exp(float(v)) for v in x], dtype=np.float32)
+    stock = torch.exp(x)
+    with patched(udf("exp")(taylor_exp)) as session:
+        for layout in (x, torch.stack((x, x), -1)[:, 0], x.to(torch.bfloat16).float()):
+            torch.exp(layout)
+        assert np.array_equal(torch.exp(x).numpy().view(np.uint32), truth.view(np.uint32))
+        assert torch.allclose(torch.softmax(x, 0).sum(), torch.tensor(1.0))
+        assert session.reached["exp"]
+    assert torch.equal(torch.exp(x), stock)
+
+
+def test_a_profile_of_a_python_udf_says_that_it_needs_clang(without_clang):
+    without_clang()
+    library = udf("exp")(taylor_exp)
+    with pytest.raises(CompilerNotFoundError, match="calls cannot be counted"):
+        build_library(library, profiled=True)
+
+
+def test_text_that_llvmlite_cannot_read_is_an_error(tmp_path, without_clang):
+    (tmp_path / "exp.ll").write_text("this is no LLVM\n")
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "odd"\nversion = "1"\n'
+        '[functions.exp.float32]\nsource = "exp.ll"\nscalar = "udf_expf"\n'
+    )
+    without_clang()
+    with pytest.raises(PythonUdfError, match="llvmlite cannot read UDF library 'odd'"):
+        build_library(tmp_path)

@@ -32,6 +32,7 @@ import json, os, sys, warnings
 import torch
 import torch.distributed as dist
 from pytest_udftorch import UdfError, patched
+from pytest_udftorch.build import progress
 
 stock_init = dist.init_process_group
 x = torch.linspace(-5, 5, 64)
@@ -68,8 +69,10 @@ def alone():
     start("alone")
     if rank == 0:
         os.environ["UDFTORCH_RANKS_TIMEOUT"] = "0.5"
+        progress.PAUSE = 0.1
         with mine(()):
             pass
+        progress.PAUSE = 60
         os.environ["UDFTORCH_RANKS_TIMEOUT"] = "60"
     dist.barrier()
     with mine(()):  # the ranks are still in step
@@ -158,11 +161,15 @@ def told(tmp_path_factory):
     done = subprocess.run(
         [sys.executable, "-c", f"FOLDER = {str(folder)!r}\n{RANKS}"],
         capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "UDFTORCH_RANKS_TIMEOUT": "60", "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ, "UDFTORCH_RANKS_TIMEOUT": "60", "OMP_NUM_THREADS": "1",
+            "UDFTORCH_PROGRESS": "1",
+        },
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     ranks = [json.loads((folder / f"told{rank}").read_text()) for rank in range(3)]
-    return {scenario: [rank[scenario] for rank in ranks] for scenario in ranks[0]}
+    found = {scenario: [rank[scenario] for rank in ranks] for scenario in ranks[0]}
+    return {**found, "written": done.stderr}
 
 
 @pytest.mark.parametrize("scenario", ["same", "ignored", "forked"])
@@ -199,6 +206,15 @@ def test_a_rank_without_a_session_is_named_and_not_waited_for_for_ever(told):
     assert category == "RanksDifferWarning"
     for rank in (1, 2):
         assert f"rank {rank} has opened no session within 0.5 s (UDFTORCH_RANKS_TIMEOUT)" in message
+
+
+def test_a_rank_that_waits_says_for_which_ranks(told):
+    line = (
+        "udftorch: rank 0 waits up to 0.5 s (UDFTORCH_RANKS_TIMEOUT) for sessions on these ranks: "
+        "1, 2: 0 of 2, "
+    )
+    assert line in told["written"]
+    assert ": done" not in told["written"]
 
 
 def test_a_wrong_choice_or_timeout_is_an_error(monkeypatch):

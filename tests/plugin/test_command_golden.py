@@ -31,6 +31,7 @@ MISTAKES = {
     "reach": "torch.lgo",
     "coverage": "model.py",
     "diff": "",
+    "record": "model.py:make",
     "report": "missing",
     "bench": "corem epx",
     "compare": "missing.json missing.json",

@@ -100,7 +100,7 @@ def judge(status, output):
 
 
 few = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
@@ -111,7 +111,7 @@ def test_odd_values(folder, chosen):
         judge(*run(*arguments(chosen)))
 
 
-@settings(few, max_examples=8)
+@settings(few, max_examples=5)
 @given(variable=st.sampled_from(VARIABLES), value=words)
 def test_odd_variables(folder, variable, value):
     with pytest.MonkeyPatch.context() as patch:

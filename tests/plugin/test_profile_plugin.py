@@ -179,8 +179,11 @@ def test_a_worker_that_dies_loses_no_finished_test(profiled):
     profiled.write(
         test_z="""
         import os
+        import torch
         def test_dies():
             os._exit(7)
+        def test_another_worker_goes_on():
+            torch.exp(torch.zeros(13))
     """
     )
     result = profiled.run(
@@ -188,8 +191,12 @@ def test_a_worker_that_dies_loses_no_finished_test(profiled):
     )
     result.stdout.fnmatch_lines(["*worker 'gw0' crashed while running 'test_z.py::test_dies'*"])
     assert properties(profiled).items() >= WANT.items()
-    assert elements_shown(result, "exp") == 1153
+    assert elements_shown(result, "exp") == 1153 + 13
     result.stdout.fnmatch_lines(["note: profiled-*.bin was not closed: its process died*"])
+    # The worker that replaced it began after its end. Both are of one run.
+    (profile,) = load_all([profiled.path / "out"])
+    assert len(profile.processes) == 2
+    assert {r.key["function"]: r.elements for r in profile.rows("function")}["exp"] == 1153 + 13
 
 
 SEVERAL = {

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_udftorch.errors import UdfError
+from pytest_udftorch.planning.search_record import JournalError
 
 few = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -80,3 +81,24 @@ def test_a_reader_that_checks_nothing_is_caught(tmp_path):
     texts = [kind.text(document) for _, _, document in documents(kind.document())]
     with pytest.raises(TypeError):
         any(refused(kind, tmp_path, text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "row"),
+    [
+        ([0, 1, 4], [1e308, 1e308]),
+        ([0], []),
+        ([1], []),
+        ([1, 2, 4], [1.0, 2.5]),
+        ([0, 4, 1], [1.0, 2.5]),
+        ([0, 1, 4], [1.0]),
+        ([0, 1, 4], [0.0, 2.5]),
+    ],
+)
+def test_times_of_units_that_do_not_add_up(tmp_path, bounds, row):
+    kind = KINDS["search"]
+    document = kind.document() | {"bounds": bounds, "unit_ns": {"eager": row}}
+    del document["unit_profiled_ns"]
+    (tmp_path / kind.name).write_bytes(kind.text(document))
+    with pytest.raises(JournalError, match="damaged"):
+        kind.use(tmp_path / kind.name)

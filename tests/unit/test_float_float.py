@@ -26,8 +26,9 @@ from pytest_udftorch.verify.schedule import Request, ScheduleError, make_schedul
 COREM, PAIRS = find_library("corem"), find_library("corem-ff")
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
 FORMS = forms("float32", resolve_cpu_level(None))
-#: Chunks of 2**24: ordinary and large arguments of both signs, and special ones.
-STRATA = (0x3E, 0x42, 0x45, 0x7F, 0xBF, 0xC2)
+#: Chunks of 2**24: ordinary and large arguments of both signs, and special ones. The certificates
+#: have them all; these show that what is built here is what was certified.
+STRATA = (0x3E, 0x42, 0x7F, 0xC2)
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "compiled.md"
 ONE_ARGUMENT = [f for f in PAIRS.function_names if FUNCTIONS[f].arity == 1]
 TWO_ARGUMENTS = [f for f in PAIRS.function_names if FUNCTIONS[f].arity == 2]

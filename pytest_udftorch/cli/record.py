@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``udftorch record``."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from pytest_udftorch.cli.status import Subparsers
+from pytest_udftorch.cli.subject import add_run, add_subject, own_options, subject
+
+
+def add(commands: Subparsers) -> None:
+    """Add ``udftorch record``."""
+    parser = commands.add_parser(
+        "record",
+        help="keep digests of every operator of a run, to compare it later or elsewhere",
+        description="Runs a model or a script once and keeps, of every operator, digests, shapes "
+        "and 16 samples of its inputs and outputs. `udftorch diff --a rec:FOLDER` compares "
+        "another run with it.",
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="required; is made")
+    parser.add_argument("--side", default="eager", metavar="SIDE", help="by default eager")
+    parser.add_argument(
+        "--full",
+        type=_window,
+        metavar="FROM:TO",
+        help="also keep all values of these operators, counted from 0",
+    )
+    add_run(parser)
+    add_subject(parser)
+    parser.set_defaults(run=partial(run, parser), needs=lambda _: ["torch", "numpy"])
+
+
+def _window(text: str) -> tuple[int, int]:
+    start, colon, end = text.partition(":")
+    if not (colon and start.isdecimal() and end.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FROM:TO; 100:120 are twenty operators")
+    return int(start), int(end)
+
+
+def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Record and say what was recorded."""
+    options = own_options(options, parser)
+    if options.out is None:
+        parser.error("name the folder of the record: --out FOLDER")
+    from pytest_udftorch.diff.recorded import record
+
+    found = record(
+        options.out,
+        on=options.side,
+        make=subject(options),
+        full=options.full,
+        train=options.train,
+        steps=options.steps,
+        seed=options.seed,
+    )
+    size = sum(file.stat().st_size for file in options.out.iterdir()) / 1e6
+    kept = len(found.recording.kept)
+    print(
+        f"{len(found.recording.calls):,} operators of {found.side} in {options.out}, {size:.1f} MB"
+        + (f"; all values of {kept:,}." if kept else ".")
+    )
+    return 0

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record a run, so that it can be compared later or on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_udftorch.diff import record_file
+from pytest_udftorch.diff.elsewhere import Subject, record_of, run_elsewhere
+from pytest_udftorch.diff.record_file import Record
+from pytest_udftorch.diff.recorder import Recording, Wanted
+from pytest_udftorch.diff.sides import Side, side
+from pytest_udftorch.diff.work import Work, run, work_of
+from pytest_udftorch.errors import DiffRecordError, DiffSideError
+
+
+def execute(work: Work, one: Side, wanted: Wanted | None = None) -> Recording:
+    """Run a side here or in its own process, or read its record.
+
+    Raises:
+        DiffRecordError: the record cannot be read, or was made with another seed or steps.
+        DiffSideError: as from :func:`run_elsewhere`.
+        DiffRunError: the run fails.
+    """
+    if one.record is not None:
+        return _read(work, one)
+    if one.elsewhere:
+        return run_elsewhere(work, one, wanted).recording
+    return run(work, one, wanted)
+
+
+def _read(work: Work, one: Side) -> Recording:
+    assert one.record is not None
+    found = record_file.load(one.record)
+    for name, flag in (("seed", "--seed"), ("steps", "--steps"), ("train", "--train")):
+        own, its = getattr(work, name), getattr(found, name)
+        if own != its:
+            raise DiffRecordError(
+                f"{one.name} was recorded with {name}={its}, and this comparison has {name}={own}. "
+                f"Give the same {flag} to both."
+            )
+    return found.recording
+
+
+# Each option of a run is a parameter.
+def record(  # noqa: PLR0913
+    folder: str | Path,
+    model: Any = None,
+    inputs: Any = (),
+    *,
+    on: Side | str = "eager",
+    make: Callable[[], Any] | str | None = None,
+    full: tuple[int, int] | None = None,
+    train: bool | None = None,
+    steps: int = 1,
+    loss: Callable[[Any], Any] | None = None,
+    optimizer: Callable[[list[Any]], Any] | None = None,
+    seed: int = 0,
+) -> Record:
+    """Run a side once and keep digests, shapes and samples of every operator in a folder.
+
+    Args:
+        folder: is made; a record that is there is replaced.
+        model: as in :func:`first_difference`, and so are the others.
+        inputs: see there.
+        on: the side that runs.
+        make: see there; also a text such as ``"model.py:make"``.
+        full: the first operator whose values are kept, and the one behind the last.
+        train: see there.
+        steps: see there.
+        loss: see there.
+        optimizer: see there.
+        seed: see there.
+
+    Raises:
+        DiffSideError: there is nothing to run, or the side cannot be recorded.
+        DiffRunError: the run fails. What was recorded until then is not kept.
+        DiffRecordError: the window is empty or lies behind the run, or the folder cannot be
+            written.
+    """
+    one = side(on)
+    if one.compiled or one.record is not None:
+        what = "compiled, and operators inside compiled code are not seen"
+        raise DiffSideError(
+            f"{one.name!r} is {what if one.compiled else 'a record already'}. Record an eager side."
+        )
+    if one.row is not None:
+        raise DiffSideError("A row alone cannot be recorded. Let the run make it.")
+    start, end = full or (0, 0)
+    if full is not None and not 0 <= start < end:
+        raise DiffRecordError(
+            f"The window {start}:{end} is empty. It names the first operator and the one behind "
+            "the last, counted from 0: 100:120 are twenty."
+        )
+    if isinstance(make, str):
+        make = Subject(make)
+    own = make or (work_of(model, inputs) if model is not None else None)
+    if own is None and one.run is None:
+        raise DiffSideError("There is nothing to run. Give a model and its inputs, or make=.")
+    work = Work(own or (lambda: None), seed, train, steps, loss, optimizer)
+    wanted = Wanted(frozenset(range(start, end)))
+    if one.elsewhere:
+        found = replace(run_elsewhere(work, one, wanted), side=one.name)
+    else:
+        found = record_of(work, one, run(work, one, wanted))
+    if full is not None and not found.recording.kept:
+        raise DiffRecordError(
+            f"The run has {len(found.recording.calls):,} operators, so the window {start}:{end} "
+            "holds none."
+        )
+    record_file.save(found, Path(folder))
+    return found

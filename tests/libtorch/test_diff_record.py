@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded sides, and sides in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+
+import pytest
+import torch
+from planted import next_number, planted
+from torch import nn
+
+from pytest_udftorch import cli
+from pytest_udftorch.diff import elsewhere, first_difference, record, record_file, side
+from pytest_udftorch.diff.recorder import Wanted
+from pytest_udftorch.diff.work import Work
+from pytest_udftorch.errors import DiffRecordError, DiffRunError, DiffSideError
+
+MODEL = """
+    import torch
+
+    def make():
+        layers = torch.nn.Linear(12, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)
+        return torch.nn.Sequential(*layers), torch.randn(6, 12)
+"""
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(1)
+    layers = [nn.Linear(12, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 16), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(16, 4))
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return torch.randn(6, 12, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.fixture(scope="module")
+def folder(model, inputs, tmp_path_factory):
+    """A record with the values of the first two operators."""
+    path = tmp_path_factory.mktemp("record")
+    record(path, model, inputs, full=(0, 2))
+    return path
+
+
+def test_a_record_is_read_as_it_was_written(model, inputs, tmp_path):
+    written = record(tmp_path / "new" / "folder", model, inputs, full=(2, 4), seed=3)
+    read = record_file.load(tmp_path / "new" / "folder")
+    assert read.recording.calls == written.recording.calls
+    assert read.recording.result == written.recording.result
+    assert (read.seed, read.machine["torch"]) == (3, torch.__version__)
+    assert sorted(read.recording.kept) == [2, 3]
+    for at, one in read.recording.kept.items():
+        again = one.operator(*one.args, **one.kwargs)
+        again = again if isinstance(again, tuple) else (again,)
+        assert all(torch.equal(x, y) for x, y in zip(again, one.outputs, strict=True)), at
+
+
+def test_a_record_equals_the_run_that_made_it(model, inputs, folder):
+    found = first_difference(f"rec:{folder}", "eager", model, inputs)
+    assert found.equal
+    assert found.repeatable == {"eager": True}
+    assert first_difference(f"rec:{folder}", f"rec:{folder}").equal
+
+
+@pytest.mark.parametrize("live_first", [True, False])
+def test_an_operator_is_named_and_proved_beside_a_record(model, inputs, folder, live_first):
+    wrong = planted("aten::gelu", lambda t: t * (1 + 2.0**-12))
+    sides = (wrong, f"rec:{folder}") if live_first else (f"rec:{folder}", wrong)
+    found = first_difference(*sides, model, inputs)
+    first = found.first
+    assert (first.operator, first.place.layer, first.kind) == ("aten::gelu", "1", "operator")
+    truth, own = first.truth[0], "b" if live_first else "a"
+    assert not first.apart[0].sampled
+    assert truth.nearer == own
+    assert first.explained is False
+    assert first.alone
+    assert not found.more
+    words = ("end" if live_first else "nothing differs any more", "rounding does not explain wrong")
+    assert all(w in found.text() for w in words)
+
+
+def test_samples_judge_where_a_record_has_no_values(model, inputs, folder):
+    wrong = planted("aten::gelu", lambda t: t * (1 + 2.0**-12), 1)
+    found = first_difference(f"rec:{folder}", wrong, model, inputs)
+    first = found.first
+    assert (first.operator, first.place.layer) == ("aten::gelu", "4")
+    assert first.apart[0].sampled
+    assert first.truth[0].nearer == "a"
+    assert first.explained is False
+    at = first.calls[0]
+    assert f"--full {at}:{at + 1}" in first.note
+    assert found.more
+    assert "further causes" in found.text()
+    # What no sample shows is known to differ by its digest.
+    little = first_difference(f"rec:{folder}", planted("aten::addmm", _second_up, 1), model, inputs)
+    assert little.first.operator == "aten::addmm"
+    assert little.first.apart[0].differ == 0
+
+
+def _second_up(value):
+    changed = value.clone()
+    changed.view(-1)[1] *= 1 + 2.0**-20
+    return changed
+
+
+def test_two_records_are_compared_without_a_model(model, inputs, folder, tmp_path):
+    record(tmp_path, model, inputs, on=planted("aten::gelu", next_number, 1))
+    found = first_difference(f"rec:{folder}", f"rec:{tmp_path}")
+    assert (found.first.operator, found.first.place.layer) == ("aten::gelu", "4")
+    assert found.repeatable == {}
+    assert json.loads(json.dumps(found.document()))["findings"][0]["kind"] == "operator"
+
+
+def test_what_does_not_fit_is_refused(model, inputs, folder, tmp_path):
+    with pytest.raises(DiffRecordError, match="recorded with seed=0, and this comparison has seed"):
+        first_difference(f"rec:{folder}", "eager", model, inputs, seed=1)
+    with pytest.raises(DiffRecordError, match=r"There is no recorded run in .*udftorch record"):
+        first_difference(f"rec:{tmp_path}", "eager", model, inputs)
+    with pytest.raises(DiffSideError, match="no row of a batch"):
+        first_difference(f"rec:{folder}", "row=0", model.eval(), inputs)
+    model.train()
+    with pytest.raises(DiffSideError, match="compiled code"):
+        first_difference(f"rec:{folder}", "compiled", model, inputs)
+    with pytest.raises(DiffRecordError, match="the window 9000:9001"):
+        record(tmp_path, model, inputs, full=(9000, 9001))
+    with pytest.raises(DiffRecordError, match="is empty"):
+        record(tmp_path, model, inputs, full=(3, 3))
+    with pytest.raises(DiffSideError, match="Record an eager side"):
+        record(tmp_path, model, inputs, on="compiled")
+    with pytest.raises(DiffSideError, match="needs a folder"):
+        first_difference("rec:", "eager", model, inputs)
+    with pytest.raises(DiffRecordError, match="cannot be written"):
+        record("/dev/null/x", model, inputs)
+    with pytest.raises(DiffSideError, match="cannot get objects of this one"):
+        first_difference("eager", "capability=avx2", model, inputs)
+    with pytest.raises(DiffSideError, match="There is no Python at"):
+        first_difference("eager", f"python:{tmp_path}", model, inputs)
+
+
+def test_values_of_another_run_are_refused(model, inputs, folder, tmp_path):
+    record(tmp_path, model, inputs + 1, full=(0, 2))
+    for name in ("record.json", "values.pt"):
+        (tmp_path / name).write_bytes(
+            (folder / name if name == "record.json" else tmp_path / name).read_bytes()
+        )
+    with pytest.raises(DiffRecordError, match="do not have its digests"):
+        record_file.load(tmp_path)
+    (tmp_path / "values.pt").write_bytes(b"no archive")
+    with pytest.raises(DiffRecordError, match="does not hold the values"):
+        record_file.load(tmp_path)
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
+    (tmp_path / "broken.py").write_text("def make():\n    raise ValueError('no weights')\n")
+
+
+@pytest.mark.usefixtures("files")
+def test_an_order_from_another_process_is_done(tmp_path):
+    work, wanted = Work(elsewhere.Subject("model.py:make"), 5), Wanted(frozenset({1}), {}, True)
+    for name, status in (("model.py:make", 0), ("broken.py:make", 1)):
+        order = elsewhere._order(work, side("capability=default,threads=1"), wanted)
+        assert order["side"] == "threads=1"
+        (tmp_path / "order.json").write_text(json.dumps({**order, "where": name}))
+        assert elsewhere.main(tmp_path) == status
+    found = record_file.load(tmp_path)
+    assert (sorted(found.recording.kept), len(found.recording.calls), found.seed) == ([1], 2, 5)
+    assert "no weights" in (tmp_path / "error.txt").read_text()
+
+
+@pytest.mark.slow  # eight processes that import torch
+@pytest.mark.usefixtures("files")
+def test_another_process_takes_outputs_and_tells_its_errors():
+    there = f"python:{sys.executable}"
+    default = record("there", on="capability=default", make="model.py:make", full=(0, 3))
+    assert default.machine["capability"] == "DEFAULT"
+    assert default.side == "capability=default"
+    found = first_difference("library=corem", there, make="model.py:make", train=False)
+    assert found.first.operator == "aten::gelu"
+    assert found.first.proof.same_end
+    assert found.first.proof.makes_end
+    assert first_difference("eager", there, make="model.py:make").equal
+    with pytest.raises(DiffRunError, match=r"capability=avx2: .*no weights"):
+        first_difference("capability=avx2", "eager", make="broken.py:make")
+
+
+def test_the_command_records_a_script_with_its_arguments(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\nprint('shown')\ntorch.ones(4).mul_(float(sys.argv[1]))\n"
+    )
+    assert cli.main(["record", "train.py", "--out", "one", "--full", "0:1", "--", "2.5"]) == 0
+    assert "all values of 1" in capsys.readouterr().out
+    assert cli.main(["record", "--out", "two", "train.py", "3.5"]) == 0
+    assert cli.main(["diff", "--a", "rec:one", "--b", "eager", "train.py", "2.5"]) == 0
+    assert cli.main(["diff", "--a", "rec:one", "--b", "rec:two"]) == 1
+    assert "aten::mul_.Tensor" in capsys.readouterr().out
+    for arguments, message in [
+        (["diff", "--a", "rec:one", "--b", "eager"], "There is nothing to run"),
+        (["record", "--out", "x", "train.py"], "IndexError"),
+        (["record", "--out", "x", "--steps", "0", "train.py", "1"], "--steps 0 runs nothing"),
+    ]:
+        assert cli.main(arguments) == 2
+        assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["record", "train.py"])
+    with pytest.raises(SystemExit):
+        cli.main(["record", "--out", "x", "--full", "7", "train.py"])
