@@ -177,9 +177,11 @@ def _distances(*args: Any, **_: Any) -> Counts:
 
 _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
-    **{f"_scaled_dot_product_{form}_attention{end}": counted
-       for form in ("flash", "efficient", "cudnn")
-       for end, counted in (("", _scores_and_sums), ("_backward", _scores))},
+    **{
+        f"_scaled_dot_product_{form}_attention{end}": counted
+        for form in ("flash", "efficient", "cudnn")
+        for end, counted in (("", _scores_and_sums), ("_backward", _scores))
+    },
     "mkldnn_rnn_layer": _recurrent,
     "mkldnn_rnn_layer_backward": _recurrent_backward,
     "_ctc_loss": _alignments,
