@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Two commands do everything: `make demo` and `make test`. Both set up first.
+# Two commands do everything: `make demo` and `make test`. Both set up first what they need.
 
 PY := .venv/bin/python
 # Hundreds of processes import the package in a run of the suite: what is compiled is kept.
@@ -30,7 +30,8 @@ help:
 setup:
 	@.ci/setup
 
-demo: setup
+demo:
+	@FOR=demo .ci/setup
 	$(PY) -m benches.experiments.demo_lenet
 
 # Much of the suite waits for compilers: two processes take little more than half of the time.
@@ -43,6 +44,9 @@ build/plugins:
 	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@ beartype \
 	  coverage jaxtyping pytest-asyncio pytest-cov pytest-randomly pytest-rerunfailures \
 	  pytest-timeout wadler-lindig
+# pytest-forked 1.7.5 cannot send the reports of pytest 9.2 to its parent.
+	-@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target $@/forked \
+	  'pytest<9' pytest-forked
 
 test-slow: site-tools build/plugins
 	$(PY) -m pytest -m slow

@@ -209,6 +209,12 @@ _NO_MODES: Final = PrivateName(
 _DISPATCH_MODE: Final = PrivateName(
     "torch.utils._python_dispatch", "TorchDispatchMode", "to see the operators of a model"
 )
+_TRANSFORMS: Final = PrivateName(
+    "torch._C", "_are_functorch_transforms_active", "to see whether torch.func follows a call"
+)
+_MODES: Final = PrivateName(
+    "torch._C", "_len_torch_dispatch_stack", "to see whether modes follow a call"
+)
 _PACKET: Final = PrivateName(
     "torch._ops.OpOverload", "_overloadpacket", "to see the operators of a model"
 )
@@ -281,6 +287,11 @@ def no_modes() -> Any:
 def dispatch_mode() -> Any:
     """Return the class ``TorchDispatchMode``."""
     return _DISPATCH_MODE.get()
+
+
+def is_followed() -> bool:
+    """Tell whether ``torch.func`` or a mode of the dispatcher follows this thread's operators."""
+    return bool(_TRANSFORMS.get()() or _MODES.get()())
 
 
 def packet(overload: Any) -> Any:

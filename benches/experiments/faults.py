@@ -23,7 +23,11 @@ from benches.experiments import command
 from pytest_udftorch import UdfError
 
 ROOT = Path(__file__).parents[2]
-TESTS = ("tests/unit/test_build_faults.py", "tests/unit/test_writer_faults.py")
+TESTS = (
+    "tests/unit/test_build_faults.py",
+    "tests/unit/test_writer_faults.py",
+    "tests/libtorch/test_out_of_memory.py",
+)
 COUNTS = ("injected", "healed", "errors")
 
 

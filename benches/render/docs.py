@@ -24,6 +24,7 @@ from benches import stored
 from benches.experiments import asked
 from benches.render import compiled as render_compile
 from benches.render import cuda as render_cuda
+from benches.render import diff as render_diff
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
@@ -333,6 +334,17 @@ def _trust(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _diff(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/diff.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return render_diff.TABLES[name](results[name])
+
+    return render
+
+
 def _compile(name: str) -> Callable[[Results], str]:
     """Return what renders one of the tables of compiled models."""
     file, table = render_compile.TABLES[name]
@@ -452,6 +464,23 @@ def cpu_operators(results: Results) -> str:
     return _with_source(
         table(["", "stock, µs", "session, µs", "ratio (quartiles)"], rows), document
     )
+
+
+def summation_trees(results: Results) -> str:
+    """Return the orders in which stock operators add, by CPU capability."""
+    document = results["summation_trees"]
+    levels = list(document["orders"])
+    rows = []
+    for name in document["orders"][levels[0]]:
+        cells = []
+        for level in levels:
+            row = document["orders"][level][name]
+            cells.append(f"{row['kind']} ({row['digest'][:6]})" if "kind" in row else "not read")
+        rows.append((name, *cells))
+    tried = [r for o in document["orders"].values() for r in o.values() if "trials" in r]
+    trials, wrong = sum(r["trials"] for r in tried), sum(r["differing"] for r in tried)
+    said = f"Of {trials:,} sums of random terms, {wrong:,} differ from the order that was read."
+    return _with_source([*table(["", *levels], rows), "", said], document)
 
 
 def _whole(share: float) -> str:
@@ -590,10 +619,45 @@ def site(results: Results) -> str:
     )
 
 
+def wheel(results: Results) -> str:
+    """Return the size of the wheel, what it is for, and how long the first steps take."""
+    document = results["wheel"]
+    facts, seconds = document["wheel"], document["seconds"]
+    torches = ", ".join(v.partition("+")[0] for v in document["shipped"]["observer"])
+    hidden = document["hidden"]
+
+    def took(name: str) -> str:
+        values = seconds[name]
+        return f"{values['median']:.1f} s ({values['min']:.1f} to {values['max']:.1f})"
+
+    rows = [
+        ["the wheel", f"`{facts['file']}`, {facts['bytes'] / 2**20:.1f} MiB"],
+        ["observer, gate and launcher for torch", torches],
+        ["`libdevice` of triton that the functions for GPUs are beside",
+         str(len(document["shipped"]["pack"]))],
+        ["from `pip install` to the first table, torch's download left out",
+         took("to_the_first_table")],
+        ["the same suite again", took("suite_under_corem_again")],
+        ["a profile of `std`", took("profile_of_std")],
+        ["load average of the machine meanwhile (1, 5 and 15 minutes)",
+         ", ".join(map(str, document["load_average"]))],
+        ["programs and folders hidden", f"{len(hidden['files'])} and {len(hidden['folders'])}"],
+        ["libraries compiled", str(len(document["compiled"]))],
+    ]  # fmt: skip
+    if "demo" in document:
+        now, before = document["demo"]["now"], document["demo"]["before"]
+        rows.append(
+            ["`make demo` in a fresh clone, downloads included",
+             f"{now['seconds']:.0f} s; {before['seconds']:.0f} s at {before['commit']}"]
+        )  # fmt: skip
+    return _with_source(table(["what", "found"], rows), document)
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
     "coverage": coverage,
+    "summation_trees": summation_trees,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
@@ -608,10 +672,12 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "site": site,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
+    **{name: _diff(name) for name in render_diff.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
     "other_machines": other_machines,
+    "wheel": wheel,
     "wheel_symbols": wheel_symbols,
     "arm_session": aarch64_session,
     "arm_forms": aarch64_forms,

@@ -20,14 +20,19 @@ struct variates {
   int64_t n; ///< a multiple of 2 * HALF_BLOCK
   float mean, std;
   array1 *const *f; ///< log, cos, sin
+  const struct threads *t;
+  int64_t share;
+  int (*index)(void);
 };
 
-static void variates_run(void *data) {
+static void variates_part(void *data) {
   const struct variates *v = data;
+  int64_t begin = v->index ? v->index() * v->share : 0;
+  int64_t end = begin + v->share < v->n ? begin + v->share : v->n;
   float radius[PIECE / 2], cosine[PIECE / 2], sine[PIECE / 2];
-  for (int64_t at = 0; at < v->n; at += PIECE) {
+  for (int64_t at = begin; at < end; at += PIECE) {
     float *x = v->x + at;
-    int64_t n = (v->n - at < PIECE ? v->n - at : PIECE) / 2;
+    int64_t n = (end - at < PIECE ? end - at : PIECE) / 2;
     for (int64_t block = 0; block < n; block += HALF_BLOCK)
       for (int i = 0; i < HALF_BLOCK; ++i) {
         radius[block + i] = 1.0f - x[2 * block + i];
@@ -49,10 +54,27 @@ static void variates_run(void *data) {
   }
 }
 
+/// Blocks do not depend on each other, so the number of threads changes no bit.
+static void variates_run(void *data) {
+  struct variates *v = data;
+  int64_t wanted = (v->n + GRAIN - 1) / GRAIN;
+  if (wanted > v->t->count)
+    wanted = v->t->count;
+  if (wanted < 2) {
+    v->share = v->n;
+    variates_part(v);
+    return;
+  }
+  // Whole pieces.
+  v->share = (v->n + wanted * PIECE - 1) / (wanted * PIECE) * PIECE;
+  v->index = v->t->index;
+  in_parallel(v->t, wanted, variates_part, v);
+}
+
 /// Turns uniform variates in [0, 1) into normal ones, in place.
 EXPORT void normal_variates(float *x, int64_t n, float mean, float std,
                             array1 *const *f, const struct threads *t) {
-  struct variates v = {x, n, mean, std, f};
+  struct variates v = {x, n, mean, std, f, t, 0, 0};
   run_kernel(t, variates_run, &v);
 }
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from pytest_udftorch.cpu.loops import Loops, libtorch_address
+from pytest_udftorch.cpu.loops import Loops, blas
 from pytest_udftorch.cpu.pointwise import numbers, stock_kernel
 from pytest_udftorch.overrides.dispatcher import Mode, thread
 
@@ -67,12 +67,6 @@ class _Attention(ctypes.Structure):
         ("next", ctypes.c_int64),
         ("failed", ctypes.c_int32),
     )  # fmt: skip
-
-
-@functools.cache
-def blas() -> int:
-    """Return the address of libtorch's matrix product of float32, or 0 if it exports none."""
-    return libtorch_address("sgemm_")
 
 
 def _rows(tensor: Any) -> _Rows:

@@ -109,11 +109,11 @@ EXPORT void pointwise_whole(int64_t n, const void *x, void *y, int32_t dtype,
 
 
 def source(formulas: Sequence[str]) -> str:
-    """Return a C file with the loops of formulas, and with attention.
+    """Return a C file with the loops of formulas, attention, LSTM layers and normal variates.
 
     ``pointwise_NAME`` runs one of the loops.
     """
-    parts = ['#include "cpu_attention.h"\n#include "cpu_variates.h"\n']
+    parts = ['#include "cpu_recurrent.h"\n#include "cpu_variates.h"\n']
     for name in formulas:
         # Names of libm are taken.
         text = _Body(name).text().replace(f"void {name}(", f"void body_{name}(", 1)

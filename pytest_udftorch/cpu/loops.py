@@ -26,7 +26,7 @@ from pytest_udftorch.native.runtime import address, load_built, native_file, run
 from pytest_udftorch.overrides.active import Active
 
 _LIBTORCH: Final = "libtorch_cpu.so"
-_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h", "cpu_variates.h")
+_HEADERS: Final = ("cpu_loops.h", "cpu_attention.h", "cpu_variates.h", "cpu_recurrent.h")
 _SOURCE: Final = "cpu_loops.c"
 
 #: Formulas of the operators that ``operators`` overrides.
@@ -117,6 +117,12 @@ def libtorch_address(name: str) -> int:
 
 
 @functools.cache
+def blas() -> int:
+    """Return the address of libtorch's matrix product of float32, or 0 if it exports none."""
+    return libtorch_address("sgemm_")
+
+
+@functools.cache
 def stock_array(function: str) -> int:
     """Return the address of libtorch's own array form of a function, or 0 if it has none."""
     return libtorch_address(f"vms{FUNCTIONS[function].vml}")
@@ -201,13 +207,19 @@ class Loops:
         name = self._names.setdefault(operator, f"aten::{operator}".encode())
         return _Threads(parallel, index, count, name, within)
 
+    def fixed(self, function: str) -> tuple[Any, ...]:
+        """Return what ``amended`` returns for a function of the sessions, or a composite."""
+        part = self._parts.get(function)
+        return (None, None, None) if part is None else amended(part.library, function)
+
     def run_whole(self, operator: str, function: str, x: Any, y: Any, dtype: int) -> None:
-        """Compute ``y`` from a dense tensor like it, by one of ``composites``."""
+        """Compute ``y`` from a dense tensor like it, by a function or one of ``composites``."""
         ready = self._whole.get(function)
         if ready is None:
             kernel = _WHOLE(address(self.library(), "pointwise_whole"))
-            fixed = amended(self._parts[function].library, function)
-            ready = self._whole[function] = kernel, self.addresses((function,)), fixed
+            ready = self._whole[function] = (
+                kernel, self.addresses((function,)), self.fixed(function),
+            )  # fmt: skip
         kernel, functions, fixed = ready
         threads = ctypes.byref(self.threads(operator, (function,)))
         kernel(y.numel(), x.data_ptr(), y.data_ptr(), dtype, functions, threads, fixed[dtype])

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from pytest_udftorch.diff.found import Difference
     from pytest_udftorch.library.description import UdfLibrary
+    from pytest_udftorch.order.invariant import Invariance
+    from pytest_udftorch.order.tree import SummationTree
     from pytest_udftorch.planning.oracle import Plan
     from pytest_udftorch.planning.pairs import ModelPair
     from pytest_udftorch.plugin.golden import GoldenValues
@@ -252,6 +254,39 @@ def udf_golden(request: pytest.FixtureRequest) -> GoldenValues:
     session = None if switcher is None else switcher.session
     library = "stock" if session is None else session.library.name
     return GoldenValues(request.node, library, update=request.config.stash[_OPTIONS].golden_update)
+
+
+@pytest.fixture(scope="session")
+def summation_tree() -> Callable[..., SummationTree]:
+    """Read the order of additions out of an operator: ``summation_tree(torch.mm, (2, 8), (8, 2))``.
+
+    See :func:`pytest_udftorch.summation.summation_tree`.
+    """
+    from pytest_udftorch.order.reveal import summation_tree
+
+    return summation_tree
+
+
+@pytest.fixture(scope="session")
+def assert_batch_invariant() -> Callable[..., Invariance]:
+    """Assert that a row's result does not depend on how many rows there are.
+
+    See :func:`pytest_udftorch.summation.assert_batch_invariant`.
+    """
+    from pytest_udftorch.order.invariant import assert_batch_invariant
+
+    return assert_batch_invariant
+
+
+@pytest.fixture(scope="session")
+def assert_position_invariant() -> Callable[..., Invariance]:
+    """Assert that a row's result does not depend on its position in the batch.
+
+    See :func:`pytest_udftorch.summation.assert_position_invariant`.
+    """
+    from pytest_udftorch.order.invariant import assert_position_invariant
+
+    return assert_position_invariant
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:

@@ -43,6 +43,12 @@ RING: Final = 1 << 17
 # Seconds between two readings of the ring.
 _DRAIN_S: Final = 0.1
 
+# A child of multiprocessing writes what it has counted after so many seconds, and then whenever
+# its age has grown by this share. What a kill costs is at most that share, and the snapshots, each
+# as long as the last, are few.
+_SAVE_S: float = 0.5
+_SAVE_SHARE: Final = 1 / 8
+
 
 def depth_of(profile: bool | str) -> str:
     """Return the depth that ``profile=`` asks for.
@@ -111,6 +117,7 @@ class Collector:
         }
         self.out = None if out is None else Path(out)
         self.writer: ProfileWriter | None = None
+        self._child_writer: ProfileWriter | None = None
         self._parts: list[tuple[Records, Records]] = []
         self._events: list[Records] = []
         self._lost = self._lost_before = 0
@@ -248,17 +255,24 @@ class Collector:
             self._parts.append(part)
             if self.writer is not None:
                 self._write(self.writer, *part, scope)
+        if self._pid != os.getpid():  # pytest-forked ends its children by os._exit
+            self._save_child()
         return self._profile_of(*part)
+
+    def _total(self) -> tuple[Records, Records]:
+        """Return the cells and operators since the start, those that were taken included."""
+        cells, operators = self._counting.part()
+        for more in self._parts:
+            cells = add_cells(np.concatenate([cells, more[0]]))
+            operators = add_operators(np.concatenate([operators, more[1]]))
+        return cells, operators
 
     def profile(self) -> Profile:
         """Return everything since the start, forked children that have ended included."""
         if self._final is not None:
             return self._final
         with self._counting.lock:
-            cells, operators = self._counting.part()
-            for more in self._parts:
-                cells = add_cells(np.concatenate([cells, more[0]]))
-                operators = add_operators(np.concatenate([operators, more[1]]))
+            cells, operators = self._total()
             self.flush()
             notes = []
             if self._lost:
@@ -300,33 +314,54 @@ class Collector:
         self._counting.lock = threading.RLock()
         self._parts, self._events = [], []
         self._lost = self._lost_before = 0
-        self.writer = None
+        self.writer = self._child_writer = None
+        self._stopping = threading.Event()
         self._undo = contextlib.ExitStack()  # the parent undoes; a child ends as it is
         # For a child that ends by sys.exit. A child of multiprocessing needs arm_child:
         # multiprocessing clears what was registered before the child's own code begins.
         atexit.register(self._write_child)
 
     def arm_child(self) -> None:
-        """Make a child of multiprocessing write when it ends."""
+        """Make a child of multiprocessing write while it runs, and when it ends."""
         if self._pid != os.getpid():
             multiprocessing.util.Finalize(None, self._write_child, exitpriority=0)
+            threading.Thread(target=self._save, name="udftorch-profile", daemon=True).start()
+
+    def _save(self) -> None:
+        start = time.monotonic()
+        pause = _SAVE_S
+        while not self._stopping.wait(pause):
+            self._save_child()
+            pause = max(_SAVE_S, _SAVE_SHARE * (time.monotonic() - start))
+
+    def _save_child(self) -> None:
+        """Write what this child has counted so far, in the place of what it wrote before."""
+        with self._counting.lock, contextlib.suppress(UdfError, OSError):
+            folder = self._spool.folder
+            cells, operators = self._total()
+            if folder is None or not self.is_active or not len(cells):
+                return
+            if self._child_writer is None:
+                meta = {k: v for k, v in self.meta.items() if k not in ("pid", "clocks", "wall_ns")}
+                meta["parent_pid"] = self._pid
+                path = record.new_path(folder)
+                self._child_writer = ProfileWriter(path, self.strings, meta)
+            self._write(self._child_writer, cells, operators, "")
 
     def _write_child(self) -> None:
-        spool, self._spool.folder = self._spool.folder, None
-        if spool is None or not self.is_active:
+        self._stopping.set()
+        if self._spool.folder is None or not self.is_active:
             return
         self._counting.cells.stop()
-        meta = {k: v for k, v in self.meta.items() if k not in ("pid", "clocks", "wall_ns")}
-        with contextlib.suppress(UdfError, OSError):
-            cells, operators = self._counting.part()
-            if not len(cells):
-                return
-            meta["parent_pid"] = self._pid
-            with ProfileWriter(record.new_path(spool), self.strings, meta) as writer:
-                self._write(writer, cells, operators, "")
+        self._save_child()
+        with self._counting.lock, contextlib.suppress(UdfError, OSError):
+            self._spool.folder = None
+            writer, self._child_writer = self._child_writer, None
+            if writer is not None:
                 if self.depth == "events":
                     writer.events(self._counting.events())
                     writer.lost_events(self._counting.cells.lost_events())
+                writer.close()
 
 
 # Parallel regions --------------------------------------------------------------------

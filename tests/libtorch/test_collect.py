@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a profiled session counts, against the same counts by NumPy, and what it leaves alone."""
 
+import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ from pytest_udftorch.errors import (
 )
 from pytest_udftorch.profile import collect, forks, modules
 from pytest_udftorch.profile.aggregate import Profile
+from pytest_udftorch.records import file as record
 from pytest_udftorch.records import layout as fields
 from pytest_udftorch.session.binder import binder
 
@@ -554,6 +558,51 @@ def test_workers_of_a_data_loader(library):
     assert cell["elements"] == 12 * 5 + 7
     assert (cell["in_min"], cell["in_max"]) == (0.0, 20.0)
     assert len(s.profile.processes) == 3
+
+
+class Killed(Exponentials):
+    """Its worker is killed as soon as the folder holds what the first items counted."""
+
+    def __getitem__(self, at):
+        if at == 3:
+            while not any(p.stat().st_size and record.read(p).cells for p in self.own()):
+                time.sleep(0.005)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(at)
+
+    def own(self):
+        return self.folder.glob(f"profiled-*{os.getpid()}*.bin")
+
+
+def test_a_worker_that_is_killed_loses_no_count_it_had_written(library, tmp_path, monkeypatch):
+    monkeypatch.setattr(collect, "_SAVE_S", 0.02)
+    data = Killed()
+    data.folder = tmp_path
+    loader = torch.utils.data.DataLoader(
+        data, batch_size=1, num_workers=1, multiprocessing_context="fork"
+    )
+    with patched(library, ("exp",), profile=True, profile_out=tmp_path) as s:
+        with pytest.raises(RuntimeError, match="exited unexpectedly"):
+            list(loader)
+        torch.exp(torch.ones(7))
+    assert whole(s.profile)["elements"] in {7 + 5 * n for n in (1, 2, 3)}
+    assert len(s.profile.processes) == 2
+
+
+def test_a_forked_test_that_ends_at_once_keeps_what_was_taken(library):
+    def test(collector):
+        torch.exp(torch.ones(10))
+        collector.take("test_it")
+        torch.exp(torch.ones(5))
+        collector.take("test_it (teardown)")
+        os._exit(0)
+
+    with patched(library, ("exp",), profile=True) as s:
+        child = multiprocessing.get_context("fork").Process(target=test, args=(s.collector,))
+        child.start()
+        child.join()
+    assert child.exitcode == 0
+    assert whole(s.profile)["elements"] == 15
 
 
 def test_a_forked_child_counts_from_zero(library):

@@ -115,3 +115,26 @@ def test_gradients_are_right():
         with torch.no_grad():
             slope = (loss(lstm(x + step)) - loss(lstm(x - step))) / 0.02
     assert slope.item() == pytest.approx(gradient[2, 1, 7].item(), rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # torch's own, at the first dual tensor
+def test_gradients_of_gradients_and_forward_mode_compose_the_layer():
+    lstm, x = model("plain")
+
+    def second(lstm, x):
+        x = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(loss(lstm(x)), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), (x, lstm.weight_hh_l0))
+
+    def along(lstm, x):
+        with torch.autograd.forward_ad.dual_level(), torch.no_grad():
+            y = lstm(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)))[0]
+            return torch.autograd.forward_ad.unpack_dual(y).tangent
+
+    with patched("corem"):
+        ours = (*second(lstm, x), along(lstm, x))
+        again = torch.autograd.functional.jvp(lambda x: lstm(x)[0], x, torch.ones_like(x))[1]
+    torch.testing.assert_close(ours[2], again, atol=1e-5, rtol=1e-5)
+    exact = second(lstm.double(), x.double())
+    for one, other in zip(ours, exact, strict=False):
+        torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-4)

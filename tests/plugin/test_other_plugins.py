@@ -9,6 +9,7 @@ Makefile puts plugins into a folder that only the suites here see.
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from importlib.machinery import PathFinder
@@ -278,6 +279,19 @@ def test_a_suite_with_all_plugins_at_once_has_the_runs_functions(outside, suite)
     wrote = outside(PLAIN + "# pytest-benchmark stays on", *options)
     passed = 2 + len(there) + 4 * ("pytest_randomly" in there)
     assert f"{passed} passed" in wrote
+
+
+@pytest.mark.slow
+def test_forked_tests_have_the_runs_functions_and_are_counted(outside):
+    folder = FOLDER / "forked"  # an older pytest
+    if PathFinder.find_spec("pytest_forked", [str(folder)]) is None:
+        pytest.skip("pytest-forked is not installed (make build/plugins)")
+    path = os.pathsep.join((str(folder), str(FOLDER)))
+    off = ("-p", "no:xdist", "-p", "no:rerunfailures", "-p", "no:randomly", "-p", "no:asyncio")
+    wrote = outside(PLAIN, "--forked", "--udf-profile", *off, PYTHONPATH=path)
+    assert "2 passed" in wrote
+    assert "corem's functions ran in 2 of 2 tests" in wrote
+    assert re.search(r"^exp +.*2,002", wrote, re.MULTILINE), wrote
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from pytest_udftorch.errors import (
     CacheError,
     CompilerStoppedError,
     SourceCompileError,
+    UdfError,
 )
 from pytest_udftorch.library.description import find_library
 
@@ -278,6 +279,20 @@ def test_a_killed_compiler_is_called_so(cache, library, tmp_path, monkeypatch, f
         ):
             build_library(library)
         assert not list(cache.rglob(".udftorch-*"))
+
+
+@pytest.mark.parametrize("megabytes", [20, 60, 150])
+def test_a_compiler_without_memory_is_an_error(
+    cache, library, tmp_path, monkeypatch, faults, megabytes
+):
+    with monkeypatch.context() as patch, faults("build", "out of memory") as fault:
+        fault.refused = True
+        limited = f'ulimit -v {megabytes << 10}; exec {toolchain.find_compiler().path} "$@"'
+        patch.setenv("UDFTORCH_CLANG", tool_that(tmp_path, limited))
+        with pytest.raises(UdfError):
+            build_library(library)
+        assert not list(cache.rglob(".udftorch-*"))
+    assert build_library(library).path.exists()
 
 
 def test_a_compiler_killed_when_it_states_its_version_is_called_so(tmp_path, monkeypatch):

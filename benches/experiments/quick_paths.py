@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the quick paths of corem gain, and where corem stands beside what torch calls.
+
+The functions that have a quick path run as they are, without it (the same sources under a
+description that leaves ``quick`` out), and beside VML and SLEEF, interleaved in one process. Whole
+torch operators follow, stock against corem, on 2^16 elements and one thread. ``--store`` keeps the
+figures of this machine beside those of others in ``benches/results/quick_paths.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest_udftorch
+from benches import stored
+from benches.experiments import speed
+from pytest_udftorch.environment import caption, describe
+from pytest_udftorch.library import FUNCTIONS
+
+FILE: Final = stored.RESULTS / "quick_paths.json"
+COMMAND: Final = "python -m benches.experiments.quick_paths --store"
+#: Elements of a whole operator's tensor.
+OPERATOR_ELEMENTS: Final = 1 << 16
+#: Calls of a whole operator in one timed turn.
+CALLS: Final = 8
+
+
+def with_quick_path() -> list[str]:
+    """Return the functions of corem that have one."""
+    library = pytest_udftorch.find_library("corem")
+    return [n for n in library.function_names if library.functions[n, "float32"].quick is not None]
+
+
+@contextmanager
+def without_quick_paths() -> Iterator[Path]:
+    """Yield a copy of corem whose description names no quick path."""
+    folder = pytest_udftorch.find_library("corem").folder
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / "udfs" / "corem"
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.certificate.json"))
+        for other in ("corem-ff", "corem-composites"):
+            shutil.copytree(folder.parent / other, copy.parent / other)
+        description = copy / "udf.toml"
+        text = description.read_text(encoding="utf-8")
+        description.write_text(re.sub(r"^quick = .*\n", "", text, flags=re.M), encoding="utf-8")
+        yield copy
+
+
+def measure_forms(functions: Sequence[str], rounds: int) -> dict[str, Any]:
+    """Time the array and the widest vector form of every function at every CPU level."""
+    harness = speed.Harness()
+    found: dict[str, Any] = {}
+    with without_quick_paths() as copy:
+        plain = pytest_udftorch.find_library(str(copy))
+        for function in functions:
+            found[function] = {}
+            for level in speed.levels():
+                if level == "scalar":  # this form does not use the quick path
+                    continue
+                field = speed.contenders(function, level)
+                forms = pytest_udftorch.build_library(plain, level).forms(function, "float32")
+                field.append(speed.Contender("without quick path", "array", forms["array"]))
+                inputs = speed.sample(function, speed.L1_ELEMENTS)
+                row = speed.measure(harness, field, inputs, rounds)
+                found[function][level] = row
+                print(function, level, {k: round(v["ns"], 3) for k, v in row.items()}, flush=True)
+    return found
+
+
+def measure_operators(functions: Sequence[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Time ``torch.<function>`` into a tensor, std and corem interleaved."""
+    import torch
+
+    torch.set_num_threads(1)
+    found = {}
+    for function in functions:
+        low, high = FUNCTIONS[function].domain
+        generator = torch.Generator().manual_seed(1)
+        x = torch.empty(OPERATOR_ELEMENTS).uniform_(low, high, generator=generator)
+        y = torch.empty_like(x)
+        operator = getattr(torch, function, None) or getattr(torch.special, function)
+        times: dict[str, list[float]] = {"std": [], "corem": []}
+        for turn in range(rounds):
+            for library in sorted(times, reverse=bool(turn % 2)):
+                with pytest_udftorch.patched(library):
+                    operator(x, out=y)
+                    start = time.perf_counter_ns()
+                    for _ in range(CALLS):
+                        operator(x, out=y)
+                    spent = time.perf_counter_ns() - start
+                times[library].append(spent / (CALLS * x.numel()))
+        ratios = [a / b for a, b in zip(times["corem"], times["std"], strict=True)]
+        low_ratio, ratio, high_ratio = statistics.quantiles(ratios, n=4)
+        found[function] = {
+            "std_ns": statistics.median(times["std"]),
+            "corem_ns": statistics.median(times["corem"]),
+            "corem_over": ratio,
+            "corem_over_low": low_ratio,
+            "corem_over_high": high_ratio,
+        }
+        print("torch", function, {k: round(v, 3) for k, v in found[function].items()}, flush=True)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("functions", nargs="*", help="default: those with a quick path")
+    parser.add_argument("--rounds", type=int, default=speed.ROUNDS)
+    parser.add_argument("--store", action="store_true", help=f"add this machine to {FILE.name}")
+    options = parser.parse_args(arguments)
+    functions = options.functions or with_quick_path()
+    figures = {
+        "environment": describe(),
+        "rounds": options.rounds,
+        "forms": measure_forms(functions, options.rounds),
+        "operators": measure_operators(functions, options.rounds),
+    }
+    print(caption(describe()))
+    if options.store:
+        machines = stored.load(FILE)["machines"] if FILE.exists() else {}
+        machines[figures["environment"]["machine"]["cpu"]] = figures
+        document = {"command": COMMAND, "machines": machines}
+        FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
