@@ -3,10 +3,10 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
-        [patch] [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile] [compile]
-        [cuda_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch] [cuda_training]
-        [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites]
-        [patched_suite] [versions] [coverage] [coverage_cuda] [site]
+        [patch] [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile]
+        [compile] [cuda_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
+        [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
+        [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
