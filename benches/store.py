@@ -2,8 +2,8 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch]
-        [planted_faults] [sanitizers] [summation_trees] [profile] [compile] [cuda_digests]
+        [quick_paths] [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
+        [patch] [planted_faults] [sanitizers] [summation_trees] [profile] [compile] [cuda_digests]
         [cuda_pairs] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda] [other_machines]
         [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions]
         [coverage] [site]
@@ -49,6 +49,7 @@ COMMANDS = {
     "reach": ("pytest_udftorch.cli", "reach", "--store", str(stored.RESULTS / "reach.json")),
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
+    "quick_paths": ("benches.experiments.quick_paths", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
