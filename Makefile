@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Two commands do everything: `make demo` and `make test`. Both set up first.
+# Two commands do everything: `make demo` and `make test`. Both set up first what they need.
 
 PY := .venv/bin/python
 # Hundreds of processes import the package in a run of the suite: what is compiled is kept.
@@ -30,7 +30,8 @@ help:
 setup:
 	@.ci/setup
 
-demo: setup
+demo:
+	@FOR=demo .ci/setup
 	$(PY) -m benches.experiments.demo_lenet
 
 # Much of the suite waits for compilers: two processes take little more than half of the time.

@@ -3,7 +3,8 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [quick_paths] [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
-        [patch] [planted_faults] [sanitizers] [summation_trees] [profile] [compile] [cuda_digests]
+        [patch] [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile]
+        [compile] [cuda_digests]
         [cuda_pairs] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda] [other_machines]
         [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions]
         [coverage] [site]
@@ -53,7 +54,14 @@ COMMANDS = {
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
-    **_experiments("sanitizers", "innocent_pairs", "planted_faults", "summation_trees", *PROFILE),
+    **_experiments(
+        "sanitizers",
+        "innocent_pairs",
+        "planted_faults",
+        "record_overhead",
+        "summation_trees",
+        *PROFILE,
+    ),
 }
 #: Those that need a GPU, or what `make wheel` makes; left out unless they are named.
 GPU = _experiments(

@@ -5,12 +5,19 @@
 
 Installs the newest wheel of ``dist/`` from its file into a fresh environment, which borrows the
 packages of this one (torch's download is left out), hides every compiler, linker and header, and
-runs a small suite under corem and a profile with an empty cache. The steps are timed.
+runs a small suite under corem and a profile with an empty cache. The steps are timed, three times.
+
+With ``--demo BEFORE`` it also times ``make demo`` in fresh clones, of this commit and of BEFORE,
+from the command to the table, the download of packages included.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +29,14 @@ from typing import Any
 from benches import stored
 
 ROOT = Path(__file__).parents[2]
+
+#: How often everything is installed and run.
+ROUNDS = 3
+STEPS = {
+    "suite_under_corem": ("pytest", "--udf-lib=corem"),
+    "suite_under_corem_again": ("pytest", "--udf-lib=corem"),
+    "profile_of_std": ("pytest", "--udf-lib=std", "--udf-profile=counters"),
+}
 
 
 def contents(wheel: Path) -> dict[str, Any]:
@@ -37,38 +52,69 @@ def contents(wheel: Path) -> dict[str, Any]:
     return {"file": wheel.name, "bytes": wheel.stat().st_size, "unpacked_bytes": unpacked}
 
 
+def shipped(wheel: Path) -> dict[str, list[str]]:
+    """Return which torches the observers, gates and launchers of a wheel are for."""
+    found: dict[str, set[str]] = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if kind := re.search(r"/_prebuilt/(observer|gate|launch|pack)-\w+/build\.json$", name):
+                facts = json.loads(archive.read(name))
+                found.setdefault(kind[1], set()).add(facts.get("torch", name.split("/")[-2]))
+    return {kind: sorted(torches) for kind, torches in sorted(found.items())}
+
+
+def demo(commit: str, folder: Path) -> float:
+    """Return the seconds that ``make demo`` takes in a fresh clone of a commit."""
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+    subprocess.run(["git", "-C", folder, "checkout", "--quiet", commit], check=True)
+    environment = {**os.environ, "UDFTORCH_CACHE_DIR": str(folder / "cache")}
+    start = time.perf_counter()
+    subprocess.run(
+        ["make", "demo"], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL
+    )
+    return round(time.perf_counter() - start, 1)
+
+
+def demos(before: str) -> dict[str, Any]:
+    """Return the seconds of ``make demo`` at this commit and at an earlier one."""
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, commit in (("now", "HEAD"), ("before", before)):
+            said = ["git", "-C", str(ROOT), "rev-parse", "--short", commit]
+            short = subprocess.run(said, check=True, capture_output=True, text=True).stdout.strip()
+            found[name] = {"commit": short, "seconds": demo(short, Path(folder, name))}
+    return found
+
+
 def measure(wheel: Path) -> dict[str, Any]:
     """Return the wheel's sizes, what was hidden, and the seconds of each step."""
     sys.path.insert(0, str(ROOT / "tests"))
     import hidden
 
-    seconds: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        start = time.perf_counter()
-        machine = hidden.Machine(Path(folder), wheel)
-        seconds["install"] = time.perf_counter() - start
-        (machine.home / "test_suite.py").write_text(hidden.SUITE, encoding="utf-8")
-        steps = {
-            "suite_under_corem": ("pytest", "--udf-lib=corem", "test_suite.py"),
-            "suite_under_corem_again": ("pytest", "--udf-lib=corem", "test_suite.py"),
-            "profile_of_std": (
-                "pytest",
-                "--udf-lib=std",
-                "--udf-profile=counters",
-                "test_suite.py",
-            ),
-        }
-        for name, command in steps.items():
+    rounds, compiled = [], []
+    for _ in range(ROUNDS):
+        with tempfile.TemporaryDirectory() as folder:
+            seconds: dict[str, float] = {}
             start = time.perf_counter()
-            done = machine.run(*command)
-            seconds[name] = time.perf_counter() - start
-            if done.returncode not in (0, 1):
-                raise SystemExit(done.stdout + done.stderr)
-        compiled = [p.name for p in machine.cache.rglob("*.so")]
+            machine = hidden.Machine(Path(folder), wheel)
+            seconds["install"] = time.perf_counter() - start
+            (machine.home / "test_suite.py").write_text(hidden.SUITE, encoding="utf-8")
+            for name, command in STEPS.items():
+                start = time.perf_counter()
+                done = machine.run(*command, "test_suite.py")
+                seconds[name] = time.perf_counter() - start
+                if done.returncode not in (0, 1):
+                    raise SystemExit(done.stdout + done.stderr)
+            seconds["to_the_first_table"] = seconds["install"] + seconds["suite_under_corem"]
+            rounds.append(seconds)
+            compiled += [p.name for p in machine.cache.rglob("*.so")]
     return {
         "wheel": contents(wheel),
-        "seconds": {name: round(value, 2) for name, value in seconds.items()},
-        "to_the_first_table_seconds": round(seconds["install"] + seconds["suite_under_corem"], 2),
+        "shipped": shipped(wheel),
+        "seconds": {
+            name: stored.summary([round(r[name], 2) for r in rounds]) for name in rounds[0]
+        },
+        "load_average": [round(value, 1) for value in os.getloadavg()],
         "compiled": compiled,
         "hidden": {
             "folders": [str(p).replace(str(Path.home()), "~") for p in hidden.folders()],
@@ -81,6 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and store if asked."""
     parser = argparse.ArgumentParser(prog="python -m benches.experiments.wheel")
     parser.add_argument("--store", type=Path, metavar="FILE")
+    parser.add_argument("--demo", metavar="BEFORE", help="also time make demo, here and at BEFORE")
     options = parser.parse_args(arguments)
     found = sorted((ROOT / "dist").glob("pytest_udftorch-*.whl"))
     if not found:
@@ -88,8 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     result = measure(found[-1])
     for name, value in result["seconds"].items():
-        print(f"{name:28} {value:7.2f} s")
+        print(f"{name:28} {value['median']:7.2f} s")
     print(f"{result['wheel']['file']}: {result['wheel']['bytes'] / 2**20:.2f} MiB")
+    if options.demo:
+        result["demo"] = demos(options.demo)
+        print(result["demo"])
+    elif options.store and options.store.exists():  # what took minutes is kept
+        result |= {k: v for k, v in stored.load(options.store).items() if k == "demo"}
     if options.store:
         stored.save(options.store, "python -m benches.store wheel", result)
     return 0

@@ -24,6 +24,7 @@ from benches import stored
 from benches.experiments import asked
 from benches.render import compiled as render_compile
 from benches.render import cuda as render_cuda
+from benches.render import diff as render_diff
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
@@ -362,6 +363,17 @@ def _trust(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _diff(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/diff.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return render_diff.TABLES[name](results[name])
+
+    return render
+
+
 def _compile(name: str) -> Callable[[Results], str]:
     """Return what renders one of the tables of compiled models."""
     file, table = render_compile.TABLES[name]
@@ -636,6 +648,40 @@ def site(results: Results) -> str:
     )
 
 
+def wheel(results: Results) -> str:
+    """Return the size of the wheel, what it is for, and how long the first steps take."""
+    document = results["wheel"]
+    facts, seconds = document["wheel"], document["seconds"]
+    torches = ", ".join(v.partition("+")[0] for v in document["shipped"]["observer"])
+    hidden = document["hidden"]
+
+    def took(name: str) -> str:
+        values = seconds[name]
+        return f"{values['median']:.1f} s ({values['min']:.1f} to {values['max']:.1f})"
+
+    rows = [
+        ["the wheel", f"`{facts['file']}`, {facts['bytes'] / 2**20:.1f} MiB"],
+        ["observer, gate and launcher for torch", torches],
+        ["`libdevice` of triton that the functions for GPUs are beside",
+         str(len(document["shipped"]["pack"]))],
+        ["from `pip install` to the first table, torch's download left out",
+         took("to_the_first_table")],
+        ["the same suite again", took("suite_under_corem_again")],
+        ["a profile of `std`", took("profile_of_std")],
+        ["load average of the machine meanwhile (1, 5 and 15 minutes)",
+         ", ".join(map(str, document["load_average"]))],
+        ["programs and folders hidden", f"{len(hidden['files'])} and {len(hidden['folders'])}"],
+        ["libraries compiled", str(len(document["compiled"]))],
+    ]  # fmt: skip
+    if "demo" in document:
+        now, before = document["demo"]["now"], document["demo"]["before"]
+        rows.append(
+            ["`make demo` in a fresh clone, downloads included",
+             f"{now['seconds']:.0f} s; {before['seconds']:.0f} s at {before['commit']}"]
+        )  # fmt: skip
+    return _with_source(table(["what", "found"], rows), document)
+
+
 REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
@@ -656,10 +702,12 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "site": site,
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
+    **{name: _diff(name) for name in render_diff.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,
     "other_machines": other_machines,
+    "wheel": wheel,
     "wheel_symbols": wheel_symbols,
     "arm_session": aarch64_session,
     "arm_forms": aarch64_forms,

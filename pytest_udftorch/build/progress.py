@@ -14,8 +14,9 @@ import time
 from types import TracebackType
 from typing import Final
 
-#: Seconds without a line, before the first one and between two.
+#: Seconds before the first line. From one line to the next it is half as long again, up to LONGEST.
 PAUSE: Final = 2.0
+LONGEST: Final = 30.0
 
 VARIABLE: Final = "UDFTORCH_PROGRESS"
 
@@ -25,7 +26,7 @@ class Progress:
 
     Args:
         text: what is being done: ``compiling corem for avx512``. It may be set anew.
-        total: how many steps it has.
+        total: how many steps it has; 0 if nobody knows.
     """
 
     def __init__(self, text: str, total: int) -> None:
@@ -56,12 +57,14 @@ class Progress:
         self._done += 1
 
     def _run(self) -> None:
-        while not self._ended.wait(PAUSE):
+        pause = PAUSE
+        while not self._ended.wait(pause):
             self._said = True
             self._say(self._far())
+            pause = min(1.5 * pause, max(PAUSE, LONGEST))
 
     def _far(self) -> str:
-        return f"{self._done} of {self._total}"
+        return f"{self._done} of {self._total}" if self._total else "still running"
 
     def _say(self, how: str) -> None:
         seconds = time.monotonic() - self._start

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from pytest_udftorch import __version__
+from pytest_udftorch.build.progress import Progress
 from pytest_udftorch.cli import (
     bench,
     cache,
@@ -61,7 +63,7 @@ def make_parser() -> argparse.ArgumentParser:
         prog="udftorch", description="Math libraries inside PyTorch: verify and compare them."
     )
     parser.add_argument("--version", action="version", version=f"pytest_udftorch {__version__}")
-    parser.set_defaults(needs=lambda _: [])
+    parser.set_defaults(needs=lambda _: [], waits="")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for add in VERBS:
         add(commands)
@@ -92,7 +94,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     try:
         require(options.needs(options), f"udftorch {options.command}")
-        return int(options.run(options))
+        with Progress(options.waits, 0) if options.waits else contextlib.nullcontext():
+            return int(options.run(options))
     except UdfError as error:
         print(f"udftorch {options.command}: {error}", file=sys.stderr)
         return MISUSE

@@ -42,7 +42,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="write an HTML page")
     parser.add_argument("--title", default="What changed", help="of the page")
-    parser.set_defaults(run=run, needs=lambda _: ["numpy"])
+    parser.set_defaults(run=run, needs=lambda _: ["numpy"], waits="comparing")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -24,7 +24,11 @@ def add(commands: Subparsers) -> None:
         help="a function that returns a callable, which is the run, or a model and its inputs",
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
-    parser.set_defaults(run=run, needs=lambda _: ["torch", "numpy", "tabulate"])
+    parser.set_defaults(
+        run=run,
+        needs=lambda _: ["torch", "numpy", "tabulate"],
+        waits="counting evaluations of functions",
+    )
 
 
 def run(options: argparse.Namespace) -> int:

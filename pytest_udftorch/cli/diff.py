@@ -44,12 +44,18 @@ def add(commands: Subparsers) -> None:
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.add_argument(
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="write a page with the graph of operators coloured by distance",
+    )
+    parser.add_argument(
         "--reproducer",
         type=Path,
         metavar="DIR",
         help="write a script that shows the first difference, with the values that it needs",
     )
-    parser.set_defaults(run=partial(run, parser))
+    parser.set_defaults(run=partial(run, parser), waits="running both sides")
 
 
 def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -74,6 +80,10 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     )
     print(found.text())
     _store(options.store, found.document())
+    if options.page:
+        from pytest_udftorch.diff.drawn import save_page
+
+        save_page(found, options.page)
     if options.reproducer and not found.equal:
         print(f"python {save_reproducer(found, options.reproducer)}")
     return 0 if found.equal or (options.rounding and found.explained) else FAILED

@@ -19,7 +19,7 @@ def add(commands: Subparsers) -> None:
         "into a bug report. Nothing is compiled.",
     )
     parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, waits="looking at this machine")
 
 
 def run(options: argparse.Namespace) -> int:

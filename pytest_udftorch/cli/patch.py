@@ -29,7 +29,7 @@ def add(commands: Subparsers) -> None:
         "--verify", type=Path, metavar="DIR", help="compare a patch with its manifest, and run it"
     )
     action.add_argument("--undo", type=Path, metavar="DIR", help="remove a patch")
-    parser.set_defaults(run=run, needs=lambda _: ["torch"])
+    parser.set_defaults(run=run, needs=lambda _: ["torch"], waits="preparing the copy of libtorch")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -21,7 +21,11 @@ def add(commands: Subparsers) -> None:
         "operators", nargs="*", metavar="operator", help="such as torch.exp; by default all"
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write the rows as JSON")
-    parser.set_defaults(run=run, needs=lambda _: ["torch", "numpy", "tabulate"])
+    parser.set_defaults(
+        run=run,
+        needs=lambda _: ["torch", "numpy", "tabulate"],
+        waits="running operators in every dtype and layout",
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--add-runs", action="store_true", help="add up the profiles of several runs of a library"
     )
-    parser.set_defaults(run=run, needs=needs)
+    parser.set_defaults(run=run, needs=needs, waits="reading profiles")
 
 
 def needs(options: argparse.Namespace) -> list[str]:

@@ -207,13 +207,19 @@ class Loops:
         name = self._names.setdefault(operator, f"aten::{operator}".encode())
         return _Threads(parallel, index, count, name, within)
 
+    def fixed(self, function: str) -> tuple[Any, ...]:
+        """Return what ``amended`` returns for a function of the sessions, or a composite."""
+        part = self._parts.get(function)
+        return (None, None, None) if part is None else amended(part.library, function)
+
     def run_whole(self, operator: str, function: str, x: Any, y: Any, dtype: int) -> None:
-        """Compute ``y`` from a dense tensor like it, by one of ``composites``."""
+        """Compute ``y`` from a dense tensor like it, by a function or one of ``composites``."""
         ready = self._whole.get(function)
         if ready is None:
             kernel = _WHOLE(address(self.library(), "pointwise_whole"))
-            fixed = amended(self._parts[function].library, function)
-            ready = self._whole[function] = kernel, self.addresses((function,)), fixed
+            ready = self._whole[function] = (
+                kernel, self.addresses((function,)), self.fixed(function),
+            )  # fmt: skip
         kernel, functions, fixed = ready
         threads = ctypes.byref(self.threads(operator, (function,)))
         kernel(y.numel(), x.data_ptr(), y.data_ptr(), dtype, functions, threads, fixed[dtype])

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cpu import attention, composites, pointwise, recurrent, variates
+from pytest_udftorch.cpu import attention, composites, narrow, pointwise, recurrent, variates
 from pytest_udftorch.cpu.loops import Loops
 from pytest_udftorch.cuda.table import POINTWISE
 from pytest_udftorch.overrides import dispatcher
@@ -49,6 +49,8 @@ def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
         found |= attention.attention_kernels(loops)
     if variates.FUNCTIONS & loops.held and loops.can(variates.FUNCTIONS):
         found |= variates.kernels(loops)
+    if loops.composites:
+        found |= narrow.narrow_kernels(loops, found)
     found |= composites.composite_kernels(loops, found)
     if not recurrent.FUNCTIONS & loops.held or not loops.can(recurrent.FUNCTIONS):
         return {"CPU": found}

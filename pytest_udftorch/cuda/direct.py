@@ -277,8 +277,8 @@ def launcher_job(package: Path, version: str, local: Any, compiler: Compiler) ->
     source = native_file("cuda_launch.cpp")
     flags, libraries = torch_flags(package)
     arguments = (
-        *_FLAGS, f"-ffile-prefix-map={package}=torch", *flags, str(source), "-o",
-        "cuda_launch.so", "-Wl,--no-as-needed", *libraries,
+        *_FLAGS, f"-ffile-prefix-map={package}=torch", f"-ffile-prefix-map={source.parent}=native",
+        *flags, str(source), "-o", "cuda_launch.so", "-Wl,--no-as-needed", *libraries,
     )  # fmt: skip
     return Job(
         kind="launch-",

@@ -7,8 +7,10 @@ from pytest_udftorch import names_from
 
 if TYPE_CHECKING:
     from pytest_udftorch.diff.compiled import Bisection, ResultError
+    from pytest_udftorch.diff.drawn import save_page
     from pytest_udftorch.diff.find import first_difference
     from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
+    from pytest_udftorch.diff.graph import Node
     from pytest_udftorch.diff.origin import Input, Origin, first_origin
     from pytest_udftorch.diff.record_file import Record
     from pytest_udftorch.diff.recorded import record
@@ -24,6 +26,7 @@ __all__ = [
     "Finding",
     "Input",
     "LayerDistance",
+    "Node",
     "Origin",
     "Proof",
     "Record",
@@ -33,6 +36,7 @@ __all__ = [
     "first_difference",
     "first_origin",
     "record",
+    "save_page",
     "save_reproducer",
     "side",
 ]
@@ -40,6 +44,7 @@ __getattr__ = names_from(
     __name__,
     {"first_difference": "find", "Side": "sides", "side": "sides", "save_reproducer": "reproducer"}
     | dict.fromkeys(("Difference", "Finding", "LayerDistance", "Proof"), "found")
+    | {"Node": "graph", "save_page": "drawn"}
     | {"record": "recorded", "Record": "record_file"}
     | dict.fromkeys(("Bisection", "ResultError"), "compiled")
     | dict.fromkeys(("Input", "Origin", "first_origin"), "origin")

@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -93,7 +94,11 @@ def digest_of(values: Any, kind: str) -> bytes:
 
 def sample_places(shape: tuple[int, ...]) -> Any:
     """Return the positions of the samples among a tensor's elements, in the order of indices."""
-    count = math.prod(shape)
+    return _evenly(math.prod(shape))
+
+
+@cache
+def _evenly(count: int) -> Any:
     return np.linspace(0, count - 1, min(SAMPLES, count)).astype(np.int64)
 
 
@@ -101,7 +106,9 @@ def _samples(tensor: Any, values: Any, kind: str) -> tuple[float, ...]:
     count = values.size
     if not count or values.dtype.kind not in "fiub":
         return ()
-    if values.ndim:
+    if values.flags.c_contiguous:
+        taken = values.reshape(-1)[_evenly(count)]
+    elif values.ndim:
         taken = values[np.unravel_index(sample_places(values.shape), values.shape)]
     else:
         taken = values.reshape(1)
@@ -109,7 +116,8 @@ def _samples(tensor: Any, values: Any, kind: str) -> tuple[float, ...]:
         import torch
 
         taken = torch.from_numpy(np.ascontiguousarray(taken)).view(tensor.dtype).double().numpy()
-    return tuple(float(v) for v in taken)
+    found: list[float] = taken.astype(np.float64).tolist()
+    return tuple(found)
 
 
 def note_of(tensor: Any, batch: tuple[int, int] | None = None) -> TensorNote:

@@ -26,6 +26,7 @@ from pytest_udftorch.diff.beside_record import BesideRecord
 from pytest_udftorch.diff.digests import distance, row_axis, row_slice, same_bits
 from pytest_udftorch.diff.elsewhere import Subject
 from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
+from pytest_udftorch.diff.graph import graph_of
 from pytest_udftorch.diff.recorded import execute
 from pytest_udftorch.diff.recorder import Kept, Recording, Wanted
 from pytest_udftorch.diff.sides import Side, side
@@ -224,6 +225,7 @@ class _Search:
             differ=len(changed),
             layers=_layers(a, b, pairs),
             results=_apart(a, b),
+            graph=graph_of(a, b, pairs),
         )
         return self._explained(whole, a, b, pairs, found)
 
@@ -247,6 +249,7 @@ class _Search:
             len(differing(recording, again, pairs)),
             _unaligned(recording, again, pairs),
             _layers(recording, again, pairs),
+            graph=graph_of(recording, again, pairs),
             sides=(one, one),
         )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_udftorch.diff.align import Kind
 from pytest_udftorch.diff.compiled import Bisection
+from pytest_udftorch.diff.graph import Node
 from pytest_udftorch.diff.layers import Place
 from pytest_udftorch.diff.recorder import Kept
 from pytest_udftorch.diff.sides import Side
@@ -225,6 +226,7 @@ class Difference:
         results: name -> distance of what the runs give, where it differs.
         more: whether further causes were left, or could not be told apart.
         compiled: for a compiled side, what in the compiler makes the difference.
+        graph: the operators of both runs, in order; empty where the sides are equal or compiled.
         sides: the two sides.
     """
 
@@ -239,6 +241,7 @@ class Difference:
     results: Mapping[str, float | None] = field(default_factory=dict)
     more: bool = False
     compiled: Bisection | None = None
+    graph: tuple[Node, ...] = field(default=(), repr=False)
     sides: tuple[Side, Side] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -331,8 +334,13 @@ class Difference:
             "unaligned": [{"a": list(x), "b": list(y)} for x, y in self.unaligned],
             "layers": [asdict(one) for one in self.layers],
             "results": dict(self.results),
+            "graph": [_node(node) for node in self.graph],
             "compiled": None if self.compiled is None else asdict(self.compiled),
         }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    return {**asdict(node), "place": _place(node.place), "calls": list(node.calls)}
 
 
 def _some(calls: tuple[str, ...]) -> str:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pytest_udftorch import patched
+from pytest_udftorch.cpu.loops import Loops
 
 pytest.importorskip("expecttest")  # the database asks for it
 from torch.testing._internal.common_methods_invocations import op_db
@@ -22,6 +23,15 @@ torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_f
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 OVERRIDDEN = ("erf", "nn.functional.gelu", "nn.functional.scaled_dot_product_attention")
 OPINFOS = [op for op in op_db if op.name in OVERRIDDEN]
+#: Overridden beside composites only.
+COMPOSED = (
+    "sigmoid", "nn.functional.silu", "nn.functional.softplus", "nn.functional.logsigmoid",
+    "nn.functional.mish", "nn.functional.elu", "nn.functional.selu", "rsqrt", "acos", "acosh",
+    "asinh", "atan", "cos", "cosh", "erfc", "exp", "exp2", "expm1", "log", "log10", "log1p", "sin",
+    "sinh", "tan",
+)  # fmt: skip
+EVERY = [op for op in op_db if op.name in (*OVERRIDDEN, *COMPOSED) and not op.variant_test_name]
+QUICK = ("nn.functional.gelu", "nn.functional.elu", "tan")
 
 
 def farthest(got, exact):
@@ -34,11 +44,11 @@ def farthest(got, exact):
     return ((got.double() - exact).abs() / step)[finite].amax().item()
 
 
-def cases():
-    for op in OPINFOS:
-        for dtype in DTYPES:
+def cases(ops=OPINFOS, dtypes=DTYPES, *, requires_grad=False):
+    for op in ops:
+        for dtype in dtypes:
             if op.supports_dtype(dtype, "cpu"):
-                for sample in op.sample_inputs("cpu", dtype, requires_grad=False):
+                for sample in op.sample_inputs("cpu", dtype, requires_grad=requires_grad):
                     yield op, sample
 
 
@@ -74,11 +84,97 @@ def test_results_are_like_stocks_and_no_farther_from_the_exact_ones(results, nam
     assert seen >= len(DTYPES)
 
 
-@pytest.mark.parametrize("op", OPINFOS, ids=lambda op: op.name)
+@pytest.mark.parametrize(
+    "op", [op for op in EVERY if op.error_inputs_func is not None], ids=lambda op: op.name
+)
 def test_errors_have_stocks_words(op):
-    if op.error_inputs_func is None:
-        pytest.skip("torch's database has no errors for it")
-    with patched("corem"):
+    with patched("corem", composites=True):
         for error in op.error_inputs("cpu"):
             with pytest.raises(error.error_type, match=error.error_regex):
                 run(op, error.sample_input)
+
+
+def each():
+    """Every operator; those that are not quick are marked slow."""
+    return [
+        pytest.param(op, id=op.name, marks=() if op.name in QUICK else pytest.mark.slow)
+        for op in EVERY
+    ]
+
+
+def same_bits(one, other):
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and torch.equal(
+        one.nan_to_num(nan=7.0), other.nan_to_num(nan=7.0)
+    )
+
+
+def judge(op, sample, stock, exact):
+    """Assert that all forms of a call give the same bits, in stock's form, near the exact ones."""
+    made = run(op, sample)
+    assert (made.dtype, made.shape, made.stride()) == (stock.dtype, stock.shape, stock.stride())
+    assert torch.equal(made.isnan(), stock.isnan())
+    assert farthest(made, exact) <= farthest(stock, exact) + 0.51
+    args, kwargs = (sample.input, *sample.args), sample.kwargs
+    if op.supports_out:
+        gaps = stock.new_zeros((*stock.shape, 2))[..., 0]
+        for out in (stock.new_empty(0), torch.empty_like(stock), gaps):
+            assert op.op(*args, **kwargs, out=out) is out
+            assert same_bits(out, made)
+    if op.inplace_variant is not None and made.dtype is sample.input.dtype:
+        written = sample.input.clone()
+        op.inplace_variant(written, *args[1:], **kwargs)
+        assert same_bits(written, made)
+    if sample.input.dim() >= 2 and "attention" not in op.name:
+        turned = sample.input.mT.contiguous().mT
+        assert same_bits(op.op(turned, *args[1:], **kwargs), made)
+
+
+@pytest.mark.parametrize("op", each())
+def test_every_overload_gives_the_same_bits_near_the_exact_ones(op):
+    """New tensor, ``out=`` empty, of the size and with gaps, in place; any strides."""
+    samples = [sample for _, sample in cases([op])]
+    theirs = [run(op, sample) for sample in samples]
+    exact = [run(op, sample, double=True) for sample in samples]
+    assert samples
+    with patched("corem", composites=True):
+        for case in zip(samples, theirs, exact, strict=True):
+            judge(op, *case)
+
+
+def test_a_kernel_that_is_four_units_off_is_found(monkeypatch):
+    (op,) = (op for op in EVERY if op.name == "nn.functional.elu")
+    sample = next(sample for _, sample in cases([op], (torch.float32,)))
+    case = op, sample, run(op, sample), run(op, sample, double=True)
+    run_whole = Loops.run_whole
+
+    def wrong(self, operator, function, x, y, dtype):
+        run_whole(self, operator, function, x, y, dtype)
+        y.mul_(1 + 2**-20)
+
+    with patched("corem", composites=True):
+        judge(*case)
+        monkeypatch.setattr(Loops, "run_whole", wrong)
+        with pytest.raises(AssertionError):
+            judge(*case)
+
+
+@pytest.mark.parametrize("op", each())
+def test_gradients_are_no_farther_from_the_exact_ones_than_stocks(op):
+    def gradient(sample, *, double=False):
+        x = (sample.input.double() if double else sample.input).detach().requires_grad_()
+        wide = type(sample)(x, args=sample.args, kwargs=sample.kwargs)
+        y = run(op, wide, double=double)
+        (found,) = torch.autograd.grad(y.sum(), x, allow_unused=True)
+        return torch.zeros_like(x) if found is None else found
+
+    samples = [s for _, s in cases([op], (torch.float32,)) if s.input.numel()]
+    for sample in samples:
+        stock, exact = gradient(sample), gradient(sample, double=True)
+        with patched("corem", composites=True):
+            ours = gradient(sample)
+        assert ours.dtype is stock.dtype
+        seen = exact.isfinite() & stock.isfinite()
+        assert torch.equal(ours.isfinite(), stock.isfinite())
+        scale = exact[seen].abs().max().item() if seen.any() else 0.0
+        allowed = (stock.double() - exact)[seen].abs() + 4 * torch.finfo(torch.float32).eps * scale
+        assert ((ours.double() - exact)[seen].abs() <= allowed).all()

@@ -98,3 +98,27 @@ def test_a_lowering_of_inductor_is_named(model, inputs):
     assert found.compiled.operators
     assert found.compiled.finished
     assert "aten::native_layer_norm" in found.compiled.operators
+
+
+class Gated(nn.Module):
+    """The model of pytorch#168186: a product, whose halves are added."""
+
+    def __init__(self):
+        super().__init__()
+        self.value, self.gate = (nn.Linear(128, 256, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        one, other = torch.chunk(self.value(x) * self.gate(x), 2, dim=-1)
+        return one + other
+
+
+@pytest.mark.slow
+def test_a_rounding_that_fusion_drops_is_named():
+    torch.manual_seed(0)
+    sides = "autocast=bfloat16", "compiled,autocast=bfloat16"
+    found = first_difference(*sides, Gated().eval(), torch.randn(4, 16, 128))
+    assert found.compiled.stage == "Inductor's code"
+    assert found.compiled.operators == ("aten::mul.Tensor",)
+    assert "emulate_precision_casts" in found.compiled.settings
+    error = found.compiled.errors["output"]
+    assert error.b < error.a

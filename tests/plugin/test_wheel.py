@@ -10,10 +10,13 @@ import re
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import hidden
 import pytest
+
+from pytest_udftorch.build.cache import unseal
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +109,46 @@ def test_operators_that_are_overridden_whole_need_no_compiler(machine):
     assert passed(done).split() == ["[False,", "False]"]
 
 
+def test_an_exclusive_session_needs_no_compiler(machine):
+    done = machine.python(
+        "import torch\n"
+        "from pytest_udftorch import patched\n"
+        "from pytest_udftorch.session.exclusive import gate\n"
+        "x = torch.linspace(-3, 3, 301)\n"
+        "stock = torch.exp(x)\n"
+        "with patched('canary', exclusive=True):\n"
+        "    print(gate.is_active, torch.equal(torch.exp(x), stock))\n"
+        "print(gate.is_active, torch.equal(torch.exp(x), stock))\n"
+    )
+    assert passed(done).split() == ["True", "False", "False", "True"]
+
+
+def test_a_udf_in_python_needs_numba_only(machine):
+    done = machine.python(
+        "import torch\n"
+        "from pytest_udftorch import patched, udf\n"
+        "@udf('exp')\n"
+        "def one_more(x): return x + 1.0\n"
+        "x = torch.linspace(-3, 3, 301)\n"
+        "with patched(one_more):\n"
+        "    print(torch.equal(torch.exp(x), (x.double() + 1).float()))\n"
+        "print(torch.equal(torch.exp(x), (x.double() + 1).float()))\n"
+    )
+    assert passed(done).split() == ["True", "False"]
+
+
+def test_doctor_says_what_works_and_what_does_not(machine):
+    found = json.loads(machine.run("udftorch", "doctor", "--json").stdout)
+    works = {entry["what"].partition(":")[0]: entry["works"] for entry in found["works"]}
+    assert works["swap functions on the CPU"]
+    assert works["profile"]
+    assert works["exclusive sessions"]
+    assert works["libraries of your own in Python"]
+    assert works["udftorch verify"]
+    assert not works["libraries of your own in C, and operators in C++"]
+    assert not works["udftorch patch"]
+
+
 def test_functions_for_gpus_need_no_compiler(machine):
     done = machine.python(
         "import triton, triton.language as tl\n"
@@ -162,7 +205,7 @@ def test_verify_runs_its_checker(machine):
         "udftorch", "verify", "corem", "exp", "--reference", "libm", "--chunks", "100:101",
         "--chunk-bits", "16", "--workers", "0", "--out", "certificates", "--quiet",
     )  # fmt: skip
-    assert "0 wrong" in passed(done)
+    assert "0 against the claim, 0 not correctly rounded, of 65,536" in passed(done)
 
 
 def test_nothing_was_compiled(machine):
@@ -186,6 +229,20 @@ def test_the_wheel_keeps_its_tag_and_its_size(wheel):
     assert small.returncode == 1, "the control"
     assert "needs GLIBC_2.14" in small.stderr
     assert "more than 0.1" in small.stderr
+
+
+def test_every_torch_has_its_observer_its_gate_and_its_launcher(wheel):
+    found = {"observer": set(), "gate": set(), "launch": set()}
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            kind = re.search(r"/_prebuilt/(observer|gate|launch)-\w+/build\.json$", name)
+            if kind:
+                torch = unseal(archive.read(name).decode())["torch"]
+                found[kind[1]].add(torch.partition("+")[0].rpartition(".")[0])
+    assert found["observer"] == found["gate"] == found["launch"]
+    minors = sorted(tuple(map(int, minor.split("."))) for minor in found["gate"])
+    assert minors == [(2, n) for n in range(11, minors[-1][1] + 1)]
+    assert minors[-1] >= tuple(map(int, metadata.version("torch").split(".")[:2]))
 
 
 def test_certificates_are_those_of_the_shipped_binaries(wheel):

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_udftorch import __version__, doctor
 from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import prebuilt
+from pytest_udftorch.build import prebuilt, progress
 from pytest_udftorch.build import shared as build_module
 from pytest_udftorch.build.progress import VARIABLE
 from pytest_udftorch.build.shared import build_library
@@ -120,6 +120,7 @@ def test_prune_to_no_size_is_an_error(cache, capsys):
     assert "Give a number from 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # compiles what is compiled against torch; tests of a store: test_prebuilt.py
 def test_an_export_serves_where_there_is_no_cache(cache, library, tmp_path, monkeypatch, capsys):
     store = tmp_path / "store"
     assert main(["cache", "export", str(store), str(library)]) == 0
@@ -163,3 +164,14 @@ def test_a_build_that_takes_long_says_what_it_does(cache, library, tmp_path):
 
 def test_the_lines_can_be_turned_off(cache, library, tmp_path):
     assert slow_build(tmp_path, library, 3, **{VARIABLE: "0"}) == ""
+
+
+def test_a_verb_that_takes_long_says_what_it_does(monkeypatch, capsys):
+    monkeypatch.setenv(VARIABLE, "1")
+    monkeypatch.setattr(progress, "PAUSE", 0.001)
+    assert main(["doctor"]) in (0, FAILED)
+    said = capsys.readouterr().err
+    assert "udftorch: looking at this machine: still running, 0 s" in said
+    monkeypatch.setenv(VARIABLE, "0")
+    assert main(["doctor"]) in (0, FAILED)
+    assert capsys.readouterr().err == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +34,24 @@ def test_a_python_that_is_not_there_is_named():
 def test_a_target_without_a_version_says_how_to_name_one(target, example):
     said = told("make", "--no-print-directory", target, PYTHON="", TORCH="")
     assert f"Name a version: make {target} {example}" in said
+
+
+def test_what_is_set_up_is_for_the_demo_or_for_the_tests():
+    assert "FOR=dinner is neither demo nor tests" in told(".ci/setup", FOR="dinner")
+
+
+def test_the_demo_imports_nothing_that_its_setup_leaves_out():
+    """Of the extras it gets torch, NumPy and mlxtend without what that needs."""
+    left_out = (
+        "dask", "gmpy2", "hypothesis", "joblib", "matplotlib", "numba", "pandas", "playwright",
+        "pyarrow", "pynvml", "scipy", "sklearn", "tabulate", "torchvision", "tqdm",
+    )  # fmt: skip
+    script = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({left_out!r}))\n"  # None: cannot be imported
+        "from benches.data.mnist import load\n"
+        "import benches.experiments.demo_lenet\n"
+        "from pytest_udftorch.environment import caption, describe\n"
+        "assert load() and caption(describe())\n"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=200)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write sixteen.json: where rounding a correct float32 result to 16 bits is wrong.
 
-    python udfs/corem-composites/common/sixteen.py
+    python udfs/sixteen.py corem corem-composites
 
 All 65,536 inputs of each function are computed by MPFR twice: rounded to the format, and rounded to
 float32 and then to the format.
@@ -10,14 +10,16 @@ float32 and then to the format.
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 
+from pytest_udftorch import find_library
 from pytest_udftorch.exact.formats import FORMATS, decode, encode
 from pytest_udftorch.exact.rounding import mpfr_rounded
 from pytest_udftorch.exact.ziv import round_dyadic
-from pytest_udftorch.library.symbols import COMPOSITES
+from pytest_udftorch.library.symbols import COMPOSITES, FUNCTIONS
 
 
 def rounded_twice(function: str, inputs: np.ndarray, dtype: str) -> np.ndarray:
@@ -47,14 +49,20 @@ def wrong(function: str, dtype: str) -> dict[str, str]:
     }
 
 
+def document(library: str) -> dict[str, dict[str, dict[str, str]]]:
+    """Return dtype -> function of one argument -> what ``wrong`` finds; only where it finds any."""
+    arity = dict.fromkeys(COMPOSITES, 1) | {name: f.arity for name, f in FUNCTIONS.items()}
+    names = sorted({name for name, _ in find_library(library).functions if arity[name] == 1})
+    found = {d: {name: wrong(name, d) for name in names} for d in ("bfloat16", "float16")}
+    return {d: {n: w for n, w in words.items() if w["at"]} for d, words in found.items()}
+
+
 def main() -> None:
-    """Write the file."""
-    document = {
-        dtype: {name: wrong(name, dtype) for name in COMPOSITES}
-        for dtype in ("bfloat16", "float16")
-    }
-    path = Path(__file__).parents[1] / "sixteen.json"
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    """Write the files of the libraries that are named."""
+    for name in sys.argv[1:]:
+        folder = Path(__file__).parent / name
+        text = json.dumps(document(str(folder)), indent=1)
+        (folder / "sixteen.json").write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

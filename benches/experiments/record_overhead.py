@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does recording a run cost, in CPU time and on the disk?
+
+    python -m benches.experiments.record_overhead [--store FILE]
+
+A training step of each model runs alone and recorded, in turns, in one thread and on fresh copies.
+The ratio is that of CPU times, with writing the record, which has no window of values.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benches.experiments import command
+
+ROUNDS = 5
+#: Model of ``benches/data/planted.py`` -> the shape of larger inputs, or None.
+CASES: dict[str, tuple[int, ...] | None] = {
+    "LeNet": None,
+    "decoder": None,
+    "ViT, 3 layers": None,
+    "ResNet-18": None,
+    "ResNet-18, 16 images of 160": (16, 3, 160, 160),
+}
+
+
+def _made(case: str) -> tuple[Any, Any]:
+    import torch
+
+    from benches.data import planted
+
+    model, inputs = planted.make(case.partition(", 16")[0])
+    shape = CASES[case]
+    return model, inputs if shape is None else torch.randn(shape)
+
+
+def _cpu_seconds(step: Any) -> float:
+    begin = time.process_time()
+    step()
+    return time.process_time() - begin
+
+
+def row(case: str) -> dict[str, Any]:
+    """Measure one model."""
+    from pytest_udftorch.diff import record
+    from pytest_udftorch.reach import training_step
+
+    plain, recorded, operators = [], [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(ROUNDS + 1):
+            step = training_step(*_made(case))
+            made = _made(case)
+            alone = _cpu_seconds(step)
+            begin = time.process_time()
+            found = record(folder, make=partial(tuple, made))
+            # The first round loads what the others find loaded.
+            if number:
+                plain.append(alone)
+                recorded.append(time.process_time() - begin)
+            operators = len(found.recording.calls)
+        size = sum(file.stat().st_size for file in Path(folder).iterdir())
+    ratios = [b / a for a, b in zip(plain, recorded, strict=True)]
+    return {
+        "model": case,
+        "operators": operators,
+        "plain_s": statistics.median(plain),
+        "recorded_s": statistics.median(recorded),
+        "ratio": statistics.median(ratios),
+        "ratios": [min(ratios), max(ratios)],
+        "bytes": size,
+    }
+
+
+def measure() -> dict[str, Any]:
+    """Measure every model."""
+    import torch
+
+    torch.set_num_threads(1)
+    rows = []
+    for case in CASES:
+        rows.append(row(case))
+        print(rows[-1], flush=True)
+    return {"rows": rows}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    options = command.parser("record_overhead", __doc__).parse_args(arguments)
+    return command.run("record_overhead", options, measure)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of docs/diff.md: planted faults, clean pairs, and what a record costs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benches.render.markdown import table
+from pytest_udftorch.environment import caption
+
+
+def _share(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    return f"{sum(bool(row[name]) for row in rows)} of {len(rows)}"
+
+
+def planted_faults(found: Mapping[str, Any]) -> str:
+    """Return how many planted faults were named, and how many clean pairs accused."""
+    faults, clean, held = found["faults"], found["clean"], found["models"]
+    kinds = dict.fromkeys(row["fault"] for row in faults)
+    rows: list[tuple[str, ...]] = [
+        (kind, _share(own, "named"), _share(own, "proved"), _share(own, "debug_mode"))
+        for kind in kinds
+        if (own := [row for row in faults if row["fault"] == kind])
+    ]
+    for name, wanted in (("models at hand", False), ("models held out", True)):
+        own = [row for row in faults if held[row["model"]] == wanted]
+        rows.append((name, *(_share(own, n) for n in ("named", "proved", "debug_mode"))))
+    rows.append(("all", *(_share(faults, n) for n in ("named", "proved", "debug_mode"))))
+    header = ["fault", "operator and layer named", "proved", "DebugMode: operator first"]
+    seconds = [row["seconds"] for row in (*faults, *clean)]
+    parts = [
+        f"Of {len(clean)} clean pairs of {len({r['model'] for r in clean})} models, "
+        f"{sum(bool(row['accused']) for row in clean)} are accused: in "
+        f"{sum(row['equal'] for row in clean)} all bits are equal, and rounding explains the "
+        f"others. A comparison took {statistics.median(seconds):.1f} s (up to {max(seconds):.0f}).",
+    ]
+    peaks: dict[str, dict[str, int]] = {}
+    for row in found["memory"]:
+        peaks.setdefault(row["model"], {})[row["what"]] = row["kib"]
+    parts += [
+        f"{name}: the peak of a compared step is {row['compared'] / row['plain']:.2f} times that "
+        "of the step alone."
+        for name, row in peaks.items()
+    ]
+    text = "\n".join(parts)
+    return "\n".join([*table(header, rows), "", text, "", caption(found["environment"]), ""])
+
+
+def record_overhead(found: Mapping[str, Any]) -> str:
+    """Return what recording a step costs."""
+    rows = [
+        (
+            row["model"],
+            f"{row['operators']:,}",
+            f"{row['plain_s'] * 1e3:.3g} ms",
+            f"{row['ratio']:.2f} ({row['ratios'][0]:.2f} to {row['ratios'][1]:.2f})",
+            f"{row['bytes'] / 1e6:.2f} MB",
+        )
+        for row in found["rows"]
+    ]
+    header = ["training step", "operators", "CPU time alone", "recorded ÷ alone", "record"]
+    return "\n".join([*table(header, rows), "", caption(found["environment"]), ""])
+
+
+TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "planted_faults": planted_faults,
+    "record_overhead": record_overhead,
+}
