@@ -2,12 +2,11 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [quick_paths] [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
-        [patch] [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile]
-        [compile] [cuda_digests]
-        [cuda_pairs] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda] [other_machines]
-        [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions]
-        [coverage] [site]
+        [compiled_cpu] [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [patch]
+        [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile] [compile]
+        [cuda_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch] [cuda_training]
+        [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz] [foreign_suites]
+        [patched_suite] [versions] [coverage] [coverage_cuda] [quick_paths] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -65,6 +64,7 @@ COMMANDS = {
 }
 #: Those that need a GPU, or what `make wheel` makes; left out unless they are named.
 GPU = _experiments(
+    "cuda_attention",
     "cuda_digests",
     "cuda_pairs",
     "cuda_speed",
@@ -80,6 +80,10 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 LONG = _experiments(
     "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite", "versions",
     "coverage",
+)  # fmt: skip
+GPU["coverage_cuda"] = (
+    "benches.experiments.coverage", "--device", "cuda",
+    "--store", str(stored.RESULTS / "coverage_cuda.json"),
 )  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on

@@ -12,7 +12,8 @@ cases of the library. ``canary``, which is wrong by one bit, has to differ in ev
 
 ``--all`` names functions of corem whose form of four lanes then runs on all 2^32 encodings. The
 digest of each chunk of 2^24 results has to be that of the certificate for x86-64. The journal holds
-what is known, so that a run goes on where another stopped.
+what is known, so that a run goes on where another stopped. An earlier run in the stored file stays
+if it is of the same build and has more chunks.
 
 It needs ``qemu-user``, and ``libc6-dev-arm64-cross`` in /usr/aarch64-linux-gnu.
 """
@@ -179,6 +180,21 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def more_known(new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """Return the exhaustive runs of both, for each function the one of more chunks.
+
+    A run of another build than the new one is dropped.
+    """
+    found = dict(new)
+    builds = {entry["library_sha256"] for entry in new.values()}
+    for name, entry in old.items():
+        if entry["library_sha256"] in builds and (
+            name not in found or found[name]["chunks"] < entry["chunks"]
+        ):
+            found[name] = entry
+    return found
+
+
 def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
@@ -207,9 +223,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"aarch64_forms: {error}", file=sys.stderr)
         return 2
     if options.store is not None:
-        repeat = (
-            f"python -m benches.experiments.aarch64_forms --all {options.exhaustive} --journal FILE"
-        )
+        functions = found["exhaustive"]["functions"]
+        if options.store.exists():
+            before = stored.load(options.store)["exhaustive"]["functions"]
+            functions = found["exhaustive"]["functions"] = more_known(functions, before)
+        names = ",".join(functions)
+        repeat = f"python -m benches.experiments.aarch64_forms --all {names} --journal FILE"
         stored.save(options.store, repeat, found)
     wrong = [
         (title, form, name)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What share of the evaluations inside 24 models a session swaps, in eager mode on the CPU.
+"""What share of the evaluations inside 24 models a session swaps, eager, on the CPU or a GPU.
 
-    python -m benches.experiments.coverage [--model NAME ...] [--again] [--store FILE]
+    python -m benches.experiments.coverage [--device cuda] [--model NAME ...] [--again]
+        [--store FILE]
 
 One row for each model of ``benches/data/models/zoo.py`` and precision: float32, and bfloat16 under
 autocast. A run is a forward pass, a loss, a backward pass and a step of AdamW. With ``--store``
@@ -22,6 +23,7 @@ import torch
 from benches import stored
 from benches.data.models import zoo
 from benches.experiments import command
+from benches.experiments.cuda_digests import gpu
 from pytest_udftorch import UdfError
 from pytest_udftorch.reach import coverage
 
@@ -42,15 +44,19 @@ def _check_packages(wanted: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def measure(make: Any, precision: str) -> dict[str, Any]:
+def measure(make: Any, precision: str, device: str = "cpu") -> dict[str, Any]:
     """Return what a session swaps of one model."""
     torch.manual_seed(SEED)
-    step = zoo.training_step(make(), precision)
+    with torch.device(device):
+        made = make()
+    step = zoo.training_step(made, precision, device)
     step()  # what the optimizer keeps is made
     return coverage(step).document()
 
 
-def measure_all(models: Sequence[tuple[str, str]], path: Path | None, again: bool) -> Any:
+def measure_all(
+    models: Sequence[tuple[str, str]], path: Path | None, again: bool, device: str = "cpu"
+) -> Any:
     """Return the rows of models, and store each when it is there.
 
     Raises:
@@ -65,13 +71,15 @@ def measure_all(models: Sequence[tuple[str, str]], path: Path | None, again: boo
             key = f"{name}, {precision}"
             if key in rows and not again:
                 continue
-            found = measure(zoo.ZOO[origin, name], precision)
+            found = measure(zoo.ZOO[origin, name], precision, device)
             rows[key] = {"origin": origin, "model": name, "precision": precision, **found}
             print(f"{key:40} {found['share']:8.2%} of {found['evaluations']:,}", flush=True)
             if path is not None:
                 versions = {p: importlib.import_module(p).__version__ for p in _packages()}
-                stored.save(path, "python -m benches.store coverage",
-                            {"packages": versions, "models": _ordered(rows)})  # fmt: skip
+                where = {"device": gpu()} if device == "cuda" else {}
+                command_line = f"python -m benches.store {path.stem}"
+                stored.save(path, command_line,
+                            {**where, "packages": versions, "models": _ordered(rows)})  # fmt: skip
     return rows
 
 
@@ -89,11 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = command.parser("coverage", __doc__)
     names = {name: (origin, name) for origin, name in zoo.ZOO}
     parser.add_argument("--model", action="append", choices=names, help="these models only")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--again", action="store_true", help="measure rows that are stored, too")
     options = parser.parse_args(arguments)
     chosen = [names[n] for n in options.model or names]
     try:
-        measure_all(chosen, options.store, options.again)
+        measure_all(chosen, options.store, options.again, options.device)
     except UdfError as error:
         print(f"coverage: {error}", file=sys.stderr)
         return 2

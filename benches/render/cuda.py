@@ -255,7 +255,45 @@ def launch(document: dict[str, Any]) -> str:
     return "\n".join([*tables, asked_for + text, "", source(document), ""])
 
 
+#: Stock flash's time over that of corem's kernel, and the shapes that it was asked for.
+ASKED_FLASH, ASKED_LENGTH = 0.8, 4096
+
+
+def attention(document: dict[str, Any]) -> str:
+    """Return the times of attention under corem beside those of stock's operators."""
+    rows, missed = [], []
+    for entry in document["shapes"]:
+        ns = {n: v["median"] for n, v in entry["ns"].items()}
+        ratios = {n: entry[f"{n}_over_corem"] for n in ns if n != "corem"}
+        flash = ratios["flash"]
+        if entry["length"] == ASKED_LENGTH and flash["median"] < ASKED_FLASH:
+            missed.append(f"{flash['median']:.2f}")
+        rows.append(
+            [
+                str(entry["size"]),
+                f"{entry['length']:,}",
+                "yes" if entry["causal"] else "no",
+                "yes" if entry["gradient"] else "no",
+                f"{ns['corem'] / 1e6:.2f}",
+                f"{flash['median']:.2f}",
+                f"{flash['lower_quartile']:.2f} to {flash['upper_quartile']:.2f}",
+                f"{ratios['efficient']['median']:.2f}",
+                f"{ratios['cudnn']['median']:.2f}",
+                f"{ratios['math']['median']:.1f}",
+            ]
+        )
+    header = [
+        "head size", "length", "causal", "with gradient", "corem, ms", "flash / corem",
+        "quartiles", "efficient / corem", "cuDNN / corem", "corem's math form / corem",
+    ]  # fmt: skip
+    text = f"bfloat16, batch {document['batch']}, {document['heads']} heads. Asked of flash / "
+    text += f"corem at length {ASKED_LENGTH:,}: {ASKED_FLASH}."
+    text += f" Missed: {', '.join(missed)}." if missed else ""
+    return "\n".join([*table(header, rows), "", text, "", source(document), ""])
+
+
 TABLES = {
+    "cuda_attention": attention,
     "cuda_launch": launch,
     "cuda_digests": digests,
     "cuda_pairs": pairs,

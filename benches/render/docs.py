@@ -519,14 +519,25 @@ def _whole(share: float) -> str:
 
 def coverage(results: Results) -> str:
     """Return what share of 24 models' evaluations is swapped, and what keeps it below 100 %."""
-    document = results["coverage"]
+    return _coverage(results["coverage"])
+
+
+def coverage_cuda(results: Results) -> str:
+    """Return the same for a GPU, as far as it was measured."""
+    return _coverage(results["coverage_cuda"])
+
+
+def _coverage(document: Mapping[str, Any]) -> str:
     models: dict[tuple[str, str], dict[str, Any]] = {}
     for row in document["models"].values():
         models.setdefault((row["origin"], row["model"]), {})[row["precision"]] = row
     lines, left = [], []
     for (origin, name), found in models.items():
-        plain = found["float32"]
-        shares = [_whole(found[p]["share"]) for p in ("float32", "bfloat16")]
+        plain = next(iter(found.values()))
+        shares = [
+            _whole(found[p]["share"]) if p in found else "not measured"
+            for p in ("float32", "bfloat16")
+        ]
         operators = sorted({r["operator"].partition("::")[2] for r in plain["rows"]})
         lines.append([name, origin, f"{plain['evaluations']:,}", str(len(operators)), *shares])
         for precision, row in found.items():
@@ -538,6 +549,8 @@ def coverage(results: Results) -> str:
             left += [f"{name}, {precision}: `{n}` has no known definition" for n in row["unknown"]]
     header = ["model", "from", "evaluations", "operators", "swapped, float32", "bfloat16, autocast"]
     packages = ", ".join(f"{name} {version}" for name, version in document["packages"].items())
+    if "device" in document:
+        packages += f"; {document['device']['machine']['gpu']}"
     rest = [f"- {line}" for line in left] or ["Nothing is left out: no row is below 100 %."]
     return _with_source([*table(header, lines), "", *rest, "", f"{packages}."], document)
 
@@ -686,6 +699,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
     "coverage": coverage,
+    "coverage_cuda": coverage_cuda,
     "summation_trees": summation_trees,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,

@@ -164,6 +164,7 @@ class Loops:
         self._profiled = any(build.profiled for build in self._parts.values())
         self._threads: tuple[int, int, int | None] | None = None
         self._torch: Any = None
+        self._described: dict[tuple[str, int], _Threads] = {}
 
     def can(self, functions: Sequence[str] | frozenset[str]) -> bool:
         """Tell whether every function has an array form."""
@@ -204,8 +205,13 @@ class Loops:
             self._torch, self._threads = torch, (*torch_threads(), within)
         parallel, index, within = self._threads
         count = self._torch.get_num_threads() if parallel else 1
-        name = self._names.setdefault(operator, f"aten::{operator}".encode())
-        return _Threads(parallel, index, count, name, within)
+        # Kernels only read it.
+        made = self._described.get((operator, count))
+        if made is None:
+            name = self._names.setdefault(operator, f"aten::{operator}".encode())
+            made = _Threads(parallel, index, count, name, within)
+            self._described[operator, count] = made
+        return made
 
     def fixed(self, function: str) -> tuple[Any, ...]:
         """Return what ``amended`` returns for a function of the sessions, or a composite."""

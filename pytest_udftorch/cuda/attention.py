@@ -8,7 +8,8 @@ what it does not take; its results are then overwritten. Heads of more than 256 
 composed of products and the session's functions. float64 stays stock.
 
 Dropout draws its seed from torch's generator, but not stock's random numbers. Its gradient has to
-be taken in a session: stock's flash and memory-efficient gradients refuse the seeds, and raise.
+be taken in a session: stock's flash and memory-efficient gradients refuse the seeds, and raise. A
+gradient of what stock's kernel dropped is stock's, also in a session.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pytest_udftorch.cuda.launcher import Launcher, alignment, handled, on_device, stock_kernel
 from pytest_udftorch.cuda.table import Operator
@@ -140,19 +141,37 @@ def _power_of_two(n: int) -> int:
     return max(16, 1 << max(n - 1, 0).bit_length())
 
 
-def _blocks(
-    launcher: Launcher, problem: _Problem, *, backward: bool = False
-) -> tuple[int, int, int]:
-    """Return the queries and the keys of a block, and the warps of a program."""
+class _Blocks(NamedTuple):
+    """How a kernel divides its work.
+
+    Attributes:
+        queries: of a block.
+        keys: of a block.
+        warps: of a program.
+        stages: how many blocks ahead it loads; 0 leaves it to Triton.
+        registers: the most that a thread may use; 0 sets no limit.
+    """
+
+    queries: int
+    keys: int
+    warps: int = 4
+    stages: int = 0
+    registers: int = 0
+
+
+def _blocks(launcher: Launcher, problem: _Problem, kernel: str) -> _Blocks:
+    backward = kernel != "attention_forward"
     if launcher.counted:
-        return 32, 32, 4  # the code that counts is long
+        return _Blocks(32, 32)  # the code that counts is long
     size = max(_power_of_two(problem.query.shape[3]), _power_of_two(problem.value.shape[3]))
     if problem.query.element_size() == 4:
-        return (32, 32, 4) if size <= 128 else (16, 16, 4)
+        return _Blocks(32, 32) if size <= 128 else _Blocks(16, 16)
     # Chosen by measurements on an H200 with 4,096 queries and keys.
     if size > 128:
-        return (32, 32, 4) if backward else (64, 32, 4)
-    return (64, 32, 4) if backward else (64, 64, 4)
+        return _Blocks(32, 32) if backward else _Blocks(64, 32)
+    if backward:
+        return _Blocks(64, 32, stages=3) if size <= 64 else _Blocks(64, 64)
+    return _Blocks(64, 64, stages=3, registers=168 if size <= 64 else 0)
 
 
 def _strides(tensor: Any) -> tuple[int, ...]:
@@ -166,13 +185,13 @@ def _like(number: int) -> tuple[bool, bool, bool]:
 
 def _run(launcher: Launcher, kernel: str, operator: str, problem: _Problem, tensors: Any,
          strided: Any, sizes: tuple[int, ...], constants: dict[str, Any], grid: int,
-         warps: int) -> None:  # fmt: skip
+         blocks: _Blocks) -> None:  # fmt: skip
     """Launch a kernel of ``flash``; the arguments are in the order of its parameters."""
     index = problem.query.get_device()
     if index != launcher.current_device():
         with on_device(problem.query.device):
             _run(launcher, kernel, operator, problem, tensors, strided, sizes, constants, grid,
-                 warps)  # fmt: skip
+                 blocks)  # fmt: skip
         return
     row = launcher.row(index, kernel, operator)
     bias = problem.bias
@@ -182,20 +201,22 @@ def _run(launcher: Launcher, kernel: str, operator: str, problem: _Problem, tens
     given = [t for t in (*tensors, bias, problem.seed) if t is not None]
     pattern = tuple(None if t is None else t.dtype for t in (*tensors, bias, problem.seed))
     key = (kernel, index, pattern, alignment(given), *map(_like, numbers), row is None,
-           *constants.values())  # fmt: skip
+           *constants.values(), *blocks)  # fmt: skip
     launcher.launch(
         key, kernel, grid,
         (*tensors, bias, problem.seed, *numbers, problem.offset, float(problem.scale),
          float(problem.dropout), problem.scores(), row),
-        constants, warps,
+        constants, blocks.warps, blocks.registers, blocks.stages,
     )  # fmt: skip
 
 
-def _constants(problem: _Problem, queries: int, keys: int) -> dict[str, Any]:
+def _constants(launcher: Launcher, problem: _Problem, blocks: _Blocks) -> dict[str, Any]:
     size, size_v = problem.query.shape[3], problem.value.shape[3]
     return {
         "SIZE": size, "SIZE_V": size_v, "BLOCK": _power_of_two(size),
-        "BLOCK_V": _power_of_two(size_v), "QUERIES": queries, "KEYS": keys,
+        "BLOCK_V": _power_of_two(size_v), "QUERIES": blocks.queries, "KEYS": blocks.keys,
+        "FOLD": problem.bias is None and problem.scale > 0,
+        "QUICK": launcher.quick and problem.query.element_size() == 2,
     }  # fmt: skip
 
 
@@ -206,17 +227,17 @@ def _attend(launcher: Launcher, form: _Form, problem: _Problem, out: Any, lse: A
     if not problem.short:
         _composed(form, problem, out, lse)
         return
-    queries, keys, warps = _blocks(launcher, problem)
-    blocks = -(-problem.query.shape[2] // queries)
+    blocks = _blocks(launcher, problem, "attention_forward")
+    rows = -(-problem.query.shape[2] // blocks.queries)
     target = _by_rows(out) if out.stride(3) == 1 else out.new_empty(out.shape)
     _run(
         launcher, "attention_forward", form.name, problem,
         (problem.query, problem.key, problem.value, target, lse),
         (problem.query, problem.key, problem.value, target),
         (problem.heads, problem.group, problem.query.shape[2], problem.key.shape[2],
-         0 if lse is None else lse.shape[2], blocks),
-        {"CAUSAL": problem.causal, "EMPTY": form.empty, **_constants(problem, queries, keys)},
-        blocks * problem.query.shape[0] * problem.heads, warps,
+         0 if lse is None else lse.shape[2], rows),
+        {"CAUSAL": problem.causal, "EMPTY": form.empty, **_constants(launcher, problem, blocks)},
+        rows * problem.query.shape[0] * problem.heads, blocks,
     )  # fmt: skip
     if target is not out:
         out.copy_(target)
@@ -238,22 +259,25 @@ def _differentiate(launcher: Launcher, form: _Form, problem: _Problem, grad: Any
     targets = [t if t.stride(3) == 1 else t.new_empty(t.shape) for t in made]
     lengths = (q.shape[2], k.shape[2], lse.shape[2])
 
-    queries, keys, warps = _blocks(launcher, problem, backward=True)
-    blocks = -(-q.shape[2] // queries)
+    def constants(blocks: _Blocks) -> dict[str, Any]:
+        even = q.shape[2] % blocks.queries == 0 and k.shape[2] % blocks.keys == 0
+        return {"CAUSAL": problem.causal, "EVEN": even, **_constants(launcher, problem, blocks)}
+
+    blocks = _blocks(launcher, problem, "attention_queries")
+    rows = -(-q.shape[2] // blocks.queries)
     _run(
         launcher, "attention_queries", f"{form.name}_backward", problem,
         (q, k, v, grad, lse, less, targets[0]), (q, k, v, grad, targets[0]),
-        (problem.heads, problem.group, *lengths, blocks),
-        {"CAUSAL": problem.causal, **_constants(problem, queries, keys)},
-        blocks * q.shape[0] * problem.heads, warps,
+        (problem.heads, problem.group, *lengths, rows), constants(blocks),
+        rows * q.shape[0] * problem.heads, blocks,
     )  # fmt: skip
-    blocks = -(-k.shape[2] // keys)
+    blocks = _blocks(launcher, problem, "attention_keys")
+    rows = -(-k.shape[2] // blocks.keys)
     _run(
         launcher, "attention_keys", f"{form.name}_backward", problem,
         (q, k, v, grad, lse, less, *targets[1:]), (q, k, v, grad, *targets[1:]),
-        (k.shape[1], problem.group, *lengths, blocks),
-        {"CAUSAL": problem.causal, **_constants(problem, queries, keys)},
-        blocks * k.shape[0] * k.shape[1], warps,
+        (k.shape[1], problem.group, *lengths, rows), constants(blocks),
+        rows * k.shape[0] * k.shape[1], blocks,
     )  # fmt: skip
     for target, one in zip(targets, made, strict=True):
         if target is not one:
@@ -357,6 +381,13 @@ def _received(seeds: Any) -> Any:
     return seeds.view(torch.int64)
 
 
+def _dropped_by_stock(seeds: Any, dropout: float) -> bool:
+    """Tell whether stock's forward pass dropped weights, which its gradient alone knows."""
+    import torch
+
+    return dropout > 0 and seeds.dtype != torch.float64
+
+
 def _flash(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
     import torch
 
@@ -388,7 +419,7 @@ def _flash(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def backward(*args: Any, scale: float | None = None) -> Any:
         grad, query, key, value, out, lse, _, _, _, _, dropout, causal, seeds, _ = args
-        if query.dtype not in dtypes:
+        if query.dtype not in dtypes or _dropped_by_stock(seeds, dropout):
             return stock_backward(*args, scale=scale)
         problem = _problem(
             _FLASH, query, key, value, None, causal, scale, dropout, _received(seeds)
@@ -434,7 +465,7 @@ def _efficient(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., An
     def backward(grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, lse: Any,
                  seed: Any, offset: Any, dropout: float, wanted: Any, causal: bool = False, *,
                  scale: float | None = None) -> Any:  # fmt: skip
-        if query.dtype not in dtypes:
+        if query.dtype not in dtypes or _dropped_by_stock(seed, dropout):
             return stock_backward(grad, query, key, value, bias, out, lse, seed, offset, dropout,
                                   wanted, causal, scale=scale)  # fmt: skip
         problem = _problem(
@@ -486,7 +517,7 @@ def _cudnn(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
     def backward(*args: Any, scale: float | None = None) -> Any:
         grad, query, key, value, out, lse, seed, _, bias, _, _, _, _, dropout, causal = args
-        if query.dtype not in dtypes:
+        if query.dtype not in dtypes or _dropped_by_stock(seed, dropout):
             return stock_backward(*args, scale=scale)
         problem = _problem(
             _CUDNN, query, key, value, bias, causal, scale, dropout, _received(seed).reshape(1)

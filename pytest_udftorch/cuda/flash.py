@@ -3,9 +3,11 @@
 
 The running maximum and sum of a row are those of online softmax (Milakov and Gimelshein, 2018);
 the gradient computes the weights again from the logarithm of the sum (Dao and others, 2022).
-Scores, sums and weights are float32. Weights are rounded to the dtype of the values for their
-product, as the stock kernels round them. Each result has one writer, so there are no atomics, and
-equal calls give equal bits.
+Scores and sums are float32. Weights are exp, rounded to the dtype of the values: for their product,
+as the stock kernels round them, but also for their sum, so that the weights of a row add up to one
+as the values see them. ``sixteen`` computes them without most of the work of a float32 result. A
+row's sum is scaled anew only where its maximum has grown by ``_GROWTH``. Each result has one
+writer, so there are no atomics, and equal calls give equal bits.
 
 A kernel has a parameter for each pointer, stride and size: see ``kernels``.
 """
@@ -14,7 +16,29 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from pytest_udftorch.cuda.kernels import _count, _exp, _known, _launched
+from pytest_udftorch.cuda.kernels import _count, _known, _launched
+from pytest_udftorch.cuda.sixteen import exp_rounded
+
+#: exp of it is far from the largest number of half.
+_GROWTH = tl.constexpr(8.0)
+
+
+@triton.jit
+def _shrink_one(growth, less):
+    result = 1.0
+    if less != growth:
+        result = libdevice.exp(growth - less)
+    return result
+
+
+@triton.jit
+def _exponent(score, less, scale, FOLD: tl.constexpr):
+    """Return scores minus those of their rows; with FOLD, scores lack their scale."""
+    if FOLD:
+        x = tl.fma(score, tl.broadcast_to(scale, score.shape), tl.broadcast_to(-less, score.shape))
+    else:
+        x = score - less
+    return x
 
 
 @triton.jit
@@ -44,10 +68,12 @@ def _put(at, row, rows, stride, value, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _scored(
     q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset,
-    CAUSAL: tl.constexpr, BOUND: tl.constexpr,
+    CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr,
 ):  # fmt: skip
     """Return the scores of queries and keys, and which of them exist."""
-    score = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    score = tl.dot(q, tl.trans(k), input_precision="ieee")
+    if not FOLD:
+        score *= scale
     inside = (query[:, None] < queries) & (key[None, :] < keys)
     if bias is not None:
         place = bias + query.to(tl.int64)[:, None] * b_row + key.to(tl.int64)[None, :] * b_key
@@ -71,22 +97,26 @@ def _forward_step(
     first, out, total, peak, q, k_at, v_at, bias, b_row, b_key, k_row, v_row, scale, query,
     queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr,
     SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
-    KEYS: tl.constexpr,
+    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
 ):  # fmt: skip
     key = first + tl.arange(0, KEYS)
     k = _tile(k_at, key, keys, k_row, SIZE, BLOCK, BOUND)
     score, inside = _scored(
-        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND
+        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD
     )
-    highest = tl.maximum(peak, tl.max(score, 1))
+    highest = tl.max(score, 1)
+    if FOLD:
+        highest *= scale
+    highest = tl.where(highest > peak + _GROWTH, highest, peak)
     # A row without a key so far has weights of zero.
     less = tl.where(highest == -float("inf"), 0.0, highest)
-    power = _exp(score - less[:, None], (seen, inside))
-    shrink = libdevice.exp(peak - less)
+    x = _exponent(score, less[:, None], scale, FOLD)
+    power = exp_rounded(x, (seen, inside), v_at.dtype.element_ty, QUICK, False).to(tl.float32)
+    shrink = tl.map_elementwise(_shrink_one, peak, less)
     total = total * shrink + tl.sum(power, 1)
     if seed is not None:
         kept = _kept(seed, line, query, key, keys, dropout)
-        power = tl.where(kept, power * (1.0 / (1.0 - dropout)), 0.0)
+        power = tl.where(kept, power, 0.0)
     v = _tile(v_at, key, keys, v_row, SIZE_V, BLOCK_V, BOUND)
     out = out * shrink[:, None]
     out = tl.dot(power.to(v.dtype), v, out, input_precision="ieee")
@@ -99,7 +129,8 @@ def attention_forward(
     v_head, v_row, o_batch, o_head, o_row, b_batch, b_head, b_row, b_key, heads, group, queries,
     keys, lse_row, blocks, offset, scale, dropout, counted, seen, CAUSAL: tl.constexpr,
     EMPTY: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr,
+    QUICK: tl.constexpr,
 ):  # fmt: skip
     if seen is not None:
         lines = (tl.num_programs(0) // blocks).to(tl.int64) * queries
@@ -128,13 +159,13 @@ def attention_forward(
         value, total, peak = _forward_step(
             first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
             queries, keys, offset, seed, line, dropout, seen, False, False, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS,
+            BLOCK_V, KEYS, FOLD, QUICK,
         )  # fmt: skip
     for first in range(whole, last, KEYS):
         value, total, peak = _forward_step(
             first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
             queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS,
+            BLOCK_V, KEYS, FOLD, QUICK,
         )  # fmt: skip
     logarithm = libdevice.log(total)
     if seen is not None:
@@ -142,6 +173,8 @@ def attention_forward(
         _count(total, None, logarithm, each, _known(each, 1), 1)
     none = total == 0.0
     value = tl.div_rn(value, tl.broadcast_to(tl.where(none, 1.0, total)[:, None], value.shape))
+    if seed is not None:
+        value *= 1.0 / (1.0 - dropout)
     out += batch * o_batch + head * o_head
     _put(out, query, queries, o_row, value, SIZE_V, BLOCK_V)
     if lse is not None:
@@ -154,13 +187,15 @@ def attention_forward(
 @triton.jit
 def _gradient(
     q, k, v, grad, lse, less, scale, bias, b_row, b_key, query, key, queries, keys, offset, seed,
-    line, dropout, seen, CAUSAL: tl.constexpr,
+    line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr,
+    QUICK: tl.constexpr,
 ):  # fmt: skip
     """Return the weights as the values saw them, and the gradient of the scores."""
     score, inside = _scored(
-        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, True
+        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD
     )
-    weight = _exp(score - lse[:, None], (seen, inside))
+    x = _exponent(score, lse[:, None], scale, FOLD)
+    weight = exp_rounded(x, (seen, inside), v.dtype, QUICK).to(tl.float32)
     slope = tl.dot(grad, tl.trans(v), input_precision="ieee")
     used = weight
     if seed is not None:
@@ -179,13 +214,31 @@ def _of_rows(lse, less, line, row, query, queries):
     return logarithm, tl.load(less + line * queries + query, inside, other=0.0)
 
 
+@triton.jit
+def _query_step(
+    first, total, rows, k, v, slopes, logarithm, part, scale, bias, b_row, b_key, k_row, v_row,
+    query, queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr,
+    BOUND: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK_V: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
+):  # fmt: skip
+    key = first + tl.arange(0, KEYS)
+    k_rows = _tile(k, key, keys, k_row, SIZE, BLOCK, BOUND)
+    v_rows = _tile(v, key, keys, v_row, SIZE_V, BLOCK_V, BOUND)
+    _, inner = _gradient(
+        rows, k_rows, v_rows, slopes, logarithm, part, scale, bias, b_row, b_key, query, key,
+        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK,
+    )  # fmt: skip
+    return tl.dot(inner.to(k_rows.dtype), k_rows, total, input_precision="ieee")
+
+
 @triton.jit(do_not_specialize=["heads", "offset", "counted"])
 def attention_queries(
     q, k, v, grad, lse, less, gq, bias, seed, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, g_batch, g_head, g_row, r_batch, r_head, r_row, b_batch, b_head,
     b_row, b_key, heads, group, queries, keys, lse_row, blocks, offset, scale, dropout, counted,
-    seen, CAUSAL: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    seen, CAUSAL: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
+    FOLD: tl.constexpr, QUICK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the queries."""
     if seen is not None:
@@ -205,18 +258,46 @@ def attention_queries(
     logarithm, part = _of_rows(lse, less, line.to(tl.int64), lse_row, query, queries)
     total = tl.zeros([QUERIES, BLOCK], tl.float32)
     last = keys
+    whole = keys
     if CAUSAL:
         last = tl.maximum(tl.minimum(keys, start + QUERIES + offset), 0)
-    for first in range(0, last, KEYS):
-        key = first + tl.arange(0, KEYS)
-        k_rows = _tile(k, key, keys, k_row, SIZE, BLOCK, True)
-        v_rows = _tile(v, key, keys, v_row, SIZE_V, BLOCK_V, True)
-        _, inner = _gradient(
-            rows, k_rows, v_rows, slopes, logarithm, part, scale, bias, b_row, b_key, query, key,
-            queries, keys, offset, seed, line, dropout, seen, CAUSAL,
+        whole = tl.maximum(tl.minimum(keys, (start + offset + 1) // KEYS * KEYS), 0)
+    for first in range(0, whole, KEYS):
+        total = _query_step(
+            first, total, rows, k, v, slopes, logarithm, part, scale, bias, b_row, b_key, k_row,
+            v_row, query, queries, keys, offset, seed, line, dropout, seen, False, not EVEN, SIZE,
+            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK,
         )  # fmt: skip
-        total = tl.dot(inner.to(k_rows.dtype), k_rows, total, input_precision="ieee")
+    for first in range(whole, last, KEYS):
+        total = _query_step(
+            first, total, rows, k, v, slopes, logarithm, part, scale, bias, b_row, b_key, k_row,
+            v_row, query, queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE,
+            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK,
+        )  # fmt: skip
     _put(gq + batch * r_batch + head * r_head, query, queries, r_row, total, SIZE, BLOCK)
+
+
+@triton.jit
+def _key_step(
+    first, of_keys, of_values, k_rows, v_rows, q, grad, lse, less, lse_row, scale, bias, b_row,
+    b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout, seen,
+    CAUSAL: tl.constexpr, BOUND: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, FOLD: tl.constexpr,
+    QUICK: tl.constexpr,
+):  # fmt: skip
+    query = first + tl.arange(0, QUERIES)
+    rows = _tile(q, query, queries, q_row, SIZE, BLOCK, BOUND)
+    slopes = _tile(grad, query, queries, g_row, SIZE_V, BLOCK_V, BOUND)
+    logarithm, part = _of_rows(lse, less, line.to(tl.int64), lse_row, query, queries)
+    used, inner = _gradient(
+        rows, k_rows, v_rows, slopes, logarithm, part, scale, bias, b_row, b_key, query, key,
+        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK,
+    )  # fmt: skip
+    of_values = tl.dot(
+        tl.trans(used.to(slopes.dtype)), slopes, of_values, input_precision="ieee"
+    )  # fmt: skip
+    of_keys = tl.dot(tl.trans(inner.to(rows.dtype)), rows, of_keys, input_precision="ieee")
+    return of_keys, of_values
 
 
 @triton.jit(do_not_specialize=["heads", "offset", "counted"])
@@ -224,9 +305,9 @@ def attention_keys(
     q, k, v, grad, lse, less, gk, gv, bias, seed, q_batch, q_head, q_row, k_batch, k_head, k_row,
     v_batch, v_head, v_row, g_batch, g_head, g_row, r_batch, r_head, r_row, w_batch, w_head,
     w_row, b_batch, b_head, b_row, b_key, heads, group, queries, keys, lse_row, blocks, offset,
-    scale, dropout, counted, seen, CAUSAL: tl.constexpr, SIZE: tl.constexpr,
+    scale, dropout, counted, seen, CAUSAL: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
     SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr,
+    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of keys and values, summed over the heads that share them."""
     if seen is not None:
@@ -242,8 +323,12 @@ def attention_keys(
     of_keys = tl.zeros([KEYS, BLOCK], tl.float32)
     of_values = tl.zeros([KEYS, BLOCK_V], tl.float32)
     begin = 0
+    whole = 0
     if CAUSAL:
         begin = tl.maximum(start - offset, 0) // QUERIES * QUERIES
+        # From here on, each query sees all keys of the block.
+        whole = tl.maximum(start + KEYS - 1 - offset, 0)
+        whole = tl.minimum((whole + QUERIES - 1) // QUERIES * QUERIES, queries)
     for member in range(0, group):
         head = shared_head * group + member
         line = (batch * heads * group + head).to(tl.int32)
@@ -252,18 +337,17 @@ def attention_keys(
         b_at = bias
         if bias is not None:
             b_at = bias + batch * b_batch + head * b_head
-        for first in range(begin, queries, QUERIES):
-            query = first + tl.arange(0, QUERIES)
-            rows = _tile(q_at, query, queries, q_row, SIZE, BLOCK, True)
-            slopes = _tile(g_at, query, queries, g_row, SIZE_V, BLOCK_V, True)
-            logarithm, part = _of_rows(lse, less, line.to(tl.int64), lse_row, query, queries)
-            used, inner = _gradient(
-                rows, k_rows, v_rows, slopes, logarithm, part, scale, b_at, b_row, b_key, query,
-                key, queries, keys, offset, seed, line, dropout, seen, CAUSAL,
+        for first in range(begin, whole, QUERIES):
+            of_keys, of_values = _key_step(
+                first, of_keys, of_values, k_rows, v_rows, q_at, g_at, lse, less, lse_row, scale,
+                b_at, b_row, b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout,
+                seen, CAUSAL, True, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK,
             )  # fmt: skip
-            of_values = tl.dot(
-                tl.trans(used.to(slopes.dtype)), slopes, of_values, input_precision="ieee"
-            )
-            of_keys = tl.dot(tl.trans(inner.to(rows.dtype)), rows, of_keys, input_precision="ieee")
+        for first in range(whole, queries, QUERIES):
+            of_keys, of_values = _key_step(
+                first, of_keys, of_values, k_rows, v_rows, q_at, g_at, lse, less, lse_row, scale,
+                b_at, b_row, b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout,
+                seen, False, not EVEN, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK,
+            )  # fmt: skip
     _put(gk + batch * r_batch + shared_head * r_head, key, keys, r_row, of_keys, SIZE, BLOCK)
     _put(gv + batch * w_batch + shared_head * w_head, key, keys, w_row, of_values, SIZE_V, BLOCK_V)

@@ -56,6 +56,12 @@ class Launcher:
         self._wanted: dict[str, frozenset[str]] = {}
         self._rows: Any = None  # the module counters, once it is needed: it imports numpy
         self._hooks: Any = None
+        #: Whether kernels may use ``sixteen``: exp is correctly rounded, and not counted.
+        self.quick = "exp" not in self.counted and any(
+            part.build.library.functions["exp", "float32"].max_ulp == 0.5
+            for part in active.parts
+            if ("exp", "float32") in part.functions
+        )
         #: Learns here how kernels are launched; None if nothing but Python launches.
         self.direct: direct.Direct | None = None
 
@@ -95,7 +101,8 @@ class Launcher:
         return row
 
     def launch(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
-               constants: dict[str, Any], warps: int, registers: int = 0) -> None:  # fmt: skip
+               constants: dict[str, Any], warps: int, registers: int = 0,
+               stages: int = 0) -> None:  # fmt: skip
         """Launch a kernel of ``kernels`` on the current device and stream.
 
         Args:
@@ -106,13 +113,15 @@ class Launcher:
             constants: compile-time arguments by name, in order; ``F`` is the name of a formula.
             warps: warps of a program.
             registers: the most that a thread may use; 0 sets no limit.
+            stages: how many steps ahead a loop loads; 0 leaves it to Triton.
         """
         try:
             run, fixed, rest = self._launchers[key]
         except KeyError:
             if not self._checked:
                 self._check_once()
-            self._compile(key, kernel, grid, arguments, constants, warps, registers)
+            options = {"num_warps": warps, "maxnreg": registers, "num_stages": stages}
+            self._compile(key, kernel, grid, arguments, constants, options)
             self._publish(key, kernel, arguments, constants)
             return
         # This is how triton.runtime.jit launches a kernel that it finds in its cache.
@@ -140,7 +149,7 @@ class Launcher:
         self.direct.publish(name, kernel, compiled, arguments, constants)
 
     def _compile(self, key: Any, kernel: str, grid: int, arguments: tuple[Any, ...],
-                 constants: dict[str, Any], warps: int, registers: int) -> None:  # fmt: skip
+                 constants: dict[str, Any], options: dict[str, int]) -> None:  # fmt: skip
         try:
             import triton
         except ImportError as error:
@@ -155,8 +164,8 @@ class Launcher:
         self._hooks = triton.knobs.runtime
         rest = tuple(getattr(kernels, v) if k == "F" else v for k, v in constants.items())
         jit = getattr(flash if kernel.startswith("attention") else kernels, kernel)
-        options = {**_OPTIONS, "maxnreg": registers} if registers else _OPTIONS
-        compiled = jit[(grid,)](*arguments, *rest, num_warps=warps, **options)
+        given = {name: number for name, number in options.items() if number}
+        compiled = jit[(grid,)](*arguments, *rest, **given, **_OPTIONS)
         fixed = compiled, compiled.function, compiled.packed_metadata
         self._launchers[key] = compiled.run, fixed, rest
 

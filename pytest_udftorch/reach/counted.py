@@ -18,6 +18,7 @@ reach looks at such operators element by element.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import inspect
@@ -34,7 +35,7 @@ from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.reach import definitions
 from pytest_udftorch.reach.recording import strided_copy
-from pytest_udftorch.reach.table import write_probe
+from pytest_udftorch.reach.table import write_gpu_probe, write_probe
 from pytest_udftorch.session.binder import binder
 from pytest_udftorch.session.session import patched, trace
 from pytest_udftorch.timing.environment import describe
@@ -47,6 +48,7 @@ _SWAPPED_DTYPES: Final = ("float32", "bfloat16", "float16")
 _INLINED: Final = "its code calls no symbol: the function is inlined, or code is generated"
 _DOUBLE: Final = "computes in double precision"
 _WIDE: Final = "float64 and complex stay stock: no library has functions for them"
+_ON_CUDA: Final = "no session overrides the operator on CUDA"
 _OTHER: Final = "calls {}, but the result does not depend on it in the elements that count"
 
 
@@ -212,22 +214,35 @@ def _recorder() -> Any:
 # Judging -----------------------------------------------------------------------------
 
 
+def _gpus(call: _Call) -> list[int]:
+    """Return the indices of the GPUs that a call works on."""
+    import torch
+
+    leaves = compat.pytree().tree_leaves((call.args, call.kwargs))
+    found = {v.device for v in leaves if isinstance(v, torch.Tensor)}
+    found |= {torch.device(v) for v in leaves if isinstance(v, torch.device)}
+    return sorted(d.index or 0 for d in found if d.type == "cuda")
+
+
 def _run(call: _Call) -> list[Any]:
     """Repeat a call on copies of its arguments; return the tensors that it made or wrote."""
     import torch
 
     args, kwargs = compat.pytree().tree_map(strided_copy, (call.args, call.kwargs))
-    with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=_gpus(call)):
         torch.manual_seed(0)
         result = call.operator(*args, **kwargs)
-    return _floats(result if result is not None else args)
+    found = _floats(result if result is not None else args)
+    wide = any(t.dtype == torch.float64 for t in _floats((args, kwargs)))
+    # The seeds of dropout that attention hands on within a session are no numbers.
+    return [t for t in found if wide or t.dtype != torch.float64]
 
 
 def _defined(call: _Call) -> list[Any] | None:
     """Compute a call by torch's decomposition; None if there is none for it."""
     import torch
 
-    with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=_gpus(call)):
         torch.manual_seed(0)
         try:
             result = definitions.defined_result(call.operator, call.args, call.kwargs)
@@ -262,16 +277,24 @@ def _share(got: Sequence[Any], expected: Sequence[Any] | None) -> float:
     return hit / sum(int(e.sum()) for e in expected)
 
 
-def _library(neutral: bool) -> Path:
+def _library(neutral: bool, gpu: bool = False) -> Path | str:
     """Return the folder of a library of wrong functions, or of libm's, in the build cache.
+
+    For a GPU, which has no libm, corem's functions take the place of libm's.
 
     Compilers that follow sessions would build anew for a library that lies elsewhere.
     """
-    said = inspect.getsource(write_probe) + repr(FUNCTIONS) + repr(neutral)
+    if gpu and neutral:
+        return "corem"
+    write = write_gpu_probe if gpu else write_probe
+    said = inspect.getsource(write) + repr(FUNCTIONS) + repr(neutral)
     name = f"probe-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
     def make(scratch: Path) -> dict[str, Any]:
-        write_probe(scratch / "library", "float32", neutral=neutral)
+        if gpu:
+            write_gpu_probe(scratch / "library")
+        else:
+            write_probe(scratch / "library", "float32", neutral=neutral)
         return {}
 
     with turn():
@@ -360,7 +383,8 @@ class _Verdict:
 
 def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
     """Return, for each call by its place, function -> the share of its evaluations swapped."""
-    wrong = _library(neutral=False)
+    gpu = any(_gpus(call) for call in calls)
+    wrong = _library(neutral=False, gpu=gpu)
     verdicts = {
         (i, family): _Verdict(definitions.mixes(call.operator))
         for i, call in enumerate(calls)
@@ -368,7 +392,7 @@ def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
         if any(call.counts[f] for f in family)
     }
     # The sessions of the caller, and what overrides change by themselves, have no part in it.
-    with patched(_library(neutral=True), ranks="ignore"):
+    with patched(_library(neutral=True, gpu=gpu), ranks="ignore"):
         for factor in _AMPLIFIED:
             left = [at for at, verdict in verdicts.items() if not verdict.final]
             chosen = sorted({i for i, _ in left})
@@ -417,6 +441,8 @@ def _reason(call: _Call, dtype: str, functions: Sequence[str]) -> str:
     """Return why a call is not swapped, from what it calls."""
     if dtype not in _SWAPPED_DTYPES:
         return _WIDE
+    if _gpus(call):
+        return f"{', '.join(functions)}: {_ON_CUDA}"
     known = binder().symbols
     family = {f for group in definitions.FAMILIES if set(group) & set(functions) for f in group}
     called = {n: known[n] for n in _symbols(call)}
@@ -434,11 +460,20 @@ def _dtype(call: _Call) -> str:
     return str(found[0].dtype).removeprefix("torch.") if found else "none"
 
 
+def _recorded_under() -> contextlib.AbstractContextManager[Any]:
+    """Return what a run is recorded in: on a GPU corem, for what operators hand to gradients."""
+    import torch
+
+    cuda: Any = torch.cuda
+    return patched("corem", ranks="ignore") if cuda.is_initialized() else contextlib.nullcontext()
+
+
 def coverage(step: Callable[[], Any]) -> Coverage:
     """Find out which evaluations of transcendental functions in a run a session swaps.
 
-    The run is recorded under what is active at the call, and judged under libraries that have
-    every function of ``library.FUNCTIONS`` in float32. It is about eager operators on the CPU.
+    The run is recorded under what is active at the call (once CUDA is in use, under corem), and
+    judged under libraries that have every function of ``library.FUNCTIONS`` in float32. It is about
+    eager operators, on the CPU and on GPUs.
 
     Args:
         step: runs what is to be judged, for instance a forward pass, a loss, a backward pass and
@@ -449,7 +484,7 @@ def coverage(step: Callable[[], Any]) -> Coverage:
         UdfError: as from building and opening a session.
     """
     recorder = _recorder()
-    with recorder:
+    with _recorded_under(), recorder:
         step()
     if not recorder.operators:
         raise CoverageError(

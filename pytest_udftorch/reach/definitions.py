@@ -72,8 +72,9 @@ _ALGEBRAIC: Final = frozenset(
         "linear", "mkldnn_linear", "_native_batch_norm_legit", "native_batch_norm",
         "native_batch_norm_backward", "native_layer_norm", "native_layer_norm_backward",
         "native_group_norm", "native_group_norm_backward", "cudnn_batch_norm",
-        "_batch_norm_with_update", "batch_norm_backward", "_fused_rms_norm",
-        "_fused_rms_norm_backward", "embedding_dense_backward", "max_pool2d_with_indices",
+        "cudnn_batch_norm_backward", "_batch_norm_with_update", "batch_norm_backward",
+        "_fused_rms_norm", "_fused_rms_norm_backward", "embedding_dense_backward",
+        "max_pool2d_with_indices",
         "max_pool2d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward",
         "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "adaptive_max_pool2d", "mean",
         "sum", "prod", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "sort",
@@ -87,7 +88,7 @@ _ALGEBRAIC: Final = frozenset(
         "new_empty_strided", "arange", "scalar_tensor", "_record_function_enter_new",
         "_record_function_exit", "lift_fresh", "lift_fresh_copy", "set_", "resize_",
         "_local_scalar_dense", "item", "equal", "is_same_size", "isfinite", "isnan", "isinf",
-        "__and__", "__or__", "__xor__", "logical_not", "rand", "rand_like", "bernoulli",
+        "copy", "__and__", "__or__", "__xor__", "logical_not", "rand", "rand_like", "bernoulli",
         "bernoulli_", "uniform_", "uniform", "randint", "randperm", "multinomial", "random_",
         "native_dropout", "native_dropout_backward", "sqrt", "rsqrt", "reciprocal",
         "_foreach_sqrt", "_foreach_add", "_foreach_add_", "_foreach_mul", "_foreach_mul_",
@@ -99,6 +100,7 @@ _ALGEBRAIC: Final = frozenset(
         "_efficientzerotensor", "_nested_tensor_from_mask", "_unsafe_view", "unfold_backward",
         "col2im", "im2col", "upsample_bilinear2d", "upsample_nearest2d", "_upsample_bicubic2d_aa",
         "upsample_bicubic2d", "roll", "flip", "as_strided", "as_strided_", "_grouped_mm",
+        "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss",
         "_weight_norm_interface_backward", "angle", "rrelu_with_noise",
         "rrelu_with_noise_backward",
     ]
@@ -120,6 +122,13 @@ def _scores(*args: Any, **_: Any) -> Counts:
     """Return what attention's backward pass evaluates: the weights anew from the scores."""
     query, key = args[1], args[2]
     return Counts(exp=math.prod(query.shape[:-1]) * key.shape[-2])
+
+
+def _scores_and_sums(*args: Any, **_: Any) -> Counts:
+    """Return what fused attention on CUDA evaluates: its weights and the sums' logarithms."""
+    query, key = args[:2]
+    rows = math.prod(query.shape[:-1])
+    return Counts(exp=rows * key.shape[-2], log=rows)
 
 
 def _alignments(*args: Any, **_: Any) -> Counts:
@@ -168,6 +177,11 @@ def _distances(*args: Any, **_: Any) -> Counts:
 
 _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
+    **{
+        f"_scaled_dot_product_{form}_attention{end}": counted
+        for form in ("flash", "efficient", "cudnn")
+        for end, counted in (("", _scores_and_sums), ("_backward", _scores))
+    },
     "mkldnn_rnn_layer": _recurrent,
     "mkldnn_rnn_layer_backward": _recurrent_backward,
     "_ctc_loss": _alignments,

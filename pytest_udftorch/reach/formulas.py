@@ -23,7 +23,7 @@ def _scores(query: Any, keys: Any, causal: bool, mask: Any, scale: float | None)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     if causal:
-        later = torch.ones(scores.shape[2:], dtype=torch.bool).triu(1)
+        later = torch.ones(scores.shape[2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
     return scores
 
@@ -61,6 +61,47 @@ def attention_gradients(*args: Any, attn_mask: Any = None, scale: float | None =
     inner = weights * less * by
     of_keys = ((inner.mT @ query), (weights.mT @ grad))
     return (inner @ keys, *(t.unflatten(1, (-1, group)).sum(2) for t in of_keys))
+
+
+def _flash(*args: Any, scale: float | None = None) -> Any:
+    """Return what flash attention on CUDA does; nobody asks for its weights."""
+    return *attention(*args[:5], scale=scale), args[0].new_empty(0)
+
+
+def _flash_gradients(*args: Any, scale: float | None = None) -> Any:
+    return attention_gradients(*args[:6], *args[10:12], scale=scale)
+
+
+def _efficient(*args: Any, scale: float | None = None) -> Any:
+    """Return what memory-efficient attention does: its rows of logarithms are padded."""
+    query, key, value, mask, wants_sums, *rest = args
+    dropout, causal = (*rest, 0.0, False)[:2]
+    out, sums = attention(query, key, value, dropout, causal, attn_mask=mask, scale=scale)
+    if not wants_sums:
+        return out, sums[..., :0]
+    return out, torch.nn.functional.pad(sums, (0, -sums.shape[-1] % 32), value=math.inf)
+
+
+def _efficient_gradients(*args: Any, scale: float | None = None) -> Any:
+    grad, query, key, value, mask, out, sums, _, _, dropout, _, *causal = args
+    return attention_gradients(
+        grad, query, key, value, out, sums[..., : query.shape[2]], dropout, *(causal or [False]),
+        attn_mask=mask, scale=scale,
+    )  # fmt: skip
+
+
+def _cudnn(*args: Any, scale: float | None = None) -> Any:
+    query, key, value, mask, wants_sums, *rest = args
+    dropout, causal = (*rest, 0.0, False)[:2]
+    out, sums = attention(query, key, value, dropout, causal, attn_mask=mask, scale=scale)
+    return out, sums[..., None] if wants_sums else sums.new_empty(0)
+
+
+def _cudnn_gradients(*args: Any, scale: float | None = None) -> Any:
+    grad, query, key, value, out, sums, _, _, mask, _, _, _, _, dropout, causal = args
+    return attention_gradients(
+        grad, query, key, value, out, sums[..., 0], dropout, causal, attn_mask=mask, scale=scale
+    )  # fmt: skip
 
 
 def _alphas(log_probabilities: Any, labels: Any, blank: int) -> Any:
@@ -142,6 +183,12 @@ def alignments_gradient(*args: Any) -> Any:
 DEFINED: Final[dict[str, Callable[..., Any]]] = {
     "_scaled_dot_product_flash_attention_for_cpu": attention,
     "_scaled_dot_product_flash_attention_for_cpu_backward": attention_gradients,
+    "_scaled_dot_product_flash_attention": _flash,
+    "_scaled_dot_product_flash_attention_backward": _flash_gradients,
+    "_scaled_dot_product_efficient_attention": _efficient,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_gradients,
+    "_scaled_dot_product_cudnn_attention": _cudnn,
+    "_scaled_dot_product_cudnn_attention_backward": _cudnn_gradients,
     "_ctc_loss": alignments,
     "_ctc_loss_backward": alignments_gradient,
 }

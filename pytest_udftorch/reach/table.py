@@ -30,6 +30,7 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch import whole_file
 from pytest_udftorch.errors import UdfError, nearest
+from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, golden_points
 from pytest_udftorch.reach.catalogue import BACKWARD, SHAPES, Operator, groups, place
 from pytest_udftorch.session.binder import binder
@@ -121,6 +122,37 @@ def write_probe(folder: Path, dtype: str, *, marked: bool = False, neutral: bool
         )
         description.append(
             f'[functions.{function.name}.{dtype}]\nsource = "{c_name}.c"\nscalar = "probe"\n'
+        )
+    (folder / "udf.toml").write_text("\n".join(description), encoding="utf-8")
+    return folder
+
+
+def write_gpu_probe(folder: Path) -> Path:
+    """Write a library that is as wrong as that of :func:`write_probe`, but made of corem's sources.
+
+    A GPU has no libm that it could call.
+    """
+    right = find_library("corem")
+    folder.mkdir(parents=True)
+    description = [
+        '[library]\nname = "reach-gpu-probe"\nversion = "1"\nclaim = "wrong on purpose"\n'
+    ]
+    for function in right.functions.values():
+        names = "xy"[: FUNCTIONS[function.name].arity]
+        given, passed = ", ".join(f"float {n}" for n in names), ", ".join(names)
+        (folder / f"{function.name}f.c").write_text(
+            f'#include "{function.source}"\n'
+            "UDF_INLINE float probe_wrong(float r) {\n"
+            "  return r + 0.5f * __builtin_fabsf(r) + 0.25f;\n}\n"
+            f"UDF_INLINE float probe_fast({given}, int *hard) {{\n"
+            f"  return probe_wrong({function.fast}({passed}, hard));\n}}\n"
+            f"static UDF_COLD float probe_accurate({given}) {{\n"
+            f"  return probe_wrong({function.accurate}({passed}));\n}}\n",
+            encoding="utf-8",
+        )
+        description.append(
+            f'[functions.{function.name}.float32]\nsource = "{function.name}f.c"\n'
+            'fast = "probe_fast"\naccurate = "probe_accurate"\n'
         )
     (folder / "udf.toml").write_text("\n".join(description), encoding="utf-8")
     return folder

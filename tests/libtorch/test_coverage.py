@@ -54,6 +54,38 @@ def test_definitions_count_what_a_call_evaluates(operator, args, kwargs, expecte
     assert (counts, unknown) == (expected, [])
 
 
+#: Fused attention on CUDA: what comes after queries, keys and values, and the number of results.
+FUSED = {"flash": ((0.0, True), 3), "efficient": ((None, True, 0.0, True), 2),
+         "cudnn": ((None, True, 0.0, True), 2)}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FUSED)
+def test_fused_attention_of_gpus_is_defined_without_one(form):
+    more, count = FUSED[form]
+    operator = getattr(ATEN, f"_scaled_dot_product_{form}_attention").default
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(1, 2, 6, 8, generator=generator).requires_grad_() for _ in range(3)]
+    counts, unknown = definitions.evaluations(operator, (*tensors, *more), {})
+    assert (counts, unknown) == ({"exp": 2 * 6 * 6, "log": 2 * 6}, [])
+    out, sums, *rest = definitions.defined_result(operator, (*tensors, *more), {})
+    assert len(rest) == count - 2
+    want = F.scaled_dot_product_attention(*tensors, is_causal=True)
+    torch.testing.assert_close(out, want)
+
+    gradient = getattr(ATEN, f"_scaled_dot_product_{form}_attention_backward").default
+    grad = torch.linspace(-1, 1, 96).reshape(out.shape)
+    mine = [t.detach() for t in (grad, *tensors)]
+    made = {
+        "flash": (*mine, out, sums, None, None, 6, 6, 0.0, True, None, None),
+        "efficient": (*mine, None, out, sums, None, None, 0.0, [True] * 3 + [False], True),
+        "cudnn": (*mine, out, sums, None, None, None, None, None, 6, 6, 0.0, True),
+    }
+    with torch.no_grad():
+        found = definitions.defined_result(gradient, made[form], {})
+    for one, other in zip(found, torch.autograd.grad(want, tensors, grad), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_a_run_of_swapped_operators_is_complete():
     def step():
         x = X.clone().requires_grad_()

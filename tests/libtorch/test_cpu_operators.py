@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -227,6 +229,50 @@ def test_coverage_sees_an_override_that_is_hidden(monkeypatch):
         "aten::gelu_backward": 1.0,
     }
     assert found.share == pytest.approx(2 / 3)
+
+
+def special_calls():
+    """Operator -> a call, and whether a session reaches every function that it evaluates."""
+    x = torch.linspace(0.1, 0.9, 100)
+    square, special = x.reshape(10, 10), torch.special
+    logs = torch.linspace(0, 3, 200).reshape(20, 2, 5).log_softmax(2).requires_grad_()
+    ones, lengths = (
+        torch.ones(2, 4, dtype=torch.long),
+        (torch.tensor([20, 20]), torch.tensor([4, 4])),
+    )
+
+    def optimized():
+        parameter = torch.nn.Parameter(x.clone())
+        parameter.grad = x
+        torch.optim.Adam([parameter]).step()
+
+    return {
+        "digamma": (lambda: torch.digamma(x), True),
+        "i0": (lambda: torch.i0(x), True),
+        "i1": (lambda: special.i1(x), True),
+        "i0e": (lambda: special.i0e(x), True),
+        "cdist": (lambda: torch.cdist(square, square + 1, p=1.5), True),
+        "pdist": (lambda: torch.pdist(square, p=3.0), True),
+        "renorm": (lambda: torch.renorm(square, 3.0, 0, 0.1), True),
+        "ctc_loss": (lambda: F.ctc_loss(logs, ones, *lengths).backward(), True),
+        "Adam": (optimized, True),
+        "erfinv": (lambda: torch.erfinv(x), False),
+        "lgamma": (lambda: torch.lgamma(x), False),
+        "logcumsumexp": (lambda: torch.logcumsumexp(x, 0), False),
+        "erfcx": (lambda: special.erfcx(-x), False),
+        "log_ndtr": (lambda: special.log_ndtr(x), False),
+        "exponential_": (lambda: x.clone().exponential_(), False),
+        "log_normal_": (lambda: x.clone().log_normal_(), False),
+    }
+
+
+def test_what_stays_stock_is_what_the_page_says():
+    page = (Path(__file__).parents[2] / "docs" / "cpu.md").read_text()
+    stays = page[page.index("## What stays stock") : page.index("## What it costs")]
+    table, rest = stays.rsplit("|", 1)
+    for name, (call, reached) in special_calls().items():
+        assert coverage(call).complete is reached, name
+        assert f"{name}`" in (rest if reached else table) or name == "Adam"
 
 
 def test_coverage_sees_an_override_with_stock_functions(monkeypatch):

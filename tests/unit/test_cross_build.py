@@ -99,3 +99,16 @@ def test_the_journal_goes_on_and_a_wrong_digest_is_named(tmp_path, monkeypatch):
     other = aarch64_forms.exhaust(None, Build, "exp", 60, 1, aarch64_forms.Journal(journal))
     assert other["chunks"] == other["of"]
     assert len(asked) == 2 * aarch64_forms.CHUNKS
+
+
+def test_a_shorter_run_of_the_same_build_does_not_replace_a_longer_one():
+    def entry(chunks, build="a"):
+        return {"chunks": chunks, "library_sha256": build}
+
+    old = {"exp": entry(36), "log": entry(32), "sin": entry(256, "b")}
+    found = aarch64_forms.more_known({"exp": entry(234), "log": entry(1)}, old)
+    assert found == {"exp": entry(234), "log": entry(32)}
+    assert aarch64_forms.more_known({"exp": entry(1, "b")}, old) == {
+        "exp": entry(1, "b"),
+        "sin": entry(256, "b"),
+    }

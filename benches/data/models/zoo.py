@@ -171,18 +171,19 @@ ZOO: Final[dict[tuple[str, str], Callable[[], Made]]] = {
 }  # fmt: skip
 
 
-def training_step(made: Made, precision: str) -> Callable[[], None]:
+def training_step(made: Made, precision: str, device: str = "cpu") -> Callable[[], None]:
     """Return a run: forward pass, loss, backward pass, and a step of AdamW.
 
     Args:
         made: an entry of ``ZOO``, made.
+        device: where the model is.
         precision: ``float32``, or ``bfloat16`` for autocast in the forward pass and the loss.
     """
     model, loss_of = made
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bfloat16"):
+        with torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             loss = loss_of(model)
         loss.backward()
         optimizer.step()

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The approximation of exp behind 16-bit results leaves no wrong one undoubted.
+
+A GPU's exp2 is replaced by float64's, moved by the largest error that the PTX ISA allows it.
+"""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("triton")
+
+from pytest_udftorch.cuda import sixteen
+
+#: The largest relative error of ``ex2.approx.ftz.f32``.
+LARGEST = 2.0**-22
+
+
+def constant(name):
+    return getattr(sixteen, name).value
+
+
+def fma(a, b, c):
+    """Round once: the product of two float32 is exact in float64, and so nearly is the sum."""
+    return (a.astype(np.float64) * np.float64(b) + c).astype(np.float32)
+
+
+def undoubted(x, error, low):
+    """Return which results are not in doubt, and those results rounded to bfloat16."""
+    product = x * np.float32(constant("_LOG2E"))
+    lacks = fma(x, low, fma(x, constant("_LOG2E"), -product.astype(np.float64)))
+    power = np.exp2(product.astype(np.float64)) * (1 + error)
+    y = power.astype(np.float32)
+    y[y < 2.0**-126] = 0
+    y *= fma(lacks, constant("_LN2"), np.float64(1))
+    half = constant("_DOUBT")
+    bits = y.view(np.uint32)
+    near = (bits << np.uint32(16)) + np.uint32(0x80000000 + (half << 16))
+    subnormal = x.view(np.uint32) - np.uint32(constant("_SUBNORMAL"))
+    certain = (near >= (2 * half + 1) << 16) & (subnormal >= constant("_SUBNORMALS"))
+    return certain, rounded(y)
+
+
+def rounded(y):
+    bits = y.view(np.uint32)
+    return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+
+
+@pytest.fixture(scope="module")
+def arguments():
+    """Arguments whose exp is next to a boundary between two roundings, and others."""
+    generator = np.random.default_rng(0)
+    boundaries = np.arange(1, 0x7F7F, dtype=np.uint32) << np.uint32(16) | np.uint32(0x8000)
+    near = np.log(boundaries.view(np.float32).astype(np.float64)).astype(np.float32)
+    steps = np.arange(-12, 13, dtype=np.int32)
+    near = (near.view(np.int32)[:, None] + steps).reshape(-1).view(np.float32)
+    return np.concatenate([near, generator.uniform(-110, 89, 1 << 18).astype(np.float32)])
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("error", [-LARGEST, 0.0, LARGEST])
+def test_what_is_not_in_doubt_is_right(arguments, error):
+    right = rounded(np.exp(arguments.astype(np.float64)).astype(np.float32))
+    certain, found = undoubted(arguments, error, constant("_LOG2E_LOW"))
+    assert 0.4 < certain.mean() < 1.0
+    assert not (certain & (found != right)).any()
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_a_coarser_logarithm_would_show(arguments):
+    right = rounded(np.exp(arguments.astype(np.float64)).astype(np.float32))
+    certain, found = undoubted(arguments, LARGEST, 0.0)
+    assert (certain & (found != right)).any()
