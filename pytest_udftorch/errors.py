@@ -228,6 +228,14 @@ class BaselineError(UdfError):
     """A baseline cannot be read or written, or a file is none."""
 
 
+class GoldenError(UdfError):
+    """Golden values cannot be stored or read, or do not belong to what is checked."""
+
+
+class GoldenMismatchError(UdfError, AssertionError):
+    """A result is not within what golden values allow."""
+
+
 class CompareError(UdfError):
     """Files cannot be compared with each other."""
 

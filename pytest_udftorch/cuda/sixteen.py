@@ -4,7 +4,7 @@
 The GPU's own exp2 is within 2^-22.5 (PTX ISA, ``ex2.approx.ftz.f32``), and this code within
 2^-21.7. It knows bfloat16's or half's rounding of a correctly rounded exp wherever no boundary
 between two roundings lies within 8 units of float32's last place. For the other arguments, one in
-3,900 with bfloat16, a thread calls the session's accurate path. So the results are the session's,
+3,900 with bfloat16, a thread calls the session's function. So the results are the session's,
 rounded, at a fraction of the instructions. ``tests/gpu/test_cuda_sixteen_gpu.py`` compares them for
 all 2^32 arguments.
 """

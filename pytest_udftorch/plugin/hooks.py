@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.order.tree import SummationTree
     from pytest_udftorch.planning.oracle import Plan
     from pytest_udftorch.planning.pairs import ModelPair
+    from pytest_udftorch.plugin.golden import GoldenValues
     from pytest_udftorch.plugin.run_profile import RunProfile
     from pytest_udftorch.plugin.switching import Switcher
     from pytest_udftorch.reach.counted import Coverage
@@ -237,6 +238,22 @@ def udf_diff() -> Callable[..., Difference]:
     from pytest_udftorch.diff.find import first_difference
 
     return first_difference
+
+
+@pytest.fixture
+def udf_golden(request: pytest.FixtureRequest) -> GoldenValues:
+    """Compare a computation with stored values: ``udf_golden(model, inputs)``.
+
+    The values lie in ``golden`` beside the test's file; ``--udf-golden-update`` stores them. A
+    result passes if it is as near to the float64 result as rounding explains. See
+    :class:`pytest_udftorch.plugin.golden.GoldenValues`.
+    """
+    from pytest_udftorch.plugin.golden import GoldenValues
+
+    switcher = request.config.stash.get(_SWITCHER, None)
+    session = None if switcher is None else switcher.session
+    library = "stock" if session is None else session.library.name
+    return GoldenValues(request.node, library, update=request.config.stash[_OPTIONS].golden_update)
 
 
 @pytest.fixture(scope="session")

@@ -43,6 +43,7 @@ class Options:
         compare_fail: limits on changes, such as ``time:10%,ulp:1``.
         storage: the folder of baselines, as an absolute path.
         composites: whether activations are correctly rounded as a whole.
+        golden_update: whether the fixture ``udf_golden`` stores values instead of checking them.
     """
 
     libraries: tuple[str | Path, ...] = ()
@@ -59,6 +60,7 @@ class Options:
     compare: str | None = None
     compare_fail: tuple[str, ...] = ()
     storage: Path = Path()
+    golden_update: bool = False
 
     @property
     def guarded(self) -> bool:
@@ -169,6 +171,11 @@ def _add_baseline_options(group: pytest.OptionGroup) -> None:
         metavar="DIR",
         help="The folder of baselines. Default: .udftorch in pytest's root.",
     )
+    group.addoption(
+        "--udf-golden-update",
+        action="store_true",
+        help="Let the fixture udf_golden store the values that it would check.",
+    )
 
 
 def release_paths(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
@@ -273,6 +280,7 @@ def _baseline(config: pytest.Config) -> dict[str, Any]:
         "compare": compare,
         "compare_fail": tuple(limits or ()),
         "storage": Path(folder, os.path.expanduser(storage)),
+        "golden_update": config.getoption("udf_golden_update"),
     }
 
 

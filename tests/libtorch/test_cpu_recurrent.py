@@ -138,3 +138,20 @@ def test_gradients_of_gradients_and_forward_mode_compose_the_layer():
     exact = second(lstm.double(), x.double())
     for one, other in zip(ours, exact, strict=False):
         torch.testing.assert_close(one.double(), other, atol=1e-5, rtol=1e-4)
+
+
+def test_threads_change_no_bit():
+    """A step has 70 x 129 cells, so that threads share them, and their border is in a line."""
+    before = torch.get_num_threads()
+    torch.manual_seed(0)
+    lstm, x = torch.nn.LSTM(7, 129, bidirectional=True), torch.randn(2, 70, 7)
+    found = []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append([*trained(lstm, x, "corem", "corem")])
+            with patched("corem"):
+                found[-1].append(torch.randn(100_003, generator=torch.Generator().manual_seed(0)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -1,147 +1,170 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A build cannot vouch for itself: what it gives is compared with results from outside of it."""
+"""Golden values: what rounding explains passes everywhere, what it does not is named."""
 
-from __future__ import annotations
-
-import importlib.util
+import itertools
 import json
-import shutil
-import subprocess
-import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from pytest_udftorch import build_library, find_library, patched
-from pytest_udftorch.build import cache as cache_module
-from pytest_udftorch.build import golden
-from pytest_udftorch.build import shared as build_module
-from pytest_udftorch.errors import LibraryFormatError, WrongBuildError
+from pytest_udftorch import plain_data
+from pytest_udftorch.errors import GoldenError, GoldenMismatchError
+from pytest_udftorch.golden import check_golden, store_golden
+from pytest_udftorch.golden.file import MOST, load
 
-UDFS = Path(__file__).parents[2] / "udfs"
-
-
-def generator():
-    spec = importlib.util.spec_from_file_location("udfs_golden", UDFS / "golden.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+X = torch.arange(16 * 3 * 36, dtype=torch.float32).sin().reshape(16, 3, 6, 6)
 
 
-@pytest.mark.parametrize("library", ["corem", "canary"])
-def test_the_recorded_results_are_those_of_mpfr(library):
-    stored = json.loads((UDFS / library / "golden.json").read_text())
-    assert stored == generator().document(library)
-    assert set(stored["float32"]) == set(find_library(library).function_names)
+class Model(nn.Module):
+    """Convolution, norm, GELU, linear layer, softmax; one part may be planted wrong."""
+
+    def __init__(self, wrong=""):
+        super().__init__()
+        self.wrong = wrong
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8, 1e-3 if wrong == "epsilon" else 1e-5),
+            nn.GELU("tanh" if wrong == "tanh" else "none"), nn.Flatten(), nn.Linear(128, 10),
+        )  # fmt: skip
+        with torch.no_grad():
+            for p in self.parameters():
+                p.copy_((torch.arange(p.numel()) % 97 + 1.0).reciprocal().reshape(p.shape) - 0.1)
+
+    def forward(self, x):
+        y = self.layers(x)
+        if self.wrong == "half":
+            y = y.half().float()
+        if self.wrong == "one class":
+            y = y + torch.zeros_like(y).index_fill(1, torch.tensor([3]), 1e-4)
+        return y.softmax(-1), y.argmax(-1)
 
 
-@pytest.mark.parametrize(("library", "other"), [("corem", "canary"), ("canary", "corem")])
-def test_every_function_of_another_library_is_found_out(library, other):
-    right = build_library(library)
-    wrong = replace(right, path=build_library(other).path)
-    for function, dtype in right.library.functions:
-        golden.check(right, function, dtype)
-        with pytest.raises(WrongBuildError, match=rf"float32 {function} of .* records 0x"):
-            golden.check(wrong, function, dtype)
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("golden") / "model.json"
+    judgement = store_golden(path, Model(), X, digests=True)
+    assert 0 < judgement.worst < 1
+    return path
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(folder))
-    return folder
+def test_layouts_threads_and_rows_of_memory_pass(path):
+    threads = torch.get_num_threads()
+    assert check_golden(path, Model(), X).same_bits is True
+    torch.set_num_threads(1 if threads > 1 else 2)
+    try:
+        assert check_golden(path, Model(), X).same_bits is None
+    finally:
+        torch.set_num_threads(threads)
+    like = Model().to(memory_format=torch.channels_last)
+    assert check_golden(path, like, X.to(memory_format=torch.channels_last), library="x").worst < 1
 
 
-def forget(monkeypatch):
-    monkeypatch.setattr(build_module, "_built", {})
-    monkeypatch.setattr(cache_module, "_checked", {})
+@pytest.mark.parametrize("wrong", ["epsilon", "tanh", "half", "one class"])
+def test_planted_faults_are_told(path, wrong):
+    with pytest.raises(GoldenMismatchError, match=r"output 0: .*(farther|times what is allowed)"):
+        check_golden(path, Model(wrong), X)
 
 
-@pytest.fixture
-def library(tmp_path):
-    """A library that doubles, and records that it does."""
-    folder = tmp_path / "twice"
-    folder.mkdir()
-    source(folder, 2)
-    results = [torch.tensor(2 * x).view(torch.int32).item() for x in golden.rows("exp")[0]]
-    text = "".join(f"{each & 0xFFFFFFFF:08x}" for each in results)
-    (folder / "golden.json").write_text(json.dumps({"float32": {"exp": text}}))
-    (folder / "udf.toml").write_text(
-        '[library]\nname = "twice"\nversion = "1"\ngolden = "golden.json"\n'
-        '[functions.exp.float32]\nsource = "e.c"\nscalar = "udf_expf"\n'
-    )
-    return folder
+def test_other_bits_on_the_same_platform_fail(path, tmp_path):
+    golden = load(path)
+    golden.digests = {platform: "0" * 64 for platform in golden.digests}
+    golden.save(tmp_path / "other.json")
+    with pytest.raises(GoldenMismatchError, match=r"rounding explains the difference"):
+        check_golden(tmp_path / "other.json", Model(), X)
+    # An update keeps what other platforms have stored.
+    golden.digests["elsewhere"] = "1" * 64
+    golden.save(tmp_path / "other.json")
+    store_golden(tmp_path / "other.json", Model(), X, digests=True)
+    assert load(tmp_path / "other.json").digests["elsewhere"] == "1" * 64
+    assert check_golden(tmp_path / "other.json", Model(), X).same_bits is True
 
 
-def source(folder: Path, factor: int) -> None:
-    (folder / "e.c").write_text(f"float udf_expf(float x) {{ return {factor} * x; }}\n")
+def test_an_element_that_is_not_kept_shows_in_the_sums(tmp_path):
+    x = torch.arange(4 * MOST, dtype=torch.float32)
+    store_golden(tmp_path / "big.json", torch.sin, x)
+    assert check_golden(tmp_path / "big.json", torch.sin, x).worst < 1
+
+    def changed(x):
+        return torch.sin(x) + (torch.arange(x.numel()) == 7) * 0.01
+
+    with pytest.raises(GoldenMismatchError, match="of 8 sums over all elements"):
+        check_golden(tmp_path / "big.json", changed, x)
 
 
-def test_a_swapped_file_with_a_record_that_fits_it_is_refused(cache, library, monkeypatch):
-    """The hashes in build.json and in the index are those of the wrong file."""
-    right = build_library(library).path
-    source(library, 3)
-    wrong = build_library(library).path
-    source(library, 2)
-    old, new = (cache_module.sha256_of(path) for path in (right, wrong))
-    right.unlink()
-    shutil.copy(wrong, right)
-    changed = 0
-    for record in (right.parent / "build.json", right.parent.with_suffix(".reads")):
-        text = json.dumps(cache_module.unseal(record.read_text()))
-        changed += text.count(old)
-        record.write_text(cache_module.seal(json.loads(text.replace(old, new))))
-    assert changed >= 2
-    forget(monkeypatch)
-    assert build_library(library).path == right, "the cache vouches for the file"
-    x = torch.linspace(0, 1, 5)
-    stock = torch.exp(x)
-    with pytest.raises(WrongBuildError, match=r"is not a build of UDF library 'twice'.*Delete"):
-        patched(library).__enter__()
-    assert torch.equal(torch.exp(x), stock)
-    shutil.rmtree(right.parent)
-    code = (
-        "import sys\nfrom pytest_udftorch import build_library\n"
-        "from pytest_udftorch.build import golden\n"
-        "golden.check(build_library(sys.argv[1]), 'exp', 'float32')\n"
-    )
-    subprocess.run([sys.executable, "-c", code, library], check=True)
+def test_special_values_and_gradients(tmp_path):
+    def special(x):
+        x = x.detach().requires_grad_()
+        y = torch.exp(x * 100)  # an infinity in float32, but not in float64
+        (x * x).sum().backward()
+        return y, x.log(), x.grad
+
+    x = torch.tensor([-1.0, 0.0, 1.0, 2.0])
+    store_golden(tmp_path / "special.json", special, x)
+    assert check_golden(tmp_path / "special.json", special, x).worst < 1
+    with pytest.raises(GoldenMismatchError, match=r"output 1: .*\n.*nan"):
+        check_golden(
+            tmp_path / "special.json", lambda x: (special(x)[0], x.log().nan_to_num(), x * 2), x
+        )
 
 
-def test_without_a_record_only_the_hash_protects(cache, library):
-    """What the record adds: the build's own results are right by definition."""
-    (library / "udf.toml").write_text(
-        (library / "udf.toml").read_text().replace('golden = "golden.json"\n', "")
-    )
-    source(library, 3)
-    with patched(library):
-        assert torch.equal(torch.exp(torch.ones(5)), torch.full((5,), 3.0))
+def test_what_cannot_be_stored_says_why(tmp_path):
+    path = tmp_path / "none.json"
+    weight, counted = torch.ones(3), itertools.count()
+    for computation, inputs, reason in (
+        (lambda: None, (), "returned no numbers"),
+        (lambda x: x @ weight, torch.ones(2, 3), "does not run in float64"),
+        (lambda x: x.float(), torch.ones(3), "converts to another precision"),
+        (lambda x: x + next(counted), torch.ones(3), "other results when it is run again"),
+        (lambda x: x + 0.1 * (x.dtype != torch.float64), torch.ones(3), "farther from the float64"),
+        (torch.fft.fft, torch.ones(3), "real and imaginary"),
+    ):
+        with pytest.raises(GoldenError, match=reason):
+            store_golden(path, computation, inputs)
+    assert not path.exists()
+    store_golden(path, lambda x: x @ weight, torch.ones(2, 3), truth=lambda x: x @ weight.double())
+    (tmp_path / "file").touch()
+    with pytest.raises(GoldenError, match="Cannot write"):
+        store_golden(tmp_path / "file" / "none.json", torch.sin, torch.ones(3))
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("{", "is not JSON"),
-        ('{"float32": {"exp": "00"}}', "has not 67 results"),
-        ('{"float32": {"exp": "xyz"}}', "does not look like"),
-        ('{"float16": {}}', "unknown entry"),
-    ],
-)
-def test_a_record_that_cannot_be_used_is_named(cache, library, text, says):
-    (library / "golden.json").write_text(text)
-    with pytest.raises(LibraryFormatError, match=f"{says}.*Record the results anew"):
-        patched(library).__enter__()
+def test_files_that_are_none(path, tmp_path):
+    with pytest.raises(GoldenError, match="inputs, or the module's parameters"):
+        check_golden(path, Model(), X + 1)
+    with pytest.raises(GoldenError, match="Cannot read"):
+        check_golden(tmp_path / "missing.json", Model(), X)
+    data = json.loads(path.read_text())
+    bad = tmp_path / "bad.json"
+    for change in (
+        {"format": "udftorch-golden/0"}, {"inputs": "x"}, {"outputs": 3}, {"sha256": "0" * 64},
+        {"outputs": [data["outputs"][0] | {"truth": "1 2"}, data["outputs"][1]]},
+        {"outputs": [data["outputs"][0] | {"limits": "-1"}, data["outputs"][1]]},
+        {"outputs": [data["outputs"][0] | {"truth": "1-"}, data["outputs"][1]]},
+        {"outputs": [data["outputs"][1] | {"truth": "1"}]},
+    ):  # fmt: skip
+        kept = {k: v for k, v in data.items() if k != "sha256" or k in change}
+        made = kept | change
+        bad.write_text(json.dumps(made if "sha256" in change else plain_data.sealed(made)))
+        with pytest.raises(GoldenError, match="holds no golden values"):
+            load(bad)
 
 
-def test_a_record_that_is_missing_is_named(library):
-    (library / "golden.json").unlink()
-    with pytest.raises(LibraryFormatError, match=r"golden names 'golden\.json', which does not"):
-        find_library(library)
+def test_other_kinds_are_told(path):
+    def first(x):
+        return Model()(x)[0]
 
+    class Like(Model):
+        def __init__(self, change):
+            super().__init__()
+            self.change = change
 
-def test_a_function_that_is_not_recorded_is_not_compared(cache, library):
-    (library / "golden.json").write_text('{"float64": {}}')
-    with patched(library):
-        assert torch.equal(torch.exp(torch.ones(5)), torch.full((5,), 2.0))
+        def forward(self, x):
+            return self.change(*super().forward(x))
+
+    for change, reason in (
+        (lambda y, k: (y,), "1 tensors instead of 2"),
+        (lambda y, k: (y.double(), k), "float64 of shape"),
+        (lambda y, k: (y[1:], k), r"of shape \[15, 10\] instead of"),
+        (lambda y, k: (y, k + 1), "int64 values are not those"),
+    ):
+        with pytest.raises(GoldenMismatchError, match=reason):
+            check_golden(path, Like(change), X)

@@ -125,6 +125,7 @@ def test_fixtures_are_documented(suite):
             "patched_libtorch -- *hooks.py:*",
             "udf_coverage [[]session scope[]] -- *hooks.py:*",
             "udf_diff [[]session scope[]] -- *hooks.py:*",
+            "udf_golden -- *hooks.py:*",
             "sync_timer [[]session scope[]] -- *hooks.py:*",
             "model_pair [[]session scope[]] -- *hooks.py:*",
             "oracle [[]session scope[]] -- *hooks.py:*",

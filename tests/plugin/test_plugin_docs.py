@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of docs/plugin.md: their files are written, their commands are run."""
+"""The examples of docs/plugin.md and golden.md: files are written, commands are run."""
 
 import re
 import shlex
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "plugin.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "plugin.md"
 
 BLOCK = re.compile(
     r"(?:<!-- file: (?P<file>\S+) -->\n)?```(?P<language>\w+)\n(?P<body>.*?)^```$", re.M | re.S
@@ -15,10 +16,11 @@ BLOCK = re.compile(
 
 
 def sections():
-    for text in PAGE.read_text().split("\n## ")[1:]:
-        title, _, body = text.partition("\n")
-        if "```" in body:
-            yield pytest.param(list(BLOCK.finditer(body)), id=title)
+    for page in (PAGE, DOCS / "golden.md"):
+        for text in page.read_text().split("\n## ")[1:]:
+            title, _, body = text.partition("\n")
+            if "```" in body:
+                yield pytest.param(list(BLOCK.finditer(body)), id=title)
 
 
 def commands(body):
@@ -61,7 +63,7 @@ def test_every_option_and_ini_value_is_documented(suite):
     help_text = suite.run("--help").stdout.str()
     options = set(re.findall(r"^  (--udf-[a-z-]+=?)", help_text, re.M))
     values = set(re.findall(r"^  (udf_[a-z_]+) \(", help_text, re.M))
-    assert len(options) == 15
+    assert len(options) == 16
     assert len(values) == 11
     for name in options:
         assert f"`{name}" in text
