@@ -6,7 +6,7 @@
         [patch] [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile]
         [compile] [cuda_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
         [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
-        [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [site]
+        [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [quick_paths] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -49,6 +49,7 @@ COMMANDS = {
     "reach": ("pytest_udftorch.cli", "reach", "--store", str(stored.RESULTS / "reach.json")),
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
+    "quick_paths": ("benches.experiments.quick_paths", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),

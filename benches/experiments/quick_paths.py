@@ -2,15 +2,15 @@
 """What the quick paths of corem gain, and where corem stands beside what torch calls.
 
 The functions that have a quick path run as they are, without it (the same sources under a
-description that leaves ``quick`` out), and beside VML and SLEEF, interleaved in one process. Whole
-torch operators follow, stock against corem, on 2^16 elements and one thread. ``--store`` keeps the
-figures of this machine beside those of others in ``benches/results/quick_paths.json``.
+description that leaves ``quick`` out), and beside VML and SLEEF, interleaved in one process.
+llvm-mca says what their code takes on other CPUs. Whole torch operators follow, stock against
+corem, on 2^16 elements and one thread. ``--store`` keeps the figures of this machine beside those
+of others in ``benches/results/quick_paths.json``.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import statistics
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import pytest_udftorch
 from benches import stored
-from benches.experiments import speed
+from benches.experiments import speed, speed_analysis
 from pytest_udftorch.environment import caption, describe
 from pytest_udftorch.library import FUNCTIONS
 
@@ -58,7 +58,7 @@ def without_quick_paths() -> Iterator[Path]:
 
 def measure_forms(functions: Sequence[str], rounds: int) -> dict[str, Any]:
     """Time the array and the widest vector form of every function at every CPU level."""
-    harness = speed.Harness()
+    harness, tracer = speed.Harness(), speed_analysis.Tracer()
     found: dict[str, Any] = {}
     with without_quick_paths() as copy:
         plain = pytest_udftorch.find_library(str(copy))
@@ -72,6 +72,9 @@ def measure_forms(functions: Sequence[str], rounds: int) -> dict[str, Any]:
                 field.append(speed.Contender("without quick path", "array", forms["array"]))
                 inputs = speed.sample(function, speed.L1_ELEMENTS)
                 row = speed.measure(harness, field, inputs, rounds)
+                twice = speed.sample(function, 2 * speed_analysis.ELEMENTS)
+                for contender in (field[0], field[-1]):
+                    row[contender.name] |= speed_analysis.analyse(tracer, contender, *twice)
                 found[function][level] = row
                 print(function, level, {k: round(v["ns"], 3) for k, v in row.items()}, flush=True)
     return found
@@ -130,8 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.store:
         machines = stored.load(FILE)["machines"] if FILE.exists() else {}
         machines[figures["environment"]["machine"]["cpu"]] = figures
-        document = {"command": COMMAND, "machines": machines}
-        FILE.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        stored.save(FILE, COMMAND, {"machines": machines})
 
 
 if __name__ == "__main__":

@@ -194,6 +194,35 @@ def speed(results: Results) -> str:
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
+def quick_paths(results: Results) -> str:
+    """Return what corem's quick paths gain, on each machine."""
+    sections = []
+    for machine in results["quick_paths"]["machines"].values():
+        levels = {level: None for entry in machine["forms"].values() for level in entry}
+        for level in levels:
+            rows = []
+            for function, entry in machine["forms"].items():
+                ours, plain = entry[level]["corem"], entry[level]["without quick path"]
+                peers = (entry[level].get(name) for name in ("vml", "sleef u10"))
+                rows.append([
+                    function, f"{1 / plain['corem_over']:.2f}",
+                    *(f"{peer['corem_over']:.2f}" if peer else "" for peer in peers),
+                    *(f"{cycles:.2f} → {ours['cycles'][model]:.2f}"
+                      for model, cycles in plain["cycles"].items()),
+                ])  # fmt: skip
+            header = ["array form", "gain", "corem / VML", "corem / SLEEF u10"]
+            header += [f"cycles, {model}" for model in ours["cycles"]]
+            sections += [f"{level}, per element:", "", *table(header, rows), ""]
+        rows = [
+            [name, f"{row['corem_over']:.2f}",
+             f"{row['corem_over_low']:.2f} to {row['corem_over_high']:.2f}"]
+            for name, row in machine["operators"].items()
+        ]  # fmt: skip
+        header = ["`torch` operator on 2^16 elements", "corem / stock", "half of the rounds"]
+        sections += [*table(header, rows), "", caption(machine["environment"]), ""]
+    return "\n".join(sections) + f"\n`{results['quick_paths']['command']}`"
+
+
 def compiled_cpu(results: Results) -> str:
     """Return what the functions cost inside Inductor's C++."""
     document = results["compiled_cpu"]
@@ -695,6 +724,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "demo_details": demo_details,
     "speed": speed,
     "compiled_cpu": compiled_cpu,
+    "quick_paths": quick_paths,
     "patch": patch,
     "site": site,
     **{name: _profile(name) for name in render_profile.TABLES},
