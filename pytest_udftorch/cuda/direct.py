@@ -14,6 +14,7 @@ import functools
 import os
 import struct
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -286,7 +287,8 @@ def launcher_job(package: Path, version: str, local: Any, compiler: Compiler) ->
         stages=((Step(compiler.path, arguments, source),),),
         output="cuda_launch.so",
         failed=functools.partial(_failed, version),
-        homes={str(package): "TORCH"},
+        # The flags name the headers of Python, which this source does not include.
+        homes={str(package): "TORCH", sysconfig.get_path("include"): None},
         inputs=(source, *map(native_file, ("udfprof.h", "glibc.h", "libstdcxx.h"))),
         covers=version.split(".")[:2],
         local=local,

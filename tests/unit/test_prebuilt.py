@@ -2,8 +2,10 @@
 """Finished builds without a compiler: the shipped ones, and those of the cache."""
 
 import ctypes
+import importlib
 import json
 import shutil
+import sysconfig
 
 import pytest
 
@@ -11,6 +13,7 @@ from pytest_udftorch.build import cache as cache_module
 from pytest_udftorch.build import pack, prebuilt
 from pytest_udftorch.build import shared as build_module
 from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.build.toolchain import ABSENT
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
@@ -220,3 +223,21 @@ def test_names_change_places():
 def test_a_pack_without_a_name_or_with_two_is_an_error(content):
     with pytest.raises(LibdeviceError, match="__n0_expf not exactly once"):
         pack.exchanged(content, [("__nv_expf", "__n0_expf")])
+
+
+@pytest.mark.parametrize(
+    "make",
+    ["profile.observer.observer_job", "session.exclusive.gate_job", "cuda.direct.launcher_job"],
+)
+def test_what_is_compiled_for_a_torch_is_found_under_another_python(make, monkeypatch, tmp_path):
+    """A shipped build is looked up by its recipe, which no folder of this machine is part of."""
+    module, name = make.rsplit(".", 1)
+    job = getattr(importlib.import_module(f"pytest_udftorch.{module}"), name)
+
+    def recipe(package, version="2.11.0"):
+        return job(tmp_path / package, version, None, ABSENT).recipe()
+
+    here = recipe("torch")
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: f"/opt/another/{name}")
+    assert recipe("elsewhere/torch") == here
+    assert recipe("torch", "2.12.0") != here
