@@ -108,7 +108,7 @@ class Reached:
                 item.user_properties.append((PROPERTY, called))
                 if passed and self._options.strict and called["missed"]:
                     pytest.fail(
-                        f"{item.nodeid} called {_list(called['missed'])}, which "
+                        f"The test called {_list(called['missed'])}, which "
                         f"{session.library.name} did not reach, and --udf-strict is on. Choose a "
                         "library that has the function in this dtype, or leave it out with "
                         "--udf-functions. The page that the test writes with --udf-lib=std "

@@ -80,7 +80,7 @@ def test_strict_fails_the_tests_that_call_what_is_not_reached(suite):
     failed = {test for test, word in suite.outcomes(result).items() if word == "FAILED"}
     assert failed == {"test_it.py::test_other", "test_it.py::test_double"}
     result.stdout.fnmatch_lines(
-        ["*::* called float32 log, which one did not reach, and --udf-strict is on.*"]
+        ["*The test called float32 log, which one did not reach, and --udf-strict is on.*"]
     )
 
 

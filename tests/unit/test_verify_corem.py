@@ -12,7 +12,7 @@ import pytest
 from pytest_udftorch import certificates as certificate
 from pytest_udftorch.build.cache import sha256_of
 from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import find_compiler, resolve_cpu_level
+from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.exact.rounding import assert_correctly_rounded
 from pytest_udftorch.exact.strategies import read_hard_cases, sample
 from pytest_udftorch.library.description import find_library
@@ -169,29 +169,27 @@ def test_strata_of_the_inputs_give_the_certified_digests(function):
     assert verify.sample_mismatches(stored, schedule, chunks) == []
 
 
-def stale(build, digest):
-    """The runs in the certificates of a library, with that build's compiler, that name another."""
-    compiler = find_compiler().version
-    named = [
-        (path.name, run.identity["form"], run.identity["library_sha256"])
-        for path in sorted(build.library.folder.glob("*/*.certificate.json"))
-        for run in certificate.load(path).runs
-        if run.identity["cpu_level"] == build.cpu_level and run.identity["compiler"] == compiler
-    ]
-    if not named:
-        pytest.skip(f"no certificate names a build of {compiler} for {build.cpu_level}")
-    return [name[:2] for name in named if name[2] != digest]
+def stale(library, digest, sources=source_sha256):
+    """The certificates that name another binary and other sources of their function."""
+    found = []
+    for path in sorted(library.folder.glob("*/*.certificate.json")):
+        stored = certificate.load(path)
+        binaries = {run.identity["library_sha256"] for run in stored.runs}
+        if digest not in binaries and stored.subject["source_sha256"] != sources(
+            library, stored.subject["function"]
+        ):
+            found.append(path.name)
+    return found
 
 
 @pytest.mark.parametrize("library", ["corem", "corem-composites"])
-def test_certificates_name_what_the_present_sources_build(library):
-    """A change of a source, a flag or a pass that changes the binary makes them stale.
-
-    The wheel's own test compares them with the shipped binaries of every level.
-    """
+def test_certificates_name_what_is_built_or_the_present_sources(library):
+    """A library's SHA-256 also changes with the sources of its other functions."""
     build = build_library(library)
-    assert stale(build, sha256_of(build.path)) == []
-    assert stale(build, sha256_of(build_library("canary").path)), "the control"
+    digest = sha256_of(build.path)
+    assert stale(build.library, digest) == []
+    changed = stale(build.library, "0" * 64, lambda *_: "0" * 64)
+    assert len(changed) == len(list(build.library.folder.glob("*/*.certificate.json"))) > 0
 
 
 def test_source_hash_follows_the_code_and_not_its_comments(tmp_path):
