@@ -57,7 +57,7 @@ def check(libraries, monkeypatch, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_threads_see_whole_libraries_and_nothing_grows(check, record_property):
-    record_property("stress", check(sessions=60, threads=2, blocks=2))
+    record_property("stress", check(sessions=30, threads=2, blocks=2))
 
 
 @pytest.mark.slow
