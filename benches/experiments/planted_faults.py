@@ -36,8 +36,9 @@ CLEAN = (
 )  # fmt: skip
 #: Faults and clean pairs of a model.
 FAULTS, PAIRS = 5, 5
-#: Models whose rows depend on each other, or that draw other random numbers for fewer rows.
-WITHOUT_ROWS = ("graph", "variational")
+#: Models whose rows depend on each other, that draw other random numbers for fewer rows, or whose
+#: inputs are no rows (the offsets of an embedding bag).
+WITHOUT_ROWS = ("graph", "recommender", "variational")
 #: Models whose memory is measured, at sizes at which it matters.
 SIZES = {"ResNet-18": (16, 3, 160, 160), "MobileNet v3": (16, 3, 160, 160)}
 CAUSES = 6
