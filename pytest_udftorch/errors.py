@@ -276,6 +276,18 @@ class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
 
 
+class EquivalenceError(UdfError):
+    """Two programs cannot be compared by the box test: it decides multi-linear ones alone."""
+
+
+class RewriteError(UdfError):
+    """A graph cannot be rewritten as it was asked for; or, with ``strict``, in a part."""
+
+
+class RuleError(UdfError):
+    """A rule of rewriting is not one, or is unsound; the message names it."""
+
+
 class RanksDifferWarning(UserWarning):
     """A rank of the process group has other sessions than the others, or none."""
 
