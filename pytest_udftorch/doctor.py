@@ -177,20 +177,20 @@ def _swap() -> str:
 def _profile() -> str:
     from pytest_udftorch.build.shared import available_library
     from pytest_udftorch.compat import import_torch
-    from pytest_udftorch.profile.observer import available_observer
+    from pytest_udftorch.profile.observer import OBSERVER
 
     import_torch()
     _need("numpy")
-    ways = {available_library("corem", profiled=True), available_observer()}
+    ways = {available_library("corem", profiled=True), OBSERVER.available()}
     return _WAYS["compiler" if "compiler" in ways else min(ways)]
 
 
 def _exclusive() -> str:
     from pytest_udftorch.compat import import_torch
-    from pytest_udftorch.session.exclusive import available_gate
+    from pytest_udftorch.session.exclusive import GATE
 
     import_torch()
-    return _WAYS[available_gate()]
+    return _WAYS[GATE.available()]
 
 
 def _gpu() -> str:
@@ -205,10 +205,10 @@ def _gpu() -> str:
 
 def _launch() -> str:
     from pytest_udftorch.compat import import_torch
-    from pytest_udftorch.cuda.direct import available_launcher
+    from pytest_udftorch.cuda.direct import LAUNCHER
 
     import_torch()
-    return _WAYS[available_launcher()]
+    return _WAYS[LAUNCHER.available()]
 
 
 def _clang_is_there() -> str:
