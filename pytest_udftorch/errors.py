@@ -272,6 +272,10 @@ class DiffReproducerError(UdfError):
     """A difference cannot be written as a script, or the script cannot be stored."""
 
 
+class SensitivityError(UdfError):
+    """Perturbed runs cannot be done or watched as asked for, or what they show cannot be stored."""
+
+
 class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
 

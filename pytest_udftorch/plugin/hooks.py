@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.plugin.switching import Switcher
     from pytest_udftorch.reach.counted import Coverage
     from pytest_udftorch.rewrite.boxes import Equivalence
+    from pytest_udftorch.sensitivity.found import Sensitivity
     from pytest_udftorch.session.session import Session
     from pytest_udftorch.timing.timers import SyncTimer
 
@@ -239,6 +240,18 @@ def udf_diff() -> Callable[..., Difference]:
     from pytest_udftorch.diff.find import first_difference
 
     return first_difference
+
+
+@pytest.fixture(scope="session")
+def udf_sensitivity() -> Callable[..., Sensitivity]:
+    """Count the bits that rounding errors leave: ``udf_sensitivity(model, inputs).least``.
+
+    See :func:`pytest_udftorch.sensitivity.sensitivity`. ``losses`` are the operators that lose
+    bits.
+    """
+    from pytest_udftorch.sensitivity.find import sensitivity
+
+    return sensitivity
 
 
 @pytest.fixture

@@ -254,7 +254,8 @@ def _expanded(args: Sequence[Any], shape: tuple[int, ...]) -> IndexMap:
 
 def _sliced(args: Sequence[Any], shape: tuple[int, ...]) -> IndexMap:
     x = args[0]
-    dim, start, _, step = [*args[1:], *[0, None, None, 1][len(args) - 1 :]]
+    given: list[Any] = list(args[1:])
+    dim, start, _, step = given + [0, None, None, 1][len(given) :]
     dim, start = dim % len(shape), start or 0
     start = min(max(0, start + x.shape[dim]) if start < 0 else start, x.shape[dim])
     cuts = list(x.cuts)
