@@ -280,8 +280,24 @@ class DiffReproducerError(UdfError):
     """A difference cannot be written as a script, or the script cannot be stored."""
 
 
+class SensitivityError(UdfError):
+    """Perturbed runs cannot be done or watched as asked for, or what they show cannot be stored."""
+
+
 class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
+
+
+class EquivalenceError(UdfError):
+    """Two programs cannot be compared by the box test: it decides multi-linear ones alone."""
+
+
+class RewriteError(UdfError):
+    """A graph cannot be rewritten as it was asked for; or, with ``strict``, in a part."""
+
+
+class RuleError(UdfError):
+    """A rule of rewriting is not one, or is unsound; the message names it."""
 
 
 class RanksDifferWarning(UserWarning):

@@ -261,7 +261,7 @@ class Loops:
         ready = self._ready.get(formula)
         if ready is None:
             kernel = _POINTWISE(address(self.library(), f"pointwise_{formula}"))
-            names = tuple(call.function for call in calls(formula))
+            names: Sequence[str] = tuple(call.function for call in calls(formula))
             ready = self._ready[formula] = kernel, names, self.addresses(names)
         kernel, names, functions = ready
         first = inputs[0].data_ptr()
