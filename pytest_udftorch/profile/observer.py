@@ -13,33 +13,26 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.job import Job, Step, available, obtain
-from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler, torch_flags
-from pytest_udftorch.errors import CompilerNotFoundError, ObserverBuildError
+from pytest_udftorch.build.job import Job, Step, obtain
+from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler
+from pytest_udftorch.build.torch_part import HEADERS_NEEDED, TorchPart
+from pytest_udftorch.errors import ObserverBuildError
 from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, DTYPES, FUNCTIONS, forms
 from pytest_udftorch.native.manifest import entry, link_inputs, observe_source
-from pytest_udftorch.native.runtime import load_built, native_file
-
-_OBSERVER_FLAGS: Final = (
-    "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
-)  # fmt: skip
+from pytest_udftorch.native.runtime import load_built
 
 
-def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
+def _failed(what: str, message: str) -> ObserverBuildError:
     return ObserverBuildError(
         f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
-        f"{message[-4000:]}\n"
-        "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
-        "another version), those of Python (python3-dev), and those that torch's wheels "
-        "bring."
+        f"{message}\n"
+        f"{HEADERS_NEEDED}"
     )
 
 
@@ -102,6 +95,16 @@ class Observer:
             self._leave_modules()
 
 
+#: The observer as it is compiled.
+OBSERVER: Final = TorchPart(
+    source="observer.cpp",
+    headers=("glibc.h", "udfprof.h"),
+    what="the observer",
+    failed=lambda version, said: _failed(f"The observer of torch {version}", said),
+    lost="Nothing can be profiled",
+)
+
+
 @functools.cache
 def load_observer() -> Observer:
     """Return the observer of the installed torch, compiled on first use if none was shipped.
@@ -111,63 +114,7 @@ def load_observer() -> Observer:
         CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
         CacheError: the cache folder cannot be written.
     """
-    version, make = _installed()
-    try:
-        made = obtain(make, find_compiler)
-    except CompilerNotFoundError as error:
-        raise CompilerNotFoundError(
-            f"Nothing can be profiled: none of the observers that were shipped fits torch "
-            f"{version}, and one cannot be compiled. {error}"
-        ) from error
-    return Observer(load_built(made.path))
-
-
-def _installed() -> tuple[str, Callable[[Compiler], Job]]:
-    """Return the version of the installed torch, and what makes the job of its observer."""
-    import torch
-
-    version = str(torch.__version__)
-    facts = [version, torch.version.git_version, sys.version]
-    return version, functools.partial(observer_job, Path(torch.__file__).parent, version, facts)
-
-
-def available_observer() -> str:
-    """Return where :func:`load_observer` would get an observer; see ``job.available``.
-
-    Raises:
-        As :func:`load_observer`, apart from what compiling can raise.
-    """
-    return available(_installed()[1], find_compiler)
-
-
-def observer_job(package: Path, version: str, local: Any, compiler: Compiler) -> Job:
-    """Return the job that compiles the observer.
-
-    Args:
-        package: folder of torch, or of as much of it as its headers.
-        version: of torch.
-        local: what else tells this torch and Python from others of the same versions.
-        compiler: clang.
-    """
-    source, header = native_file("observer.cpp"), native_file("udfprof.h")
-    flags, libraries = torch_flags(package)
-    arguments = (
-        *_OBSERVER_FLAGS, f"-ffile-prefix-map={package}=torch", *flags, str(source), "-o",
-        "observer.so", "-Wl,--no-as-needed", *libraries,
-    )  # fmt: skip
-    return Job(
-        kind="observer-",
-        compiler=compiler,
-        stages=((Step(compiler.path, arguments, source),),),
-        output="observer.so",
-        failed=functools.partial(_failed, f"The observer of torch {version}"),
-        homes={str(package): "TORCH", sysconfig.get_path("include"): None},
-        inputs=(source, header),
-        covers=version.split(".")[:2],
-        local=local,
-        facts={"torch": version, "compiler": compiler.version},
-        what=f"the observer of torch {version}",
-    )
+    return Observer(load_built(OBSERVER.obtain()))
 
 
 # The watch library -------------------------------------------------------------------
@@ -272,7 +219,9 @@ def _watch_job(entries: Sequence[Entry], level: str, compiler: Compiler) -> Job:
             (Step(compiler.path, linked, observe[0]),),
         ),
         output="watch.so",
-        failed=functools.partial(_failed, "The library that watches the stock functions"),
+        failed=lambda _, said: _failed(
+            "The library that watches the stock functions", said[-4000:]
+        ),
         texts={"watch.c": _watch_source(entries), "watch.json": json.dumps(manifest)},
         inputs=observe,
         facts={"compiler": compiler.version, "cpu_level": level},
