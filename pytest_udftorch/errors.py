@@ -184,6 +184,14 @@ class ObserverBuildError(UdfError):
     """A library that profiled sessions need does not compile against this torch."""
 
 
+class CpuLaunchBuildError(UdfError):
+    """What runs CPU operators without Python does not compile against this torch."""
+
+
+class CpuLaunchError(UdfError):
+    """torch rejects a kernel for the CPU that is run without Python."""
+
+
 class CudaLaunchBuildError(UdfError):
     """What launches CUDA kernels without Python does not compile against this torch."""
 
