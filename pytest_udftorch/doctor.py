@@ -158,6 +158,7 @@ def checks() -> Iterator[Check]:
     yield "profile: --udf-profile", _profile
     yield "exclusive sessions: patched(exclusive=True)", _exclusive
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
+    yield "overridden CPU operators run without Python (otherwise through Python)", _cpu_launch
     yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
     yield "torch.compile on the CPU inside a session", _clang_is_there
     yield "libraries of your own in C, and operators in C++", _clang_is_there
@@ -177,20 +178,20 @@ def _swap() -> str:
 def _profile() -> str:
     from pytest_udftorch.build.shared import available_library
     from pytest_udftorch.compat import import_torch
-    from pytest_udftorch.profile.observer import available_observer
+    from pytest_udftorch.profile.observer import OBSERVER
 
     import_torch()
     _need("numpy")
-    ways = {available_library("corem", profiled=True), available_observer()}
+    ways = {available_library("corem", profiled=True), OBSERVER.available()}
     return _WAYS["compiler" if "compiler" in ways else min(ways)]
 
 
 def _exclusive() -> str:
     from pytest_udftorch.compat import import_torch
-    from pytest_udftorch.session.exclusive import available_gate
+    from pytest_udftorch.session.exclusive import GATE
 
     import_torch()
-    return _WAYS[available_gate()]
+    return _WAYS[GATE.available()]
 
 
 def _gpu() -> str:
@@ -203,12 +204,20 @@ def _gpu() -> str:
     return f"corem is {_WAYS[available_for_gpus(stock_libdevice(spec.origin or ''))]}"
 
 
-def _launch() -> str:
+def _cpu_launch() -> str:
     from pytest_udftorch.compat import import_torch
-    from pytest_udftorch.cuda.direct import available_launcher
+    from pytest_udftorch.cpu.direct import LAUNCHER
 
     import_torch()
-    return _WAYS[available_launcher()]
+    return _WAYS[LAUNCHER.available()]
+
+
+def _launch() -> str:
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.cuda.direct import LAUNCHER
+
+    import_torch()
+    return _WAYS[LAUNCHER.available()]
 
 
 def _clang_is_there() -> str:

@@ -29,6 +29,7 @@ from pytest_udftorch.cli import (
     record,
     report,
     run,
+    sensitivity,
     verify,
 )
 from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparsers
@@ -46,6 +47,7 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     coverage.add,
     diff.add,
     record.add,
+    sensitivity.add,
     report.add,
     bench.add,
     compare.add,

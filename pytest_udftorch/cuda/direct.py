@@ -10,26 +10,18 @@ every call goes through Python.
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 import struct
-import sys
-import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.job import Job, Step, available, obtain
-from pytest_udftorch.build.toolchain import Compiler, find_compiler, torch_flags
+from pytest_udftorch.build.torch_part import HEADERS_NEEDED, TorchPart
 from pytest_udftorch.errors import CudaLaunchBuildError, CudaLaunchError, UdfError
-from pytest_udftorch.native.runtime import load_built, native_file
+from pytest_udftorch.native.runtime import load_built
 
 #: ``python`` launches every kernel from Python.
 VARIABLE: Final = "UDFTORCH_CUDA_LAUNCH"
-
-_FLAGS: Final = (
-    "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
-)  # fmt: skip
 
 #: Where a parameter of a kernel comes from; the numbers are those of cuda_launch.cpp.
 _CONSTANT, _TENSOR, _COUNT, _LENGTH = range(4)
@@ -221,7 +213,7 @@ def load() -> Direct | None:
     if not _tried:
         if os.environ.get(VARIABLE) != "python":
             try:
-                _loaded = Direct(obtain(_installed(), find_compiler).path)
+                _loaded = Direct(LAUNCHER.obtain())
             except (UdfError, OSError):  # ``udftorch doctor`` says why
                 _loaded = None
             else:
@@ -238,69 +230,18 @@ def counting(*, on: bool) -> None:
         _loaded.counting(on=on)
 
 
-def available_launcher() -> str:
-    """Return where :func:`load` would get a build; see ``job.available``.
-
-    Raises:
-        CompilerNotFoundError, CompilerTooOldError: there is none, and no usable clang.
-    """
-    return available(_installed(), find_compiler)
-
-
-def make_launcher() -> None:
-    """Compile the launcher for the installed torch, if no build was shipped or cached.
-
-    Raises:
-        CudaLaunchBuildError: it does not compile; the message quotes the compiler.
-        CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
-        CacheError: the cache folder cannot be written.
-    """
-    obtain(_installed(), find_compiler)
-
-
-def _installed() -> Callable[[Compiler], Job]:
-    import torch
-
-    version = str(torch.__version__)
-    facts = [version, torch.version.git_version, sys.version]
-    return functools.partial(launcher_job, Path(torch.__file__).parent, version, facts)
-
-
-def launcher_job(package: Path, version: str, local: Any, compiler: Compiler) -> Job:
-    """Return the job that compiles the launcher.
-
-    Args:
-        package: folder of torch, or of as much of it as its headers.
-        version: of torch.
-        local: what else tells this torch from others of the same version.
-        compiler: clang.
-    """
-    source = native_file("cuda_launch.cpp")
-    flags, libraries = torch_flags(package)
-    arguments = (
-        *_FLAGS, f"-ffile-prefix-map={package}=torch", f"-ffile-prefix-map={source.parent}=native",
-        *flags, str(source), "-o", "cuda_launch.so", "-Wl,--no-as-needed", *libraries,
-    )  # fmt: skip
-    return Job(
-        kind="launch-",
-        compiler=compiler,
-        stages=((Step(compiler.path, arguments, source),),),
-        output="cuda_launch.so",
-        failed=functools.partial(_failed, version),
-        # The flags name the headers of Python, which this source does not include.
-        homes={str(package): "TORCH", sysconfig.get_path("include"): None},
-        inputs=(source, *map(native_file, ("udfprof.h", "glibc.h", "libstdcxx.h"))),
-        covers=version.split(".")[:2],
-        local=local,
-        facts={"torch": version, "compiler": compiler.version},
-        what=f"the launcher of CUDA kernels for torch {version}",
-    )
-
-
-def _failed(version: str, step: Step, message: str) -> CudaLaunchBuildError:
+def _failed(version: str, message: str) -> CudaLaunchBuildError:
     return CudaLaunchBuildError(
         f"The launcher of CUDA kernels for torch {version} cannot be compiled, so they are "
-        f"launched from Python. The compiler says:\n{message[-4000:]}\n"
-        "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
-        "another version) and those that torch's wheels bring."
+        f"launched from Python. The compiler says:\n{message}\n{HEADERS_NEEDED}"
     )
+
+
+#: The launcher as it is compiled.
+LAUNCHER: Final = TorchPart(
+    source="cuda_launch.cpp",
+    headers=("udfprof.h", "glibc.h", "libstdcxx.h"),
+    what="the launcher of CUDA kernels",
+    failed=_failed,
+    lost="CUDA kernels are launched from Python",
+)

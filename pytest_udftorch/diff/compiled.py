@@ -5,8 +5,7 @@ Nothing sees the operators inside compiled code, so the results are compared: ou
 gradients, parameters. Where they differ, the run is repeated with less and less of the compiler
 (Dynamo alone, AOTAutograd, its decompositions, Inductor), then with one option of Inductor changed,
 then with operators left to ATen's kernels: neither decomposed nor lowered. The smallest set of
-operators that removes the difference is found by delta debugging (Zeller and Hildebrandt, IEEE TSE
-28(2), 2002).
+operators that removes the difference is found by delta debugging.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from pytest_udftorch import compat
+from pytest_udftorch.delta_debugging import smallest
 from pytest_udftorch.diff.align import same_result
 from pytest_udftorch.diff.recorder import Recording, overload_of
 from pytest_udftorch.diff.sides import Side
@@ -293,39 +293,3 @@ def _functional(name: str) -> str:
     if base.endswith("_") and not base.endswith("__"):
         base = base[:-1]
     return f"{base}.{overload}" if overload else base
-
-
-def smallest(
-    names: Sequence[str], removes: Callable[[Sequence[str]], bool], tries: int
-) -> tuple[list[str], bool]:
-    """Return a subset that removes a difference, of which no single one can be left out.
-
-    Args:
-        names: the whole set; if it does not remove the difference, nothing is returned.
-        removes: tries a subset.
-        tries: calls of it, at most.
-
-    Returns:
-        The subset, and whether it is known that nothing can be left out.
-    """
-    if not names or not removes(names):
-        return [], True
-    current, parts, left = list(names), 2, tries - 1
-    while len(current) > 1 and left > 0:
-        size = math.ceil(len(current) / parts)
-        chunks = [current[i : i + size] for i in range(0, len(current), size)]
-        for chunk in chunks:
-            rest = [n for n in current if n not in chunk]
-            # First a part alone, then everything but a part.
-            smaller = next((s for s in (chunk, rest) if s and s != current and removes(s)), None)
-            left -= 2
-            if smaller is not None:
-                current, parts = smaller, max(2, parts - 1) if smaller is rest else 2
-                break
-            if left <= 0:
-                return current, False
-        else:
-            if size == 1:
-                return current, True
-            parts = min(len(current), 2 * parts)
-    return current, left > 0 or len(current) == 1

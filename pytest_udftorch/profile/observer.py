@@ -13,33 +13,26 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-import sys
-import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.job import Job, Step, available, obtain
-from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler, torch_flags
-from pytest_udftorch.errors import CompilerNotFoundError, ObserverBuildError
+from pytest_udftorch.build.job import Job, Step, obtain
+from pytest_udftorch.build.toolchain import FLAGS, LINK_FLAGS, Compiler, find_compiler
+from pytest_udftorch.build.torch_part import HEADERS_NEEDED, TorchPart
+from pytest_udftorch.errors import ObserverBuildError
 from pytest_udftorch.library.symbols import C_TYPES, CPU_LEVELS, DTYPES, FUNCTIONS, forms
 from pytest_udftorch.native.manifest import entry, link_inputs, observe_source
-from pytest_udftorch.native.runtime import load_built, native_file
-
-_OBSERVER_FLAGS: Final = (
-    "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
-)  # fmt: skip
+from pytest_udftorch.native.runtime import load_built
 
 
-def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
+def _failed(what: str, message: str) -> ObserverBuildError:
     return ObserverBuildError(
         f"{what} cannot be compiled, so nothing can be profiled. The compiler says:\n"
-        f"{message[-4000:]}\n"
-        "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
-        "another version), those of Python (python3-dev), and those that torch's wheels "
-        "bring."
+        f"{message}\n"
+        f"{HEADERS_NEEDED}"
     )
 
 
@@ -47,18 +40,21 @@ def _failed(what: str, step: Step, message: str) -> ObserverBuildError:
 
 
 class Observer:
-    """Typed access to the compiled observer's functions."""
+    """Typed access to the compiled observer's functions.
+
+    A profile and the search for what a session misses may use it at once. The first to start it
+    and to watch modules says how, and the last to leave puts everything back.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        self._started = self._watching = 0
         # The interpreter's lock is held in a PYFUNCTYPE: these functions touch Python's objects.
         self._start = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(("udfobserver_start", library))
         self._watch_modules = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(
             ("udfobserver_watch_modules", library)
         )
-        #: Puts back what :meth:`start` changed.
-        self.stop = ctypes.CFUNCTYPE(None)(("udfobserver_stop", library))
-        #: Ends what :meth:`watch_modules` began.
-        self.leave_modules = ctypes.PYFUNCTYPE(None)(("udfobserver_leave_modules", library))
+        self._stop = ctypes.CFUNCTYPE(None)(("udfobserver_stop", library))
+        self._leave_modules = ctypes.PYFUNCTYPE(None)(("udfobserver_leave_modules", library))
         #: Takes the ``id()`` of a module, whose name is then asked for again.
         self.forget = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)(("udfobserver_forget", library))
 
@@ -68,7 +64,16 @@ class Observer:
         Args:
             all_operators: also those that are not known to call a function.
         """
-        return not self._start(all_operators)
+        if not self._started and self._start(all_operators):
+            return False
+        self._started += 1
+        return True
+
+    def stop(self) -> None:
+        """Put back what :meth:`start` changed, unless somebody else still uses it."""
+        self._started -= 1
+        if not self._started:
+            self._stop()
 
     def watch_modules(self, function: Callable[..., Any], find: Callable[[Any, int], int]) -> bool:
         """Report from now on which module is being called; return False if impossible.
@@ -78,7 +83,26 @@ class Observer:
             find: takes a module and the id of the name of its caller, and returns the id of the
                 module's name; called once for each module.
         """
-        return not self._watch_modules(function, find)
+        if not self._watching and self._watch_modules(function, find):
+            return False
+        self._watching += 1
+        return True
+
+    def leave_modules(self) -> None:
+        """End what :meth:`watch_modules` began, unless somebody else still uses it."""
+        self._watching -= 1
+        if not self._watching:
+            self._leave_modules()
+
+
+#: The observer as it is compiled.
+OBSERVER: Final = TorchPart(
+    source="observer.cpp",
+    headers=("glibc.h", "udfprof.h"),
+    what="the observer",
+    failed=lambda version, said: _failed(f"The observer of torch {version}", said),
+    lost="Nothing can be profiled",
+)
 
 
 @functools.cache
@@ -90,63 +114,7 @@ def load_observer() -> Observer:
         CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
         CacheError: the cache folder cannot be written.
     """
-    version, make = _installed()
-    try:
-        made = obtain(make, find_compiler)
-    except CompilerNotFoundError as error:
-        raise CompilerNotFoundError(
-            f"Nothing can be profiled: none of the observers that were shipped fits torch "
-            f"{version}, and one cannot be compiled. {error}"
-        ) from error
-    return Observer(load_built(made.path))
-
-
-def _installed() -> tuple[str, Callable[[Compiler], Job]]:
-    """Return the version of the installed torch, and what makes the job of its observer."""
-    import torch
-
-    version = str(torch.__version__)
-    facts = [version, torch.version.git_version, sys.version]
-    return version, functools.partial(observer_job, Path(torch.__file__).parent, version, facts)
-
-
-def available_observer() -> str:
-    """Return where :func:`load_observer` would get an observer; see ``job.available``.
-
-    Raises:
-        As :func:`load_observer`, apart from what compiling can raise.
-    """
-    return available(_installed()[1], find_compiler)
-
-
-def observer_job(package: Path, version: str, local: Any, compiler: Compiler) -> Job:
-    """Return the job that compiles the observer.
-
-    Args:
-        package: folder of torch, or of as much of it as its headers.
-        version: of torch.
-        local: what else tells this torch and Python from others of the same versions.
-        compiler: clang.
-    """
-    source, header = native_file("observer.cpp"), native_file("udfprof.h")
-    flags, libraries = torch_flags(package)
-    arguments = (
-        *_OBSERVER_FLAGS, f"-ffile-prefix-map={package}=torch", *flags, str(source), "-o",
-        "observer.so", "-Wl,--no-as-needed", *libraries,
-    )  # fmt: skip
-    return Job(
-        kind="observer-",
-        compiler=compiler,
-        stages=((Step(compiler.path, arguments, source),),),
-        output="observer.so",
-        failed=functools.partial(_failed, f"The observer of torch {version}"),
-        homes={str(package): "TORCH", sysconfig.get_path("include"): None},
-        inputs=(source, header),
-        covers=version.split(".")[:2],
-        local=local,
-        facts={"torch": version, "compiler": compiler.version},
-        what=f"the observer of torch {version}",
-    )
+    return Observer(load_built(OBSERVER.obtain()))
 
 
 # The watch library -------------------------------------------------------------------
@@ -251,7 +219,9 @@ def _watch_job(entries: Sequence[Entry], level: str, compiler: Compiler) -> Job:
             (Step(compiler.path, linked, observe[0]),),
         ),
         output="watch.so",
-        failed=functools.partial(_failed, "The library that watches the stock functions"),
+        failed=lambda _, said: _failed(
+            "The library that watches the stock functions", said[-4000:]
+        ),
         texts={"watch.c": _watch_source(entries), "watch.json": json.dumps(manifest)},
         inputs=observe,
         facts={"compiler": compiler.version, "cpu_level": level},

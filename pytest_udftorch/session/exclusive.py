@@ -34,23 +34,19 @@ import contextlib
 import ctypes
 import functools
 import os
-import sys
-import sysconfig
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_udftorch.build.job import Job, Step, available, obtain
-from pytest_udftorch.build.toolchain import Compiler, find_compiler, torch_flags
+from pytest_udftorch.build.torch_part import HEADERS_NEEDED, TorchPart
 from pytest_udftorch.errors import (
-    CompilerNotFoundError,
     ExclusiveTimeoutError,
     ObserverBuildError,
     SessionStateError,
 )
-from pytest_udftorch.native.runtime import load_built, native_file
+from pytest_udftorch.native.runtime import load_built
 
 #: Seconds for which a switch waits for the operators that run.
 TIMEOUT: Final = "UDFTORCH_EXCLUSIVE_TIMEOUT"
@@ -62,10 +58,6 @@ _FIRST: Final = 0.1
 _SLICE: Final = 0.05
 #: How much longer than a switch an operator waits, in seconds: a switch itself takes time.
 _LONGER: Final = 60.0
-
-_FLAGS: Final = (
-    "--driver-mode=g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden",
-)  # fmt: skip
 
 
 def timeout() -> float:
@@ -107,85 +99,27 @@ class _Native:
         return list(found[: min(64, self._in_the_way(found, 64))])
 
 
-def _failed(step: Step, message: str) -> ObserverBuildError:
+def _failed(version: str, message: str) -> ObserverBuildError:
     return ObserverBuildError(
-        "The gate of exclusive sessions does not compile against this torch. The compiler says:\n"
-        f"{message[-4000:]}\n"
-        "It needs the headers of the C++ standard library (on Debian: libstdc++-13-dev or "
-        "another version), those of Python (python3-dev), and those that torch's wheels bring."
+        f"The gate of exclusive sessions does not compile against torch {version}. The compiler "
+        f"says:\n{message}\n{HEADERS_NEEDED}"
     )
 
 
-def gate_job(package: Path, version: str, local: Any, compiler: Compiler) -> Job:
-    """Return the job that compiles the gate.
-
-    Args:
-        package: folder of torch, or of as much of it as its headers.
-        version: of torch.
-        local: what else tells this torch and Python from others of the same versions.
-        compiler: clang.
-    """
-    source = native_file("gate.cpp")
-    flags, libraries = torch_flags(package)
-    arguments = (
-        *_FLAGS, f"-ffile-prefix-map={package}=torch", *flags, str(source), "-o", "gate.so",
-        "-Wl,--no-as-needed", *libraries,
-    )  # fmt: skip
-    return Job(
-        kind="gate-",
-        compiler=compiler,
-        stages=((Step(compiler.path, arguments, source),),),
-        output="gate.so",
-        failed=_failed,
-        homes={str(package): "TORCH", sysconfig.get_path("include"): None},
-        inputs=(source, native_file("glibc.h"), native_file("libstdcxx.h")),
-        covers=version.split(".")[:2],
-        local=local,
-        facts={"torch": version, "compiler": compiler.version},
-        what=f"the gate of exclusive sessions for torch {version}",
-    )
-
-
-def _installed() -> tuple[str, Callable[[Compiler], Job]]:
-    """Return the version of the installed torch, and what makes the job of its gate."""
-    import torch
-
-    version = str(torch.__version__)
-    facts = [version, torch.version.git_version, sys.version]
-    return version, functools.partial(gate_job, Path(torch.__file__).parent, version, facts)
-
-
-def available_gate() -> str:
-    """Return where the gate would come from; see ``job.available``.
-
-    Raises:
-        CompilerNotFoundError, CompilerTooOldError: there is none, and no usable clang.
-    """
-    return available(_installed()[1], find_compiler)
-
-
-def make_gate() -> Path:
-    """Return the gate for the installed torch, compiled if none was shipped or cached.
-
-    Raises:
-        ObserverBuildError: it does not compile; the message quotes the compiler.
-        CompilerNotFoundError, CompilerTooOldError: there is no usable clang.
-        CacheError: the cache folder cannot be written.
-    """
-    version, make = _installed()
-    try:
-        return obtain(make, find_compiler).path
-    except CompilerNotFoundError as error:
-        raise CompilerNotFoundError(
-            f"A session cannot be exclusive here: none of the gates that were shipped fits torch "
-            f"{version}, and one cannot be compiled. Open it without exclusive=True, or install a "
-            f"compiler. {error}"
-        ) from error
+#: The gate as it is compiled.
+GATE: Final = TorchPart(
+    source="gate.cpp",
+    headers=("glibc.h", "libstdcxx.h"),
+    what="the gate of exclusive sessions",
+    failed=_failed,
+    lost="A session cannot be exclusive here (open it without exclusive=True, or install a "
+    "compiler)",
+)
 
 
 @functools.cache
 def _native() -> _Native:
-    return _Native(load_built(make_gate()))
+    return _Native(load_built(GATE.obtain()))
 
 
 class Gate:

@@ -837,15 +837,16 @@ def test_no_profile_where_none_was_asked_for(library):
 
 
 def test_an_observer_that_does_not_compile_says_why(library, tmp_path, monkeypatch):
+    from pytest_udftorch.build import torch_part
     from pytest_udftorch.profile import collect, observer
 
     broken = tmp_path / "observer.cpp"
     broken.write_text("#include <no/such/header.h>\n")
-    stock = observer.native_file
+    stock = torch_part.native_file
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(collect, "load_observer", observer.load_observer.__wrapped__)
     monkeypatch.setattr(
-        observer, "native_file", lambda name: broken if name == "observer.cpp" else stock(name)
+        torch_part, "native_file", lambda name: broken if name == "observer.cpp" else stock(name)
     )
     with (
         pytest.raises(ObserverBuildError, match="no/such/header"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pytest_udftorch import compat
+from pytest_udftorch.build import torch_part
 from pytest_udftorch.cuda import direct
 from pytest_udftorch.cuda.operators import Registration
 from pytest_udftorch.cuda.table import overloads
@@ -35,7 +36,7 @@ class Chosen(Active):
 
 @pytest.fixture(scope="module")
 def cpp():
-    direct.make_launcher()
+    direct.LAUNCHER.obtain()
     found = direct.load()
     assert found is not None
     return found
@@ -190,7 +191,7 @@ def test_without_a_compiler_python_launches(fresh, monkeypatch):
     monkeypatch.setenv("UDFTORCH_CLANG", "/nowhere/clang")
     assert direct.load() is None
     with pytest.raises(CompilerNotFoundError):
-        direct.available_launcher()
+        direct.LAUNCHER.available()
 
 
 def test_a_launcher_that_does_not_compile_says_why_and_python_launches(
@@ -198,12 +199,12 @@ def test_a_launcher_that_does_not_compile_says_why_and_python_launches(
 ):
     broken = tmp_path / "cuda_launch.cpp"
     broken.write_text("#error this torch is too new\n", encoding="utf-8")
-    stock = direct.native_file
+    stock = torch_part.native_file
     monkeypatch.setattr(
-        direct, "native_file", lambda n: broken if n == "cuda_launch.cpp" else stock(n)
+        torch_part, "native_file", lambda n: broken if n == "cuda_launch.cpp" else stock(n)
     )
     with pytest.raises(CudaLaunchBuildError, match="this torch is too new"):
-        direct.make_launcher()
+        direct.LAUNCHER.obtain()
     assert direct.load() is None
 
 

@@ -14,6 +14,7 @@ import torch
 
 from benches.experiments.exclusive import Callers
 from pytest_udftorch import patched
+from pytest_udftorch.build import torch_part
 from pytest_udftorch.errors import (
     ExclusiveTimeoutError,
     ObserverBuildError,
@@ -325,7 +326,7 @@ def test_a_gate_that_does_not_compile_says_why(libraries, tmp_path, monkeypatch)
     broken.write_text("#include <no/such/header.h>\n")
     monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(exclusive, "_native", exclusive._native.__wrapped__)
-    monkeypatch.setattr(exclusive, "native_file", lambda _: broken)
+    monkeypatch.setattr(torch_part, "native_file", lambda _: broken)
     with pytest.raises(ObserverBuildError, match="no/such/header"):
         patched(libraries[0], exclusive=True).__enter__()
 

@@ -32,6 +32,7 @@ MISTAKES = {
     "coverage": "model.py",
     "diff": "",
     "record": "model.py:make",
+    "sensitivity": "model.py:make --samples 2",
     "report": "missing",
     "bench": "corem epx",
     "compare": "missing.json missing.json",

@@ -226,16 +226,16 @@ def test_a_pack_without_a_name_or_with_two_is_an_error(content):
 
 
 @pytest.mark.parametrize(
-    "make",
-    ["profile.observer.observer_job", "session.exclusive.gate_job", "cuda.direct.launcher_job"],
+    "name",
+    ["profile.observer.OBSERVER", "session.exclusive.GATE", "cuda.direct.LAUNCHER"],
 )
-def test_what_is_compiled_for_a_torch_is_found_under_another_python(make, monkeypatch, tmp_path):
+def test_what_is_compiled_for_a_torch_is_found_under_another_python(name, monkeypatch, tmp_path):
     """A shipped build is looked up by its recipe, which no folder of this machine is part of."""
-    module, name = make.rsplit(".", 1)
-    job = getattr(importlib.import_module(f"pytest_udftorch.{module}"), name)
+    module, variable = name.rsplit(".", 1)
+    part = getattr(importlib.import_module(f"pytest_udftorch.{module}"), variable)
 
     def recipe(package, version="2.11.0"):
-        return job(tmp_path / package, version, None, ABSENT).recipe()
+        return part.job(tmp_path / package, version, None, ABSENT).recipe()
 
     here = recipe("torch")
     monkeypatch.setattr(sysconfig, "get_path", lambda name: f"/opt/another/{name}")
