@@ -288,6 +288,10 @@ class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
 
 
+class ReplicaError(UdfError):
+    """Gradients of the parts of a batch cannot be added in the order of the contract."""
+
+
 class EquivalenceError(UdfError):
     """Two programs cannot be compared by the box test: it decides multi-linear ones alone."""
 
