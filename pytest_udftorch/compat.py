@@ -581,3 +581,11 @@ def aot_backend(inference: Any, training: Any) -> Any:
 def boxed(call: Any) -> Any:
     """Return a compiled graph in the calling convention of AOTAutograd."""
     return _BOXED.get()(call)
+
+
+def graph_break_after(module: Any) -> str:
+    """Return why Dynamo ended a graph before the end of its function, or ""."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return ""
+    return " ".join(str(reason.reason).split())[:300]

@@ -219,6 +219,7 @@ def test_the_examples_of_the_page_run(capsys):
     space: dict[str, object] = {}
     for script in scripts:
         exec(compile(script, str(PAGE), "exec"), space)
-    equal, seam = capsys.readouterr().out.splitlines()[:2]
+    report, *_, equal, seam = capsys.readouterr().out.splitlines()
+    assert report == "udf_templates"
     assert equal.startswith("equal (9 boxes, 33 positions needed, 648 compared, ")
     assert "different in output 0[0:1, 0:4, 0:1, 8:9]" in seam
