@@ -148,7 +148,7 @@ def test_a_profile_of_a_udf_in_python_needs_numba_only(machine):
         "with patched(one_more, profile=True) as session:\n"
         "    torch.exp(torch.linspace(-3, 3, 301))\n"
         "(row,) = session.profile.rows('function')\n"
-        "print(row.elements, float(row.out_min), float(row.out_max))\n"
+        "print(*(row.cell[n] for n in ('elements', 'out_min', 'out_max')))\n"
     )
     assert passed(done).split() == ["301", "-2.0", "4.0"]
 
