@@ -112,13 +112,18 @@ def beside(wheel: Path, version: str) -> dict[str, Any]:
                 path.unlink(missing_ok=True)  # links into this environment
         pip = [machine.bin / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
         subprocess.run([*pip, "--no-compile", f"torch=={version}"], check=True)
+        # Older torches load a library that the one of this environment does without. It must not
+        # go into the folder nvidia, which is a link into this environment.
+        more = Path(folder, "more")
+        subprocess.run([*pip, "--target", more, "nvidia-curand"], check=True)
+        libraries = ":".join(str(p) for p in more.glob("nvidia/*/lib"))
         for name, text in {
             "test_suite.py": hidden.SUITE, "test_double.py": DOUBLE, "script.py": SCRIPT,
         }.items():  # fmt: skip
             (machine.home / name).write_text(text, encoding="utf-8")
         passed = {}
         for name, (command, wanted) in CHECKS.items():
-            done = machine.run(*command)
+            done = machine.run(*command, LD_LIBRARY_PATH=libraries)
             passed[name] = bool(re.search(wanted, done.stdout, re.MULTILINE))
             if not passed[name]:
                 print(f"torch {version}, {name}:\n{done.stdout}\n{done.stderr}", file=sys.stderr)
