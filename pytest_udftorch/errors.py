@@ -272,6 +272,10 @@ class DiffReproducerError(UdfError):
     """A difference cannot be written as a script, or the script cannot be stored."""
 
 
+class BlameError(UdfError):
+    """Two libraries cannot be compared by a test or metric: it fails, varies, or is the same."""
+
+
 class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
 

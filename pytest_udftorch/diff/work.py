@@ -105,11 +105,11 @@ def run(
         mode = recorder(where, wanted or Wanted(), work.batch)
     recording = Recording() if mode is None else mode.recording
     recorded = contextlib.nullcontext() if mode is None else mode
-    with _seeded(work.seed):
+    with seeded(work.seed):
         try:
             # Both sides begin from the same numbers: a library may draw other ones.
             step = _prepared(work, one)
-            with one.applied(), watched, _seeded(work.seed), recorded:
+            with one.applied(), watched, seeded(work.seed), recorded:
                 found = step()
         except Stopped:
             return recording
@@ -127,7 +127,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed torch, Python and NumPy; give their generators back as they were."""
     import random
 

@@ -31,6 +31,7 @@ MISTAKES = {
     "reach": "torch.lgo",
     "coverage": "model.py",
     "diff": "",
+    "blame": "--b corem model.py",
     "record": "model.py:make",
     "report": "missing",
     "bench": "corem epx",
