@@ -30,6 +30,7 @@ from pytest_udftorch.cli import (
     record,
     report,
     run,
+    sensitivity,
     verify,
 )
 from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparsers
@@ -48,6 +49,7 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     diff.add,
     blame.add,
     record.add,
+    sensitivity.add,
     report.add,
     bench.add,
     compare.add,

@@ -40,18 +40,21 @@ def _failed(what: str, message: str) -> ObserverBuildError:
 
 
 class Observer:
-    """Typed access to the compiled observer's functions."""
+    """Typed access to the compiled observer's functions.
+
+    A profile and the search for what a session misses may use it at once. The first to start it
+    and to watch modules says how, and the last to leave puts everything back.
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
+        self._started = self._watching = 0
         # The interpreter's lock is held in a PYFUNCTYPE: these functions touch Python's objects.
         self._start = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(("udfobserver_start", library))
         self._watch_modules = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(
             ("udfobserver_watch_modules", library)
         )
-        #: Puts back what :meth:`start` changed.
-        self.stop = ctypes.CFUNCTYPE(None)(("udfobserver_stop", library))
-        #: Ends what :meth:`watch_modules` began.
-        self.leave_modules = ctypes.PYFUNCTYPE(None)(("udfobserver_leave_modules", library))
+        self._stop = ctypes.CFUNCTYPE(None)(("udfobserver_stop", library))
+        self._leave_modules = ctypes.PYFUNCTYPE(None)(("udfobserver_leave_modules", library))
         #: Takes the ``id()`` of a module, whose name is then asked for again.
         self.forget = ctypes.PYFUNCTYPE(None, ctypes.c_uint64)(("udfobserver_forget", library))
 
@@ -61,7 +64,16 @@ class Observer:
         Args:
             all_operators: also those that are not known to call a function.
         """
-        return not self._start(all_operators)
+        if not self._started and self._start(all_operators):
+            return False
+        self._started += 1
+        return True
+
+    def stop(self) -> None:
+        """Put back what :meth:`start` changed, unless somebody else still uses it."""
+        self._started -= 1
+        if not self._started:
+            self._stop()
 
     def watch_modules(self, function: Callable[..., Any], find: Callable[[Any, int], int]) -> bool:
         """Report from now on which module is being called; return False if impossible.
@@ -71,7 +83,16 @@ class Observer:
             find: takes a module and the id of the name of its caller, and returns the id of the
                 module's name; called once for each module.
         """
-        return not self._watch_modules(function, find)
+        if not self._watching and self._watch_modules(function, find):
+            return False
+        self._watching += 1
+        return True
+
+    def leave_modules(self) -> None:
+        """End what :meth:`watch_modules` began, unless somebody else still uses it."""
+        self._watching -= 1
+        if not self._watching:
+            self._leave_modules()
 
 
 #: The observer as it is compiled.

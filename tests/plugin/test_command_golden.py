@@ -33,6 +33,7 @@ MISTAKES = {
     "diff": "",
     "blame": "--b corem model.py",
     "record": "model.py:make",
+    "sensitivity": "model.py:make --samples 2",
     "report": "missing",
     "bench": "corem epx",
     "compare": "missing.json missing.json",

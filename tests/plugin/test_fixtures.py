@@ -32,8 +32,8 @@ def test_udf_session_without_a_library_tells_how_to_choose_one(suite):
     how = "Choose one for the whole run with --udf-lib=NAME_OR_PATH (or udf_lib in the ini file)"
     assert text.count(how) == 2
     assert (
-        "Libraries: canary, canary-composites, corem, corem-composites, corem-ff, repro, std."
-        in text
+        "Libraries: canary, canary-composites, corem, corem-composites, corem-ff, repro, "
+        "std, stochastic." in text
     )
     assert "udf_session cannot be parametrized (here with 'std')" in text
     assert "Traceback" not in text
@@ -128,7 +128,9 @@ def test_fixtures_are_documented(suite):
             "patched_libtorch -- *hooks.py:*",
             "udf_coverage [[]session scope[]] -- *hooks.py:*",
             "udf_diff [[]session scope[]] -- *hooks.py:*",
+            "udf_sensitivity [[]session scope[]] -- *hooks.py:*",
             "udf_golden -- *hooks.py:*",
+            "assert_equivalent [[]session scope[]] -- *hooks.py:*",
             "sync_timer [[]session scope[]] -- *hooks.py:*",
             "model_pair [[]session scope[]] -- *hooks.py:*",
             "oracle [[]session scope[]] -- *hooks.py:*",

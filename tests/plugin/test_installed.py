@@ -42,7 +42,7 @@ THEIR_SUITE = """
         assert pytest_udftorch.find_library("corem").folder.is_relative_to(sys.prefix)
         assert sorted(pytest_udftorch.available_libraries()) == [
             "canary", "canary-composites", "corem", "corem-composites", "corem-ff", "repro", "shop",
-            "std",
+            "std", "stochastic",
         ]
 
     def test_session(udf_session):

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs that are rewritten, and the test that two programs are equal: see docs/rewriting.md."""
+
+from pytest_udftorch.errors import EquivalenceError, RewriteError
+from pytest_udftorch.rewrite.backends import recording
+from pytest_udftorch.rewrite.boxes import Box, Equivalence, assert_equivalent, equivalence
+from pytest_udftorch.rewrite.report import Counts, GraphReport, Picture
+from pytest_udftorch.rewrite.templates import TEMPLATES, Firing
+
+__all__ = [
+    "TEMPLATES",
+    "Box",
+    "Counts",
+    "Equivalence",
+    "EquivalenceError",
+    "Firing",
+    "GraphReport",
+    "Picture",
+    "RewriteError",
+    "assert_equivalent",
+    "equivalence",
+    "recording",
+]
