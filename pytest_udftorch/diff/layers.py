@@ -90,7 +90,7 @@ class Whereabouts:
         own = kind if number == 1 else f"{kind}#{number}"
         prefix = "" if len(self._roots) == 1 and number == 1 and not inside else f"{own}."
         for path, module in root.named_modules():
-            text = path.removeprefix("_orig_mod.")
+            text = "" if path == "_orig_mod" else path.removeprefix("_orig_mod.")
             self._names.setdefault(module, f"{prefix}{text}" if text else own)
 
     def _begin_step(self, *_: Any) -> None:

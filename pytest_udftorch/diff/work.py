@@ -66,6 +66,23 @@ def work_of(model: Any, inputs: Any) -> Callable[[], Any]:
     return make
 
 
+def made_of(
+    make: Callable[[], Any] | None, model: Any, inputs: Any, one: Side
+) -> Callable[[], Any]:
+    """Return what makes the run of a single side.
+
+    Raises:
+        DiffSideError: there is nothing to run.
+    """
+    if make is not None:
+        return make
+    if model is not None:
+        return work_of(model, inputs)
+    if one.run is None:
+        raise DiffSideError("There is nothing to run. Give a model and its inputs, or make=.")
+    return lambda: None
+
+
 def _copied(value: Any) -> Any:
     import torch
 
