@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.blame.trial import Outcome, Unit
+
+_UNIT: Final = ("function", "layer", "operator")
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Blame:
         """Return everything as plain data."""
         causes = [
             {
-                "units": [unit._asdict() for unit in cause.units],
+                "units": [dict(zip(_UNIT, unit, strict=True)) for unit in cause.units],
                 "alone": _plain(cause.alone),
                 "minimal": cause.minimal,
             }

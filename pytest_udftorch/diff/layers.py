@@ -85,7 +85,7 @@ class Whereabouts:
 
     def _name(self, root: Any, inside: str) -> None:
         """Name a module that is called first, and those below it."""
-        kind = type(root).__name__
+        kind = type(getattr(root, "_orig_mod", root)).__name__  # of a compiled module
         number = self._roots[kind] = self._roots.get(kind, 0) + 1
         own = kind if number == 1 else f"{kind}#{number}"
         prefix = "" if len(self._roots) == 1 and number == 1 and not inside else f"{own}."
