@@ -724,7 +724,7 @@ def wheel(results: Results) -> str:
     if "demo" in document:
         now, before = document["demo"]["now"], document["demo"]["before"]
         rows.append(
-            ["`make demo` in a fresh clone, downloads included",
+            ["`make demo` in a fresh clone, after the downloads",
              f"{now['seconds']:.0f} s; {before['seconds']:.0f} s at {before['commit']}"]
         )  # fmt: skip
     return _with_source(table(["what", "found"], rows), document)
