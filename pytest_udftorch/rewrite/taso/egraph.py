@@ -2,9 +2,10 @@
 """The cheapest graph among all that substitutions reach: equality saturation with egglog.
 
 The graph becomes terms. egglog adds what the rules make of them, without taking anything away,
-until nothing is new or a limit is reached. Of each class of equal terms the one with the least measured
-cost is taken (Yang et al., Equality Saturation for Tensor Graph Superoptimization, MLSys 2021). A
-term that is used twice is counted twice there, so the result is kept only if its graph is cheaper.
+until nothing is new or a limit is reached. Of each class of equal terms the one with the least
+measured cost is taken (Yang et al., Equality Saturation for Tensor Graph Superoptimization, MLSys
+2021). A term that is used twice is counted twice there, so the result is kept only if its graph is
+cheaper.
 """
 
 from __future__ import annotations
