@@ -33,9 +33,10 @@ _INSTALLED_AS: Final = {"z3": "z3-solver"}
 
 def _missing(name: str, what: str, why: str) -> PackageMissingError:
     root = name.partition(".")[0]
+    wheel = _INSTALLED_AS.get(root, root)
     return PackageMissingError(
         f"{what} needs the package {root}, which cannot be imported ({why}). Install it: pip "
-        f"install 'pytest_udftorch[{_EXTRAS[root]}]', or pip install {_INSTALLED_AS.get(root, root)}."
+        f"install 'pytest_udftorch[{_EXTRAS[root]}]', or pip install {wheel}."
     )
 
 
