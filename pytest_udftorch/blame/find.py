@@ -100,6 +100,23 @@ class _Search:
         return None
 
 
+def units_of(a: Any, b: Any, metric: Callable[[], Any], seed: int = 0) -> tuple[Unit, ...]:
+    """Return the functions of two libraries that a metric calls, by layer and operator.
+
+    Args:
+        a: the first library: its name or folder.
+        b: the second one.
+        metric: a function without parameters, as of :func:`blame`.
+        seed: of its random numbers.
+
+    Raises:
+        BlameError: the metric returns nothing that can be compared.
+        UdfError: as from opening sessions of the libraries.
+    """
+    run = functools.partial(measured, metric, seed)
+    return tuple(done(Pair(a, b), run, Order("units"))[1])
+
+
 # Each option of a search is a parameter.
 def blame(  # noqa: PLR0913
     a: Any,

@@ -71,7 +71,7 @@ def outcome_of(value: Any) -> Outcome:
 
     from pytest_udftorch.diff.digests import array_of, digest_of
 
-    leaves = compat.pytree().tree_leaves(value)
+    leaves = [leaf for leaf in compat.pytree().tree_leaves(value) if leaf is not None]
     digest = hashlib.sha1(usedforsecurity=False)
     numbers: list[float] = []
     count = 0
