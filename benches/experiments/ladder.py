@@ -21,7 +21,7 @@ from typing import Any
 from benches.experiments import command
 
 RUNGS = (8, 10, 12, 16, 20)
-FUNCTIONS = ("cos", "erf", "exp", "log", "sin", "tanh")
+FUNCTIONS = ("cos", "erf", "exp", "expm1", "log", "sin", "tanh")
 CHUNK = 2**22
 ELEMENTS = 4096
 ROUNDS = 401

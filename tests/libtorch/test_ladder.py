@@ -13,7 +13,7 @@ from pytest_udftorch.errors import LibraryFormatError
 from pytest_udftorch.rounding import ulp_error
 
 RUNGS = (8, 10, 12, 16, 20)
-FUNCTIONS = ("cos", "erf", "exp", "log", "sin", "tanh")
+FUNCTIONS = ("cos", "erf", "exp", "expm1", "log", "sin", "tanh")
 
 
 def worst(library, function, level):
