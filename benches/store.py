@@ -4,8 +4,8 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
         [ladder] [tolerance] [patch] [planted_faults] [record_overhead] [sanitizers]
-        [summation_trees] [profile]
-        [compile] [cuda_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
+        [summation_trees] [taso_funnel] [profile] [compile] [cuda_digests] [cuda_pairs]
+        [cuda_attention] [cuda_speed] [cuda_launch]
         [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
         [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [quick_paths] [site]
 
@@ -61,6 +61,7 @@ COMMANDS = {
         "innocent_pairs",
         "planted_faults",
         "summation_trees",
+        "taso_funnel",
         "contract_digests",
         "record_overhead",
         *PROFILE,

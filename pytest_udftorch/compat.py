@@ -508,6 +508,14 @@ def route_libdevice(kind: Any) -> None:
     _ROUTING.of(kind)()
 
 
+_AOT_BACKEND: Final = PrivateName(
+    "torch._dynamo.backends.common", "aot_autograd", "to rewrite graphs of ATen operators"
+)
+_BOXED: Final = PrivateName(
+    "torch._functorch.aot_autograd", "make_boxed_func", "to rewrite graphs of ATen operators"
+)
+
+
 def is_compiling(frames: Any) -> bool:
     """Tell whether this thread is inside torch.compile."""
     return bool(_OWNED.of(frames.compile_lock)())
@@ -546,3 +554,38 @@ def start_lazy_tensors() -> None:
 def mark_lazy_step() -> None:
     """Compute the pending lazy tensors."""
     _LAZY_STEP.get()()
+
+
+def aten_graph(function: Any, examples: Any) -> Any:
+    """Return the ATen operators that a function calls, as a graph; nothing is computed.
+
+    Tensors that the function holds become attributes of the graph's module.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+
+
+def aot_backend(inference: Any, training: Any) -> Any:
+    """Return a backend of torch.compile that compiles functional graphs of ATen operators.
+
+    Args:
+        inference: compiles the graph of a call without gradients.
+        training: compiles the graphs of a call with gradients, forward and backward.
+    """
+    return _AOT_BACKEND.get()(
+        fw_compiler=training, bw_compiler=training, inference_compiler=inference
+    )
+
+
+def boxed(call: Any) -> Any:
+    """Return a compiled graph in the calling convention of AOTAutograd."""
+    return _BOXED.get()(call)
+
+
+def graph_break_after(module: Any) -> str:
+    """Return why Dynamo ended a graph before the end of its function, or ""."""
+    reason = getattr(module, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break:
+        return ""
+    return " ".join(str(reason.reason).split())[:300]

@@ -158,6 +158,7 @@ def checks() -> Iterator[Check]:
     yield "profile: --udf-profile", _profile
     yield "exclusive sessions: patched(exclusive=True)", _exclusive
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
+    yield "overridden CPU operators run without Python (otherwise through Python)", _cpu_launch
     yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
     yield "torch.compile on the CPU inside a session", _clang_is_there
     yield "libraries of your own in C, and operators in C++", _clang_is_there
@@ -203,6 +204,14 @@ def _gpu() -> str:
     return f"corem is {_WAYS[available_for_gpus(stock_libdevice(spec.origin or ''))]}"
 
 
+def _cpu_launch() -> str:
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.cpu.direct import LAUNCHER
+
+    import_torch()
+    return _WAYS[LAUNCHER.available()]
+
+
 def _launch() -> str:
     from pytest_udftorch.compat import import_torch
     from pytest_udftorch.cuda.direct import LAUNCHER
@@ -223,7 +232,7 @@ def _numba() -> str:
         return _clang_is_there()
     except UdfError:
         binding()
-        return "with llvmlite, which Numba brings; a profile of them needs clang"
+        return "with llvmlite, which Numba brings"
 
 
 def _verify() -> str:

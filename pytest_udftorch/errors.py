@@ -184,6 +184,14 @@ class ObserverBuildError(UdfError):
     """A library that profiled sessions need does not compile against this torch."""
 
 
+class CpuLaunchBuildError(UdfError):
+    """What runs CPU operators without Python does not compile against this torch."""
+
+
+class CpuLaunchError(UdfError):
+    """torch rejects a kernel for the CPU that is run without Python."""
+
+
 class CudaLaunchBuildError(UdfError):
     """What launches CUDA kernels without Python does not compile against this torch."""
 
@@ -282,6 +290,18 @@ class ToleranceError(UdfError):
 
 class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
+
+
+class EquivalenceError(UdfError):
+    """Two programs cannot be compared by the box test: it decides multi-linear ones alone."""
+
+
+class RewriteError(UdfError):
+    """A graph cannot be rewritten as it was asked for; or, with ``strict``, in a part."""
+
+
+class RuleError(UdfError):
+    """A rule of rewriting is not one, or is unsound; the message names it."""
 
 
 class RanksDifferWarning(UserWarning):

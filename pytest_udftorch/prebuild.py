@@ -4,7 +4,7 @@
     python -m pytest_udftorch.prebuild --out FOLDER [--torch FOLDER ...] [--libdevice FILE ...]
 
 writes a store (see ``build.prebuilt``) of everything that a wheel holds. Each ``--torch`` names a
-folder with the headers of one torch, whose observer, gate and launcher of CUDA kernels are added:
+folder with the headers of one torch, whose observer, gate and launchers are added:
 ``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the ``libdevice.10.bc`` of a
 triton, into which the functions for GPUs are put.
 """
@@ -33,8 +33,8 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
     from pytest_udftorch.build.job import obtain
     from pytest_udftorch.build.shared import build_library
     from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.build.watch import obtain_for_forms, watch
     from pytest_udftorch.cpu.loops import loops_job
-    from pytest_udftorch.profile.observer import watch
 
     levels = tuple(levels)
     for level in levels:
@@ -47,6 +47,10 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
             functools.partial(watch, (), level),
         )
         yield (
+            f"the functions that watch those without clang, for {level}",
+            functools.partial(obtain_for_forms, level),
+        )
+        yield (
             f"the loops of CPU operators, for {level}",
             functools.partial(obtain, functools.partial(loops_job, level), find_compiler),
         )
@@ -56,12 +60,13 @@ def torch_tasks(package: Path, local: Any) -> Iterator[Task]:
     """Yield what is compiled against the headers of a torch, which lie in a folder."""
     from pytest_udftorch.build.job import obtain
     from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.cpu.direct import LAUNCHER as OF_CPU
     from pytest_udftorch.cuda.direct import LAUNCHER
     from pytest_udftorch.profile.observer import OBSERVER
     from pytest_udftorch.session.exclusive import GATE
 
     version = str(runpy.run_path(str(package / "version.py"))["__version__"])
-    for part in (OBSERVER, GATE, LAUNCHER):
+    for part in (OBSERVER, GATE, OF_CPU, LAUNCHER):
         job = functools.partial(part.job, package, version, local)
         yield f"{part.what} for torch {version}", functools.partial(obtain, job, find_compiler)
 
@@ -94,6 +99,7 @@ def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     """Return what sessions and profiles need here: this CPU's level, the installed torch."""
     from pytest_udftorch.build.toolchain import resolve_cpu_level
     from pytest_udftorch.compat import has_kernel, import_torch
+    from pytest_udftorch.cpu.direct import LAUNCHER as OF_CPU
     from pytest_udftorch.cuda.direct import LAUNCHER
     from pytest_udftorch.library.description import find_library
     from pytest_udftorch.profile.observer import OBSERVER
@@ -102,7 +108,7 @@ def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     import_torch()
     built = [name for name in libraries if find_library(name).functions]
     wanted = list(tasks((resolve_cpu_level(None),), built))
-    parts = [OBSERVER, GATE, *([LAUNCHER] if has_kernel("aten::exp", "CUDA") else [])]
+    parts = [OBSERVER, GATE, OF_CPU, *([LAUNCHER] if has_kernel("aten::exp", "CUDA") else [])]
     return wanted + [(f"{part.what} for the installed torch", part.obtain) for part in parts]
 
 

@@ -524,6 +524,29 @@ def summation_trees(results: Results) -> str:
     return _with_source([*table(["", *levels], rows), "", said], document)
 
 
+def taso_funnel(results: Results) -> str:
+    """Return how many candidate substitutions each step left, beside the published counts."""
+    document = results["taso_funnel"]
+    funnels = document["funnels"]
+    steps = ("enumerated", "fingerprint_equal", "after_renaming", "after_common_subgraphs")
+    header = ["operators", *(s.replace("_", " ") for s in (*steps, "verified")), "seconds"]
+    rows = [
+        (
+            str(f["operators"]),
+            *(f"{f[s]:,}" for s in (*steps, "verified")),
+            f"{f['seconds']:.0f}",
+        )
+        for f in funnels
+    ]
+    published = document["published"]
+    said = (
+        f"Published for TASO: {published['enumerated']:,} graphs of up to "
+        f"{published['operators']} operators, {published['after_fingerprints']:,} substitutions "
+        f"after fingerprints, {published['after_pruning']:,} after pruning."
+    )
+    return _with_source([*table(header, rows), "", said], document)
+
+
 def contract_digests(results: Results) -> str:
     """Return the digests of weights after training, and how long a step took."""
     document = results["contract_digests"]
@@ -713,7 +736,7 @@ def wheel(results: Results) -> str:
     if "demo" in document:
         now, before = document["demo"]["now"], document["demo"]["before"]
         rows.append(
-            ["`make demo` in a fresh clone, downloads included",
+            ["`make demo` in a fresh clone, after the downloads",
              f"{now['seconds']:.0f} s; {before['seconds']:.0f} s at {before['commit']}"]
         )  # fmt: skip
     return _with_source(table(["what", "found"], rows), document)
@@ -726,6 +749,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_digests": contract_digests,
     "coverage_cuda": coverage_cuda,
     "summation_trees": summation_trees,
+    "taso_funnel": taso_funnel,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,

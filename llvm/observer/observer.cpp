@@ -76,6 +76,12 @@ udfprof_thread *self() {
 // Kernels
 //===----------------------------------------------------------------------===//
 
+/// Tells which operator ends, if somebody asks where symbols are called.
+void see(const char *Operator) {
+  if (__atomic_load_n(&udfprof_sees, __ATOMIC_RELAXED))
+    udfprof_see(Operator);
+}
+
 /// While one lives, the thread is in a kernel of the operator.
 struct InKernel {
   explicit InKernel(const char *Name)
@@ -86,6 +92,7 @@ struct InKernel {
       Start = __rdtsc();
   }
   ~InKernel() {
+    see(Self->name);
     if (udfprof_depth_now() && udfprof_row->is_known)
       udfprof_operator_end(Self, Start);
     Self->name = Outer;
@@ -274,6 +281,7 @@ void endOperator(const RecordFunction &Fn, at::ObserverContext *) {
     --T->depth;
     return;
   }
+  see(Fn.name());
   uint32_t At = T->depth;
   if (T->call != &Fn) {
     while (At && T->frames[At - 1].call != &Fn)

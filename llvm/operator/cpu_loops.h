@@ -43,7 +43,6 @@ typedef void body(int64_t n, const float *x, const float *z, float *y, float a,
 /// Torch's threads, and who counts what they do.
 struct threads {
   void (*const *parallel)(void (*)(void *), void *, unsigned, unsigned);
-  int (*index)(void);
   int64_t count;
   const char *name; ///< of the operator
   /// udfprof_within of llvm/runtime/udfprof.h, or null outside of profiles.
@@ -59,7 +58,9 @@ static void run_kernel(const struct threads *t, void (*kernel)(void *),
     kernel(data);
 }
 
-/// Runs Part(Data) in up to Wanted threads; each asks for its index.
+/// Runs Part(Data) in up to Wanted threads. There may be fewer: a limit of
+/// OpenMP's, or a call from within one of its regions. So a part goes on with
+/// the shares that nobody has taken, until there are none.
 static void in_parallel(const struct threads *t, int64_t wanted,
                         void (*part)(void *), void *data) {
   (*t->parallel)(part, data, (unsigned)wanted, 0);
@@ -132,23 +133,49 @@ static void amend(int64_t n, const uint16_t *x, const float *y,
   }
 }
 
+/// Elements that threads take a share of at a time.
+struct shares {
+  int64_t n, share, next;
+};
+
+/// Takes a share; returns whether there was one.
+static int take(struct shares *s, int64_t *begin, int64_t *end) {
+  *begin = __atomic_fetch_add(&s->next, s->share, __ATOMIC_RELAXED);
+  *end = *begin + s->share < s->n ? *begin + s->share : s->n;
+  return *begin < s->n;
+}
+
+/// Runs Part(Data), whose shares these are: in several threads if there is
+/// work for more than one. Shares are whole pieces.
+static void share_elements(const struct threads *t, struct shares *s, int64_t n,
+                           int64_t grain, void (*part)(void *), void *data) {
+  int64_t wanted = (n + grain - 1) / grain;
+  if (wanted > t->count)
+    wanted = t->count;
+  *s = (struct shares){n, n, 0};
+  if (wanted < 2) {
+    part(data);
+    return;
+  }
+  s->share = (n + wanted * PIECE - 1) / (wanted * PIECE) * PIECE;
+  in_parallel(t, wanted, part, data);
+}
+
 struct pointwise {
   body *run;
   const void *x, *z;
   void *y;
-  int64_t n, share;
+  int64_t n;
   enum dtype dtype;
   float a, b, c;
   array1 *const *f;
   const struct threads *t;
-  int (*index)(void);
   const struct amended *amended; ///< or null; only for functions of one tensor
+  struct shares shares;
 };
 
-static void pointwise_part(void *data) {
-  const struct pointwise *p = data;
-  int64_t at = p->index ? p->index() * p->share : 0;
-  int64_t end = at + p->share < p->n ? at + p->share : p->n;
+static void pointwise_share(const struct pointwise *p, int64_t at,
+                            int64_t end) {
   float x[PIECE], z[PIECE];
   for (; at < end; at += PIECE) {
     int64_t n = end - at < PIECE ? end - at : PIECE;
@@ -171,24 +198,19 @@ static void pointwise_part(void *data) {
   }
 }
 
+static void pointwise_part(void *data) {
+  struct pointwise *p = data;
+  int64_t begin, end;
+  while (take(&p->shares, &begin, &end))
+    pointwise_share(p, begin, end);
+}
+
 /// Fewer elements than this are not worth a thread.
 enum { GRAIN = 16 * PIECE };
 
 static void pointwise_run(void *data) {
   struct pointwise *p = data;
-  const struct threads *t = p->t;
-  int64_t wanted = (p->n + GRAIN - 1) / GRAIN;
-  if (wanted > t->count)
-    wanted = t->count;
-  if (wanted < 2) {
-    p->share = p->n;
-    p->index = NULL;
-    pointwise_part(p);
-    return;
-  }
-  p->share = (p->n + wanted - 1) / wanted;
-  p->index = t->index;
-  in_parallel(t, wanted, pointwise_part, p);
+  share_elements(p->t, &p->shares, p->n, GRAIN, pointwise_part, p);
 }
 
 #endif

@@ -113,34 +113,22 @@ enum { CELL_GRAIN = 4 * PIECE };
 struct cells {
   const struct layer *layer;
   void (*run)(const struct layer *, int64_t, int64_t);
-  int64_t share;
-  int (*index)(void);
+  struct shares shares;
 };
 
 static void cells_part(void *data) {
-  const struct cells *p = data;
-  int64_t every = p->layer->lines * p->layer->size;
-  int64_t at = p->index ? p->index() * p->share : 0;
-  int64_t end = at + p->share < every ? at + p->share : every;
-  for (; at < end; at += CELLS)
-    p->run(p->layer, at, end - at < CELLS ? end - at : CELLS);
+  struct cells *p = data;
+  int64_t at, end;
+  while (take(&p->shares, &at, &end))
+    for (; at < end; at += CELLS)
+      p->run(p->layer, at, end - at < CELLS ? end - at : CELLS);
 }
 
 static void all_cells(const struct layer *l,
                       void (*run)(const struct layer *, int64_t, int64_t)) {
-  const struct threads *t = l->threads;
-  int64_t every = l->lines * l->size;
-  int64_t wanted = (every + CELL_GRAIN - 1) / CELL_GRAIN;
-  if (wanted > t->count)
-    wanted = t->count;
-  struct cells p = {l, run, every, 0};
-  if (wanted < 2) {
-    cells_part(&p);
-    return;
-  }
-  p.share = (every + wanted - 1) / wanted;
-  p.index = t->index;
-  in_parallel(t, wanted, cells_part, &p);
+  struct cells p = {l, run, {0}};
+  share_elements(l->threads, &p.shares, l->lines * l->size, CELL_GRAIN,
+                 cells_part, &p);
 }
 
 /// C (m x n) = A (m x k) B + beta C, by rows; transposed says that B is stored

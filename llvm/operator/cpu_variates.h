@@ -21,14 +21,11 @@ struct variates {
   float mean, std;
   array1 *const *f; ///< log, cos, sin
   const struct threads *t;
-  int64_t share;
-  int (*index)(void);
+  struct shares shares;
 };
 
-static void variates_part(void *data) {
-  const struct variates *v = data;
-  int64_t begin = v->index ? v->index() * v->share : 0;
-  int64_t end = begin + v->share < v->n ? begin + v->share : v->n;
+static void variates_share(const struct variates *v, int64_t begin,
+                           int64_t end) {
   float radius[PIECE / 2], cosine[PIECE / 2], sine[PIECE / 2];
   for (int64_t at = begin; at < end; at += PIECE) {
     float *x = v->x + at;
@@ -55,26 +52,22 @@ static void variates_part(void *data) {
 }
 
 /// Blocks do not depend on each other, so the number of threads changes no bit.
+static void variates_part(void *data) {
+  struct variates *v = data;
+  int64_t begin, end;
+  while (take(&v->shares, &begin, &end))
+    variates_share(v, begin, end);
+}
+
 static void variates_run(void *data) {
   struct variates *v = data;
-  int64_t wanted = (v->n + GRAIN - 1) / GRAIN;
-  if (wanted > v->t->count)
-    wanted = v->t->count;
-  if (wanted < 2) {
-    v->share = v->n;
-    variates_part(v);
-    return;
-  }
-  // Whole pieces.
-  v->share = (v->n + wanted * PIECE - 1) / (wanted * PIECE) * PIECE;
-  v->index = v->t->index;
-  in_parallel(v->t, wanted, variates_part, v);
+  share_elements(v->t, &v->shares, v->n, GRAIN, variates_part, v);
 }
 
 /// Turns uniform variates in [0, 1) into normal ones, in place.
 EXPORT void normal_variates(float *x, int64_t n, float mean, float std,
                             array1 *const *f, const struct threads *t) {
-  struct variates v = {x, n, mean, std, f, t, 0, 0};
+  struct variates v = {x, n, mean, std, f, t, {0}};
   run_kernel(t, variates_run, &v);
 }
 

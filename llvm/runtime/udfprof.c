@@ -11,6 +11,7 @@
 #include "udfprof.h"
 #include "glibc.h"
 #include "names.h"
+#include "udfrt.h"
 
 #include <errno.h>
 #include <math.h>
@@ -710,6 +711,44 @@ static struct place placeOf(const struct udfprof_thread *T) {
 uint64_t udfprof_place(void) {
   const struct place P = placeOf(udfprof_attach());
   return (uint64_t)P.Module << 2 | P.Stage;
+}
+
+// Sights. Operators end on many threads, so a lock guards what follows. It is
+// taken only when there is a new mark.
+static pthread_mutex_t SightsLock = PTHREAD_MUTEX_INITIALIZER;
+static uint8_t Seen[UDFRT_TRAMPOLINES];
+static struct udfprof_sight Sights[UDFRT_TRAMPOLINES];
+uint32_t udfprof_sees;
+
+void udfprof_sighting(int on) {
+  pthread_mutex_lock(&SightsLock);
+  memset(Seen, 0, sizeof Seen);
+  memset(Sights, 0, sizeof Sights);
+  __atomic_store_n(&udfprof_sees, on != 0, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&SightsLock);
+}
+
+int udfprof_sight(size_t index, struct udfprof_sight *out) {
+  pthread_mutex_lock(&SightsLock);
+  const int Has = index < UDFRT_TRAMPOLINES && Seen[index];
+  if (Has)
+    *out = Sights[index];
+  pthread_mutex_unlock(&SightsLock);
+  return Has;
+}
+
+void udfprof_see(const char *name) {
+  if (!memcmp(udfrt_marks, Seen, sizeof Seen))
+    return;
+  const uint32_t Operator = name ? udfprof_intern(name) : 0;
+  const uint64_t Place = udfprof_place();
+  pthread_mutex_lock(&SightsLock);
+  for (size_t I = 0; I < UDFRT_TRAMPOLINES; ++I)
+    if (udfrt_marks[I] && !Seen[I]) {
+      Seen[I] = 1;
+      Sights[I] = (struct udfprof_sight){Operator, 0, Place};
+    }
+  pthread_mutex_unlock(&SightsLock);
 }
 
 static struct udfprof_row *rowOf(struct udfprof_thread *T, const void *Caller) {

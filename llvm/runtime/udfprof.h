@@ -301,6 +301,23 @@ UDFPROF_EXPORT uint64_t udfprof_now(void);
 /// Where this thread is: the module's id times 4, plus the stage.
 UDFPROF_EXPORT uint64_t udfprof_place(void);
 
+/// Where a symbol was first called whose marking trampoline (udfrt.h) set a
+/// mark: the operator, 0 if unknown, and the place as udfprof_place() has it.
+struct udfprof_sight {
+  uint32_t operator_id;
+  uint32_t pad;
+  uint64_t place;
+};
+
+/// Begins to note sights, or, if \p on is 0, ends it. Forgets all.
+UDFPROF_EXPORT void udfprof_sighting(int on);
+/// Writes the sight of the trampoline \p index. Returns 0 if it has none.
+UDFPROF_EXPORT int udfprof_sight(size_t index, struct udfprof_sight *out);
+/// Notes that the marks that are new belong to \p name, which ends now.
+UDFPROF_EXPORT void udfprof_see(const char *name);
+/// Whether to call it.
+UDFPROF_EXPORT extern uint32_t udfprof_sees;
+
 UDFPROF_EXPORT struct udfprof_thread *udfprof_attach(void);
 /// Keeps the pointer.
 UDFPROF_EXPORT void udfprof_set_torch(const struct udfprof_torch *torch);

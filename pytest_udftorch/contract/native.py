@@ -19,7 +19,8 @@ from pytest_udftorch.build.toolchain import (
     resolve_cpu_level,
 )
 from pytest_udftorch.compat import torch_summary
-from pytest_udftorch.cpu.loops import Threads, torch_threads
+from pytest_udftorch.cpu.direct import Threads
+from pytest_udftorch.cpu.loops import torch_threads
 from pytest_udftorch.errors import SourceCompileError
 from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.runtime import load_built, native_file
@@ -86,9 +87,9 @@ class Contract:
     def _threads(self, name: bytes) -> Any:
         import torch
 
-        parallel, index = torch_threads()
+        parallel = torch_threads()
         count = torch.get_num_threads() if parallel else 1
-        return Threads(parallel, index, count, name, None)
+        return Threads(parallel, count, name, None)
 
     def mm(self, a: Any, b: Any, *, reference: bool = False) -> Any:
         """Return the product of two matrices with any strides."""

@@ -66,7 +66,17 @@ def amended(library: UdfLibrary, function: str) -> tuple[Any, ...]:
     Raises:
         LibraryFormatError: the library's file is missing or damaged.
     """
-    data = _read(library.sixteen, library.name) if library.sixteen is not None else {}
+    return (
+        (None, None, None)
+        if library.sixteen is None
+        else _tables(library.sixteen, library.name, function)
+    )
+
+
+@functools.cache
+def _tables(path: Path, library: str, function: str) -> tuple[Any, ...]:
+    """Return the same pointers each time: the launcher in C++ holds on to them."""
+    data = _read(path, library)
     found: list[Any] = [None]
     for dtype in DTYPES:
         words = data.get(dtype, {}).get(function)

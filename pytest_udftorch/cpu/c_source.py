@@ -101,8 +101,8 @@ static void body_whole(int64_t n, const float *x, const float *z, float *y,
 }
 EXPORT void pointwise_whole(int64_t n, const void *x, void *y, int32_t dtype,
     array1 *const *f, const struct threads *t, const struct amended *amended) {
-  struct pointwise p = {body_whole, x, 0, y, n, 0, dtype, 0, 0, 0, f, t, 0,
-      amended};
+  struct pointwise p = {body_whole, x, 0, y, n, dtype, 0, 0, 0, f, t, amended,
+      {0}};
   run_kernel(t, pointwise_run, &p);
 }
 """
@@ -122,7 +122,7 @@ def source(formulas: Sequence[str]) -> str:
             f"EXPORT void pointwise_{name}(int64_t n, const void *x, const void *z, void *y,\n"
             "    int32_t dtype, float a, float b, float c, array1 *const *f,\n"
             "    const struct threads *t) {\n"
-            f"  struct pointwise p = {{body_{name}, x, z, y, n, 0, dtype, a, b, c, f, t, 0}};\n"
+            f"  struct pointwise p = {{body_{name}, x, z, y, n, dtype, a, b, c, f, t, 0, {{0}}}};\n"
             "  run_kernel(t, pointwise_run, &p);\n}\n"
         )
     parts.append(_WHOLE)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from pytest_udftorch.cpu import direct
 from pytest_udftorch.cpu.loops import Loops
 from pytest_udftorch.cpu.pointwise import (
     Kernels,
@@ -76,8 +77,10 @@ def watching() -> Iterator[list[str]]:
     """Yield a list that gets the name of each function that this thread's operators compute."""
     seen: list[str] = []
     _watched.seen = seen
+    cpp = direct.loaded()
     try:
-        yield seen
+        with cpp.through_python() if cpp is not None else contextlib.nullcontext():
+            yield seen
     finally:
         del _watched.seen
 

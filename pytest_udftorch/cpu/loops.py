@@ -12,13 +12,15 @@ import ctypes
 import functools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from pytest_udftorch.build.cache import cache_folder, turn
 from pytest_udftorch.build.job import Job, Step, obtain
 from pytest_udftorch.build.toolchain import LINK_FLAGS, VALUE_FLAGS, Compiler, find_compiler
+from pytest_udftorch.cpu import direct
 from pytest_udftorch.cpu.amended import amended
 from pytest_udftorch.cpu.c_source import source
+from pytest_udftorch.cpu.direct import Threads, kept
 from pytest_udftorch.cuda.table import Applied, calls
 from pytest_udftorch.errors import SourceCompileError
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS
@@ -41,18 +43,6 @@ _POINTWISE: Final = ctypes.CFUNCTYPE(
 _WHOLE: Final = ctypes.CFUNCTYPE(
     None, ctypes.c_int64, *(ctypes.c_void_p,) * 2, ctypes.c_int32, *(ctypes.c_void_p,) * 3
 )
-
-
-class Threads(ctypes.Structure):
-    """``struct threads`` of ``cpu_loops.h``, field for field."""
-
-    _fields_ = (
-        ("parallel", ctypes.c_void_p),
-        ("index", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("name", ctypes.c_char_p),
-        ("within", ctypes.c_void_p),
-    )
 
 
 def _failed(step: Step, said: str) -> SourceCompileError:
@@ -98,17 +88,13 @@ def _libtorch() -> ctypes.CDLL:
 
 
 @functools.cache
-def torch_threads() -> tuple[int, int]:
-    """Return the addresses of torch's slot for parallel regions and of its thread index.
+def torch_threads() -> int:
+    """Return the address of torch's slot for parallel regions, which a profile changes.
 
-    Both are 0 if this libtorch is built without OpenMP; then nothing runs in parallel.
+    It is 0 if this libtorch is built without OpenMP; then nothing runs in parallel.
     """
-    slots = runtime().loaders(runtime().find(["GOMP_parallel", "omp_get_thread_num"], [_LIBTORCH]))
-    found = {slot.symbol: slot for slot in slots}
-    if len(found) < 2:
-        return 0, 0
-    # A profile changes the slot, so that its threads know their operator.
-    return found["GOMP_parallel"].address, runtime().resolve(found["omp_get_thread_num"])
+    slots = runtime().loaders(runtime().find(["GOMP_parallel"], [_LIBTORCH]))
+    return slots[0].address if slots else 0
 
 
 def libtorch_address(name: str) -> int:
@@ -136,6 +122,8 @@ def called() -> set[str]:
     """Return the functions and composites called since the last time, and forget them."""
     found = set(_called)
     _called.clear()
+    if (cpp := direct.loaded()) is not None:
+        found |= cpp.ran()
     return found
 
 
@@ -147,9 +135,6 @@ class Loops:
         composites: their activations that are whole functions.
     """
 
-    #: Names that profiles hold on to.
-    _names: ClassVar[dict[str, bytes]] = {}
-
     def __init__(self, active: Active) -> None:
         self.held = active.functions
         self.composites = frozenset(n for part in active.composites for n, _ in part.functions)
@@ -159,10 +144,10 @@ class Loops:
             for name, dtype in part.functions
             if dtype == "float32"
         }
-        self._ready: dict[str, tuple[Any, list[str], Any]] = {}
+        self._ready: dict[str, tuple[Any, Sequence[str], Any]] = {}
         self._whole: dict[str, tuple[Any, Any, Any]] = {}
         self._profiled = any(build.profiled for build in self._parts.values())
-        self._threads: tuple[int, int, int | None] | None = None
+        self._threads: tuple[int, int | None] | None = None
         self._torch: Any = None
         self._described: dict[tuple[str, int], Threads] = {}
 
@@ -184,11 +169,12 @@ class Loops:
 
     def addresses(self, functions: Sequence[str]) -> Any:
         """Return the addresses of the array forms of functions as an array in C."""
-        found = [
-            self._parts[f].forms(f, "float32")["array"] if f in self._parts else stock_array(f)
-            for f in functions
-        ]
-        return (ctypes.c_void_p * max(1, len(found)))(*found)
+        return kept(
+            tuple(
+                self._parts[f].forms(f, "float32")["array"] if f in self._parts else stock_array(f)
+                for f in functions
+            )
+        )
 
     def threads(self, operator: str, functions: Iterable[str]) -> Any:
         """Return ``struct threads`` of ``cpu_loops.h`` for a call of an operator.
@@ -202,14 +188,14 @@ class Loops:
             import torch
 
             within = runtime().cells.within if self._profiled else None
-            self._torch, self._threads = torch, (*torch_threads(), within)
-        parallel, index, within = self._threads
+            self._torch, self._threads = torch, (torch_threads(), within)
+        parallel, within = self._threads
         count = self._torch.get_num_threads() if parallel else 1
         # Kernels only read it.
         made = self._described.get((operator, count))
         if made is None:
-            name = self._names.setdefault(operator, f"aten::{operator}".encode())
-            made = Threads(parallel, index, count, name, within)
+            # Profiles hold on to the name.
+            made = Threads(parallel, count, kept(f"aten::{operator}"), within)
             self._described[operator, count] = made
         return made
 
@@ -217,6 +203,31 @@ class Loops:
         """Return what ``amended`` returns for a function of the sessions, or a composite."""
         part = self._parts.get(function)
         return (None, None, None) if part is None else amended(part.library, function)
+
+    def publish(
+        self, first: int, kernel: Any, functions: Any, names: Sequence[str], where: Threads,
+        *, kind: int, scalars: Sequence[float] = (), fixed: Any = None,
+    ) -> None:  # fmt: skip
+        """Tell the launcher in C++ which loop a call led to, if it asks.
+
+        Args:
+            first: address of the first tensor that the loop read.
+            kernel: the loop.
+            functions: what ``addresses`` returns for ``names``.
+            names: functions that the loop evaluates.
+            where: what ``threads`` returns.
+            kind: what the loop is, in ``direct``.
+            scalars: of the formula.
+            fixed: one of what ``fixed`` returns.
+        """
+        if (cpp := direct.loaded()) is None or not cpp.pending():
+            return
+        code = ctypes.cast(kernel, ctypes.c_void_p).value
+        text = kept(" ".join(names))
+        loop = direct.Loop(code, ctypes.addressof(functions), None, text, where, *scalars)
+        loop.amended = fixed and ctypes.addressof(fixed.contents)
+        loop.kind = kind
+        cpp.publish(first, loop)
 
     def run_whole(self, operator: str, function: str, x: Any, y: Any, dtype: int) -> None:
         """Compute ``y`` from a dense tensor like it, by a function or one of ``composites``."""
@@ -227,8 +238,12 @@ class Loops:
                 kernel, self.addresses((function,)), self.fixed(function),
             )  # fmt: skip
         kernel, functions, fixed = ready
-        threads = ctypes.byref(self.threads(operator, (function,)))
-        kernel(y.numel(), x.data_ptr(), y.data_ptr(), dtype, functions, threads, fixed[dtype])
+        where = self.threads(operator, (function,))
+        first = x.data_ptr()
+        kernel(y.numel(), first, y.data_ptr(), dtype, functions, ctypes.byref(where), fixed[dtype])
+        self.publish(
+            first, kernel, functions, (function,), where, kind=direct.WHOLE, fixed=fixed[dtype]
+        )
 
     def run(
         self, operator: str, applied: Applied, inputs: Sequence[Any], y: Any, dtype: int
@@ -242,15 +257,17 @@ class Loops:
             y: the result; it may be one of the inputs.
             dtype: its number in ``enum dtype`` of ``cpu_loops.h``.
         """
-        formula, a, b, c = applied
+        formula, *scalars = applied
         ready = self._ready.get(formula)
         if ready is None:
             kernel = _POINTWISE(address(self.library(), f"pointwise_{formula}"))
-            names = [call.function for call in calls(formula)]
+            names: Sequence[str] = tuple(call.function for call in calls(formula))
             ready = self._ready[formula] = kernel, names, self.addresses(names)
         kernel, names, functions = ready
+        first = inputs[0].data_ptr()
         second = inputs[1].data_ptr() if len(inputs) == 2 else None
+        where = self.threads(operator, names)
         kernel(
-            y.numel(), inputs[0].data_ptr(), second, y.data_ptr(), dtype, a, b, c, functions,
-            ctypes.byref(self.threads(operator, names)),
-        )  # fmt: skip
+            y.numel(), first, second, y.data_ptr(), dtype, *scalars, functions, ctypes.byref(where)
+        )
+        self.publish(first, kernel, functions, names, where, kind=direct.MAPPED, scalars=scalars)

@@ -2,9 +2,8 @@
 """Kernels for the dispatcher: functions in 16 bits whose float32 result must not be rounded again.
 
 torch's loops round the float32 result of a function to bfloat16 or half. For a few of the 65,536
-inputs the second rounding is wrong; ``sixteen`` of the library names them. With composites, whose
-purpose is correct rounding, the operators of these functions are overridden in the
-dtypes in question. Other dtypes go on to stock.
+inputs the second rounding is wrong; ``sixteen`` of the library names them. The operators of these
+functions are overridden in the dtypes in question. Other dtypes go on to stock.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pytest_udftorch.cpu.loops import Loops
-from pytest_udftorch.cpu.pointwise import Kernels, kernels_of, stock_kernel
+from pytest_udftorch.cpu.pointwise import Kernels, kernels_of, overloads, stock_kernel
 from pytest_udftorch.cuda.table import BARE, POINTWISE, Applied, Pointwise
 
 OPERATORS: Final = tuple(op for op in POINTWISE if op.name in BARE)
@@ -50,3 +49,13 @@ def narrow_kernels(
         if op.name in loops.held and any(loops.fixed(op.name)):
             found |= kernels_of(_Narrow(loops, op), below)
     return found
+
+
+#: Overload -> its operator.
+_OF: Final = {name: op.name for op in OPERATORS for name in overloads(op)}
+
+
+def computed(loops: Loops, overload: str) -> int:
+    """Return a bit for each dtype, by its number, that the kernel of an overload computes."""
+    fixed = loops.fixed(_OF[overload])
+    return sum(1 << at for at, table in enumerate(fixed) if table is not None)

@@ -12,11 +12,19 @@ functorch work above that key and notice nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cpu import attention, composites, narrow, pointwise, recurrent, variates
+from pytest_udftorch.cpu import (
+    attention,
+    composites,
+    direct,
+    narrow,
+    pointwise,
+    recurrent,
+    variates,
+)
 from pytest_udftorch.cpu.loops import Loops
 from pytest_udftorch.cuda.table import POINTWISE
 from pytest_udftorch.overrides import dispatcher
@@ -49,13 +57,19 @@ def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
         found |= attention.attention_kernels(loops)
     if variates.FUNCTIONS & loops.held and loops.can(variates.FUNCTIONS):
         found |= variates.kernels(loops)
-    if loops.composites:
-        found |= narrow.narrow_kernels(loops, found)
+    found |= narrow.narrow_kernels(loops, found)
     found |= composites.composite_kernels(loops, found)
     if not recurrent.FUNCTIONS & loops.held or not loops.can(recurrent.FUNCTIONS):
         return {"CPU": found}
     layers = recurrent.kernels(loops)
     return {**layers, "CPU": found | layers["CPU"]}
+
+
+def _computed(loops: Loops, names: Iterable[str]) -> dict[str, int]:
+    """Return overload -> a bit for each dtype, by its number, that its kernel computes."""
+    every = sum(1 << at for at in pointwise.numbers().values())
+    whole = {*overloads(loops.held), *composites.composite_overloads(loops.composites)}
+    return {n: every if n in whole else narrow.computed(loops, n) for n in names}
 
 
 class CpuOperators:
@@ -78,18 +92,29 @@ class CpuOperators:
         undo.later(self.reset)
         with self._lock:
             own = {(o.spec.operator, o.spec.key) for o in dispatcher.overrides.registered()}
-            for key, made in kernels(Loops(active)).items():
-                mine = {
+            loops = Loops(active)
+            made = {
+                key: {
                     n: k
-                    for n, k in made.items()
+                    for n, k in found.items()
                     if not {(f"aten::{n}", key), (f"aten::{n}", "CPU")} & own
                 }
-                if mine:
-                    self._libraries.append(dispatcher.implement("aten", key, mine))
+                for key, found in kernels(loops).items()
+            }
+            cpp = direct.load() if made.get("CPU") else None
+            if cpp is not None:
+                cpp.look(made["CPU"])
+            for key, found in made.items():
+                if found:
+                    self._libraries.append(dispatcher.implement("aten", key, found))
+            if cpp is not None:
+                cpp.register(_computed(loops, made["CPU"]))
 
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
         with self._lock:
+            if (cpp := direct.loaded()) is not None:
+                cpp.unregister()
             while self._libraries:
                 compat.destroy(self._libraries.pop())
 

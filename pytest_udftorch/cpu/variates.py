@@ -14,6 +14,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
+from pytest_udftorch.cpu import direct
 from pytest_udftorch.cpu.loops import Loops
 from pytest_udftorch.cpu.pointwise import numbers, stock_kernel
 from pytest_udftorch.native.runtime import address
@@ -48,8 +49,10 @@ class _BoxMuller:
             kernel = _KERNEL(address(self.loops.library(), "normal_variates"))
             self.ready = kernel, self.loops.addresses(_ORDER)
         kernel, functions = self.ready
-        threads = self.loops.threads(IN_PLACE, _ORDER)
-        kernel(uniform.data_ptr(), uniform.numel(), mean, std, functions, ctypes.byref(threads))
+        where = self.loops.threads(IN_PLACE, _ORDER)
+        first = uniform.data_ptr()
+        kernel(first, uniform.numel(), mean, std, functions, ctypes.byref(where))
+        self.loops.publish(first, kernel, functions, _ORDER, where, kind=direct.VARIATES)
 
 
 def _as_here(stock: Callable[..., Any]) -> bool:

@@ -10,8 +10,9 @@ it undefined. Three readers define them:
 * ``table.evaluate`` gives it to Inductor, operation by operation.
 
 ``_exp`` and the like are the functions. ``_exp_by_two`` is the same function with a branch after
-every two elements, which takes fewer registers. ``_div`` rounds correctly. ``_fma`` stands where
-the compiler of torch's CPU kernels fuses a product and a sum. ``a``, ``b`` and ``c`` are the
+every two elements, which takes fewer registers. ``_div`` and ``_sqrt`` round correctly. ``_fma``
+stands where the compiler of torch's CPU kernels fuses a product and a sum, and where an error of
+rounding is wanted. ``a``, ``b`` and ``c`` are the
 operator's scalars as float32. ``seen`` is a pair: the row to count in, or None, and a mask of the
 lanes that hold elements, or None for all. A number after it is the function's slot in that row.
 
@@ -177,6 +178,215 @@ def sinc(x, a, b, c, seen):
     return _where(x == 0.0, 1.0, _div(_sin(product, seen), product))
 
 
+def special_entr(x, a, b, c, seen):
+    below = _where(x < 0.0, -1e999, x)
+    return _where(x > 0.0, -x * _log(x, seen), _where(x == 0.0, 0.0, below))
+
+
+def erfinv(x, a, b, c, seen):
+    # A first value by Winitzki (A handy approximation for the error function and its inverse,
+    # 2008), within 0.2 %, with two steps of Newton's method. The first solves log(erfc) with the
+    # logarithm's Pade approximant, which converges for values near 1 too. The second solves erf
+    # below a half, where erfc has no more digits than 1 has.
+    size = _abs(x)
+    rest = 1.0 - size
+    left = _log1p(-(size * size), seen)
+    half = 4.330746750799873 + 0.5 * left
+    ratio = left * -6.802721088435374
+    first = _sqrt(_div(ratio, _sqrt(half * half + ratio) + half))
+    tail = _erfc(first, seen, 1)
+    slope = 1.1283791670955126 * _exp(-(first * first), seen, 2)
+    second = first + _div(_div(2.0 * (tail - rest), tail + rest) * tail, slope)
+    tail = _erfc(second, seen, 1)
+    slope = 1.1283791670955126 * _exp(-(second * second), seen, 2)
+    above = second + _div(_div(2.0 * (tail - rest), tail + rest) * tail, slope)
+    below = second - _div(_erf(second, seen, 3) - size, slope)
+    found = _where(size > 0.5, above, below)
+    found = _where(size == 1.0, 1e999, found)
+    return _where(x == 0.0, x, _where(x < 0.0, -found, found))
+
+
+def special_ndtri(x, a, b, c, seen):
+    # As erfinv, with the logarithm itself: arguments near 0 are farther out.
+    least = _where(x >= 0.5, 1.0 - x, x)
+    rest = least + least
+    size = 1.0 - rest
+    left = _log(2.0 * rest * (1.0 - least), seen)
+    half = 4.330746750799873 + 0.5 * left
+    ratio = left * -6.802721088435374
+    first = _sqrt(_div(ratio, _sqrt(half * half + ratio) + half))
+    tail = _erfc(first, seen, 1)
+    slope = 1.1283791670955126 * _exp(-(first * first), seen, 2)
+    second = first + _div(_log(_div(tail, rest), seen) * tail, slope)
+    tail = _erfc(second, seen, 1)
+    slope = 1.1283791670955126 * _exp(-(second * second), seen, 2)
+    above = second + _div(_log(_div(tail, rest), seen) * tail, slope)
+    below = second - _div(_erf(second, seen, 3) - size, slope)
+    found = 1.4142135623730951 * _where(size > 0.5, above, below)
+    found = _where(least == 0.0, 1e999, found)
+    return _where(x >= 0.5, found, -found)
+
+
+def special_log_ndtr(x, a, b, c, seen):
+    # log(erfc(u) / 2) or log1p(-erfc(u) / 2), with erfc at the unrounded u: its derivative is
+    # about -2u times itself. Far out, the logarithm of the asymptotic series of erfc (Abramowitz
+    # and Stegun, 7.1.23).
+    up = _abs(x)
+    u = up * 0.7071067811865476
+    lost = _fma(up, 0.7071067811865476, -u) + up * 1.210161710447897e-08
+    tail = _erfc(u, seen)
+    by = _where(u > 0.5, _where(u < 9.0, -2.0 * u * lost, 0.0), 0.0)
+    tail = _fma(tail, by, tail)
+    value = _log(_where(x < -10.0, -x, 0.5 * tail), seen, 1)
+    s = _div(1.0, x * x)
+    series = s * (s * (2.5 - s * 12.333333333333334) - 1.0)
+    far = -0.5 * x * x - value - 0.9189385332046728 + series
+    near = _log1p(-0.5 * tail, seen, 2)
+    return _where(x < -10.0, far, _where(x < 0.0, value, near))
+
+
+def digamma(x, a, b, c, seen):
+    # Reflection below 0, recurrence up to 10, and the asymptotic series (Abramowitz and Stegun,
+    # 6.3.7, 6.3.5 and 6.3.18). The distance to the next integer is exact. lost: what the sums
+    # of the recurrence round away.
+    from_integer = x - _floor(x + 0.5)
+    mirrored = _div(3.141592653589793, _tan(3.141592653589793 * from_integer, seen))
+    y = _where(x < 0.0, 1.0 - x, x)
+    total = _where(y < 10.0, _div(-1.0, y), 0.0)
+    lost = 0.0
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    term = _where(y < 10.0, _div(1.0, y), 0.0)
+    more = total - term
+    lost = lost + ((total - more) - term)
+    total = more
+    y = _where(y < 10.0, y + 1.0, y)
+    s = _div(1.0, y * y)
+    series = s * (0.08333333333333333 - s * (0.008333333333333333 - s * 0.003968253968253968))
+    found = total + _log(y, seen, 1) + (lost - _div(0.5, y) - series)
+    found = _where(y > 3.4028234663852886e38, y, found)
+    found = _where(_abs(total) > 3.4028234663852886e38, total, found)
+    below = _where(from_integer == 0.0, _div(from_integer, from_integer), found - mirrored)
+    return _where(x == 0.0, _div(-1.0, x), _where(x < 0.0, below, found))
+
+
+def trigamma(x, a, b, c, seen):
+    # As digamma (Abramowitz and Stegun, 6.4.7, 6.4.6 and 6.4.12), up to 6.
+    from_integer = x - _floor(x + 0.5)
+    sine = _sin(3.141592653589793 * from_integer, seen)
+    y = _where(x < 0.5, 1.0 - x, x)
+    total = _where(y < 6.0, _div(1.0, y * y), 0.0)
+    y = _where(y < 6.0, y + 1.0, y)
+    total = total + _where(y < 6.0, _div(1.0, y * y), 0.0)
+    y = _where(y < 6.0, y + 1.0, y)
+    total = total + _where(y < 6.0, _div(1.0, y * y), 0.0)
+    y = _where(y < 6.0, y + 1.0, y)
+    total = total + _where(y < 6.0, _div(1.0, y * y), 0.0)
+    y = _where(y < 6.0, y + 1.0, y)
+    total = total + _where(y < 6.0, _div(1.0, y * y), 0.0)
+    y = _where(y < 6.0, y + 1.0, y)
+    total = total + _where(y < 6.0, _div(1.0, y * y), 0.0)
+    y = _where(y < 6.0, y + 1.0, y)
+    s = _div(1.0, y * y)
+    series = s * (0.16666666666666666 - s * (0.03333333333333333 - s * 0.023809523809523808))
+    found = total + _div(1.0 + _div(0.5, y) + series, y)
+    return _where(x < 0.5, _div(9.869604401089358, sine * sine) - found, found)
+
+
+def lgamma(x, a, b, c, seen):
+    # Around 1 and 2 the series of Abramowitz and Stegun, 6.1.33, whose coefficients are
+    # (zeta(k) - 1) / k, for k from 2 to 19. Recurrence to it below 8.5, Stirling's series
+    # (6.1.41) above, reflection (6.1.17) below -0.5.
+    y = _where(x < -0.5, -x, x)
+    t = _where(y < 0.5, y, _where(y < 1.25, y - 1.0, y - 2.0))
+    product = _where(y < 0.5, _abs(y), 1.0)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    series = 1.0043224823715715e-07
+    series = 2.1207184805780185e-07 - t * series
+    series = 4.4924691987384167e-07 - t * series
+    series = 9.551412130381909e-07 - t * series
+    series = 2.0392157537981365e-06 - t * series
+    series = 4.374866789915087e-06 - t * series
+    series = 9.439488275270618e-06 - t * series
+    series = 2.0507212775670396e-05 - t * series
+    series = 4.492623673812979e-05 - t * series
+    series = 9.94575127817976e-05 - t * series
+    series = 0.00022315475845356857 - t * series
+    series = 0.0005096695247430449 - t * series
+    series = 0.0011927539117032751 - t * series
+    series = 0.0028905103307415394 - t * series
+    series = 0.007385551028673998 - t * series
+    series = 0.020580808427784536 - t * series
+    series = 0.06735230105319807 - t * series
+    series = 0.3224670334241132 - t * series
+    near = t * (0.42278433509846713 + t * series)
+    near = near - _where(y < 1.25, _log1p(_where(y < 1.25, t, 0.0), seen), 0.0)
+    value = _log(_where(y > 8.5, y, product), seen, 1)
+    near = near + _where(y < 0.5, -value, value)
+    s = _div(1.0, y)
+    square = s * s
+    series = 0.002777777777777778 - square * 0.0007936507936507937
+    series = s * (0.08333333333333333 - square * series)
+    far = (y - 0.5) * (value - 1.0) + 0.4189385332046727 + series
+    found = _where(y > 8.5, far, near)
+    from_integer = x - _floor(x + 0.5)
+    sine = _abs(x * _sin(3.141592653589793 * from_integer, seen, 2))
+    mirrored = 1.1447298858494002 - _log(sine, seen, 1) - found
+    mirrored = _where(from_integer == 0.0, 1e999, mirrored)
+    found = _where(x < -0.5, mirrored, found)
+    return _where(_abs(x) > 3.4028234663852886e38, _abs(x), found)
+
+
 # Formulas of two arguments; in a backward formula g is the gradient --------------------------
 
 
@@ -211,6 +421,19 @@ def xlogy(x, y, a, b, c, seen):
 
 def xlog1py(x, y, a, b, c, seen):
     return _where(y == y, _where(x == 0.0, 0.0, x * _log1p(y, seen)), y)
+
+
+def exp_times(x, y, a, b, c, seen):
+    # y: the function without its factor, which grows with the size of x.
+    return _exp(_abs(x), seen) * y
+
+
+def special_erfcx(x, y, a, b, c, seen):
+    # y: erfcx of the size of x. The rounding of the square is put back.
+    square = x * x
+    power = _exp(square, seen)
+    power = _where(power > 3.4028234663852886e38, power, _fma(power, _fma(x, x, -square), power))
+    return _where(x < 0.0, 2.0 * power - y, y)
 
 
 def binary_cross_entropy(x, y, a, b, c, seen):

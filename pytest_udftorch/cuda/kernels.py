@@ -339,6 +339,8 @@ _OPERATIONS = {
     "_abs": tl.abs,
     "_fma": tl.fma,
     "_div": tl.div_rn,
+    "_sqrt": tl.sqrt_rn,
+    "_floor": tl.floor,
     **{f"_{name}": _mapped(name) for name in FUNCTIONS if name != "exp"},
     **{f"_{name}_by_two": _mapped_by_two(name) for name in _BY_TWO},
     "_exp": _exp,

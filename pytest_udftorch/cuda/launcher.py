@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -15,6 +16,14 @@ from pytest_udftorch.overrides.active import Active
 #: Options of all kernels; see ``kernels``.
 _OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 
+
+#: Kernel -> its module, where that is not ``kernels``.
+_HOMES: Final = {
+    **dict.fromkeys(("attention_forward", "attention_queries", "attention_keys"), "flash"),
+    **dict.fromkeys(("lstm_cell", "lstm_cell_backward", "gru_cell"), "cells"),
+    **dict.fromkeys(("normal_variates", "variates_of_uniform"), "philox"),
+    **dict.fromkeys(("alignments", "alignments_backward"), "alignment_kernels"),
+}
 
 #: The kernels and formulas launched from Python since somebody emptied the set.
 _launched: Final[set[str]] = set()
@@ -159,11 +168,10 @@ class Launcher:
                 "tensors out of the session."
             ) from error
 
-        from pytest_udftorch.cuda import flash, kernels
-
+        home = importlib.import_module(f"pytest_udftorch.cuda.{_HOMES.get(kernel, 'kernels')}")
         self._hooks = triton.knobs.runtime
-        rest = tuple(getattr(kernels, v) if k == "F" else v for k, v in constants.items())
-        jit = getattr(flash if kernel.startswith("attention") else kernels, kernel)
+        rest = tuple(getattr(home, v) if k == "F" else v for k, v in constants.items())
+        jit = getattr(home, kernel)
         given = {name: number for name, number in options.items() if number}
         compiled = jit[(grid,)](*arguments, *rest, **given, **_OPTIONS)
         fixed = compiled, compiled.function, compiled.packed_metadata

@@ -23,7 +23,19 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch import compat
-from pytest_udftorch.cuda import attention, direct, losses, pointwise, softmax, table
+from pytest_udftorch.cuda import (
+    alignments,
+    attention,
+    direct,
+    distances,
+    losses,
+    pointwise,
+    recurrent,
+    softmax,
+    special,
+    table,
+    variates,
+)
 from pytest_udftorch.cuda.launcher import Launcher
 from pytest_udftorch.errors import (
     CudaGraphCaptureError,
@@ -58,6 +70,15 @@ _MAKERS: Final[dict[table.Operator, _Maker]] = {
     table.SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX: softmax.softmax_kernels,
     table.LOG_SOFTMAX_BACKWARD: softmax.log_softmax_backward_kernels,
+    table.POLYGAMMA: special.polygamma_kernels,
+    **dict.fromkeys(table.SCALED, special.scaled_kernels),
+    table.LOG_CUMULATIVE: special.log_cumulative_kernels,
+    table.POW_OF_LISTS: pointwise.pow_of_lists_kernels,
+    table.DISTANCES: distances.distance_kernels,
+    table.NORM: distances.norm_kernels,
+    table.RECURRENT: recurrent.recurrent_kernels,
+    **dict.fromkeys(table.VARIATES, variates.variate_kernels),
+    table.ALIGNMENTS: alignments.alignment_kernels,
 }
 
 
@@ -70,7 +91,7 @@ class Registration:
 
     def __init__(self, active: Active) -> None:
         self.launcher = Launcher(active, check)
-        self._library: Any = None
+        self._libraries: list[Any] = []
 
     def register(self) -> None:
         """Override the operators that hold one of the functions.
@@ -84,7 +105,14 @@ class Registration:
         cpp = direct.load()
         if cpp is not None:
             cpp.look(n for n in _BESIDE_STOCK if n in made)
-        self._library = dispatcher.implement("aten", "CUDA", made)
+        self._libraries = [dispatcher.implement("aten", "CUDA", made)]
+        if recurrent.LAYERS in made:
+            try:
+                above = recurrent.layers_above()
+                self._libraries.append(dispatcher.implement("aten", "AutogradCUDA", above))
+            except BaseException:
+                self.close()
+                raise
         if cpp is not None:
             try:
                 cpp.register(self, made, pointwise.FEW, softmax.ROW_IN_REGISTERS)
@@ -97,9 +125,8 @@ class Registration:
         """Give the operators back their stock kernels."""
         if (cpp := direct.loaded()) is not None:
             cpp.unregister(self)
-        if self._library is not None:
-            compat.destroy(self._library)
-            self._library = None
+        while self._libraries:
+            compat.destroy(self._libraries.pop())
 
 
 class CudaOperators:

@@ -84,7 +84,7 @@ def overwrite(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
     """
     import torch
 
-    dtype = _common(inputs)
+    dtype = common_dtype(inputs)
     if dtype not in handled():
         return
     moved = [
@@ -97,8 +97,8 @@ def overwrite(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
         y.copy_(result)
 
 
-def _common(inputs: tuple[Any, ...]) -> Any:
-    """Return the dtype that the stock operator computes in."""
+def common_dtype(inputs: tuple[Any, ...]) -> Any:
+    """Return the dtype that the stock operator of one tensor or two computes in."""
     import torch
 
     dtype = inputs[0].dtype
@@ -204,6 +204,32 @@ def _short(launcher: Launcher, op: Pointwise, stock: Callable[..., Any]) -> Call
         return y
 
     return functional
+
+
+def pow_of_lists_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[..., Any]]:
+    """Return overload -> kernel of pow of lists: pow of each tensor.
+
+    Lists that stock refuses go to stock, for its words.
+    """
+    import torch
+
+    def wrap(name: str) -> Callable[..., Any]:
+        stock = stock_kernel(name)
+        one: Any = (lambda x, y: x.pow_(y)) if "_." in name else torch.pow
+
+        def kernel(bases: Any, exponents: Any) -> Any:
+            given = bases, exponents
+            counts = {len(v) for v in given if isinstance(v, list | tuple)}
+            count = min(counts)
+            if not count or len(counts) > 1:
+                return stock(*given)
+            of_each = (v if isinstance(v, list | tuple) else [v] * count for v in given)
+            found = [one(*pair) for pair in zip(*of_each, strict=True)]
+            return None if "_." in name else found
+
+        return kernel
+
+    return {name: wrap(name) for name in op.overloads}
 
 
 def _foreach_kernels(functional: Callable[..., Any], inplace: Callable[..., Any],

@@ -63,6 +63,16 @@ _ROW_KERNELS: Final = {
     "attention_forward": (Call("exp"), _LOG_OF_SUM),
     "attention_queries": (Call("exp"),),
     "attention_keys": (Call("exp"),),
+    "lstm_cell": (Call("exp", 3), Call("tanh", 2)),
+    "lstm_cell_backward": (Call("tanh"),),
+    "gru_cell": (Call("exp", 2), Call("tanh")),
+    "normal_variates": (Call("log"), Call("cos"), Call("sin")),
+    "log_normal_variates": (Call("log"), Call("cos"), Call("sin"), Call("exp", 2)),
+    "exponential_variates": (Call("log"),),
+    "geometric_variates": (Call("log"),),
+    "cauchy_variates": (Call("tan"),),
+    "alignments": (Call("exp", 3), Call("log")),
+    "alignments_backward": (Call("exp", 4), Call("log")),
 }
 
 
@@ -241,6 +251,10 @@ POINTWISE: Final[tuple[Pointwise, ...]] = (
     _unary("mish"),
     _unary("logit", _logit, kernels=("logit", "logit_clamped")),
     _unary("sinc"),
+    _unary("erfinv", foreach=False),
+    _unary("digamma"),
+    _unary("lgamma", foreach=True),
+    *(_unary(f"special_{n}", inplace=False) for n in ("entr", "ndtri", "log_ndtr")),
     _backward("silu_backward"),
     _backward("elu_backward", _elu_backward, places=(0, 5),
               kernels=("elu_backward_input", "elu_backward_result")),
@@ -283,6 +297,62 @@ BINARY_CROSS_ENTROPY: Final = Operator(
     ("binary_cross_entropy",),
     ("binary_cross_entropy", "binary_cross_entropy.out"),
 )
+#: Two orders of many; the others are stock's.
+POLYGAMMA: Final = Operator("polygamma", ("digamma", "trigamma"), ("polygamma", "polygamma.out"))
+#: Stock's function without its factor, which needs no function, times the factor.
+SCALED: Final[dict[Operator, str]] = {
+    Operator("i0", ("exp_times",), ("i0", "i0.out", "i0_")): "special_i0e",
+    Operator("special_i1", ("exp_times",), ("special_i1", "special_i1.out")): "special_i1e",
+    Operator(
+        "special_modified_bessel_i0", ("exp_times",),
+        ("special_modified_bessel_i0", "special_modified_bessel_i0.out"),
+    ): "special_i0e",
+    Operator(
+        "special_modified_bessel_i1", ("exp_times",),
+        ("special_modified_bessel_i1", "special_modified_bessel_i1.out"),
+    ): "special_i1e",
+    Operator(
+        "special_erfcx", ("special_erfcx",), ("special_erfcx", "special_erfcx.out")
+    ): "special_erfcx",
+}  # fmt: skip
+LOG_CUMULATIVE: Final = Operator(
+    "_logcumsumexp", ("logaddexp",), ("_logcumsumexp", "_logcumsumexp.out")
+)
+#: Composed of pow and its like as operators.
+POW_OF_LISTS: Final = Operator(
+    "_foreach_pow",
+    ("pow",),
+    (
+        *(f"_foreach_pow.{n}" for n in ("List", "Scalar", "ScalarList", "ScalarAndTensor")),
+        *(f"_foreach_pow_.{n}" for n in ("List", "Scalar", "ScalarList")),
+    ),
+)
+DISTANCES: Final = Operator(
+    "_cdist_forward",
+    ("pow",),
+    ("_cdist_forward", "_cdist_backward", "_pdist_forward", "_pdist_backward"),
+)
+NORM: Final = Operator(
+    "linalg_vector_norm", ("pow",), ("linalg_vector_norm", "linalg_vector_norm.out")
+)
+#: nn.LSTM and the like run the cells where cuDNN would have kernels of its own for whole layers.
+RECURRENT: Final = Operator(
+    "_cudnn_rnn", ("lstm_cell", "gru_cell"),
+    ("_thnn_fused_lstm_cell", "_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_gru_cell",
+     "_cudnn_rnn"),
+)  # fmt: skip
+_OF_TENSORS: Final = ("normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor")
+VARIATES: Final = (
+    Operator("normal_", ("normal_variates",),
+             ("normal_", *_OF_TENSORS, *(f"{n}_out" for n in _OF_TENSORS))),
+    *(Operator(f"{n}_", (f"{n}_variates",), (f"{n}_",))
+      for n in ("log_normal", "exponential", "geometric", "cauchy")),
+)  # fmt: skip
+ALIGNMENTS: Final = Operator(
+    "_ctc_loss", ("alignments", "alignments_backward"),
+    tuple(f"{n}{end}" for n in ("_ctc_loss", "_ctc_loss_backward", "_use_cudnn_ctc_loss")
+          for end in ("", ".Tensor")),
+)  # fmt: skip
 SOFTMAX: Final = _rows("_softmax", "softmax")
 LOG_SOFTMAX: Final = _rows("_log_softmax", "log_softmax")
 LOG_SOFTMAX_BACKWARD: Final = _rows("_log_softmax_backward_data", "log_softmax_backward")
@@ -296,7 +366,8 @@ ATTENTION: Final = Operator(
 
 OPERATORS: Final[tuple[Operator, ...]] = (
     *POINTWISE, LOG_SIGMOID, POW_OF_NUMBERS, GLU, GLU_BACKWARD, BINARY_CROSS_ENTROPY,
-    SOFTMAX, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD, ATTENTION,
+    SOFTMAX, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD, ATTENTION, POLYGAMMA, *SCALED, LOG_CUMULATIVE,
+    POW_OF_LISTS, DISTANCES, NORM, RECURRENT, *VARIATES, ALIGNMENTS,
 )  # fmt: skip
 
 

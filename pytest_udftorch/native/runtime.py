@@ -29,6 +29,16 @@ _PYTHON: Final = ("PyObject_CallNoArgs", "Py_DecRef", "PyErr_Fetch", "PyErr_Rest
 _TRIES: Final = 100
 
 
+class _CSight(ctypes.Structure):
+    """``struct udfprof_sight`` of llvm/runtime/udfprof.h, field for field."""
+
+    _fields_ = (
+        ("operator_id", ctypes.c_uint32),
+        ("pad", ctypes.c_uint32),
+        ("place", ctypes.c_uint64),
+    )
+
+
 class _CSlot(ctypes.Structure):
     """``struct udfrt_slot`` of llvm/runtime/udfrt.h, field for field."""
 
@@ -327,6 +337,8 @@ class Cells:
             "string": (ctypes.c_char_p, number),
             "string_count": (number,),
             "operator_udf": (None, number, word, word),
+            "sighting": (None, ctypes.c_int),
+            "sight": (ctypes.c_int, size, ctypes.POINTER(_CSight)),
             "clocks": (None, ctypes.POINTER(word), ctypes.POINTER(word)),
         }
         _declare(lib, "udfprof", functions)
@@ -375,6 +387,24 @@ class Cells:
     def string(self, number: int) -> str:
         """Return the string with the id ``number``."""
         return bytes(self._lib.udfprof_string(number)).decode()
+
+    def sighting(self, wanted: bool) -> None:
+        """Note from now on where marked symbols are called first, or no longer; forget the rest.
+
+        The observer has to follow the operators.
+        """
+        self._lib.udfprof_sighting(wanted)
+
+    def sight(self, index: int) -> tuple[str, str, int] | None:
+        """Return where the symbol of a trampoline was first called, or None if unknown.
+
+        Returns:
+            The names of operator and module, empty if unknown, and the number of the stage.
+        """
+        found = _CSight()
+        if not self._lib.udfprof_sight(index, ctypes.byref(found)):
+            return None
+        return self.string(found.operator_id), self.string(found.place >> 2), found.place & 3
 
     def clocks(self) -> tuple[int, int]:
         """Return one reading of the time stamp counter and CLOCK_MONOTONIC (ns)."""

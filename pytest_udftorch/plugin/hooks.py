@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.plugin.run_profile import RunProfile
     from pytest_udftorch.plugin.switching import Switcher
     from pytest_udftorch.reach.counted import Coverage
+    from pytest_udftorch.rewrite.boxes import Equivalence
     from pytest_udftorch.sensitivity.found import Sensitivity
     from pytest_udftorch.session.session import Session
     from pytest_udftorch.timing.timers import SyncTimer
@@ -300,6 +301,17 @@ def assert_position_invariant() -> Callable[..., Invariance]:
     from pytest_udftorch.order.invariant import assert_position_invariant
 
     return assert_position_invariant
+
+
+@pytest.fixture(scope="session")
+def assert_equivalent() -> Callable[..., Equivalence]:
+    """Assert that two multi-linear programs are equal: ``assert_equivalent(f, g, shapes)``.
+
+    See :func:`pytest_udftorch.rewriting.assert_equivalent`.
+    """
+    from pytest_udftorch.rewrite.boxes import assert_equivalent
+
+    return assert_equivalent
 
 
 def _or_skip(module: str, name: str) -> Callable[..., Any]:

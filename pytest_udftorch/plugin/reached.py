@@ -20,6 +20,7 @@ import pytest
 from pytest_udftorch.compat import INDUCTOR_CODECACHE
 from pytest_udftorch.plugin.options import PROFILE, Options
 from pytest_udftorch.plugin.parametrizing import TARGET
+from pytest_udftorch.profile import sights
 from pytest_udftorch.session.binder import Symbol, binder
 
 if TYPE_CHECKING:
@@ -84,6 +85,8 @@ class Reached:
         if target is None:
             return
         _taken()
+        if self._switcher.sights:
+            sights.forget()
         name = next((n for n, t in self._switcher.targets.of(item).items() if t is target), "")
         item.user_properties.append((LIBRARY, name))
 
@@ -104,17 +107,27 @@ class Reached:
         finally:
             session = self._switcher.session
             if session is not None and not session.library.stock and not _measures(item):
-                called = _called(session, *_taken())
+                symbols, overrides = _taken()
+                called = _called(session, symbols, overrides)
                 item.user_properties.append((PROPERTY, called))
                 if passed and self._options.strict and called["missed"]:
-                    pytest.fail(
-                        f"The test called {_list(called['missed'])}, which "
-                        f"{session.library.name} did not reach, and --udf-strict is on. Choose a "
-                        "library that has the function in this dtype, or leave it out with "
-                        "--udf-functions. The page that the test writes with --udf-lib=std "
-                        "--udf-profile --udf-profile-out=DIR names the operator and the layer.",
-                        pytrace=False,
-                    )
+                    pytest.fail(self._refusal(session, symbols, called["missed"]), pytrace=False)
+
+    def _refusal(self, session: Session, symbols: Sequence[Symbol], missed: list[str]) -> str:
+        """Return what a test is told that called functions which its library did not reach."""
+        where = []
+        for text in missed if self._switcher.sights else ():
+            found = sights.places(s.index for s in symbols if f"{s.dtype} {s.function}" == text)
+            where.append(f"{text} in {_list(found) or 'code outside of operators'}")
+        places = f" It called {'; '.join(where)}." if where else ""
+        if self._switcher.no_sights:
+            places = f" In which operator and layer is not known here: {self._switcher.no_sights}"
+        return (
+            f"The test called {_list(missed)}, which {session.library.name} did not reach, and "
+            f"--udf-strict is on.{places} Choose a library that has the function in this dtype, or "
+            "leave it out with --udf-functions. The page that the test writes with --udf-lib=std "
+            "--udf-profile --udf-profile-out=DIR shows each operator and layer that calls it."
+        )
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:

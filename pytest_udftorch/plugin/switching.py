@@ -42,6 +42,8 @@ class Switcher:
         profiled: the sessions so far that have a profile.
         profile_out: the folder that their files go to, or None.
         notes: about files of profiles that could not be made.
+        sights: whether operators and layers of what is called are noted, as ``--udf-strict`` asks.
+        no_sights: why that is impossible here.
     """
 
     def __init__(self, config: pytest.Config, options: Options) -> None:
@@ -52,6 +54,8 @@ class Switcher:
         self.profiled: list[Session] = []
         self.profile_out = options.profile_out
         self.notes: list[str] = []
+        self.sights = False
+        self.no_sights = ""
         self._builds: dict[Target, Build | None] = {}
         self._torch: tuple[str, str] | None = None
         self._failures: dict[Target, str] = {}
@@ -114,9 +118,23 @@ class Switcher:
         """
         if wanted and not self._marking:
             self._marks.enter_context(binder().marking())
+            if self.options.strict:
+                self._sight()
         self._marking = wanted
         if not wanted:
             self._marks.close()
+
+    def _sight(self) -> None:
+        """Find out as well in which operator and layer symbols are called."""
+        from pytest_udftorch.profile.sights import sighting
+
+        try:
+            self._marks.enter_context(sighting())
+        except UdfError as error:
+            self.no_sights = str(error)
+        else:
+            self._marks.callback(setattr, self, "sights", False)
+            self.sights = True
 
     @property
     def dry(self) -> bool:

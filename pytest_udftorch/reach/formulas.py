@@ -116,8 +116,8 @@ def _alphas(log_probabilities: Any, labels: Any, blank: int) -> Any:
     """
     emitted = log_probabilities[:, labels]
     skips = (labels[2:] != labels[:-2]) & (labels[2:] != blank)
-    outside = torch.full((2,), -math.inf)
-    row = torch.full((len(labels),), -math.inf)
+    outside = emitted.new_full((2,), -math.inf)
+    row = emitted.new_full((len(labels),), -math.inf)
     row[:2] = emitted[0, :2]
     rows = [row]
     for step in emitted[1:]:
@@ -142,7 +142,7 @@ def _lines(log_probabilities: Any, targets: Any, steps: Any, lengths: Any, blank
     if set(steps) != {log_probabilities.shape[0]} or len(set(lengths)) != 1:
         return None
     rows = targets.reshape(len(batch), -1)
-    states = torch.full((len(batch), 2 * lengths[0] + 1), blank)
+    states = targets.new_full((len(batch), 2 * lengths[0] + 1), blank, device=batch[0].device)
     states[:, 1::2] = rows[:, : lengths[0]]
     return list(zip(batch, states, strict=True))
 
@@ -167,7 +167,7 @@ def alignments_gradient(*args: Any) -> Any:
     found = []
     for (given, states), alpha, line_loss, line_grad in zip(lines, alphas, loss, grad, strict=True):
         beta = _alphas(given.flip(0), states.flip(0), blank).flip(0, 1)
-        of_class = states[:, None] == torch.arange(given.shape[1])
+        of_class = states[:, None] == torch.arange(given.shape[1], device=given.device)
         through = (alpha + beta)[..., None].masked_fill(~of_class, -math.inf)
         # One way alone is not summed up.
         several = (through > -math.inf).sum(1) > 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 
@@ -190,6 +191,7 @@ def elementwise(formula, dtype="fp32", *, counts=False):
     [
         "exp", "erf", "asin", "pow", "silu", "elu", "elu_of_ones", "gelu_tanh", "softplus", "mish",
         "silu_backward", "gelu_backward_tanh", "mish_backward", "logsigmoid_backward",
+        "special_log_ndtr",
     ],
 )  # fmt: skip
 def test_elementwise_kernels_hold_the_functions_exactly(formula):
@@ -203,10 +205,49 @@ def test_elementwise_kernels_hold_the_functions_exactly(formula):
     assert "(retval0), __udf_" not in text
     # Without .rn, the assembler may fuse.
     assert not any(f"\t{op}.f{bits} " in text for op in ("mul", "add", "sub") for bits in (32, 64))
-    fused = ("silu_backward", "gelu_tanh", "gelu_backward_tanh", "mish_backward")
+    fused = (
+        "special_log_ndtr",
+        "silu_backward",
+        "gelu_tanh",
+        "gelu_backward_tanh",
+        "mish_backward",
+    )
     assert ("fma.rn.f32" in text) == (formula in fused)
     assert "ld.global.v4.b32" in text
     assert "st.global.v4.b32" in text
+
+
+#: Kernels that are neither of elements nor of rows: their pointers, integers and constants.
+OTHERS = {
+    ("cells", "lstm_cell"): ("x h of_x of_h c hy cy kept", "size n", {}, 2),
+    ("cells", "gru_cell"): ("x h state y kept", "size n", {"of_x": None, "of_h": None}, 2),
+    ("philox", "normal_variates"): ("y", "n pairs seed offset threads", {"LOG": False}, 4),
+}
+
+
+@pytest.mark.parametrize(("home", "name"), OTHERS)
+def test_kernels_of_cells_and_variates_hold_the_functions_exactly(home, name):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from pytest_udftorch import patched
+
+    pointers, integers, constants, warps = OTHERS[home, name]
+    constants = {"BLOCK": 256, "row": None, **constants}
+    kinds = {**dict.fromkeys(pointers.split(), "*fp32"), **dict.fromkeys(integers.split(), "i32"),
+             **dict.fromkeys("ab", "fp32")}  # fmt: skip
+    with patched("corem"):
+        module = importlib.import_module(f"pytest_udftorch.cuda.{home}")
+        function = getattr(module, name)
+        signature = {n: kinds.get(n, "constexpr") for n in function.arg_names}
+        text = triton.compile(
+            ASTSource(function, signature, constexprs=constants),
+            target=GPUTarget("cuda", 90, 32),
+            options={"enable_fp_fusion": False, "num_warps": warps},
+        ).asm["ptx"]
+    assert approximations(text) == []
+    assert "fma.rn.f64" in text
+    assert ("sqrt.rn.f32" in text) == (home == "philox")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

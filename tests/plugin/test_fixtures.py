@@ -130,6 +130,7 @@ def test_fixtures_are_documented(suite):
             "udf_diff [[]session scope[]] -- *hooks.py:*",
             "udf_sensitivity [[]session scope[]] -- *hooks.py:*",
             "udf_golden -- *hooks.py:*",
+            "assert_equivalent [[]session scope[]] -- *hooks.py:*",
             "sync_timer [[]session scope[]] -- *hooks.py:*",
             "model_pair [[]session scope[]] -- *hooks.py:*",
             "oracle [[]session scope[]] -- *hooks.py:*",

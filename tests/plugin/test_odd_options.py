@@ -68,6 +68,9 @@ def run(*args):
                 "no:hypothesispytest",
                 "-p",
                 "no:cacheprovider",
+                # It collects garbage five times, which takes seconds in the process of a whole run.
+                "-p",
+                "no:unraisableexception",
                 "--import-mode=importlib",
                 "--collect-only",
                 "-q",

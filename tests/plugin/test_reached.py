@@ -2,6 +2,7 @@
 """The summary tells which tests a library's functions ran in; options make it an error."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -82,6 +83,58 @@ def test_strict_fails_the_tests_that_call_what_is_not_reached(suite):
     result.stdout.fnmatch_lines(
         ["*The test called float32 log, which one did not reach, and --udf-strict is on.*"]
     )
+
+
+def test_strict_names_operator_and_layer_forward_and_backward(suite):
+    body = """
+        import torch
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = torch.nn.LogSoftmax(1)
+                self.curve = torch.nn.Softplus()
+            def forward(self, x, wave=False):
+                return torch.sin(x) if wave else self.curve(self.head(x))
+
+        def test_forward(): Net()(torch.ones(2, 8))
+        def test_backward(): Net()(torch.ones(2, 8, requires_grad=True), True).sum().backward()
+        def test_plain(): torch.exp(torch.ones(4)); torch.log2(torch.ones(8))
+        def test_profiled():
+            import pytest_udftorch
+            with pytest_udftorch.patched("std", functions=("cos",), profile=True) as session:
+                torch.nn.Softplus()(torch.ones(8))
+            assert not session.profile.rows("function")
+        def test_after(): Net().curve(torch.ones(8))
+    """
+    suite.write(test_it=body)
+    result = suite.run("--udf-lib=./two", "--udf-strict", "-rA")
+    said = re.findall(r"_ (test_\w+) _+\n.*? It called (.*?)\. Choose", result.stdout.str())
+    assert dict(said) == {
+        "test_forward": "float32 log in aten::_log_softmax of Net.head; float32 log1p in "
+        "aten::softplus of Net.curve",
+        "test_backward": "float32 cos in aten::cos of Net, backward; float32 sin in aten::sin of "
+        "Net",
+        "test_plain": "float32 log2 in aten::log2",
+        "test_profiled": "float32 log1p in aten::softplus of Softplus",
+        "test_after": "float32 log1p in aten::softplus of Softplus",
+    }
+
+
+def test_strict_without_an_observer_says_why_it_names_no_operator(suite, monkeypatch):
+    suite.write(
+        conftest="""
+            from pytest_udftorch.errors import ObserverBuildError
+            from pytest_udftorch.profile import sights
+
+            def load_observer(): raise ObserverBuildError("no headers")
+            sights.load_observer = load_observer
+        """,
+        test_it="import torch\ndef test(): torch.log(torch.ones(3))",
+    )
+    result = suite.run("--udf-lib=./one", "--udf-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*operator and layer is not known here: no headers*"])
 
 
 def test_a_failure_of_the_test_itself_is_not_replaced(suite):

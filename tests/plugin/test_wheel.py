@@ -139,6 +139,20 @@ def test_a_udf_in_python_needs_numba_only(machine):
     assert passed(done).split() == ["True", "False"]
 
 
+def test_a_profile_of_a_udf_in_python_needs_numba_only(machine):
+    done = machine.python(
+        "import torch\n"
+        "from pytest_udftorch import patched, udf\n"
+        "@udf('exp')\n"
+        "def one_more(x): return x + 1.0\n"
+        "with patched(one_more, profile=True) as session:\n"
+        "    torch.exp(torch.linspace(-3, 3, 301))\n"
+        "(row,) = session.profile.rows('function')\n"
+        "print(*(row.cell[n] for n in ('elements', 'out_min', 'out_max')))\n"
+    )
+    assert passed(done).split() == ["301", "-2.0", "4.0"]
+
+
 def test_doctor_says_what_works_and_what_does_not(machine):
     found = json.loads(machine.run("udftorch", "doctor", "--json").stdout)
     works = {entry["what"].partition(":")[0]: entry["works"] for entry in found["works"]}

@@ -33,6 +33,7 @@ from pytest_udftorch.planning.executors import (
     interpreted,
     jax,
     lazy,
+    rewriting,
     thunder,
     torch_compile,
     torchscript,
@@ -43,7 +44,16 @@ from pytest_udftorch.planning.executors.registry import Registry
 REGISTRY: Final = Registry(
     [
         executor
-        for module in (interpreted, torch_compile, torchscript, aotinductor, lazy, thunder, jax)
+        for module in (
+            interpreted,
+            torch_compile,
+            torchscript,
+            aotinductor,
+            lazy,
+            thunder,
+            jax,
+            rewriting,
+        )
         for executor in module.EXECUTORS
     ]
 )

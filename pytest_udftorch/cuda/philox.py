@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton kernels of random distributions, with the uniform numbers of torch's own kernels.
+
+torch's generator on CUDA is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as
+easy as 1, 2, 3, 2011). Thread ``lane`` of torch's kernel draws four words at a time, with its
+number and the generator's offset as the counter, for elements that lie as far apart as there are
+threads. Normal variates are Box and Muller's of two words each (A note on the generation of random
+normal deviates, 1958).
+
+This module imports triton, so it is itself imported when the first kernel is needed.
+"""
+
+# Triton evaluates the annotations of a kernel, so their evaluation is not postponed here.
+
+import triton
+import triton.language as tl
+
+from pytest_udftorch.cuda.kernels import _OPERATIONS, _launched
+
+_cos = _OPERATIONS["_cos"]
+_exp = _OPERATIONS["_exp"]
+_log = _OPERATIONS["_log"]
+_sin = _OPERATIONS["_sin"]
+_tan = _OPERATIONS["_tan"]
+
+_STEP = tl.constexpr(2.0**-32)
+_HALF_STEP = tl.constexpr(2.0**-33)
+_PI = tl.constexpr(3.1415927410125732)
+_TURN = tl.constexpr(6.2831854820251465)
+#: Where torch's kernels cut uniform numbers and logarithms off.
+_EPSILON = tl.constexpr(2.0**-23)
+
+
+@triton.jit
+def _words(seed, offset, threads, BLOCK: tl.constexpr):
+    """Return a program's numbers: draw and lane of each of its threads, and the four words."""
+    thread = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    draw = thread // threads
+    lane = thread % threads
+    counter = (offset + draw).to(tl.uint64)
+    zero = lane.to(tl.uint32) * 0
+    low = (counter & 0xFFFFFFFF).to(tl.uint32)
+    high = (counter >> 32).to(tl.uint32)
+    words = tl.philox(tl.zeros([], tl.int64) + seed, low, high, lane.to(tl.uint32), zero)
+    return draw, lane, words
+
+
+@triton.jit
+def _uniform(word):
+    return word.to(tl.float32) * _STEP + _HALF_STEP
+
+
+@triton.jit
+def _pair(u, v, seen):
+    """Return two normal variates for each pair of uniform words."""
+    radius = tl.sqrt_rn(-2.0 * _log(_uniform(u), seen))
+    angle = tl.fma(v.to(tl.float32), _STEP * _TURN, _HALF_STEP * _TURN)
+    return _sin(angle, seen, 2) * radius, _cos(angle, seen, 1) * radius
+
+
+@triton.jit(do_not_specialize=["n", "pairs", "seed", "offset", "threads"])
+def normal_variates(
+    y, n, pairs, seed, offset, threads, a, b, row, LOG: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Fill ``y`` with mean ``a`` and deviation ``b``, or with exp of that."""
+    if row is not None:
+        _launched(row, pairs, 0)
+    draw, lane, words = _words(seed, offset, threads, BLOCK)
+    half = tl.arange(0, 2)[None, :]
+    first = (draw * 4 * threads + lane)[:, None] + half * 2 * threads
+    inside = first < n
+    second = first + threads
+    one, two = _pair(tl.join(words[0], words[2]), tl.join(words[1], words[3]), (row, inside))
+    one = tl.fma(one, b, a)
+    two = tl.fma(two, b, a)
+    if LOG:
+        one = _exp(one, (row, inside), 3)
+        two = _exp(two, (row, second < n), 3)
+    tl.store(y + first, one.to(y.dtype.element_ty), inside)
+    tl.store(y + second, two.to(y.dtype.element_ty), second < n)
+
+
+@triton.jit(do_not_specialize=["n", "pairs", "seed", "offset", "threads"])
+def variates_of_uniform(
+    y, n, pairs, seed, offset, threads, a, b, row, F: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Fill ``y`` with a function of uniform numbers."""
+    if row is not None:
+        _launched(row, n, 0)
+    draw, lane, words = _words(seed, offset, threads, BLOCK)
+    word = tl.join(tl.join(words[0], words[1]), tl.join(words[2], words[3]))
+    index = tl.arange(0, 2)[None, :, None] + 2 * tl.arange(0, 2)[None, None, :]
+    at = (draw * 4 * threads + lane)[:, None, None] + index * threads
+    inside = at < n
+    tl.store(y + at, F(_uniform(word), a, b, (row, inside)).to(y.dtype.element_ty), inside)
+
+
+@triton.jit
+def uniform_variates(u, a, b, seen):
+    # As torch's: 1 is not among them.
+    return tl.where(u == 1.0, 0.0, u)
+
+
+@triton.jit
+def exponential_variates(u, a, b, seen):
+    # a: -1 / rate. The logarithm is never 0.
+    log = _log(u, seen)
+    return a * tl.where(u >= 1.0 - _EPSILON / 2, -_EPSILON / 2, log)
+
+
+@triton.jit
+def geometric_variates(u, a, b, seen):
+    # a: log(1 - probability).
+    return tl.ceil(tl.div_rn(_log(u, seen), tl.zeros_like(u) + a))
+
+
+@triton.jit
+def cauchy_variates(u, a, b, seen):
+    # a: the median; b: the scale.
+    u = tl.where(u > 1.0 - _EPSILON, 1.0 - _EPSILON, u)
+    u = tl.where(u < _EPSILON, _EPSILON, u)
+    return a + b * _tan(_PI * (u - 0.5), seen)

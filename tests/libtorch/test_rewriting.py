@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backends that rewrite graphs: what they change, how they check it, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_udftorch.pairs import model_pair
+from pytest_udftorch.rewrite import backends, check, graphs
+from pytest_udftorch.rewriting import TEMPLATES, recording
+
+
+class Busy(nn.Module):
+    """A model in which each template finds something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.norm.running_mean.uniform_(-1, 1)
+        self.norm.running_var.uniform_(0.5, 2)
+        self.shift = nn.Parameter(torch.randn(4, 1, 1))
+
+    def forward(self, x):
+        y = self.norm(self.conv(x)).relu().relu() + self.shift.exp()
+        return (y.tanh() * y.tanh()).permute(0, 2, 3, 1).permute(0, 3, 1, 2) * 1, x * 1
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.compiler.reset()
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Busy().eval()
+
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def compiled(model, backend="udf_templates", **options):
+    return torch.compile(model, backend=backend, dynamic=False, options=options)
+
+
+def rewritten(model, *inputs, **options):
+    with recording() as reports:
+        found = compiled(model, **options)(*inputs)
+    (report,) = reports
+    return found, report
+
+
+def test_templates_change_the_graph_and_say_where(model):
+    (found, copied), report = rewritten(model, X)
+    wanted, _ = model(X)
+    torch.testing.assert_close(found, wanted)
+    assert copied.data_ptr() != X.data_ptr()
+    assert report.left_alone == ""
+    assert (report.before.kernels, report.after.kernels) == (11, 6)
+    assert report.after.operators < report.before.operators
+    assert report.after.bytes_moved < report.before.bytes_moved
+    assert report.after.flops == report.before.flops == 2 * 2 * 4 * 6 * 6 * 27
+    assert report.after.intermediates < report.before.intermediates
+    assert {f.rule for f in report.fired} == {
+        "two permutations", "multiplication by one", "function applied twice",
+        "movement that moves nothing", "convolution and batch norm", "common subexpression",
+    }  # fmt: skip
+    assert report.constants == 3
+    assert "computed once: 3 tensors" in str(report)
+    assert json.loads(json.dumps(report.to_json()))["after"]["kernels"] == 6
+    svg = ElementTree.fromstring(report.pictures["after"].svg())
+    assert len(svg.findall("{*}rect")) == len(report.pictures["after"].nodes)
+    assert '"conv' in report.pictures["after"].dot()
+    assert report.pictures["before"].dot().count("batch_norm") == 1
+
+
+@pytest.mark.parametrize("name", [n for n, t in TEMPLATES.items() if t.exact])
+def test_a_template_alone_keeps_the_bits(model, name):
+    found, report = rewritten(model, X, templates=name)
+    assert all(map(torch.equal, found, model(X)))
+    assert (report.check, report.left_alone) == ("the same bits", "")
+    if name == "fold":
+        assert report.constants == 1  # exp of a parameter
+    elif name != "dce":  # AOTAutograd leaves no dead code
+        assert report.fired
+
+
+def test_dead_code_goes():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch.ops.aten.exp.default, (x,))
+    graph.output((graph.call_function(torch.ops.aten.sin.default, (x,)),))
+    module, fired = TEMPLATES["dce"].apply(torch.fx.GraphModule({}, graph), ())
+    assert [f.where for f in fired] == ["exp_default"]
+    assert torch.equal(module(X)[0], X.sin())
+
+
+def test_constants_follow_the_weights(model):
+    call = compiled(model)
+    call(X)
+    model.conv.weight.mul_(2)
+    torch.testing.assert_close(call(X), model(X))
+    model.load_state_dict(Busy().state_dict())
+    torch.testing.assert_close(call(X), model(X))
+    model.norm.running_var = torch.full((4,), 9.0)
+    torch.testing.assert_close(call(X), model(X))
+
+
+def test_a_result_may_be_written_into(model):
+    """Neither a constant nor another result lies in the memory of a result."""
+
+    class Twins(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x.exp(), x.exp(), self.w.exp(), self.w.exp() * 1
+
+    call, twins = compiled(Twins()), Twins()
+    x = torch.randn(3)
+    for result in call(x):
+        result.zero_()
+        torch.testing.assert_close(call(x), twins(x))
+    first, second, *_ = call(x)
+    first.zero_()
+    assert torch.equal(second, x.exp())
+
+
+def test_random_numbers_are_drawn_as_often_as_before():
+    def noisy(x):
+        return x + torch.randn_like(x) - torch.randn_like(x)
+
+    call = compiled(noisy)
+    call(X)
+    torch.manual_seed(5)
+    found = call(X)
+    torch.manual_seed(5)
+    assert torch.equal(found, noisy(X))
+    assert not torch.equal(found, X)
+
+
+def test_what_writes_into_its_input_still_does(model):
+    def writes(x):
+        x.add_(1)
+        return x * 1
+
+    x = X.clone()
+    found, report = rewritten(writes, x)
+    assert torch.equal(x, X + 1)
+    assert torch.equal(found, x)
+    assert report.left_alone == ""
+
+
+@torch.library.custom_op("udftorch_tests::half_of", mutates_args=())
+def half_of(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+@half_of.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def breaks(x):
+    return x.sin() if x.sum() > 0 else x.cos()
+
+
+LEFT_ALONE = {
+    "custom operator": (lambda x: half_of(x) * 1, r"half_of\.default is a custom operator"),
+    "control flow": (breaks, "Dynamo had to break the graph behind it: generic_jump"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_strict_makes_an_error_of_what_is_left_alone(name):
+    function, why = LEFT_ALONE[name]
+    assert torch.equal(compiled(function)(X), function(X))
+    torch.compiler.reset()
+    with pytest.raises(Exception, match=why) as error:
+        compiled(function, strict=True)(X)
+    assert "RewriteError" in repr(error.value) + str(error.value)
+
+
+def test_gradients_leave_the_graph_alone(model):
+    with torch.enable_grad(), recording() as reports:
+        compiled(model)(X)[0].sum().backward()
+    assert model.conv.weight.grad is not None
+    assert {r.left_alone for r in reports} == {
+        "gradients are wanted; call it under torch.no_grad()"
+    }
+
+
+def test_sizes_that_are_symbols_leave_the_graph_alone(model):
+    call = torch.compile(model, backend="udf_templates", dynamic=True)
+    with recording() as reports:
+        torch.testing.assert_close(call(X), model(X))
+    assert all("sizes are symbols" in r.left_alone for r in reports)
+    assert reports
+
+
+def wrong(scale):
+    """A rewriter whose graph is off by a factor."""
+
+    def rewriter(graph, inputs, held, report):
+        for node in graph.graph.nodes:
+            if graphs.packet_name(node) == "tanh":
+                with graph.graph.inserting_after(node):
+                    new = graph.graph.call_function(torch.ops.aten.mul.Tensor, (node, scale))
+                node.replace_all_uses_with(new, lambda user, new=new: user is not new)
+        graphs.propagate(graph)
+        return backends.Candidate(graph, exact=False, fold=True)
+
+    return lambda module, examples: backends.compile_graph("wrong", rewriter, module, examples)
+
+
+@pytest.mark.parametrize("scale", [1.001, 1.00001])
+def test_a_wrong_graph_never_runs(model, scale):
+    with recording() as reports:
+        found = torch.compile(model, backend=wrong(scale), dynamic=False)(X)
+    assert all(map(torch.equal, found, model(X)))
+    assert "does not pass its check: an output" in reports[0].left_alone
+
+
+def test_a_rewriter_that_fails_leaves_the_graph_alone(model):
+    def fails(*_):
+        raise ZeroDivisionError("on purpose")
+
+    with recording() as reports:
+        found = torch.compile(
+            model, backend=lambda m, e: backends.compile_graph("fails", fails, m, e), dynamic=False
+        )(X)
+    assert all(map(torch.equal, found, model(X)))
+    assert reports[0].left_alone == "rewriting failed: ZeroDivisionError: on purpose"
+
+
+def test_shuffled_inputs_keep_weights_and_whole_numbers():
+    given = [torch.arange(9.0), torch.arange(9.0), torch.arange(9)]
+    mixed, weight, whole = check.shuffled(given, {1})
+    assert not torch.equal(mixed, given[0])
+    assert torch.equal(mixed.sort().values, given[0])
+    assert weight is given[1]
+    assert whole is given[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"templates": "cs"}, "There is no template 'cs'. Did you mean 'cse'?"),
+        ({"template": "cse"}, "udf_templates has no option 'template'. Did you mean 'templates'"),
+    ],
+)
+def test_unknown_options_are_named(model, options, message):
+    with pytest.raises(Exception, match=message):
+        compiled(model, **options)(X)
+
+
+def test_it_is_an_executor_of_a_pair(model):
+    pair = model_pair(model, X, ["udf_templates"])
+    pair.check()
+    assert pair.failures == {}
+
+
+def test_autocast_and_half(model):
+    with torch.autocast("cpu", torch.bfloat16), recording() as reports:
+        found, _ = compiled(model)(X)
+        wanted, _ = model(X)
+    assert found.dtype == wanted.dtype
+    assert reports[0].left_alone == ""
+    torch.testing.assert_close(found, wanted, rtol=0.1, atol=0.5)
+
+
+@pytest.mark.slow
+def test_fusion_compiles_what_is_left(model):
+    found, report = rewritten(model, X, templates=["conv_bn", "fold", "fusion"])
+    torch.testing.assert_close(found, model(X))
+    assert report.left_alone == ""
