@@ -36,9 +36,9 @@ UDF_INLINE float udf_ladder_scale(int32_t k) {
   return udf_f32_from_bits((uint32_t)(k + 127) << 23);
 }
 
-// (-1)^n sin(x - (n + half) pi) for the nearest integer n and |x| <= 2^14: pi in
-// two doubles, of which n + half times the first is exact, leaves the difference
-// with a relative error below 2^-40.
+// (-1)^n sin(x - (n + half) pi) for the nearest integer n and |x| <= 2^14: pi
+// in two doubles, of which n + half times the first is exact, leaves the
+// difference with a relative error below 2^-40.
 UDF_INLINE float udf_ladder_sin(float x, double half, int *hard) {
   double d = x;
   double nm = UDF_FMA(d, 0x1.45f306dc9c883p-2, -half) + UDF_ROUND_MAGIC;
