@@ -31,6 +31,7 @@ from pytest_udftorch.cli import (
     report,
     run,
     sensitivity,
+    tolerance,
     verify,
 )
 from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparsers
@@ -50,6 +51,7 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     blame.add,
     record.add,
     sensitivity.add,
+    tolerance.add,
     report.add,
     bench.add,
     compare.add,

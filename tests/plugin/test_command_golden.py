@@ -34,6 +34,7 @@ MISTAKES = {
     "blame": "--b corem model.py",
     "record": "model.py:make",
     "sensitivity": "model.py:make --samples 2",
+    "tolerance": "model.py:metric --within -1",
     "report": "missing",
     "bench": "corem epx",
     "compare": "missing.json missing.json",
