@@ -284,6 +284,10 @@ class SensitivityError(UdfError):
     """Perturbed runs cannot be done or watched as asked for, or what they show cannot be stored."""
 
 
+class ToleranceError(UdfError):
+    """A search for cheaper functions cannot be done as asked for, or its metric is of no use."""
+
+
 class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
 

@@ -28,6 +28,7 @@ from benches.render import diff as render_diff
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
+from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
 from pytest_udftorch import UdfError, reach, record
@@ -370,6 +371,17 @@ def _diff(name: str) -> Callable[[Results], str]:
         if not results.has(name):
             return f"Not measured yet: `python -m benches.store {name}`.\n"
         return render_diff.TABLES[name](results[name])
+
+    return render
+
+
+def _tolerance(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/tolerance.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return render_tolerance.TABLES[name](results[name])
 
     return render
 
@@ -754,6 +766,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _diff(name) for name in render_diff.TABLES},
+    **{name: _tolerance(name) for name in render_tolerance.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,

@@ -30,6 +30,7 @@ from pytest_udftorch.cli import (
     report,
     run,
     sensitivity,
+    tolerance,
     verify,
 )
 from pytest_udftorch.cli.status import CUT_SHORT, INTERRUPTED, MISUSE, Subparsers
@@ -48,6 +49,7 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     diff.add,
     record.add,
     sensitivity.add,
+    tolerance.add,
     report.add,
     bench.add,
     compare.add,

@@ -33,6 +33,7 @@ MISTAKES = {
     "diff": "",
     "record": "model.py:make",
     "sensitivity": "model.py:make --samples 2",
+    "tolerance": "model.py:metric --within -1",
     "report": "missing",
     "bench": "corem epx",
     "compare": "missing.json missing.json",
