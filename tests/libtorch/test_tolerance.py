@@ -129,6 +129,15 @@ def test_what_counts_keeps_its_bits_and_what_does_not_goes_down():
     }  # fmt: skip
 
 
+def test_number_formats_are_a_ladder_by_rank():
+    ladder = ("corem", "format-half", "format-bfloat16", "format-e5m2")
+    found = tolerance(metric, within=0.5, ladder=ladder, cost="rank", functions=("tanh",))
+    libraries = {n.layer: n.library for n in found.needs}
+    assert libraries["quiet"] == "format-e5m2"
+    assert libraries["loud"] in ladder[:3]
+    assert found.holds
+
+
 def test_a_journal_is_taken_up_again(tmp_path):
     journal = tmp_path / "journal.jsonl"
     options = {"within": 2e-4, "ladder": SHORT, "functions": ("tanh",), "journal": journal}
@@ -176,6 +185,7 @@ def test_metrics_that_are_of_no_use_are_refused():
         ({"within": -1}, "within=-1 is no bound"),
         ({"ladder": ("corem",)}, "is no ladder"),
         ({"ladder": ("std", "corem")}, "'std' has no functions of its own"),
+        ({"cost": "bits"}, "neither 'time' nor 'rank'"),
         ({"workers": 2}, "need the metric by name"),
         ({"workers": -1}, "is no number of processes"),
         ({"ladder": ("repro", "canary"), "functions": ("nothing",)}, "has no function 'nothing'"),
@@ -237,5 +247,6 @@ def test_the_page_runs_as_shown(tmp_path, monkeypatch, capsys):
     for line in lines:
         for part in filter(None, line.split("...")):
             assert part.strip() in out
-    (script,) = re.findall(r"[^>]\n```python\n(.*?)^```$", text, re.M | re.S)
-    exec(compile(script, str(page), "exec"), {})
+    scripts = re.findall(r"[^>]\n```python\n(.*?)^```$", text, re.M | re.S)
+    assert len(scripts) == 2
+    exec(compile("\n".join(scripts), str(page), "exec"), {})
