@@ -333,8 +333,9 @@ def homes_of(library: UdfLibrary) -> dict[str, str | None]:
 
 
 def include_flags(library: UdfLibrary) -> list[str]:
-    """Return the flags that let a library's sources find its headers."""
-    return [f"-I{d}" for d in (library.folder, *library.include_dirs)]
+    """Return the flags that give a library's sources its headers and macros."""
+    folders = [f"-I{d}" for d in (library.folder, *library.include_dirs)]
+    return [*folders, *(f"-D{macro}" for macro in library.defines)]
 
 
 def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:
