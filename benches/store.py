@@ -4,8 +4,8 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
         [patch] [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile]
-        [compile] [cuda_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
-        [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
+        [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
+        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
         [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [quick_paths] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
@@ -67,6 +67,7 @@ COMMANDS = {
 GPU = _experiments(
     "cuda_attention",
     "cuda_digests",
+    "composite_digests",
     "cuda_pairs",
     "cuda_speed",
     "cuda_launch",
