@@ -3,9 +3,10 @@
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
-        [patch] [planted_faults] [record_overhead] [sanitizers] [summation_trees] [profile]
-        [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
-        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
+        [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
+        [sanitizers] [summation_trees] [taso_funnel] [profile] [compile] [cuda_digests]
+        [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
+        [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
         [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [quick_paths] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
@@ -54,10 +55,14 @@ COMMANDS = {
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
     **_experiments(
+        "ladder",
+        "tolerance",
         "sanitizers",
         "innocent_pairs",
         "planted_faults",
+        "planted_blame",
         "summation_trees",
+        "taso_funnel",
         "contract_digests",
         "record_overhead",
         *PROFILE,

@@ -232,7 +232,7 @@ def _numba() -> str:
         return _clang_is_there()
     except UdfError:
         binding()
-        return "with llvmlite, which Numba brings; a profile of them needs clang"
+        return "with llvmlite, which Numba brings"
 
 
 def _verify() -> str:

@@ -280,8 +280,16 @@ class DiffReproducerError(UdfError):
     """A difference cannot be written as a script, or the script cannot be stored."""
 
 
+class BlameError(UdfError):
+    """Two libraries cannot be compared by a test or metric: it fails, varies, or is the same."""
+
+
 class SensitivityError(UdfError):
     """Perturbed runs cannot be done or watched as asked for, or what they show cannot be stored."""
+
+
+class ToleranceError(UdfError):
+    """A search for cheaper functions cannot be done as asked for, or its metric is of no use."""
 
 
 class SummationError(UdfError):

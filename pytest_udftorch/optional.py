@@ -23,13 +23,20 @@ _EXTRAS: Final = {
     "tabulate": "verify",
     "torch": "torch",
     "tqdm": "verify",
+    "z3": "rewrite",
+    "egglog": "rewrite",
 }
+
+#: Package -> the distribution that has it, where the names differ.
+_INSTALLED_AS: Final = {"z3": "z3-solver"}
 
 
 def _missing(name: str, what: str, why: str) -> PackageMissingError:
+    root = name.partition(".")[0]
+    wheel = _INSTALLED_AS.get(root, root)
     return PackageMissingError(
-        f"{what} needs the package {name}, which cannot be imported ({why}). Install it: "
-        f"pip install 'pytest_udftorch[{_EXTRAS[name]}]', or pip install {name}."
+        f"{what} needs the package {root}, which cannot be imported ({why}). Install it: pip "
+        f"install 'pytest_udftorch[{_EXTRAS[root]}]', or pip install {wheel}."
     )
 
 

@@ -33,8 +33,8 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
     from pytest_udftorch.build.job import obtain
     from pytest_udftorch.build.shared import build_library
     from pytest_udftorch.build.toolchain import find_compiler
+    from pytest_udftorch.build.watch import obtain_for_forms, watch
     from pytest_udftorch.cpu.loops import loops_job
-    from pytest_udftorch.profile.observer import watch
 
     levels = tuple(levels)
     for level in levels:
@@ -45,6 +45,10 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
         yield (
             f"the functions that watch the stock ones, for {level}",
             functools.partial(watch, (), level),
+        )
+        yield (
+            f"the functions that watch those without clang, for {level}",
+            functools.partial(obtain_for_forms, level),
         )
         yield (
             f"the loops of CPU operators, for {level}",

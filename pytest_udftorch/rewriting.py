@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graphs that are rewritten, and the test that two programs are equal: see docs/rewriting.md."""
 
-from pytest_udftorch.errors import EquivalenceError, RewriteError
+from pytest_udftorch.errors import EquivalenceError, RewriteError, RuleError
 from pytest_udftorch.rewrite.backends import recording
 from pytest_udftorch.rewrite.boxes import Box, Equivalence, assert_equivalent, equivalence
 from pytest_udftorch.rewrite.report import Counts, GraphReport, Picture
+from pytest_udftorch.rewrite.taso.generate import Funnel, generate
+from pytest_udftorch.rewrite.taso.rules import Proof, Rule, judge, read
 from pytest_udftorch.rewrite.templates import TEMPLATES, Firing
 
 __all__ = [
@@ -14,10 +16,17 @@ __all__ = [
     "Equivalence",
     "EquivalenceError",
     "Firing",
+    "Funnel",
     "GraphReport",
     "Picture",
+    "Proof",
     "RewriteError",
+    "Rule",
+    "RuleError",
     "assert_equivalent",
     "equivalence",
+    "generate",
+    "judge",
+    "read",
     "recording",
 ]

@@ -28,6 +28,7 @@ from benches.render import diff as render_diff
 from benches.render import drawings
 from benches.render import experiments as render_experiments
 from benches.render import profile as render_profile
+from benches.render import tolerance as render_tolerance
 from benches.render import trust as render_trust
 from benches.render.markdown import table
 from pytest_udftorch import UdfError, reach, record
@@ -374,6 +375,17 @@ def _diff(name: str) -> Callable[[Results], str]:
     return render
 
 
+def _tolerance(name: str) -> Callable[[Results], str]:
+    """Return what renders a table of docs/tolerance.md."""
+
+    def render(results: Results) -> str:
+        if not results.has(name):
+            return f"Not measured yet: `python -m benches.store {name}`.\n"
+        return render_tolerance.TABLES[name](results[name])
+
+    return render
+
+
 def _compile(name: str) -> Callable[[Results], str]:
     """Return what renders one of the tables of compiled models."""
     file, table = render_compile.TABLES[name]
@@ -510,6 +522,29 @@ def summation_trees(results: Results) -> str:
     trials, wrong = sum(r["trials"] for r in tried), sum(r["differing"] for r in tried)
     said = f"Of {trials:,} sums of random terms, {wrong:,} differ from the order that was read."
     return _with_source([*table(["", *levels], rows), "", said], document)
+
+
+def taso_funnel(results: Results) -> str:
+    """Return how many candidate substitutions each step left, beside the published counts."""
+    document = results["taso_funnel"]
+    funnels = document["funnels"]
+    steps = ("enumerated", "fingerprint_equal", "after_renaming", "after_common_subgraphs")
+    header = ["operators", *(s.replace("_", " ") for s in (*steps, "verified")), "seconds"]
+    rows = [
+        (
+            str(f["operators"]),
+            *(f"{f[s]:,}" for s in (*steps, "verified")),
+            f"{f['seconds']:.0f}",
+        )
+        for f in funnels
+    ]
+    published = document["published"]
+    said = (
+        f"Published for TASO: {published['enumerated']:,} graphs of up to "
+        f"{published['operators']} operators, {published['after_fingerprints']:,} substitutions "
+        f"after fingerprints, {published['after_pruning']:,} after pruning."
+    )
+    return _with_source([*table(header, rows), "", said], document)
 
 
 def contract_digests(results: Results) -> str:
@@ -698,10 +733,16 @@ def wheel(results: Results) -> str:
         ["programs and folders hidden", f"{len(hidden['files'])} and {len(hidden['folders'])}"],
         ["libraries compiled", str(len(document["compiled"]))],
     ]  # fmt: skip
+    for version, row in document.get("beside", {}).items():
+        passed = row["passed"].values()
+        rows.append([
+            f"beside torch {version}, on the CPU: checks passed ({', '.join(row['passed'])})",
+            f"{sum(passed)} of {len(passed)}; {len(row['compiled'])} libraries compiled",
+        ])  # fmt: skip
     if "demo" in document:
         now, before = document["demo"]["now"], document["demo"]["before"]
         rows.append(
-            ["`make demo` in a fresh clone, downloads included",
+            ["`make demo` in a fresh clone, after the downloads",
              f"{now['seconds']:.0f} s; {before['seconds']:.0f} s at {before['commit']}"]
         )  # fmt: skip
     return _with_source(table(["what", "found"], rows), document)
@@ -714,6 +755,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_digests": contract_digests,
     "coverage_cuda": coverage_cuda,
     "summation_trees": summation_trees,
+    "taso_funnel": taso_funnel,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
@@ -730,6 +772,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     **{name: _profile(name) for name in render_profile.TABLES},
     **{name: _trust(name) for name in render_trust.TABLES},
     **{name: _diff(name) for name in render_diff.TABLES},
+    **{name: _tolerance(name) for name in render_tolerance.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
     "missed": missed,

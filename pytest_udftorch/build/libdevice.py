@@ -9,17 +9,23 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from pytest_udftorch.build import bitcode, pack, prebuilt
+from pytest_udftorch.build import bitcode, llvmlite_gpu, pack, prebuilt
 from pytest_udftorch.build.job import Job, Step, compile_job, obtain, read_report
 from pytest_udftorch.build.selection import Part, cuda_sources
 from pytest_udftorch.build.shared import Build, compile_steps, homes_of, include_flags
 from pytest_udftorch.build.toolchain import ABSENT, FLAGS, Compiler, find_compiler, tool
-from pytest_udftorch.errors import LibdeviceError, UdfError
+from pytest_udftorch.errors import (
+    CompilerNotFoundError,
+    CompilerTooOldError,
+    LibdeviceError,
+    UdfError,
+)
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary
 from pytest_udftorch.library.symbols import FUNCTIONS, KNOWN
 
@@ -69,7 +75,15 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     """
     chosen = [source for part in parts for source in cuda_sources(part)]
     packed = pack.find(chosen, tuple(SPLIT), functools.partial(_pack_recipe, stock))
-    return packed or obtain(functools.partial(libdevice_job, parts, stock), find_compiler).path
+    if packed:
+        return packed
+    try:
+        return obtain(functools.partial(libdevice_job, parts, stock), find_compiler).path
+    except (CompilerNotFoundError, CompilerTooOldError):
+        # A clang that is named is the only one that is wanted.
+        if os.environ.get("UDFTORCH_CLANG") or not llvmlite_gpu.serves(chosen):
+            raise
+    return llvmlite_gpu.copy_with(chosen, stock)
 
 
 def available_for_gpus(stock: Path) -> str:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ from pytest_udftorch.build.toolchain import (
     find_compiler,
     resolve_cpu_level,
 )
+from pytest_udftorch.build.watch import watch_forms
 from pytest_udftorch.library.description import (
     DESCRIPTION_FILE,
     UdfFunction,
@@ -51,6 +53,7 @@ class Build:
         path: the shared library.
         seconds: how long the compilation took when it was made, in seconds of wall-clock time.
         profiled: True if its forms count what goes in and out (``udf-instrument``).
+        watching: function, dtype and form -> address of what counts, if the library itself cannot.
     """
 
     library: UdfLibrary
@@ -59,6 +62,7 @@ class Build:
     path: Path
     seconds: float
     profiled: bool = False
+    watching: Mapping[tuple[str, str, str], int] | None = field(default=None, compare=False)
 
     def load(self) -> ctypes.CDLL:
         """Load the library into the process, where it stays: a thread may be inside it.
@@ -81,10 +85,11 @@ class Build:
                 f"UDF library {self.library.name!r} has no {dtype} {function!r}. "
                 f"{errors.nearest(function, self.library.function_names)}"
             )
+        wanted = forms(dtype, self.cpu_level)
+        if self.watching is not None:
+            return {form: self.watching[function, dtype, form] for form in wanted}
         lib, known = self.load(), KNOWN[function]
-        return {
-            form: address(lib, known.export(dtype, form)) for form in forms(dtype, self.cpu_level)
-        }
+        return {form: address(lib, known.export(dtype, form)) for form in wanted}
 
     def sincos(self, dtype: str) -> int:
         """Return the address of the joint form, or 0 if sin or cos is not in the library."""
@@ -157,14 +162,28 @@ def _obtained(library: UdfLibrary, level: str, profiled: bool) -> Build:
         # A clang that is named is the only one that is wanted.
         if os.environ.get("UDFTORCH_CLANG") or not llvmlite_forms.applies(library):
             raise
-        if profiled:
-            raise type(error)(
-                f"UDF library {library.name!r} works here without clang, but its calls cannot be "
-                f"counted: a pass that runs inside clang makes functions count. Leave the profile "
-                f"out, or install a compiler. {error}"
-            ) from error
-        return Build(library, level, *llvmlite_forms.build(library, level))
+        plain = Build(library, level, *llvmlite_forms.build(library, level))
+        return _counted(plain, error) if profiled else plain
     return Build(library, level, made.build_id, made.path, made.facts["seconds"], profiled)
+
+
+def _counted(plain: Build, error: errors.UdfError) -> Build:
+    """Return a build whose forms are called by functions that count."""
+    addresses = {
+        (function, dtype, form): place
+        for function, dtype in plain.library.functions
+        for form, place in plain.forms(function, dtype).items()
+    }
+    try:
+        made, watching = watch_forms(addresses, plain.cpu_level, plain.build_id)
+    except (errors.CompilerNotFoundError, errors.CompilerTooOldError):
+        raise type(error)(
+            f"UDF library {plain.library.name!r} works here without clang, but its calls cannot be "
+            "counted: what counts them was not shipped with this installation, and is compiled. "
+            f"Leave the profile out, or install a compiler. {error}"
+        ) from error
+    build_id = hashlib.sha256(f"{plain.build_id} {made}".encode()).hexdigest()[:16]
+    return replace(plain, build_id=build_id, profiled=True, watching=watching)
 
 
 def available_library(
@@ -314,8 +333,9 @@ def homes_of(library: UdfLibrary) -> dict[str, str | None]:
 
 
 def include_flags(library: UdfLibrary) -> list[str]:
-    """Return the flags that let a library's sources find its headers."""
-    return [f"-I{d}" for d in (library.folder, *library.include_dirs)]
+    """Return the flags that give a library's sources its headers and macros."""
+    folders = [f"-I{d}" for d in (library.folder, *library.include_dirs)]
+    return [*folders, *(f"-D{macro}" for macro in library.defines)]
 
 
 def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, Any]:

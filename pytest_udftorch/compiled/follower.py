@@ -9,9 +9,10 @@ when they are imported.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Final
 
@@ -21,6 +22,9 @@ from pytest_udftorch.errors import CompileRunningError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
 from pytest_udftorch.overrides.importing import ImportHook
 from pytest_udftorch.overrides.undo import Undo
+
+#: The modules whose changes are those of eager operators.
+_EAGER: Final = frozenset({"torch.cuda", "torch.library"})
 
 # Raise it when Inductor is made to call operators in another way: its caches outlive this package.
 _VERSION: Final = 2
@@ -49,6 +53,8 @@ class Follower:
         self._hook: ImportHook | None = None
         #: Whether an interrupt left the compilers half changed.
         self._in_doubt = False
+        #: Whether only eager operators follow.
+        self._eager = False
 
     def serve(self, changes: Mapping[str, Change]) -> None:
         """Add the names of modules, each with the function that changes the module."""
@@ -105,6 +111,20 @@ class Follower:
             if taken or (not held and compat.is_compiling(frames)):
                 frames.compile_lock.release()
 
+    @contextlib.contextmanager
+    def eager_only(self) -> Iterator[None]:
+        """Let eager operators follow, and compilers only when this ends.
+
+        For runs that open thousands of sessions and compile nothing.
+        """
+        before, self._eager = self._eager, True
+        try:
+            yield
+        finally:
+            self._eager = before
+            if not before:
+                self._switch(self.active)
+
     def reset(self) -> None:
         """Restore everything and remove the import hook, whatever sessions are open."""
         self.follow((), (), wait=True)
@@ -121,7 +141,7 @@ class Follower:
             self._change(before)
             self._in_doubt = False
             raise
-        if compat.DYNAMO in sys.modules:
+        if compat.DYNAMO in sys.modules and not self._eager:
             sys.modules[compat.DYNAMO].reset()
         self._in_doubt = False
 
@@ -138,7 +158,7 @@ class Follower:
                 self._imported(sys.modules[name])
 
     def _imported(self, module: ModuleType) -> None:
-        if self.active.id != STOCK:
+        if self.active.id != STOCK and (not self._eager or module.__name__ in _EAGER):
             compat.check_changed(module)
             self._changes[module.__name__](module, self.active, self._undo)
 

@@ -37,6 +37,7 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("float_float", "composites"), str),
     "stock": bool,
     "include_dirs": list,
+    "defines": list,
 }
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
@@ -51,6 +52,7 @@ _C_NAMES: Final = ("scalar", "quick", "fast", "accurate")
 _SHORT: Final = {"name": 100, "version": 100}
 #: What keys name folders; the others name files.
 _FOLDER_KEYS: Final = ("include_dirs", "float_float", "composites")
+_DEFINE = re.compile(r"[A-Za-z_]\w*(=[\w.+-]*)?", re.ASCII)
 _OPERATOR_NAME = re.compile(r"[A-Za-z_]\w*::\w+(\.\w+)?", re.ASCII)
 
 
@@ -134,6 +136,7 @@ class UdfLibrary:
     Attributes:
         stock: True for the baseline ``std``, which swaps nothing and has all functions of
             libtorch.
+        defines: macros for the compiler (``BITS=12``).
         float_float: folder of a library that computes the same bits in float-float, for GPUs
             with weak double precision; or None.
         composites: folder of a library with activations as functions of one float32, which
@@ -152,6 +155,7 @@ class UdfLibrary:
     claim: str = ""
     stock: bool = False
     include_dirs: tuple[Path, ...] = ()
+    defines: tuple[str, ...] = ()
     float_float: Path | None = None
     composites: Path | None = None
     golden: Path | None = None
@@ -533,7 +537,17 @@ class _Reader:
                 for key in ("golden", "sixteen")
             },
         }
-        return UdfLibrary(**{**head, **paths}, functions=functions, operators=operators)
+        head = {**head, **paths, "defines": tuple(map(self.define, head.get("defines", ())))}
+        return UdfLibrary(**head, functions=functions, operators=operators)
+
+    def define(self, macro: object) -> str:
+        """Return a macro for the compiler's ``-D``."""
+        if not isinstance(macro, str) or not _DEFINE.fullmatch(macro):
+            raise self.fail(
+                f"defines: {plain_data.shown(macro)} is no macro such as BITS=12: a name, and "
+                "after = a number or a word."
+            )
+        return macro
 
     def other_library(self, head: Mapping[str, Any], key: str, stock: bool) -> Path | None:
         if key not in head:

@@ -46,7 +46,7 @@ IDENTITY: Final = ("library", "version", "build_id", "cpu_level", "torch", "dept
 _SHOWN: Final = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Row:
     """The sum of some cells, and how often operators that used the function ran.
 
@@ -62,6 +62,9 @@ class Row:
     cell: np.void
     operator_calls: int
     operator_time_ns: float
+
+    def __repr__(self) -> str:
+        return f"<Row {self.name!r}: {self.calls:,} calls, {self.elements:,} elements>"
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from pytest_udftorch import compat
-from pytest_udftorch.errors import RewriteError, nearest
+from pytest_udftorch.errors import PackageMissingError, RewriteError, RuleError, nearest
 from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.check import why_wrong
 from pytest_udftorch.rewrite.report import GraphReport, count, picture
@@ -128,7 +128,7 @@ class _Rewritten:
         try:
             with torch.no_grad():
                 run = self._rewritten(inputs, report)
-        except RewriteError:
+        except (PackageMissingError, RewriteError, RuleError):
             raise
         except Exception as error:
             first = (str(error).strip() or "no message").splitlines()[0][:200]

@@ -127,7 +127,8 @@ def _traced(function: Callable[..., Any], shapes: Sequence[Sequence[int]], what:
     examples = [torch.zeros(tuple(s), dtype=torch.float64) for s in shapes]
     try:
         with torch.no_grad():
-            return compat.aten_graph(function, examples)
+            # make_fx asks for arguments that have defaults, too.
+            return compat.aten_graph(lambda *values: function(*values), examples)
     except UdfError:
         raise
     except Exception as error:

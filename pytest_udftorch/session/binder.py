@@ -116,22 +116,28 @@ class Binder(Stacked[Mapping[str, int]]):
         """Send the calls of ``names`` through counting trampolines.
 
         Yields a dictionary that is filled on exit: symbol -> calls, for the symbols called.
+        Inside another that counts the same names nothing has to be bound anew.
         """
         chosen = frozenset(names)
         calls: dict[str, int] = {}
         owner = object()
 
+        def covered() -> bool:
+            return any(chosen <= others for o, others in self._counted.items() if o is not owner)
+
         def leave() -> None:
             with self.lock:
                 self._counted.pop(owner, None)
-                self._apply()
+                if not covered():
+                    self._apply()
 
         leaving = self.native.insisting(leave)
         before: dict[str, int] = {}
         try:
             with self.lock:
                 self._counted[owner] = chosen
-                self._apply()
+                if not covered():
+                    self._apply()
                 before |= {n: self.hits(self.symbols[n]) for n in sorted(chosen)}
             yield calls
         finally:

@@ -398,7 +398,7 @@ class Session(Showable):
 
     def _watched(self, bound: Binder) -> dict[str, int]:
         """Return symbol@version -> address of the function that watches the stock one."""
-        from pytest_udftorch.profile.observer import Stock, watch
+        from pytest_udftorch.build.watch import Stock, watch
 
         chosen = set(self.functions)
         if chosen & {"sin", "cos"}:

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from pytest_udftorch.build.shared import Build, build_library
+from pytest_udftorch.build.shared import Build, build_library, include_flags
 from pytest_udftorch.build.toolchain import FLAGS, resolve_cpu_level
 from pytest_udftorch.errors import UnknownFunctionError
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary
@@ -31,6 +31,8 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
         ReferenceMissingError, ReferenceBuildError: see ``included_files``.
     """
     digest = hashlib.sha256()
+    if library.defines:
+        digest.update(repr(library.defines).encode())
     for dtype in ("float32", "float64"):
         described = library.functions.get((function, dtype))
         if described is None:
@@ -100,9 +102,8 @@ def _hard_counter(build: Build, function: UdfFunction) -> Path | None:
         "}\n"
     )
     library = build.library
-    folders = (library.folder, *library.include_dirs)
     flags = [f for f in FLAGS if f not in ("-femit-all-decls", "-Wall")]
-    flags += [*CPU_LEVELS[build.cpu_level][0], *(f"-I{d}" for d in folders), "-include", "stdint.h"]
+    flags += [*CPU_LEVELS[build.cpu_level][0], *include_flags(library), "-include", "stdint.h"]
     return compile_shared(
         f"hard-{function.name}", {"hard.c": text}, tuple(flags), ("-lm",),
         {str(library.folder): f"LIBRARY-{library.name}"},

@@ -29,7 +29,7 @@ def results_of(
     if workers == 0 and scheduler is None:
         yield from map(partial(run_chunk, schedule), todo)
         return
-    with _client(workers, scheduler) as client:
+    with cluster(workers, scheduler) as client:
         dask = _distributed()
         client.register_plugin(_files_plugin(schedule), name="udftorch-files")
         # A chunk depends on nothing but its number, but two runs must not share results.
@@ -60,7 +60,12 @@ def _distributed() -> Any:
 
 
 @contextmanager
-def _client(workers: int, scheduler: str | None) -> Iterator[Any]:
+def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
+    """Yield a client of dask.distributed: of new local workers, or of a scheduler's.
+
+    Raises:
+        WorkerError: dask.distributed is missing, or no scheduler answers.
+    """
     dask = _distributed()
     if scheduler is None:
         with (

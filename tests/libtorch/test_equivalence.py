@@ -187,6 +187,13 @@ def test_what_it_cannot_decide_is_refused(name):
         equivalence(program, lambda x: x * 1, [(3,)])
 
 
+def test_arguments_with_defaults_keep_them():
+    def scaled(x, by=2.0):
+        return x * by
+
+    assert_equivalent(scaled, lambda x: x + x, [(3,)])
+
+
 @pytest.mark.parametrize("shapes", [3, [], [(2, 0)], [("a",)], [3, 4]])
 def test_shapes_that_are_none_are_refused(shapes):
     with pytest.raises(EquivalenceError, match="give the shape of each input"):

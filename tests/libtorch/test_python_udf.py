@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import builtins
 import math
+import re
 
 import numpy as np
 import pytest
 import torch
 
 from pytest_udftorch import UdfLibrary, build_library, patched, udf
-from pytest_udftorch.build import llvmlite_forms, python_udf, shared
+from pytest_udftorch.build import llvmlite_forms, python_udf, shared, watch
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
     CpuLevelError,
+    LibdeviceError,
     PythonUdfError,
     UnknownFunctionError,
 )
@@ -203,6 +205,7 @@ def without_clang(monkeypatch):
     def hide() -> None:
         monkeypatch.setattr(python_udf, "find_compiler", _no_compiler)
         monkeypatch.setattr(shared, "find_compiler", _no_compiler)
+        monkeypatch.setattr(watch, "find_compiler", _no_compiler)
         monkeypatch.setattr(shared, "_built", {})
 
     return hide
@@ -293,7 +296,63 @@ def test_a_session_needs_no_clang_for_a_python_udf(without_clang):
     assert torch.equal(torch.exp(x), stock)
 
 
-def test_a_profile_of_a_python_udf_says_that_it_needs_clang(without_clang):
+def _turning(x):
+    return math.cos(x)
+
+
+def _figures(library):
+    """What a profile counts of a few operators: where, how often, the ranges, the specials."""
+    x = torch.linspace(-20, 20, 1003)
+    x[5], x[6], x[7], x[8] = math.inf, math.nan, 0.0, 1e-40
+    with patched(library, profile=True) as session:
+        # Rows of whole registers: of the lanes that fill one up, the stock padding is a zero.
+        results = [torch.exp(x), torch.exp(torch.stack((x, x), -1)[:, 0]), torch.exp(x[9:41] * 0.5)]
+        torch.softmax(x[100:164].reshape(2, 32), 1)
+    cells = session.profile.cells
+    names = [n for n in ("calls", "elements", *cells.dtype.names) if not n.endswith("_ns")]
+    names = [n for n in dict.fromkeys(names) if n not in ("function", "operator", "module", "pad")]
+    rows = [
+        [session.profile.texts("operator", cells[[i]])[0], *(cells[n][i].tolist() for n in names)]
+        for i in range(len(cells))
+    ]
+    rows.sort(key=str)
+    return results, rows
+
+
+@pytest.mark.parametrize("function", [taylor_exp, _turning])
+def test_a_profile_of_a_python_udf_needs_no_clang(function, without_clang):
+    expected, counted = _figures(udf("exp")(function))
+    watch.obtain_for_forms(resolve_cpu_level(None))  # as a wheel ships it
+    without_clang()
+    library = udf("exp")(function)
+    build = build_library(library, profiled=True)
+    assert build.profiled
+    assert build.path.name == llvmlite_forms.OBJECT
+    got, own = _figures(library)
+    assert all(
+        torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(expected, got, strict=True)
+    )
+    assert len(own) == 2, "arrays, and rows of softmax"
+    assert own == counted
+
+
+def test_two_python_udfs_are_counted_apart(without_clang):
+    watch.obtain_for_forms(resolve_cpu_level(None))
+    without_clang()
+    first, second = udf("exp")(_other), udf("exp")(_turning)
+    x = torch.linspace(-3, 3, 100)
+    found = []
+    for library in (first, second, first):
+        with patched(library, profile=True) as session:
+            found.append(torch.exp(x))
+        assert session.profile.rows("function")[0].calls > 0
+    assert torch.equal(found[0], x + 1)
+    assert not torch.equal(found[1], found[0])
+    assert torch.equal(found[2], found[0])
+
+
+def test_a_profile_of_a_python_udf_needs_what_counts(without_clang, tmp_path, monkeypatch):
+    monkeypatch.setenv("UDFTORCH_CACHE_DIR", str(tmp_path))
     without_clang()
     library = udf("exp")(taylor_exp)
     with pytest.raises(CompilerNotFoundError, match="calls cannot be counted"):
@@ -309,3 +368,52 @@ def test_text_that_llvmlite_cannot_read_is_an_error(tmp_path, without_clang):
     without_clang()
     with pytest.raises(PythonUdfError, match="llvmlite cannot read UDF library 'odd'"):
         build_library(tmp_path)
+
+
+KERNEL = """
+@triton.jit
+def kernel(p, q, n: tl.constexpr):
+    i = tl.arange(0, n)
+    tl.store(q + i, libdevice.exp(tl.load(p + i)) + libdevice.log(tl.load(p + i)))
+"""
+
+
+def test_a_gpu_gets_a_python_udf_without_clang(kernel_file, ptx, without_clang, monkeypatch):
+    from pytest_udftorch.build import libdevice
+    from pytest_udftorch.compiled import triton as follower
+
+    def arithmetic(text):
+        return sorted(re.findall(r"^\s+((?:add|sub|mul|fma|div|cvt|selp)\S*)", text, re.MULTILINE))
+
+    def curve(x):
+        return (x * x + 3.0) / (x - 7.5) if x < 2.0 else x * 0.25
+
+    kernel = kernel_file(KERNEL).kernel
+    stock = ptx(kernel, n=128)
+    with patched(udf("exp")(curve)):
+        expected = ptx(kernel, n=128)
+    without_clang()
+    monkeypatch.setattr(libdevice, "find_compiler", _no_compiler)
+    monkeypatch.setattr(follower, "_made", {})
+    with patched(udf("exp")(curve)):
+        own = ptx(kernel, n=128)
+    (made,) = follower._made.values()
+    assert "libdevice-llvmlite" in str(made)
+    # Older tritons have an older LLVM than llvmlite, and refuse what they do not know.
+    text = made.read_text()
+    assert not re.search(r"captures\(|nocreateundeforpoison|samesign", text)
+    assert arithmetic(own) == arithmetic(expected)
+    assert arithmetic(own) != arithmetic(stock), "the control"
+    assert "div.rn.f64" in own
+
+
+def test_a_gpu_says_what_a_python_udf_may_not_call(kernel_file, ptx, without_clang, monkeypatch):
+    from pytest_udftorch.build import libdevice
+    from pytest_udftorch.compiled import triton as follower
+
+    without_clang()
+    monkeypatch.setattr(libdevice, "find_compiler", _no_compiler)
+    monkeypatch.setattr(follower, "_made", {})
+    kernel = kernel_file(KERNEL).kernel
+    with patched(udf("exp")(_turning)), pytest.raises(LibdeviceError, match="A UDF calls cos"):
+        ptx(kernel, n=64)

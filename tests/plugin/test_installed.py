@@ -41,8 +41,9 @@ THEIR_SUITE = """
         assert pytest_udftorch.find_library("shop").folder.is_relative_to(sys.prefix)
         assert pytest_udftorch.find_library("corem").folder.is_relative_to(sys.prefix)
         assert sorted(pytest_udftorch.available_libraries()) == [
-            "canary", "canary-composites", "corem", "corem-composites", "corem-ff", "repro", "shop",
-            "std", "stochastic",
+            "canary", "canary-composites", "corem", "corem-composites", "corem-ff",
+            "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
+            "repro", "shop", "std", "stochastic",
         ]
 
     def test_session(udf_session):

@@ -442,6 +442,7 @@ def test_a_profile_shows_itself(tmp_path):
     (found,) = load_all([tmp_path])
     assert repr(found).startswith("<Profile corem")
     assert len(repr(found)) < 200
+    assert all(len(repr(row)) < 100 and "calls" in repr(row) for row in found.rows("function"))
     assert str(found).splitlines()[1:4] == found.table("function").splitlines()
     assert "first inf made: exp (float32) in aten::exp, layer <b>" in str(found)
     html = found._repr_html_()

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``udftorch tolerance``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from pytest_udftorch.cli.status import FAILED, Subparsers
+
+
+def add(commands: Subparsers) -> None:
+    """Add ``udftorch tolerance``."""
+    parser = commands.add_parser(
+        "tolerance",
+        help="find the cheapest functions, layer by layer, that keep a metric",
+        description="Searches libraries of fewer and fewer bits for each function of each layer, "
+        "by delta debugging and by a greedy, such that a metric stays within a bound. Ends with "
+        "status 1 if the answer does not hold on held-out data.",
+    )
+    parser.add_argument("metric", metavar="FILE:FUNCTION", help="returns a number, no parameters")
+    parser.add_argument(
+        "--within", type=float, required=True, metavar="BOUND", help="how far the metric may move"
+    )
+    parser.add_argument(
+        "--held-out", metavar="FILE:FUNCTION", help="the metric on data that the search lacks"
+    )
+    parser.add_argument(
+        "--ladder",
+        metavar="LIBRARY,...",
+        help="the most exact first; by default corem and ladder-20 to ladder-8",
+    )
+    parser.add_argument("--functions", metavar="exp,erf", help="only these; by default all")
+    parser.add_argument(
+        "--whole", action="store_true", help="one library for a function in all layers"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of random numbers")
+    parser.add_argument("--workers", type=int, default=0, help="processes; by default this alone")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="keeps every run's value")
+    parser.add_argument("--resume", action="store_true", help="go on with the journal")
+    parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.set_defaults(run=run, waits="running the metric")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Search, store and print; fail if the answer does not hold."""
+    from pytest_udftorch import whole_file
+    from pytest_udftorch.errors import ToleranceError
+    from pytest_udftorch.tolerance.find import LADDER, tolerance
+
+    found = tolerance(
+        options.metric,
+        within=options.within,
+        held_out=options.held_out,
+        ladder=LADDER if options.ladder is None else _names(options.ladder),
+        functions=None if options.functions is None else _names(options.functions),
+        by_layer=not options.whole,
+        seed=options.seed,
+        workers=options.workers,
+        scheduler=options.scheduler,
+        journal=options.journal,
+        resume=options.resume,
+    )
+    print(found.text())
+    if options.store is not None:
+        try:
+            whole_file.write(options.store, json.dumps(found.document(), indent=1) + "\n")
+        except OSError as error:
+            raise ToleranceError(
+                f"What was found cannot be written to {options.store}: {error.strerror}. Name a "
+                "file in a folder that exists and can be written."
+            ) from error
+    return 0 if found.holds else FAILED
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))

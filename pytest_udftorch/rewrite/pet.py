@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend ``udf_pet``: convolutions as faster ones that are right in part, and corrections.
+
+A mutant computes another convolution of the same elements in another shape. The box test names the
+boxes of the output in which it is wrong, and a correction computes these anew. A mutant is kept
+where it and its correction take less time than the convolution.
+
+Source: Wang et al., PET: Optimizing Tensor Programs with Partially Equivalent Transformations and
+Automated Corrections, OSDI 2021.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch import fx
+from torch.nn import functional as F
+
+from pytest_udftorch.rewrite import graphs
+from pytest_udftorch.rewrite.backends import Candidate, compile_graph, settings
+from pytest_udftorch.rewrite.boxes import Box, equivalence
+from pytest_udftorch.rewrite.graphs import packet_name, value
+from pytest_udftorch.rewrite.report import GraphReport
+from pytest_udftorch.rewrite.templates import DEFAULT, Firing, rewrite
+from pytest_udftorch.timing.timers import SyncTimer
+
+#: Rows and columns of an output: the first row, the one after the last, and the same of columns.
+Region: TypeAlias = tuple[int, int, int, int]
+
+#: The box test looks at so many channels: they are only added up.
+_CHANNELS: Final = 2
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Stride, padding and dilation of a convolution, for rows and columns."""
+
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def stock(self, x: Any, w: Any, bias: Any = None) -> Any:
+        """Return the convolution."""
+        return F.conv2d(x, w, bias, self.stride, self.padding, self.dilation)
+
+
+def side_by_side(x: Any, w: Any, bias: Any, setting: Setting) -> Any:
+    """Convolve a batch as one wide image: wrong where a window reaches into the next image."""
+    count, channels, rows, columns = x.shape
+    wide = x.permute(1, 2, 0, 3).reshape(1, channels, rows, count * columns)
+    found = setting.stock(wide, w, bias)
+    _, outputs, height, width = found.shape
+    return found.reshape(outputs, height, count, width // count).permute(2, 0, 1, 3)
+
+
+def by_parts(x: Any, w: Any, bias: Any, setting: Setting) -> Any:
+    """Convolve the images of every d-th row and column without dilation."""
+    d = setting.dilation[0]
+    count, channels, rows, columns = x.shape
+    below, right = -rows % d, -columns % d
+    high, wide = (rows + below) // d, (columns + right) // d
+    padded = F.pad(x, (0, right, 0, below))
+    parts = padded.reshape(count, channels, high, d, wide, d).permute(3, 5, 0, 1, 2, 4)
+    found = F.conv2d(
+        parts.reshape(d * d * count, channels, high, wide),
+        w, bias, 1, (setting.padding[0] // d, setting.padding[1] // d),
+    )  # fmt: skip
+    together = found.reshape(d, d, count, w.shape[0], high, wide).permute(2, 3, 4, 0, 5, 1)
+    whole = together.reshape(count, w.shape[0], high * d, wide * d)
+    return whole[:, :, :rows, :columns]
+
+
+Mutant: TypeAlias = Callable[[Any, Any, Any, Setting], Any]
+
+
+def mutants(x: Sequence[int], w: Sequence[int], setting: Setting) -> list[str]:
+    """Return the mutants whose output has the shape of the convolution's."""
+    found: list[str] = []
+    keeps = tuple(d * (k - 1) for d, k in zip(setting.dilation, w[2:], strict=True)) == tuple(
+        2 * p for p in setting.padding
+    )
+    if setting.stride == (1, 1) and keeps:
+        d = setting.dilation
+        if x[0] > 1:
+            found.append("side by side")
+        if d[0] == d[1] > 1 and all(p % d[0] == 0 for p in setting.padding):
+            found.append("by parts")
+    return found
+
+
+def regions(boxes: Iterable[Box]) -> tuple[Region, ...]:
+    """Return the rows and columns to correct, in all images, as few rectangles as simply found."""
+    rows: dict[tuple[int, int], set[tuple[int, int]]] = {}
+    for box in boxes:
+        rows.setdefault(box.ranges[3], set()).add(box.ranges[2])
+    found: list[Region] = []
+    for (left, right), spans in rows.items():
+        top, bottom = -1, -1
+        for start, end in sorted(spans):
+            if start > bottom:
+                if bottom > top:
+                    found.append((top, bottom, left, right))
+                top = start
+            bottom = max(bottom, end)
+        found.append((top, bottom, left, right))
+    return tuple(sorted(found))
+
+
+def region_of(x: Any, w: Any, bias: Any, setting: Setting, region: Region) -> Any:
+    """Compute some rows and columns of a convolution alone."""
+    first = region[0::2]
+    last = (region[1] - 1, region[3] - 1)
+    pads: list[int] = []
+    for dim in (1, 0):
+        size, kernel = x.shape[2 + dim], w.shape[2 + dim]
+        start = first[dim] * setting.stride[dim] - setting.padding[dim]
+        end = last[dim] * setting.stride[dim] - setting.padding[dim]
+        end += setting.dilation[dim] * (kernel - 1) + 1
+        pads += [max(0, -start), max(0, end - size)]
+        x = x.narrow(2 + dim, max(0, start), min(end, size) - max(0, start))
+    return F.conv2d(F.pad(x, pads), w, bias, setting.stride, 0, setting.dilation)
+
+
+#: The mutants by name, as graphs hold them.
+MUTANTS: Final[dict[str, Mutant]] = {"side by side": side_by_side, "by parts": by_parts}
+
+
+def corrected(
+    name: str, x: Any, w: Any, bias: Any, setting: Sequence[Any], wrong: Sequence[Any]
+) -> Any:
+    """Return a mutant's result with its wrong regions computed anew.
+
+    Args:
+        name: of the mutant.
+        x: images.
+        w: the kernel.
+        bias: of each channel of the output, or None.
+        setting: stride, padding and dilation.
+        wrong: the regions.
+    """
+    own = Setting(*(tuple(part) for part in setting))
+    found = MUTANTS[name](x, w, bias, own).contiguous()
+    for top, bottom, left, right in wrong:
+        region = region_of(x, w, bias, own, (top, bottom, left, right))
+        found[:, :, top:bottom, left:right] = region
+    return found
+
+
+def wrong_regions(
+    mutant: Mutant, x: Sequence[int], w: Sequence[int], setting: Setting
+) -> tuple[Region, ...]:
+    """Return where a mutant is wrong, by the box test, with few channels."""
+    some = min(x[1], _CHANNELS)
+    shapes = [(x[0], some, *x[2:]), (min(w[0], _CHANNELS), some, *w[2:])]
+    found = equivalence(
+        lambda a, b: setting.stock(a, b), lambda a, b: mutant(a, b, None, setting), shapes
+    )
+    return regions(found.differing)
+
+
+def _convolution(node: fx.Node) -> tuple[tuple[Any, ...], Setting] | None:
+    """Return the arguments and the setting of a convolution of images without groups."""
+    args: tuple[Any, ...] = node.args
+    if packet_name(node) != "convolution" or args[6] or args[8] != 1 or len(args[3]) != 2:
+        return None
+    if not value(node).is_contiguous():
+        return None
+    return args[:3], Setting(*(tuple(a) for a in args[3:6]))
+
+
+def _chosen(node: fx.Node, report: GraphReport, runs: int, gain: float) -> tuple[Any, ...] | None:
+    """Return the mutant that is measured to be the fastest, its regions; None for the original."""
+    found = _convolution(node)
+    if found is None:
+        return None
+    (x, w, bias), setting = found
+    given = [value(x), value(w)]
+    shapes = [tuple(g.shape) for g in given]
+    known = mutants(shapes[0], shapes[1], setting)
+    if not known:
+        return None
+    home = given[0].device
+    image, kernel = (torch.randn(g.shape, dtype=g.dtype, device=home) for g in given)
+    offset = None if bias is None else torch.randn(shapes[1][0], dtype=image.dtype, device=home)
+    calls: dict[str, Callable[[], Any]] = {"stock": lambda: setting.stock(image, kernel, offset)}
+    wrong: dict[str, tuple[Region, ...]] = {}
+    plain = (setting.stride, setting.padding, setting.dilation)
+    for name in known:
+        wrong[name] = wrong_regions(MUTANTS[name], shapes[0], shapes[1], setting)
+        tensors = (image, kernel, offset)
+        calls[f"{name}, uncorrected"] = functools.partial(MUTANTS[name], *tensors, setting)
+        calls[name] = functools.partial(corrected, name, *tensors, plain, wrong[name])
+    timing = SyncTimer(home, runs=runs, rounds=3, warmup=2).compare(calls)
+    best = min(known, key=lambda name: timing[name].median_ns)
+    stock, mine = timing["stock"].median_ns, timing[best].median_ns
+    bare = timing[f"{best}, uncorrected"].median_ns
+    kept = stock >= gain * mine and (gain < 1 or timing.verdict(best, "stock") != "slower")
+    report.notes.append(
+        f"{node}: {best} {bare / 1000:,.0f} us, with its correction of {len(wrong[best])} regions "
+        f"{mine / 1000:,.0f} us, stock {stock / 1000:,.0f} us; {'kept' if kept else 'not kept'}"
+    )
+    return (best, x, w, bias, plain, wrong[best]) if kept else None
+
+
+OPTIONS: Final[dict[str, Any]] = {"runs": 7, "gain": 1.05, "strict": False}
+
+
+def pet(
+    module: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Backend ``udf_pet``: convolutions by mutants with corrections, where these are faster.
+
+    Options are ``runs``, the measurements of each; ``gain``, how many times faster a mutant has to
+    be (0 keeps all, to study them); and ``strict``. The templates that
+    ``udf_templates`` applies are applied first.
+    """
+    wanted = settings("udf_pet", options, OPTIONS)
+
+    def rewriter(
+        graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
+    ) -> Candidate | None:
+        graph, report.fired = rewrite(graph, held, DEFAULT)
+        made: dict[str, str] = {}
+
+        def make(node: fx.Node) -> fx.Node | None:
+            chosen = _chosen(node, report, wanted["runs"], wanted["gain"])
+            if chosen is None:
+                return None
+            made[node.name] = chosen[0]
+            return node.graph.call_function(corrected, chosen)
+
+        for old, _ in graphs.replacing(graph.graph, make):
+            report.fired.append(Firing(f"convolution {made[old.name]}", f"at {old.name}"))
+        return Candidate(graph, exact=False, fold=True)
+
+    return compile_graph("udf_pet", rewriter, module, examples, wanted["strict"])

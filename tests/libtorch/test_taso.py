@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Substitutions: generated, proved or rejected by name, and searched through."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_udftorch.errors import PackageMissingError
+from pytest_udftorch.rewrite.taso import rules as rules_module
+from pytest_udftorch.rewrite.taso.backend import rules_of
+from pytest_udftorch.rewrite.taso.language import OPERATORS, kind, parse, show
+from pytest_udftorch.rewrite.taso.rules import RULES, Prover, axioms, by_numbers, checked
+from pytest_udftorch.rewriting import RuleError, generate, judge, read, recording
+
+pytest.importorskip("z3", reason="z3-solver is not installed")
+
+
+def term(text):
+    return parse(text)
+
+
+@pytest.fixture(scope="module")
+def generated():
+    return generate(2)
+
+
+def test_the_language_has_twelve_operators_of_aten():
+    assert len({o.aten for o in OPERATORS.values()}) >= 12
+
+
+def test_each_axiom_holds():
+    for left, right in axioms():
+        how, why = by_numbers(left, right)
+        assert how, f"{show(left)} = {show(right)}: {why}"
+
+
+def test_generation_narrows_candidates_and_finds_known_rules(generated):
+    candidates, funnel = generated
+    counts = list(funnel.to_json().values())[1:5]
+    assert counts == sorted(counts, reverse=True)
+    assert funnel.enumerated > 2000
+    assert funnel.after_common_subgraphs == len(candidates)
+    shown = {(show(left), show(right)) for left, right in candidates}
+    assert {("(t (t a))", "a"), ("(neg (neg a))", "a"), ("(relu (relu a))", "(relu a)")} <= shown
+    assert ("(front (channels i j))", "i") in shown
+    # An instance of another pair is left out.
+    assert ("(front (channels i i))", "i") not in shown
+    assert all(kind(left) == kind(right) for left, right in candidates)
+
+
+def test_three_operators_find_the_rules_of_the_paper():
+    candidates, _ = generate(3, {"I": "i", "K": "kl"})
+    shown = {f"{show(left)} => {show(right)}" for left, right in candidates}
+    assert "(add (conv i k) (conv i l)) => (conv i (add k l))" in shown
+    assert "(channels (conv i k) (conv i l)) => (conv i (outputs k l))" in shown
+
+
+def test_a_coincidence_of_fingerprints_is_refuted(generated):
+    """Some matrix drawn for a lies below |b| everywhere, so that fingerprints agree."""
+    pair = (term("(min a (abs b))"), "a")
+    assert pair in generated[0]
+    proof = judge(*pair)
+    assert (proof.holds, proof.by_axioms, proof.by_numbers) == (False, False, "")
+    assert "differ on one of 64 sets" in proof.why
+
+
+def test_the_judges_of_a_rule():
+    proof = judge(term("(mm (t a) (t b))"), term("(t (mm b a))"))
+    assert (proof.holds, proof.by_numbers) == (True, "box test")
+    proof = judge(term("(relu (relu a))"), term("(relu a)"))
+    assert (proof.holds, proof.by_numbers) == (True, "trials")
+    wrong = judge(term("(mm a b)"), term("(mm b a)"))
+    assert (wrong.holds, wrong.by_axioms) == (False, False)
+    assert "box test finds them different in output 0[" in wrong.why
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("(mm a b)", "(mm b a)"),
+        ("(conv i k)", "(conv i l)"),
+        ("(relu (neg a))", "(neg (relu a))"),
+        ("(sub a b)", "(sub b a)"),
+        ("a", "b"),
+    ],
+)
+def test_the_axioms_prove_nothing_wrong(left, right):
+    assert not Prover(300).proves(term(left), term(right))
+
+
+def test_what_z3_cannot_derive_is_not_proved(monkeypatch):
+    monkeypatch.setattr(rules_module, "axioms", lambda: [])
+    proof = judge(term("(t (t a))"), "a", Prover(300))
+    assert (proof.holds, proof.by_numbers) == (False, "box test")
+    assert proof.why == "z3 does not derive it from the axioms"
+
+
+def test_all_rules_that_are_shipped_are_proved():
+    rules = rules_of(RULES)
+    assert len(rules) >= 20
+    assert len({rule.name for rule in rules}) == len(rules)
+
+
+UNSOUND = "wrong_turn: (mm a b) => (mm b a)\n"
+
+
+def test_an_unsound_rule_is_rejected_by_name(tmp_path):
+    path = tmp_path / "mine.txt"
+    path.write_text("fine: (t (t a)) => a\n" + UNSOUND)
+    with pytest.raises(RuleError, match=r"rule 'wrong_turn' is not sound: the box test finds"):
+        checked(read(path))
+    compiled = torch.compile(nn.Linear(3, 3), backend="udf_taso", options={"rules": str(path)})
+    with torch.no_grad(), pytest.raises(RuleError, match="'wrong_turn' is not sound"):
+        compiled(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("(t (t a)) => a", "line 1: .* has no name"),
+        ("x: (t (t a)) = a", "not two terms with '=>'"),
+        ("x: (tt a) => a", r"no operator 'tt'. Did you mean 't'"),
+        ("x: (t (t a) => a", "a parenthesis is not closed"),
+        ("x: (t a)) => a", "is left over"),
+        ("x: (mm a k) => a", "mm takes M M or .*, not M K"),
+        ("x: (mm a b) => (conv i k)", "different kinds, M and I"),
+        ("x: (t z) => a", "'z' is no variable"),
+        ("x: (sub a a) => (sub b b)", "b is missing"),
+        ("x: (neg (neg a)) => a\nx: (t (t a)) => a", "line 2: there is a rule 'x' already"),
+    ],
+)
+def test_a_wrong_file_names_its_line(tmp_path, text, message):
+    path = tmp_path / "mine.txt"
+    path.write_text(text)
+    with pytest.raises(RuleError, match=message):
+        read(path)
+    with pytest.raises(RuleError, match="cannot be read"):
+        read(tmp_path / "none.txt")
+
+
+def test_without_z3_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "z3", None)
+    with pytest.raises(PackageMissingError, match=r"pytest_udftorch\[rewrite\]'.* z3-solver"):
+        Prover()
+
+
+class Branches(nn.Module):
+    """Branches that TASO merges: convolutions of one image, products of one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in "abc":
+            setattr(self, name, nn.Conv2d(4, 4, 3, padding=1, bias=False))
+        self.w, self.v = (nn.Parameter(torch.randn(24, 24) / 5) for _ in range(2))
+
+    def forward(self, x, y):
+        return torch.cat([self.a(x) + self.b(x), self.c(x)], 1), y @ self.w + y @ self.v
+
+
+@pytest.mark.parametrize("search", ["backtracking", "egraph"])
+def test_both_searches_merge_branches(search):
+    if search == "egraph":
+        pytest.importorskip("egglog", reason="egglog is not installed")
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    model, x, y = Branches().eval(), torch.randn(2, 4, 12, 12), torch.randn(16, 24)
+    compiled = torch.compile(model, backend="udf_taso", dynamic=False, options={"search": search})
+    with torch.no_grad(), recording() as reports:
+        found = compiled(x, y)
+        model.a.weight.mul_(3)
+        again = compiled(x, y)
+        for mine, wanted in zip(again, model(x, y), strict=True):
+            torch.testing.assert_close(mine, wanted)
+        model.a.weight.div_(3)
+        for mine, wanted in zip(found, model(x, y), strict=True):
+            torch.testing.assert_close(mine, wanted, rtol=1e-4, atol=1e-5)
+    (report,) = reports
+    assert report.left_alone == ""
+    assert report.before.kernels == 8
+    assert report.after.kernels < 8
+    assert report.after.flops < report.before.flops
+    assert report.notes[0].startswith(f"{search}: ")
+
+
+def test_shapes_to_which_a_rule_does_not_apply_are_left():
+    """Broadcasting, a bias and groups are none of what the rules were proved for."""
+
+    def other(x, w, v, b):
+        conv = torch.conv2d
+        y = conv(x, w, groups=2) + conv(x, v, groups=2) + conv(x, w, b, groups=2)
+        return y, (x + b.reshape(1, -1, 1, 1)) + x[:, :1]
+
+    torch.compiler.reset()
+    given = [torch.randn(s) for s in [(1, 4, 5, 5), (4, 2, 3, 3), (4, 2, 3, 3), (4,)]]
+    compiled = torch.compile(other, backend="udf_taso", dynamic=False, options={"graphs": 5})
+    with torch.no_grad(), recording() as reports:
+        for mine, wanted in zip(compiled(*given), other(*given), strict=True):
+            torch.testing.assert_close(mine, wanted)
+    assert {f.rule for f in reports[0].fired} <= {
+        "add_images_turned",
+        "add_turned",
+        "add_associated",
+    }
+
+
+def test_unknown_searches_are_named():
+    compiled = torch.compile(torch.sin, backend="udf_taso", options={"search": "annealing"})
+    with pytest.raises(Exception, match="knows no search 'annealing'"):
+        compiled(torch.ones(3))
