@@ -5,7 +5,7 @@
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
         [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
         [sanitizers] [summation_trees] [taso_funnel] [profile] [compile] [cuda_digests]
-        [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
+        [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
         [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
         [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [quick_paths] [site]
 
@@ -72,6 +72,7 @@ COMMANDS = {
 GPU = _experiments(
     "cuda_attention",
     "cuda_digests",
+    "composite_digests",
     "cuda_pairs",
     "cuda_speed",
     "cuda_launch",

@@ -50,6 +50,29 @@ def digests(document: dict[str, Any]) -> str:
     )
 
 
+def composite_digests(document: dict[str, Any]) -> str:
+    """Return the digests of activations that are one function."""
+    rows = [
+        {
+            "function": name,
+            "inputs": f"{document['inputs']:,}",
+            "eager CUDA: digest": f"`{entry['digest'][:16]}`",
+            "the CPU's certificate": f"`{entry['certificate'][:16]}`"
+            if entry["certificate"]
+            else "outstanding",
+            "bfloat16: different": f"{entry['different']['bfloat16']:,}",
+            "half: different": f"{entry['different']['float16']:,}",
+        }
+        for name, entry in document["functions"].items()
+    ]
+    control = document["control"]
+    text = (
+        f"Control: of 16 chunks of {control['function']}, {control['chunks_equal']} have the same "
+        "digest under `canary-composites`, which is one bit off."
+    )
+    return "\n".join([*records(rows), "", text, "", source(document), ""])
+
+
 def pairs(document: dict[str, Any]) -> str:
     """Return the proof over pairs of arguments."""
     rows = [
@@ -295,6 +318,7 @@ def attention(document: dict[str, Any]) -> str:
 TABLES = {
     "cuda_attention": attention,
     "cuda_launch": launch,
+    "composite_digests": composite_digests,
     "cuda_digests": digests,
     "cuda_pairs": pairs,
     "cuda_speed": speed,

@@ -613,7 +613,8 @@ const std::map<std::string, Make> &makers() {
          {"exp",   "exp2", "expm1", "log",  "log2",  "log10",
           "log1p", "sin",  "cos",   "tan",  "sinh",  "cosh",
           "tanh",  "asin", "acos",  "atan", "asinh", "acosh",
-          "atanh", "erf",  "erfc",  "silu", "mish",  "sigmoid"}) {
+          "atanh", "erf",  "erfc",  "silu", "mish",  "sigmoid",
+          "rsqrt"}) {
       M[Name] = functional<T>();
       M[Name + ".out"] = into<T>();
       M[Name + "_"] = inPlace<>();

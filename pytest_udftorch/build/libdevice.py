@@ -27,7 +27,7 @@ from pytest_udftorch.errors import (
     UdfError,
 )
 from pytest_udftorch.library.description import UdfFunction, UdfLibrary
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import FUNCTIONS, KNOWN
 
 _OUTPUT: Final = "libdevice.10.bc"
 
@@ -189,11 +189,86 @@ def libdevice_job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> J
     )
 
 
+def composites_for(parts: tuple[Part, ...]) -> Path:
+    """Return bitcode for GPUs with activations as functions: ``composite_symbol`` has the names.
+
+    Args:
+        parts: the activations of each library; each of them has a fast and an accurate path in C.
+
+    Raises:
+        As :func:`libdevice_for`.
+    """
+    return obtain(functools.partial(composites_job, parts), find_compiler).path
+
+
+def composite_symbol(function: str, part: str) -> str:
+    """Return the name of a part (``SPLIT``) of an activation in :func:`composites_for`."""
+    return f"__udf_{KNOWN[function].c_name('float32')}_{part}"
+
+
+def composites_job(parts: tuple[Part, ...], compiler: Compiler) -> Job:
+    """Return the job that makes the bitcode; see :func:`composites_for`."""
+    paths: list[Step] = []
+    narrowed: list[Step] = []
+    texts: dict[str, str] = {}
+    inputs: set[str] = set()
+    homes: dict[str, str | None] = {}
+    for part in parts:
+        library = part.build.library
+        inputs.update(library.source_files())
+        homes |= homes_of(library)
+        for key in part.functions:
+            text, separate, narrow = split_paths(
+                library, library.functions[key], compiler, _FLAGS, branchless=False
+            )
+            texts |= text
+            paths.append(separate)
+            narrowed.append(narrow)
+    inlined = [
+        f"-force-attribute={composite_symbol(name, piece)}:alwaysinline"
+        for part in parts
+        for name, _ in part.functions
+        for piece in SPLIT
+    ]
+    pieces = [step.arguments[-1] for step in narrowed]
+    passes = ("udf-gpu-calls", "forceattrs", "verify")
+    return Job(
+        kind="composites-",
+        compiler=compiler,
+        stages=(
+            tuple(paths),
+            tuple(narrowed),
+            (Step(tool(compiler, "llvm-link"), (*pieces, "-o", "linked.bc")),),
+            (_opt(compiler, passes, "linked.bc", "composites.bc", *inlined),),
+        ),
+        output="composites.bc",
+        failed=functools.partial(_failed, Path("linked.bc"), compiler),
+        texts=texts,
+        homes=homes,
+        inputs=sorted(inputs),
+        facts={"compiler": compiler.version},
+        what="activations for GPUs",
+    )
+
+
 def split_paths(
-    library: UdfLibrary, function: UdfFunction, compiler: Compiler, flags: Sequence[str]
+    library: UdfLibrary,
+    function: UdfFunction,
+    compiler: Compiler,
+    flags: Sequence[str],
+    *,
+    branchless: bool = True,
 ) -> tuple[dict[str, str], Step, Step]:
-    """Return a source that makes functions of a function's paths, and the steps that compile it."""
-    known = FUNCTIONS[function.name]
+    """Return a source that makes functions of a function's paths, and the steps that compile it.
+
+    Args:
+        library: has the function.
+        function: has a fast and an accurate path.
+        compiler: clang with the pass plugin.
+        flags: for clang.
+        branchless: replace divisions and roots in the fast path, whose bound must have room.
+    """
+    known = KNOWN[function.name]
     c_name = known.c_name("float32")
     names = "xyz"[: known.arity]
     given, passed = ", ".join(f"float {n}" for n in names), ", ".join(names)
@@ -211,9 +286,10 @@ def split_paths(
     arguments = (
         *flags, *include_flags(library), "-emit-llvm", "-c", f"{name}.c", "-o", f"{name}.bc",
     )  # fmt: skip
+    chosen = f"-udf-branchless-functions={exported['value']},{exported['hard']}"
     narrow = _opt(
-        compiler, _SPLIT_PASSES, f"{name}.bc", f"{name}-parts.bc",
-        f"-udf-branchless-functions={exported['value']},{exported['hard']}",
+        compiler, _SPLIT_PASSES if branchless else _SPLIT_PASSES[1:],
+        f"{name}.bc", f"{name}-parts.bc", *([chosen] if branchless else []),
         f"-internalize-public-api-list={','.join(exported.values())}",
     )  # fmt: skip
     return {f"{name}.c": text}, Step(compiler.path, arguments, function.source), narrow

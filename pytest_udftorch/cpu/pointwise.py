@@ -64,7 +64,7 @@ class Kernels:
         self.numbers = numbers_of(op)
         self.scalars = [i for i in range(8) if i not in op.places]
         #: What the formula is told (gelu's word, or nothing) -> the formula.
-        self.known: dict[str | None, Applied] = {}
+        self.known: dict[str | None, Applied | None] = {}
 
     def split(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
         """Return the tensors of a call and its formula; None if it is for the stock kernel."""

@@ -27,7 +27,7 @@ from pytest_udftorch import compat
 from pytest_udftorch.cuda import direct
 from pytest_udftorch.cuda.table import calls
 from pytest_udftorch.errors import CudaGraphCaptureError
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.native.manifest import WATCHED
 from pytest_udftorch.native.runtime import Cells, runtime
 from pytest_udftorch.records import layout as fields
 from pytest_udftorch.records.layout import Records
@@ -145,7 +145,7 @@ class CounterRow:
         for cell, index in zip(cells, wanted, strict=True):
             call = called[index]
             slot, bins = _together(words[index]), words[index].reshape(-1, 2, BINS // 2)
-            cell["function"] = 1 + list(FUNCTIONS).index(call.function)
+            cell["function"] = WATCHED.index(call.function)
             cell["calls"] = call.times * head[LAUNCHES]
             cell["elements"] = call.times * head[LINES if call.per_line else ELEMENTS]
             for side, at in (("in", IN), ("out", OUT)):

@@ -34,6 +34,7 @@ _MOST_PARAMETERS: Final = 12
 _COUNTED: Final = {
     "unary": ("n", "BLOCK"),
     "binary": ("n", "BLOCK"),
+    "lookup": ("n", "BLOCK"),
     "softmax_rows": ("rows", "ROWS"),
     "log_softmax_backward_rows": ("rows", "ROWS"),
 }
@@ -174,8 +175,8 @@ class Direct:
             )
 
 
-#: The parameters that take the address of a row of ``counters``.
-_ROWS: Final = ("row", "seen")
+#: The parameters that take the address of a row of ``counters``, or of tables that live on.
+_ROWS: Final = ("row", "seen", "table", "wide")
 
 #: What a kernel of Triton can ask for at its launch, and those of ``kernels`` do not.
 _UNUSUAL: Final = (

@@ -27,10 +27,10 @@ from triton.language import core
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import globaltimer, smid
 
-from pytest_udftorch.build.libdevice import SPLIT
+from pytest_udftorch.build.libdevice import SPLIT, composite_symbol
 from pytest_udftorch.cuda import counters as cuda_counters
 from pytest_udftorch.cuda.table import FORMULAS
-from pytest_udftorch.library.symbols import FUNCTIONS
+from pytest_udftorch.library.symbols import COMPOSITES, FUNCTIONS, KNOWN
 from pytest_udftorch.records import layout
 
 #: Elements that a thread computes between two branches; it must have a multiple of them.
@@ -225,11 +225,13 @@ def _launched(row, elements, lines):
 
 
 def _extern(function, part):
-    known = FUNCTIONS[function]
+    known = KNOWN[function]
     float32 = core.dtype("fp32")
     result = {"float": float32, "i32": core.dtype("int32")}[SPLIT[part]]
     kinds = (float32,) * known.arity
     symbol = f"__nv_udf_{known.c_name('float32')}_{part}"
+    if function in COMPOSITES:
+        symbol = composite_symbol(function, part)
 
     def call(*args, _semantic=None):
         return core.extern_elementwise(
@@ -295,7 +297,7 @@ def _mapped(name):
                 y3 = rest(x3, z3)
         return y0, y1, y2, y3
 
-    if FUNCTIONS[name].arity == 1:
+    if KNOWN[name].arity == 1:
         return _whole(_jit(four, f"{name}_four"), PACK, f"{name}_whole")
     inner = _jit(four_pairs, f"{name}_four")
 

@@ -6,11 +6,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, Final
 
 from pytest_udftorch import compat
+from pytest_udftorch.build.libdevice import composites_for
+from pytest_udftorch.build.selection import Part
 from pytest_udftorch.cuda import direct
-from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.cuda.table import WHOLE
+from pytest_udftorch.errors import CompilerNotFoundError, CompilerTooOldError, LibdeviceError
 from pytest_udftorch.overrides.active import Active
 
 #: Options of all kernels; see ``kernels``.
@@ -22,6 +26,7 @@ _HOMES: Final = {
     **dict.fromkeys(("attention_forward", "attention_queries", "attention_keys"), "flash"),
     **dict.fromkeys(("lstm_cell", "lstm_cell_backward", "gru_cell"), "cells"),
     **dict.fromkeys(("normal_variates", "variates_of_uniform"), "philox"),
+    "lookup": "whole",
     **dict.fromkeys(("alignments", "alignments_backward"), "alignment_kernels"),
 }
 
@@ -38,6 +43,21 @@ def launched() -> set[str]:
     return found
 
 
+def _home(kernel: str) -> Any:
+    return importlib.import_module(f"pytest_udftorch.cuda.{_HOMES.get(kernel, 'kernels')}")
+
+
+def for_gpus(composites: Sequence[Part]) -> tuple[Part, ...]:
+    """Return the activations that GPUs can have: those with two paths in C."""
+    found = []
+    for part in composites:
+        known = part.build.library.functions
+        keys = tuple(k for k in part.functions if known[k].fast and known[k].source.suffix == ".c")
+        if keys:
+            found.append(replace(part, functions=keys))
+    return tuple(found)
+
+
 class Launcher:
     """Launches the kernels of one set of functions, ``active``.
 
@@ -52,7 +72,7 @@ class Launcher:
         self.active = active
         self.counted = frozenset(
             name
-            for part in active.parts
+            for part in (*active.parts, *active.composites)
             if part.build.profiled
             for name, dtype in part.functions
             if dtype == "float32"
@@ -71,6 +91,17 @@ class Launcher:
             for part in active.parts
             if ("exp", "float32") in part.functions
         )
+        #: The activations that are whole functions on GPUs, once CUDA is in use, and their bitcode.
+        self.composites: frozenset[str] = frozenset()
+        self._composites = ""
+        #: Function -> its library, where that corrects results in 16 bits; and what is made of it.
+        self.corrected = {
+            name: part.build.library
+            for part in (*active.parts, *active.composites)
+            for name, dtype in part.functions
+            if dtype == "float32" and part.build.library.sixteen is not None
+        }
+        self.tables: dict[Any, Any] = {}
         #: Learns here how kernels are launched; None if nothing but Python launches.
         self.direct: direct.Direct | None = None
 
@@ -80,6 +111,13 @@ class Launcher:
 
         self.current_device = compat.current_device()
         self._stream = compat.current_stream()
+        if parts := for_gpus(self.active.composites):
+            try:
+                self._composites = str(composites_for(parts))
+            except (CompilerNotFoundError, CompilerTooOldError):
+                pass  # a wheel without a compiler: activations keep their formulas
+            else:
+                self.composites = frozenset(n for part in parts for n, _ in part.functions)
         if self.counted:
             from pytest_udftorch.cuda import counters
 
@@ -168,11 +206,16 @@ class Launcher:
                 "tensors out of the session."
             ) from error
 
-        home = importlib.import_module(f"pytest_udftorch.cuda.{_HOMES.get(kernel, 'kernels')}")
+        home = _home(kernel)
         self._hooks = triton.knobs.runtime
-        rest = tuple(getattr(home, v) if k == "F" else v for k, v in constants.items())
+        formula = str(constants.get("F", ""))
+        whole = formula.startswith(WHOLE)
+        where = _home("lookup") if whole else home
+        rest = tuple(getattr(where, v) if k == "F" else v for k, v in constants.items())
         jit = getattr(home, kernel)
-        given = {name: number for name, number in options.items() if number}
+        given: dict[str, Any] = {name: number for name, number in options.items() if number}
+        if whole:
+            given["extern_libs"] = {"composites": self._composites}
         compiled = jit[(grid,)](*arguments, *rest, **given, **_OPTIONS)
         fixed = compiled, compiled.function, compiled.packed_metadata
         self._launchers[key] = compiled.run, fixed, rest

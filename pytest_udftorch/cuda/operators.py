@@ -26,6 +26,7 @@ from pytest_udftorch import compat
 from pytest_udftorch.cuda import (
     alignments,
     attention,
+    composites,
     direct,
     distances,
     losses,
@@ -56,6 +57,11 @@ def kernels(launcher: Launcher, functions: frozenset[str]) -> dict[str, Callable
         if op.functions & functions:
             make: _Maker = _MAKERS.get(op, pointwise.pointwise_kernels)
             found |= make(launcher, op)
+    for op in composites.whole_operators(launcher.composites, functions):
+        found |= pointwise.pointwise_kernels(launcher, op)
+    if "logsigmoid" in launcher.composites:
+        every = pointwise.log_sigmoid_kernels(launcher, table.LOG_SIGMOID)
+        found |= {n: every[n] for n in composites.LOG_SIGMOID_OVERLOADS}
     return found
 
 
@@ -145,7 +151,7 @@ class CudaOperators:
             active: the functions.
             undo: gives the operators back their stock kernels.
         """
-        if not active.functions:
+        if not active.functions and not active.composites:
             return
         registration = Registration(active)
 

@@ -16,7 +16,8 @@ from pytest_udftorch.cuda.launcher import (
     on_device,
     stock_kernel,
 )
-from pytest_udftorch.cuda.table import Applied, Operator, Pointwise, plain
+from pytest_udftorch.cuda.table import BARE, WHOLE, Applied, Operator, Pointwise, plain
+from pytest_udftorch.library import sixteen
 
 #: Elements of a program of 4 warps, and the most registers of a thread (0: as many as the
 #: compiler takes). Chosen by measurements on an H200 with 2^26 elements.
@@ -41,6 +42,10 @@ _SETTINGS: Final = {
 _SETTING: Final = (1024, 0)
 _WARPS: Final = 4
 
+#: Elements of a program that looks results up, and bytes of one.
+_LOOKUP: Final = 1024
+_SHORT: Final = 2
+
 #: For kernels that count: counting costs more for each program than for each element.
 _COUNTING_SETTING: Final = (2048, 0)
 
@@ -60,8 +65,69 @@ def run_dense(launcher: Launcher, operator: str, inputs: tuple[Any, ...], y: Any
         with on_device(y.device):
             run_dense(launcher, operator, inputs, y, formula)
         return
+    row = launcher.row(index, formula[0], operator)
+    if len(inputs) == 1 and y.element_size() == _SHORT:
+        table = _table(launcher, formula[0], y)
+        if table is not None:
+            _look_up(launcher, row, inputs[0], y, *table)
+            return
+    launch_dense(launcher, row, inputs, y, formula)
+
+
+def _table(launcher: Launcher, function: str, y: Any) -> Any:
+    """Return a formula's results for all numbers of ``y``'s dtype, or None.
+
+    They are twofold: as encodings of that dtype, and as float32 before they are rounded.
+
+    None stands for a formula that the rounding of float32 results gives rightly.
+    """
+    name = function.removeprefix(WHOLE)
+    library = launcher.corrected.get(name)
+    if library is None or (name == function and name not in BARE):
+        return None
+    key = function, y.dtype, y.get_device()
+    if key not in launcher.tables:
+        words = sixteen.words(library, str(y.dtype).removeprefix("torch."))
+        at, right = words.get(name, ([], []))
+        launcher.tables[key] = _results(launcher, function, y, at, right) if at else None
+    return launcher.tables[key]
+
+
+def _results(launcher: Launcher, function: str, y: Any, at: list[int], right: list[int]) -> Any:
+    """Compute all numbers of a dtype, and correct the results of those ``at``."""
+    import torch
+
+    with torch.inference_mode(False), torch.no_grad():
+        every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
+        x = every.to(y.device).view(y.dtype).float()
+        wide = torch.empty_like(x)
+        launch_dense(launcher, None, (x,), wide, plain(function))
+        found = wide.to(y.dtype).view(torch.int16)
+        found[torch.tensor(at, device=y.device)] = torch.tensor(
+            right, dtype=torch.int32, device=y.device
+        ).to(torch.int16)
+        return found, wide
+
+
+def _look_up(launcher: Launcher, row: Any, x: Any, y: Any, table: Any, wide: Any) -> None:
+    """Compute ``y`` from a tensor of the same dtype of 16 bits, by a table of results."""
+    import torch
+
+    n, kind = y.numel(), str(y.dtype).removeprefix("torch.")
+    x, y = x.view(torch.int16), y.view(torch.int16)
+    key = ("lookup", kind, alignment((x, y)), n >= 2**31, y.get_device(), row is None)
+    block = _LOOKUP
+    launcher.launch(
+        key, "lookup", -(-n // block), (x, y, table, None if row is None else wide, n, row),
+        {"KIND": kind, "BLOCK": block}, _WARPS,
+    )  # fmt: skip
+
+
+def launch_dense(launcher: Launcher, row: Any, inputs: tuple[Any, ...], y: Any,
+                 formula: Applied) -> None:  # fmt: skip
+    """Compute ``y`` on the current GPU, and count in a row of ``counters`` unless it is None."""
     function, a, b, c = formula
-    row = launcher.row(index, function, operator)
+    n, index = y.numel(), y.get_device()
     if n < FEW:
         block, registers = _FEW_SETTING
     elif row is not None:
@@ -117,12 +183,16 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
     stock = stock_kernel(op.functional)
     scalars_at = [i for i in range(8) if i not in op.places]
 
-    def split(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Applied]:
+    def split(
+        args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], Applied | None]:
         tensors = tuple(args[i] for i in op.places)
         return tensors, op.formula(*(args[i] for i in scalars_at if i < len(args)), **kwargs)
 
     def functional(*args: Any, **kwargs: Any) -> Any:
         tensors, formula = split(args, kwargs)
+        if formula is None:
+            return stock(*args, **kwargs)
         first = tensors[0]
         if first.dtype in dtypes and alike(tensors):
             y = torch.empty_like(first)
@@ -142,6 +212,8 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
         def into(*args: Any, **kwargs: Any) -> Any:
             out = kwargs.pop(out_name)
             tensors, formula = split(args, kwargs)
+            if formula is None:
+                return stock_out(*args, **kwargs, **{out_name: out})
             # The stock kernel checks the call, but must not overwrite inputs that we read later.
             kept = tuple(t.clone() if may_share(t, out) else t for t in tensors)
             stock_out(*args, **kwargs, **{out_name: out})
@@ -157,8 +229,9 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
                 and not any(may_share(t, out) for t in tensors)
             ):
                 others = {k: v for k, v in kwargs.items() if k != out_name}
-                run_dense(launcher, op.name, tensors, out, split(args, others)[1])
-                return out
+                if (formula := split(args, others)[1]) is not None:
+                    run_dense(launcher, op.name, tensors, out, formula)
+                    return out
             return into(*args, **kwargs)
 
         found[op.out[0]] = out_kernel
@@ -167,6 +240,8 @@ def pointwise_kernels(launcher: Launcher, op: Pointwise) -> dict[str, Callable[.
 
         def inplace(*args: Any, **kwargs: Any) -> Any:
             tensors, formula = split(args, kwargs)
+            if formula is None:
+                return stock_inplace(*args, **kwargs)
             x = tensors[0]
             if (
                 x.dtype in dtypes
@@ -192,6 +267,7 @@ def _short(launcher: Launcher, op: Pointwise, stock: Callable[..., Any]) -> Call
 
     dtypes = handled()
     formula = op.formula()
+    assert formula is not None  # it has no scalars that could make it another operator
     empty_like = torch.empty_like
 
     def functional(x: Any) -> Any:
@@ -290,6 +366,8 @@ def log_sigmoid_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[
 
     dtypes = handled()
     formulas = dict(zip(("forward", "backward"), map(plain, op.kernels), strict=True))
+    if "logsigmoid" in launcher.composites:
+        formulas["forward"] = plain(f"{WHOLE}logsigmoid")
 
     def after(name: str, count: int, outputs: tuple[str, ...]) -> Callable[..., Any]:
         stock = stock_kernel(name)

@@ -30,6 +30,9 @@ FORMULAS: Final[dict[str, FunctionType]] = {
     name: value for name, value in vars(formulas).items() if isinstance(value, FunctionType)
 }
 
+#: What the name of a formula begins with that is one function: ``whole_sigmoid``.
+WHOLE: Final = "whole_"
+
 #: A formula's name and its three scalars.
 Applied = tuple[str, float, float, float]
 
@@ -98,6 +101,8 @@ def calls(kernel: str) -> tuple[Call, ...]:
     """
     if kernel in _ROW_KERNELS:
         return _ROW_KERNELS[kernel]
+    if kernel.startswith(WHOLE):
+        return (Call(kernel.removeprefix(WHOLE)),)
     slots: dict[int, list[str]] = {}
     for node in ast.walk(parsed()[kernel]):
         if isinstance(node, ast.Call) and (name := called(node)) in FUNCTIONS:
@@ -190,7 +195,8 @@ class Pointwise(Operator):
         inplace: the overload that writes into its first tensor; empty if there is none.
         foreach: whether it has operators on lists of tensors.
         places: positions of the tensors among the arguments.
-        formula: takes the operator's scalars and returns the formula to apply.
+        formula: takes the operator's scalars and returns the formula to apply, or None if the call
+            is for the stock kernel.
         has_scalars: whether the operator has scalars.
     """
 
@@ -199,7 +205,7 @@ class Pointwise(Operator):
     inplace: str
     foreach: bool
     places: tuple[int, ...]
-    formula: Callable[..., Applied]
+    formula: Callable[..., Applied | None]
     has_scalars: bool
 
 

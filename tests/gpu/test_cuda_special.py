@@ -233,7 +233,7 @@ def test_logcumsumexp_is_nearer_than_stock(n, dtype):
         assert far[0].max() <= far[1].max() + torch.finfo(dtype).eps
 
 
-@pytest.mark.parametrize("order", [2.5, 3, -1.5, 0.5])
+@pytest.mark.parametrize("order", [2.5, 3, -1.5, 0.7])
 def test_norms_of_any_order(order):
     """No farther than stock in every form that ends in a norm."""
     x = torch.randn(40, 30, device="cuda")
