@@ -146,9 +146,9 @@ def origin_row(name: str, kind: Any, draw: random.Random) -> dict[str, Any]:
 
     def spoiled(func: Any, args: Any, kwargs: Any) -> Any:
         made = func(*args, **kwargs)
-        first = made[0] if isinstance(made, tuple) else made
-        if first is not None and first.numel():
-            first.view(-1)[draw.randrange(first.numel())] = value
+        parts = made if isinstance(made, tuple) else (made,)
+        first = next(part for part in parts if part is not None and part.numel())
+        first[tuple(draw.randrange(n) for n in first.shape)] = value
         return made
 
     every = dict.fromkeys(o for fault in planted.FAULTS.values() for o in fault.operators)
