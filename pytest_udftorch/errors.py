@@ -280,6 +280,10 @@ class DiffReproducerError(UdfError):
     """A difference cannot be written as a script, or the script cannot be stored."""
 
 
+class BlameError(UdfError):
+    """Two libraries cannot be compared by a test or metric: it fails, varies, or is the same."""
+
+
 class SensitivityError(UdfError):
     """Perturbed runs cannot be done or watched as asked for, or what they show cannot be stored."""
 
@@ -290,6 +294,10 @@ class ToleranceError(UdfError):
 
 class SummationError(UdfError):
     """The order of an operator's additions cannot be read as it was asked for."""
+
+
+class ReplicaError(UdfError):
+    """Gradients of the parts of a batch cannot be added in the order of the contract."""
 
 
 class EquivalenceError(UdfError):

@@ -6,10 +6,14 @@
 Stock and session take turns in one process and one thread. A turn takes as many calls as take
 about two milliseconds under stock. What counts is the CPU time of the thread: on a shared machine a
 longer turn is interrupted more often, and the clock on the wall would charge it for that.
+
+The C library keeps freed memory (``mallopt``). Otherwise results of a megabyte and more are given
+back to the kernel after some calls and not after others, and a new page costs more than its values.
 """
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 import sys
 import time
@@ -29,6 +33,16 @@ TURNS = 21
 TURN_NS = 2_000_000
 
 Call = Callable[[], object]
+
+# <malloc.h>
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+
+
+def keep_freed_memory() -> None:
+    """Let the C library of this process keep what is freed, and map no block on its own."""
+    libc = ctypes.CDLL(None)
+    for parameter in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+        libc.mallopt(parameter, 1 << 30)
 
 
 def gelus() -> dict[str, Call]:
@@ -118,6 +132,7 @@ def every() -> dict[str, Call]:
 
 def measure() -> dict[str, Any]:
     """Return operator -> times and ratios."""
+    keep_freed_memory()
     torch.set_num_threads(1)
     with patched(LIBRARY):  # compiled before anything is timed
         for call in every().values():

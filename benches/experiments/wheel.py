@@ -9,6 +9,9 @@ runs a small suite under corem and a profile with an empty cache. The steps are 
 
 With ``--demo BEFORE`` it also times ``make demo`` in fresh clones, of this commit and of BEFORE,
 from the command to the table, with an empty cache. The packages are downloaded before (7 GB).
+
+With ``--torch 2.11.0`` (again for each) it also runs the wheel beside another torch, whose CUDA
+libraries are those of this environment's.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ from typing import Any
 from benches import stored
 
 ROOT = Path(__file__).parents[2]
+
+_SHIPPED = re.compile(r"/_prebuilt/(observer|gate|cpu_launch|cuda_launch|pack)-\w+/build\.json$")
 
 #: How often everything is installed and run.
 ROUNDS = 3
@@ -59,10 +64,72 @@ def shipped(wheel: Path) -> dict[str, list[str]]:
     found: dict[str, set[str]] = {}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            if kind := re.search(r"/_prebuilt/(observer|gate|launch|pack)-\w+/build\.json$", name):
+            if kind := re.search(
+                r"/_prebuilt/(observer|gate|cpu_launch|cuda_launch|pack)-\w+/build\.json$", name
+            ):
                 facts = json.loads(archive.read(name))
                 found.setdefault(kind[1], set()).add(facts.get("torch", name.split("/")[-2]))
     return {kind: sorted(torches) for kind, torches in sorted(found.items())}
+
+
+CHECKS = {
+    "corem": (("pytest", "--udf-lib=corem", "test_suite.py"), "1 passed"),
+    "std, the control": (("pytest", "--udf-lib=std", "test_suite.py"), "1 failed"),
+    "profile": (
+        ("pytest", "--udf-lib=std", "--udf-profile", "test_suite.py"), "exp.*100,000",
+    ),
+    "strict": (
+        ("pytest", "--udf-lib=corem", "--udf-strict", "test_double.py"),
+        "float64 exp in aten::exp of Softmax|float64 exp in aten::_softmax of Softmax",
+    ),
+    "exclusive": (("pytest", "--udf-lib=corem", "--udf-exclusive", "test_suite.py"), "1 passed"),
+    "composites": (("pytest", "--udf-lib=corem", "--udf-composites", "test_suite.py"), "1 passed"),
+    "a profiled UDF in Python": (("python", "script.py"), "^301 -2.0 4.0$"),
+}  # fmt: skip
+DOUBLE = "import torch\ndef test(): torch.nn.Softmax(0)(torch.ones(8, dtype=torch.float64))\n"
+SCRIPT = """
+import torch
+from pytest_udftorch import patched, udf
+@udf("exp")
+def one_more(x): return x + 1.0
+with patched(one_more, profile=True) as session:
+    torch.exp(torch.linspace(-3, 3, 301))
+(row,) = session.profile.rows("function")
+print(*(row.cell[n] for n in ("elements", "out_min", "out_max")))
+"""
+
+
+def beside(wheel: Path, version: str) -> dict[str, Any]:
+    """Return which checks the wheel passes beside a version of torch, with no compiler there."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import hidden
+
+    with tempfile.TemporaryDirectory() as folder:
+        machine = hidden.Machine(Path(folder), wheel)
+        site = machine.package.parent
+        for name in ("torch", "torchgen", "functorch", "torchvision", "triton"):
+            for path in (site / name, *site.glob(f"{name}-*.dist-info")):
+                path.unlink(missing_ok=True)  # links into this environment
+        pip = [machine.bin / "python", "-m", "pip", "install", "--quiet", "--no-deps"]
+        subprocess.run([*pip, "--no-compile", f"torch=={version}"], check=True)
+        # Older torches load a library that the one of this environment does without. It must not
+        # go into the folder nvidia, which is a link into this environment.
+        more = Path(folder, "more")
+        subprocess.run([*pip, "--target", more, "nvidia-curand"], check=True)
+        libraries = ":".join(str(p) for p in more.glob("nvidia/*/lib"))
+        for name, text in {
+            "test_suite.py": hidden.SUITE, "test_double.py": DOUBLE, "script.py": SCRIPT,
+        }.items():  # fmt: skip
+            (machine.home / name).write_text(text, encoding="utf-8")
+        passed = {}
+        for name, (command, wanted) in CHECKS.items():
+            done = machine.run(*command, LD_LIBRARY_PATH=libraries)
+            passed[name] = bool(re.search(wanted, done.stdout, re.MULTILINE))
+            if not passed[name]:
+                print(f"torch {version}, {name}:\n{done.stdout}\n{done.stderr}", file=sys.stderr)
+        shipped = {p.read_bytes() for p in machine.package.rglob("*.so")}
+        compiled = [p.name for p in machine.cache.rglob("*.so") if p.read_bytes() not in shipped]
+    return {"passed": passed, "compiled": compiled}
 
 
 #: What both commits need from a registry, and what ``.ci/setup`` says it installs at either.
@@ -159,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benches.experiments.wheel")
     parser.add_argument("--store", type=Path, metavar="FILE")
     parser.add_argument("--demo", metavar="BEFORE", help="also time make demo, here and at BEFORE")
+    parser.add_argument("--torch", action="append", default=[], metavar="VERSION")
     options = parser.parse_args(arguments)
     found = sorted((ROOT / "dist").glob("pytest_udftorch-*.whl"))
     if not found:
@@ -168,11 +236,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, value in result["seconds"].items():
         print(f"{name:28} {value['median']:7.2f} s")
     print(f"{result['wheel']['file']}: {result['wheel']['bytes'] / 2**20:.2f} MiB")
+    if options.store and options.store.exists():  # what took minutes is kept
+        before = stored.load(options.store)
+        result |= {k: v for k, v in before.items() if k in ("demo", "beside")}
     if options.demo:
         result["demo"] = demos(options.demo)
         print(result["demo"])
-    elif options.store and options.store.exists():  # what took minutes is kept
-        result |= {k: v for k, v in stored.load(options.store).items() if k == "demo"}
+    for version in options.torch:
+        result.setdefault("beside", {})[version] = beside(found[-1], version)
+        print(version, result["beside"][version])
     if options.store:
         stored.save(options.store, "python -m benches.store wheel", result)
     return 0

@@ -64,7 +64,28 @@ def record_overhead(found: Mapping[str, Any]) -> str:
     return "\n".join([*table(header, rows), "", caption(found["environment"]), ""])
 
 
+def planted_blame(found: Mapping[str, Any]) -> str:
+    """Return how many planted functions and numbers were named."""
+    rows = []
+    for half, words in (("blame", "a function of a layer"), ("origin", "a NaN or an infinity")):
+        own = found[half]
+        seconds = [row["seconds"] for row in own]
+        controls = [row for row in own if row["control"] is not None]
+        rows.append(
+            (
+                words,
+                _share(own, "right"),
+                str(len({row["model"] for row in own})),
+                _share(controls, "control"),
+                f"{statistics.median(seconds):.1f} s (up to {max(seconds):.0f} s)",
+            )
+        )
+    header = ["planted", "named", "models", "controls: nobody named", "time"]
+    return "\n".join([*table(header, rows), "", caption(found["environment"]), ""])
+
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "planted_blame": planted_blame,
     "planted_faults": planted_faults,
     "record_overhead": record_overhead,
 }

@@ -733,6 +733,12 @@ def wheel(results: Results) -> str:
         ["programs and folders hidden", f"{len(hidden['files'])} and {len(hidden['folders'])}"],
         ["libraries compiled", str(len(document["compiled"]))],
     ]  # fmt: skip
+    for version, row in document.get("beside", {}).items():
+        passed = row["passed"].values()
+        rows.append([
+            f"beside torch {version}, on the CPU: checks passed ({', '.join(row['passed'])})",
+            f"{sum(passed)} of {len(passed)}; {len(row['compiled'])} libraries compiled",
+        ])  # fmt: skip
     if "demo" in document:
         now, before = document["demo"]["now"], document["demo"]["before"]
         rows.append(

@@ -429,11 +429,19 @@ const std::map<std::string, Make> &makers() {
         {"softplus.out", into<T, S, S>()},
         {"normal_", make<Normal>},
     };
-    for (std::string Name :
-         {"exp",  "exp2", "expm1",   "log",   "log2",  "log10", "log1p",
-          "sin",  "cos",  "tan",     "sinh",  "cosh",  "tanh",  "asin",
-          "acos", "atan", "asinh",   "acosh", "atanh", "erf",   "erfc",
-          "silu", "mish", "sigmoid", "rsqrt"}) {
+    for (std::string Name : {"exp",   "exp2",
+                             "expm1", "log",
+                             "log2",  "log10",
+                             "log1p", "sin",
+                             "cos",   "tan",
+                             "sinh",  "cosh",
+                             "tanh",  "asin",
+                             "acos",  "atan",
+                             "asinh", "acosh",
+                             "atanh", "erf",
+                             "erfc",  "silu",
+                             "mish",  "sigmoid",
+                             "rsqrt", "special_log_ndtr"}) {
       M[Name] = functional<T>();
       M[Name + ".out"] = into<T>();
       M[Name + "_"] = inPlace<>();

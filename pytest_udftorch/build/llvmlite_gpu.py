@@ -26,6 +26,9 @@ _OUTPUT: Final = "libdevice.10.bc"
 #: Raise it when the copies change.
 _VERSION: Final = 1
 
+#: What is kept of the attributes of functions.
+_ATTRIBUTES: Final = ("alwaysinline", "noinline", "nounwind", "convergent")
+
 #: Intrinsics that are no instructions of a GPU, or approximate ones: those of GpuCalls.cpp.
 _OF_MATH: Final = (
     "acos", "asin", "atan", "atan2", "cos", "cosh", "exp", "exp10", "exp2", "log", "log10", "log2",
@@ -94,7 +97,24 @@ def _linked(functions: Sequence[UdfFunction], texts: Sequence[str], stock: Path)
             f"A UDF calls {', '.join(missing)}, which a GPU does not have. Write it without the C "
             "library, or leave the function out of sessions that use Triton."
         )
-    return bytes(module.as_bitcode())
+    return _older(str(module)).encode()
+
+
+def _older(text: str) -> str:
+    """Return a module's text as the older LLVM in a triton reads it too, which also takes bitcode.
+
+    What newer LLVMs write and older ones reject are hints, which each LLVM finds again.
+    """
+    text = re.sub(r"^;.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(attributes #\d+ = \{)(.*)\}$", _plain_attributes, text, flags=re.MULTILINE)
+    for new, old in ((" captures(none)", ""), (" nocapture", ""), ("icmp samesign ", "icmp ")):
+        text = text.replace(new, old)
+    return text
+
+
+def _plain_attributes(found: re.Match[str]) -> str:
+    kept = [word for word in found[2].split() if word in _ATTRIBUTES]
+    return f"{found[1]} {' '.join(kept or _ATTRIBUTES[2:3])} }}"
 
 
 def _missing(module: Any) -> set[str]:

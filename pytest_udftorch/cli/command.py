@@ -14,6 +14,7 @@ from pytest_udftorch import __version__
 from pytest_udftorch.build.progress import Progress
 from pytest_udftorch.cli import (
     bench,
+    blame,
     cache,
     certificate,
     compare,
@@ -47,6 +48,7 @@ VERBS: Final[tuple[Callable[[Subparsers], None], ...]] = (
     reach.add,
     coverage.add,
     diff.add,
+    blame.add,
     record.add,
     sensitivity.add,
     tolerance.add,
@@ -104,8 +106,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"udftorch {options.command}: {error}", file=sys.stderr)
         return MISUSE
     except KeyboardInterrupt:
-        resume = " Finished chunks are recorded; continue with --resume."
         # A sample has no chunks.
-        more = resume if options.command == "verify" and not options.quick else ""
+        kept = {"verify": ("chunks", "quick", False), "blame": ("trials", "journal", True)}
+        parts, option, needed = kept.get(options.command, ("", "command", False))
+        recorded = parts and bool(getattr(options, option)) == needed
+        more = f" Finished {parts} are recorded; continue with --resume." if recorded else ""
         print(f"\nudftorch {options.command}: interrupted.{more}", file=sys.stderr)
         return INTERRUPTED

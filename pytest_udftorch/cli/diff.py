@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pytest_udftorch.cli.document import store
 from pytest_udftorch.cli.status import FAILED, Subparsers
 from pytest_udftorch.cli.subject import add_run, add_subject, own_options, subject
 
@@ -79,7 +79,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         causes=options.causes,
     )
     print(found.text())
-    _store(options.store, found.document())
+    store(options.store, found.document())
     if options.page:
         from pytest_udftorch.diff.drawn import save_page
 
@@ -114,21 +114,5 @@ def _origin(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     print(found.text())
-    _store(options.store, found.document())
+    store(options.store, found.document())
     return FAILED if found.found else 0
-
-
-def _store(path: Path | None, document: dict[str, Any]) -> None:
-    """Write a document as JSON if a file is named."""
-    from pytest_udftorch import whole_file
-    from pytest_udftorch.errors import DiffReproducerError
-
-    if path is None:
-        return
-    try:
-        whole_file.write(path, json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise DiffReproducerError(
-            f"What was found cannot be written to {path}: {error.strerror}. Name a file in a "
-            "folder that exists and can be written."
-        ) from error

@@ -35,6 +35,13 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--whole", action="store_true", help="one library for a function in all layers"
     )
+    parser.add_argument(
+        "--cost",
+        choices=("time", "rank"),
+        default="time",
+        help="what is to be low: the functions' time, or the rank in the ladder, for number "
+        "formats; by default time",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of random numbers")
     parser.add_argument("--workers", type=int, default=0, help="processes; by default this alone")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
@@ -57,6 +64,7 @@ def run(options: argparse.Namespace) -> int:
         ladder=LADDER if options.ladder is None else _names(options.ladder),
         functions=None if options.functions is None else _names(options.functions),
         by_layer=not options.whole,
+        cost=options.cost,
         seed=options.seed,
         workers=options.workers,
         scheduler=options.scheduler,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import ctypes
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,6 +29,7 @@ class _Body:
         self.node = parsed()[name]
         self.slots = [call.function for call in calls(name)]
         self.lines: list[str] = []
+        self.loop: list[str] = []
         self.arrays = 0
         parameters = [a.arg for a in self.node.args.args]
         tensors = parameters[: parameters.index("a")]
@@ -35,12 +37,16 @@ class _Body:
         self.known |= {n: n for n in "abc"}
 
     def text(self) -> str:
-        for statement in self.node.body:
+        for at, statement in enumerate(self.node.body):
             match statement:
                 case ast.Assign(targets=[ast.Name(id=target)], value=found):
-                    self.known[target] = self.value(found)
+                    value = self.value(found)
+                    if not isinstance(found, ast.Constant) and self.uses(target, at) > 1:
+                        value = self.stored(value)
+                    self.known[target] = value
                 case ast.Return(value=ast.expr() as found):
-                    self.lines.append(f"EACH y[i] = {self.value(found)};")
+                    self.store("y[i]", self.value(found))
+        self.end_loop()
         arrays = "".join(f", t{i}[PIECE]" for i in range(self.arrays))
         inside = "\n  ".join(([f"float {arrays[2:]};"] if arrays else []) + self.lines)
         return (
@@ -48,8 +54,36 @@ class _Body:
             f"    float a, float b, float c, array1 *const *f) {{\n  {inside}\n}}\n"
         )
 
+    def uses(self, name: str, at: int) -> int:
+        """Return how often a statement's variable is read before it gets another value."""
+        count = 0
+        for statement in self.node.body[at + 1 :]:
+            names = [n for n in ast.walk(statement) if isinstance(n, ast.Name) and n.id == name]
+            count += sum(isinstance(n.ctx, ast.Load) for n in names)
+            if any(isinstance(n.ctx, ast.Store) for n in names):
+                break
+        return count
+
+    def stored(self, value: str) -> str:
+        """Compute a value once; return what stands for it."""
+        array = f"t{self.arrays}[i]"
+        self.arrays += 1
+        self.store(array, value)
+        return array
+
+    def store(self, place: str, value: str) -> None:
+        """Add a statement to the loop over elements that the next call ends."""
+        self.loop.append(f"{place} = {value};")
+
+    def end_loop(self) -> None:
+        if self.loop:
+            self.lines.append(f"EACH {{ {' '.join(self.loop)} }}")
+            self.loop = []
+
     def value(self, node: ast.expr) -> str:
         match node:
+            case ast.Constant(value=float(constant)) if math.isinf(constant):
+                return "__builtin_inff()"
             case ast.Constant(value=float(constant)):
                 return f"{ctypes.c_float(constant).value.hex()}f"
             case ast.Name(id=name):
@@ -74,8 +108,9 @@ class _Body:
                     return f"({found[0]} / {found[1]})"
                 case "fma":
                     return f"__builtin_fmaf({', '.join(found)})"
-                case "abs":
-                    return f"__builtin_fabsf({found[0]})"
+                case "abs" | "floor" | "sqrt":
+                    named = {"abs": "fabs"}.get(name, name)
+                    return f"__builtin_{named}f({found[0]})"
                 case "where":
                     return f"({found[0]} ? {found[1]} : {found[2]})"
             raise AssertionError(f"{self.name}: a formula calls no {name}")
@@ -87,7 +122,8 @@ class _Body:
         self.arrays += arity
         names = [f"t{first + i}" for i in range(arity)]
         for array, value in zip(names, values, strict=True):
-            self.lines.append(f"EACH {array}[i] = {value};")
+            self.store(f"{array}[i]", value)
+        self.end_loop()
         cast = f"f[{at}]" if arity == 1 else f"((array2 *)f[{at}])"
         self.lines.append(f"{cast}(n, {', '.join(names)}, {names[0]}, 0);")
         return f"{names[0]}[i]"

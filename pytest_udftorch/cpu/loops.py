@@ -32,7 +32,9 @@ _HEADERS: Final = ("cpu_loops.h", "cpu_attention.h", "cpu_variates.h", "cpu_recu
 _SOURCE: Final = "cpu_loops.c"
 
 #: Formulas of the operators that ``operators`` overrides.
-FORMULAS: Final = ("erf", "gelu_erf", "gelu_tanh", "gelu_backward_erf", "gelu_backward_tanh")
+FORMULAS: Final = (
+    "erf", "gelu_erf", "gelu_tanh", "gelu_backward_erf", "gelu_backward_tanh", "special_log_ndtr",
+)  # fmt: skip
 
 _POINTWISE: Final = ctypes.CFUNCTYPE(
     None, ctypes.c_int64, *(ctypes.c_void_p,) * 3, ctypes.c_int32, *(ctypes.c_float,) * 3,

@@ -32,7 +32,8 @@ from pytest_udftorch.overrides.active import Active, Change
 from pytest_udftorch.overrides.undo import Undo
 
 #: Operators that map elements, of the table for CUDA.
-_POINTWISE: Final = tuple(op for op in POINTWISE if op.name in ("erf", "gelu", "gelu_backward"))
+_NAMES: Final = ("erf", "gelu", "gelu_backward", "special_log_ndtr")
+_POINTWISE: Final = tuple(op for op in POINTWISE if op.name in _NAMES)
 
 
 def overloads(functions: frozenset[str]) -> list[str]:
@@ -67,9 +68,14 @@ def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:
 
 def _computed(loops: Loops, names: Iterable[str]) -> dict[str, int]:
     """Return overload -> a bit for each dtype, by its number, that its kernel computes."""
+    bits = {
+        n: sum(1 << at for at in pointwise.numbers_of(op).values())
+        for op in _POINTWISE
+        for n in pointwise.overloads(op)
+    }
     every = sum(1 << at for at in pointwise.numbers().values())
     whole = {*overloads(loops.held), *composites.composite_overloads(loops.composites)}
-    return {n: every if n in whole else narrow.computed(loops, n) for n in names}
+    return {n: bits.get(n, every) if n in whole else narrow.computed(loops, n) for n in names}
 
 
 class CpuOperators:

@@ -85,12 +85,12 @@ class Whereabouts:
 
     def _name(self, root: Any, inside: str) -> None:
         """Name a module that is called first, and those below it."""
-        kind = type(root).__name__
+        kind = type(getattr(root, "_orig_mod", root)).__name__  # of a compiled module
         number = self._roots[kind] = self._roots.get(kind, 0) + 1
         own = kind if number == 1 else f"{kind}#{number}"
         prefix = "" if len(self._roots) == 1 and number == 1 and not inside else f"{own}."
         for path, module in root.named_modules():
-            text = path.removeprefix("_orig_mod.")
+            text = "" if path == "_orig_mod" else path.removeprefix("_orig_mod.")
             self._names.setdefault(module, f"{prefix}{text}" if text else own)
 
     def _begin_step(self, *_: Any) -> None:

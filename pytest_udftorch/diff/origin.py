@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from pytest_udftorch import compat
 from pytest_udftorch.diff.layers import Place, Whereabouts
 from pytest_udftorch.diff.recorder import WITHOUT_VALUES, Recording, Stopped
 from pytest_udftorch.diff.sides import Side, side
-from pytest_udftorch.diff.work import Work, run, work_of
+from pytest_udftorch.diff.work import Work, made_of, run
 from pytest_udftorch.errors import DiffSideError, nearest
 from pytest_udftorch.reach.definitions import is_view, name_of
 from pytest_udftorch.reach.recording import effects, results
 
 Special = Literal["nan", "inf", "subnormal"]
+
+#: The backend that runs decomposed operators one by one.
+_DECOMPOSED: Final = "aot_eager_decomp_partition"
 
 _WORDS: Final = {"nan": "a NaN", "inf": "an infinity", "subnormal": "a subnormal number"}
 
@@ -56,6 +61,7 @@ class Origin:
         inputs: the arguments that are tensors of numbers.
         came_in: whether the run began with one: then ``operator`` is the first that got it.
         calls: how many operators were looked at.
+        note: what else is to be said of it.
     """
 
     kind: Special
@@ -68,6 +74,7 @@ class Origin:
     inputs: tuple[Input, ...] = ()
     came_in: bool = False
     calls: int = 0
+    note: str = ""
 
     @property
     def found(self) -> bool:
@@ -78,7 +85,7 @@ class Origin:
         """Return a report for a terminal."""
         what = _WORDS[self.kind]
         if not self.found:
-            return f"None of {self.calls:,} operators made {what} from clean inputs."
+            return f"None of {self.calls:,} operators made {what} from clean inputs.{self.note}"
         if self.came_in:
             head = f"The run begins with {what}: {self.operator} in {self.place} gets it first."
         else:
@@ -92,6 +99,8 @@ class Origin:
             there = "" if one.value is None else f"; there: {one.value:.9g}"
             shape = "x".join(map(str, one.shape)) or "a number"
             lines.append(f"  {one.name}: {shape}, from {one.least:.9g} to {one.largest:.9g}{there}")
+        if self.note:
+            lines.append(self.note.strip())
         return "\n".join(lines)
 
     def document(self) -> dict[str, Any]:
@@ -105,7 +114,8 @@ def _special(kind: Special, tensor: Any) -> Any:
     """Return which elements are special, or None for what has no such numbers."""
     import torch
 
-    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+    # Other subclasses (FakeTensor) may have no numbers.
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or not tensor.is_floating_point():
         return None
     if tensor.layout is not torch.strided or tensor.device.type == "meta":
         return None
@@ -124,7 +134,7 @@ def _has(kind: Special, value: Any) -> bool:
     return mask is not None and bool(mask.any())
 
 
-def _watcher(kind: Special) -> Callable[[Whereabouts], Any]:
+def _watcher(kind: Special, stop: bool = True) -> Callable[[Whereabouts], Any]:
     leaves = compat.pytree().tree_leaves
 
     class Watcher(compat.dispatch_mode()):  # type: ignore[misc]
@@ -134,13 +144,14 @@ def _watcher(kind: Special) -> Callable[[Whereabouts], Any]:
             self.where = where
             self.calls = 0
             self.origin: Origin | None = None
+            self.made = False
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
             place = self.where.now()
-            if is_view(func) or name_of(func) in WITHOUT_VALUES:
+            if self.made or is_view(func) or name_of(func) in WITHOUT_VALUES:
                 return func(*args, **kwargs)
             known = effects(func)
             over = {id(t) for p in known.overwritten for t in leaves(p.of(args, kwargs))}
@@ -169,7 +180,9 @@ def _watcher(kind: Special) -> Callable[[Whereabouts], Any]:
                 self.origin = self.origin or self._origin(func, place, bad, arguments, True)
                 return
             self.origin = self._origin(func, place, bad, arguments, False)
-            raise Stopped
+            self.made = True
+            if stop:
+                raise Stopped
 
         def _origin(
             self, func: Any, place: Place, bad: Any, arguments: Any, came_in: bool
@@ -252,7 +265,7 @@ def first_origin(  # noqa: PLR0913
         seed: see there.
 
     Raises:
-        DiffSideError: there is no such kind, nothing to run, or the side is compiled.
+        DiffSideError: there is no such kind, or nothing to run.
         DiffRunError: the run fails.
         UdfError: as from opening a session of the side's library.
     """
@@ -261,21 +274,68 @@ def first_origin(  # noqa: PLR0913
             f"There is no origin of {kind!r}. {nearest(str(kind), get_args(Special))}"
         )
     one = side(on)
-    if one.compiled:
-        raise DiffSideError(
-            f"{one.name!r} is compiled, and operators inside compiled code are not seen. Look at "
-            "an eager side; if only the compiled one has such numbers, compare the two."
-        )
-    if make is None and model is None and one.run is None:
-        raise DiffSideError("There is nothing to run. Give a model and its inputs, or make=.")
-    own = make or (work_of(model, inputs) if model is not None else lambda: None)
+    own = made_of(make, model, inputs, one)
+    work = Work(own, seed, train, steps, loss, optimizer)
+    return _compiled(kind, work, one) if one.compiled else _watched(kind, work, one)
+
+
+def _watched(kind: Special, work: Work, one: Side) -> Origin:
     watched: list[Any] = []
 
     def mode_of(where: Whereabouts) -> Any:
         watched.append(_watcher(kind)(where))
         return watched[-1]
 
-    run(Work(own, seed, train, steps, loss, optimizer), one, mode_of=mode_of)
+    run(work, one, mode_of=mode_of)
     (watcher,) = watched
     found: Origin | None = watcher.origin
     return found if found is not None else Origin(kind, calls=watcher.calls)
+
+
+def _compiled(kind: Special, work: Work, one: Side) -> Origin:
+    """Look at the operators that were compiled: as the model calls them, then decomposed."""
+    import torch
+
+    def bare(backend: str | None) -> Side:
+        return replace(one, backend=backend, mode=None, options={})
+
+    torch.compiler.reset()
+    try:
+        values = run(work, one, values=True).values
+        dirty = [name for name, value in values.items() if _has(kind, value)]
+        eager = _watched(kind, work, bare(None))
+        if not dirty:
+            less = " The same operators run eagerly do, where it does not reach the results."
+            note = f" Nothing that {one.name} gives has one.{less if eager.found else ''}"
+            return Origin(kind, calls=eager.calls, note=note)
+        gives = f"{one.name} has one in {dirty[0]}"
+        if eager.found:
+            return replace(eager, note=f"So it is when the operators run eagerly; {gives}.")
+        torch.compiler.reset()
+        parts = _watched(kind, work, bare(_DECOMPOSED))
+        if parts.found:
+            note = f"The operator is one of a decomposition, and eager code makes none; {gives}."
+            return replace(parts, note=note)
+    finally:
+        torch.compiler.reset()
+    note = f" But {gives}: generated code alone makes it. Compare it with eager."
+    return Origin(kind, calls=eager.calls, note=note)
+
+
+@contextlib.contextmanager
+def watching(kind: Special) -> Iterator[Callable[[], Origin | None]]:
+    """Watch all operators of this thread; compiled code runs eagerly, so that they are seen.
+
+    Yields:
+        A function that returns the first origin, or None if none made such a number from clean
+        inputs.
+    """
+    import torch
+
+    where = Whereabouts()
+    mode = _watcher(kind, stop=False)(where)
+    stance: Any = torch.compiler
+    with where, stance.set_stance("force_eager"), warnings.catch_warnings(), mode:
+        # The wrapper of a compiled module calls hooks once more, which does no harm here.
+        warnings.filterwarnings("ignore", ".*when there are global hooks on modules")
+        yield lambda: mode.origin if mode.made else None

@@ -13,7 +13,7 @@ from pytest_udftorch.diff.elsewhere import Subject, record_of, run_elsewhere
 from pytest_udftorch.diff.record_file import Record
 from pytest_udftorch.diff.recorder import Recording, Wanted
 from pytest_udftorch.diff.sides import Side, side
-from pytest_udftorch.diff.work import Work, run, work_of
+from pytest_udftorch.diff.work import Work, made_of, run
 from pytest_udftorch.errors import DiffRecordError, DiffSideError
 
 
@@ -97,10 +97,7 @@ def record(  # noqa: PLR0913
         )
     if isinstance(make, str):
         make = Subject(make)
-    own = make or (work_of(model, inputs) if model is not None else None)
-    if own is None and one.run is None:
-        raise DiffSideError("There is nothing to run. Give a model and its inputs, or make=.")
-    work = Work(own or (lambda: None), seed, train, steps, loss, optimizer)
+    work = Work(made_of(make, model, inputs, one), seed, train, steps, loss, optimizer)
     wanted = Wanted(frozenset(range(start, end)))
     if one.elsewhere:
         found = replace(run_elsewhere(work, one, wanted), side=one.name)

@@ -66,6 +66,23 @@ def work_of(model: Any, inputs: Any) -> Callable[[], Any]:
     return make
 
 
+def made_of(
+    make: Callable[[], Any] | None, model: Any, inputs: Any, one: Side
+) -> Callable[[], Any]:
+    """Return what makes the run of a single side.
+
+    Raises:
+        DiffSideError: there is nothing to run.
+    """
+    if make is not None:
+        return make
+    if model is not None:
+        return work_of(model, inputs)
+    if one.run is None:
+        raise DiffSideError("There is nothing to run. Give a model and its inputs, or make=.")
+    return lambda: None
+
+
 def _copied(value: Any) -> Any:
     import torch
 
@@ -105,11 +122,11 @@ def run(
         mode = recorder(where, wanted or Wanted(), work.batch)
     recording = Recording() if mode is None else mode.recording
     recorded = contextlib.nullcontext() if mode is None else mode
-    with _seeded(work.seed):
+    with seeded(work.seed):
         try:
             # Both sides begin from the same numbers: a library may draw other ones.
             step = _prepared(work, one)
-            with one.applied(), watched, _seeded(work.seed), recorded:
+            with one.applied(), watched, seeded(work.seed), recorded:
                 found = step()
         except Stopped:
             return recording
@@ -127,7 +144,7 @@ def run(
 
 
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """Seed torch, Python and NumPy; give their generators back as they were."""
     import random
 

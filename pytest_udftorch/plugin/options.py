@@ -35,7 +35,7 @@ class Options:
         profile_out: the folder for profiles and their report, as an absolute path, or None.
         strict: whether ranks of a process group that differ are an error, and a test that calls
             a function which its library does not reach fails.
-        failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which a function
+        failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which an operator
             makes one.
         exclusive: whether sessions switch while no thread is in an operator.
         save: the name under which the run's figures are kept, or None.
@@ -135,8 +135,8 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(
             f"--udf-{kind}",
             metavar="WHAT",
-            help=f"error: fail a test in which a function makes {what} out of numbers, and name "
-            "the layer, the operator and the function. Turns --udf-profile on. Default: ignore.",
+            help=f"error: fail a test in which an operator makes {what} out of numbers, and name "
+            "it, its layer and the values. Turns --udf-profile on. Default: ignore.",
         )
     _add_baseline_options(group)
     parser.addini("udf_storage", "as --udf-storage, relative to the ini file", default="")

@@ -8,9 +8,10 @@ Under xdist the workers write files, which the controller reads.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +29,7 @@ from pytest_udftorch.records import file as record
 from pytest_udftorch.whole_file import TemporaryFolder
 
 if TYPE_CHECKING:
+    from pytest_udftorch.diff.origin import Origin
     from pytest_udftorch.plugin.switching import Switcher
     from pytest_udftorch.profile.collect import Collector
 
@@ -191,11 +193,17 @@ class RunProfile:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """Attach the figures of setup and call to the report, even if the test fails.
 
-        With ``--udf-nan=error`` or ``--udf-inf=error``, fail a test in which a function made one.
+        With ``--udf-nan=error`` or ``--udf-inf=error``, fail a test in which an operator made one.
         """
         passed = False
+        origins: dict[str, Callable[[], Origin | None]] = {}
         try:
-            result = yield
+            with contextlib.ExitStack() as stack:
+                if self._failing:
+                    from pytest_udftorch.diff.origin import watching
+
+                    origins |= {k: stack.enter_context(watching(k)) for k in self._failing}
+                result = yield
             passed = True
             return result
         finally:
@@ -206,19 +214,24 @@ class RunProfile:
                 item.user_properties.append((PROPERTY, summary))
                 _to_benchmark(item, summary)
                 if passed:
-                    self._refuse(part)
+                    self._refuse(item.nodeid, part, origins)
 
-    def _refuse(self, part: Profile) -> None:
-        """Fail the test if a function made a value of a kind that is an error."""
+    def _refuse(
+        self, test: str, part: Profile, origins: Mapping[str, Callable[[], Origin | None]]
+    ) -> None:
+        """Fail the test if an operator made a value of a kind that is an error."""
         for kind in self._failing:
-            first = part.first(kind)
+            first, origin = part.first(kind), origins[kind]()
+            if first is None and origin is None:
+                continue
+            value = {"nan": "NaN", "inf": "infinity"}[kind]
+            lines = [] if origin is None else [f"{test}: {origin.text()}"]
             if first is not None:
-                value = {"nan": "NaN", "inf": "infinity"}[kind]
-                pytest.fail(
-                    f"A function of {part.label} made the first {value} of this test, out of "
-                    f"arguments that held none: {first}. --udf-{kind}=error is on.",
-                    pytrace=False,
+                lines.append(
+                    f"A function of {part.label} made the first {value} of a function, out of "
+                    f"arguments that held none: {first}."
                 )
+            pytest.fail("\n".join([*lines, f"--udf-{kind}=error is on."]), pytrace=False)
 
     # Inside the switcher's hook, which may close the session.
     @pytest.hookimpl(wrapper=True, trylast=True)

@@ -7,7 +7,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pytest_udftorch.errors import ToleranceError
 from pytest_udftorch.library.description import find_library
@@ -37,6 +37,7 @@ def tolerance(  # noqa: PLR0913
     ladder: Sequence[str] = LADDER,
     functions: Sequence[str] | None = None,
     by_layer: bool = True,
+    cost: Literal["time", "rank"] = "time",
     seed: int = 0,
     workers: int = 0,
     scheduler: str | None = None,
@@ -56,6 +57,8 @@ def tolerance(  # noqa: PLR0913
         ladder: names of libraries, the most exact first.
         functions: which; by default all that every library of the ladder has.
         by_layer: whether layers may differ; otherwise one library serves a function everywhere.
+        cost: what is to be low: the functions' time, or the rank in the ladder, for libraries that
+            stand for number formats and are no quicker here.
         seed: of torch's random numbers, the same for each run.
         workers: processes that run at once; 0: this one alone. They need a metric by name.
         scheduler: the address of a dask scheduler instead.
@@ -70,6 +73,8 @@ def tolerance(  # noqa: PLR0913
     names = _functions(ladder, functions)
     if not within >= 0 or math.isinf(within):
         raise ToleranceError(f"within={within} is no bound. Give 0 or more.")
+    if cost not in ("time", "rank"):
+        raise ToleranceError(f"cost={cost!r} is neither 'time' nor 'rank'.")
     if workers < 0:
         raise ToleranceError(f"workers={workers} is no number of processes. Give 0 or more.")
     if (workers or scheduler) and not isinstance(metric, str):
@@ -81,6 +86,8 @@ def tolerance(  # noqa: PLR0913
     prices = {name: costs(name, tuple(ladder)) for name in {s.function for s in counts}}
 
     def price(site: Site, library: str) -> float:
+        if cost == "rank":
+            return float(counts[site] * -list(ladder).index(library))
         return counts[site] * prices[site.function][library]
 
     about = {

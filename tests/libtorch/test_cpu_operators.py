@@ -261,10 +261,76 @@ def special_calls():
         "lgamma": (lambda: torch.lgamma(x), False),
         "logcumsumexp": (lambda: torch.logcumsumexp(x, 0), False),
         "erfcx": (lambda: special.erfcx(-x), False),
-        "log_ndtr": (lambda: special.log_ndtr(x), False),
         "exponential_": (lambda: x.clone().exponential_(), False),
         "log_normal_": (lambda: x.clone().log_normal_(), False),
     }
+
+
+def test_log_ndtr_is_nearer_to_the_exact_result_than_stock():
+    log_ndtr = torch.special.log_ndtr
+    generator = torch.Generator().manual_seed(0)
+    x = torch.cat([torch.randn(4000, generator=generator) * size for size in (3, 30)])
+    with patched("corem"):
+        ours, again = log_ndtr(x), log_ndtr(x)  # through Python, and from C++
+        written = log_ndtr(x[::3], out=torch.empty(0))
+        for dtype in (torch.bfloat16, torch.float16):
+            with pytest.raises(RuntimeError, match="not implemented for"):
+                log_ndtr(x.to(dtype))
+        ends = log_ndtr(torch.tensor([torch.inf, -torch.inf, torch.nan]))
+    assert bits(ours) == bits(again)
+    assert bits(written) == bits(ours[::3])
+    assert ends[:2].tolist() == [0.0, -torch.inf]
+    assert ends[2].isnan()
+    exact, theirs = log_ndtr(x.double()), log_ndtr(x)
+    assert farther(ours, theirs, exact) <= 0
+    error = [((y - exact) / exact.clamp_max(-1e-30)).abs().mean().item() for y in (ours, theirs)]
+    assert error[0] < error[1] / 2
+    (row,) = coverage(lambda: log_ndtr(x[:100])).rows
+    assert {n for n, count in row.swapped.items() if count == 100} == {"erfc", "log", "log1p"}
+
+
+def inlined_elsewhere():
+    """Operator -> a call that evaluates functions, all of which are the session's."""
+    x = torch.linspace(0.1, 0.9, 96)
+    square, query = x.reshape(12, 8), x.reshape(1, 2, 6, 8)
+
+    def layer(kind):
+        made, steps = kind(8, 4), torch.ones(3, 2, 8)
+        return lambda: made(steps)[0].sum().backward()
+
+    return {
+        "gelu": lambda: (F.gelu(x), F.gelu(x, approximate="tanh")),
+        "gelu_backward": lambda: [
+            ATEN.gelu_backward(x, x, approximate=how) for how in ("none", "tanh")
+        ],
+        "attention": lambda: F.scaled_dot_product_attention(query, query, query, is_causal=True),
+        "LSTM": layer(torch.nn.LSTM),
+        "GRU": layer(torch.nn.GRU),
+        "RNN": layer(torch.nn.RNN),
+        "randn": lambda: torch.randn(100),
+        "logaddexp": lambda: (torch.logaddexp(x, -x), torch.logaddexp2(x, -x)),
+        "xlogy": lambda: (torch.xlogy(x, x), torch.special.xlog1py(x, x)),
+        "logit": lambda: (torch.logit(x), torch.logit(x, 1e-3)),
+        "sinc": lambda: torch.sinc(x),
+        "glu": lambda: (F.glu(square), ATEN.glu_backward(square[:, :4], square, 1)),
+        "binary_cross_entropy": lambda: F.binary_cross_entropy(x, x),
+        "with logits": lambda: F.binary_cross_entropy_with_logits(x, x),
+        "digamma": lambda: torch.digamma(x),
+    }
+
+
+#: Those of them that a session overrides; it reaches the others through symbols.
+OVERRIDDEN = {"gelu", "gelu_backward", "attention", "LSTM", "randn"}
+
+
+def test_operators_whose_functions_other_devices_inline_are_the_sessions(monkeypatch):
+    for name, call in inlined_elsewhere().items():
+        found = coverage(call)
+        assert found.rows, name
+        assert found.complete, f"{name}: {found.text()}"
+    monkeypatch.setattr(operators, "kernels", lambda loops: {})  # the negative control
+    lost = {name for name, call in inlined_elsewhere().items() if coverage(call).share < 1.0}
+    assert lost == OVERRIDDEN
 
 
 def test_what_stays_stock_is_what_the_page_says():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diff import first_origin
+from pytest_udftorch.diff import Side, first_origin
 from pytest_udftorch.errors import DiffSideError
 
 
@@ -112,10 +112,27 @@ def test_the_command_names_it(tmp_path, capsys):
     assert "Name the second side" in capsys.readouterr().err
 
 
+def test_compiled_code_is_taken_apart():
+    side = "backend=aot_eager"
+    found = first_origin("nan", inside(lambda x: x / x), X, on=side)
+    assert (found.operator, found.place.layer) == ("aten::div.Tensor", "1")
+    assert "when the operators run eagerly; backend=aot_eager has one in output" in found.text()
+    found = first_origin("nan", inside(lambda x: x + x), X, on=side)
+    assert not found.found
+    assert "Nothing that backend=aot_eager gives has one." in found.text()
+
+
+def test_what_generated_code_alone_makes_is_said():
+    def broken(graph, example):
+        return lambda *args: tuple(t * math.nan for t in graph(*args))
+
+    found = first_origin("nan", inside(lambda x: x + 1), X, on=Side(name="broken", backend=broken))
+    assert not found.found
+    assert "broken has one in output: generated code alone makes it" in found.text()
+
+
 def test_what_has_no_origin_is_an_error():
     with pytest.raises(DiffSideError, match="Did you mean 'nan'"):
         first_origin("nans", nn.Identity(), X)
-    with pytest.raises(DiffSideError, match="inside compiled code are not seen"):
-        first_origin("nan", nn.Identity(), X, on="compiled")
     with pytest.raises(DiffSideError, match="nothing to run"):
         first_origin("nan")

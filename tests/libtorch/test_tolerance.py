@@ -108,12 +108,13 @@ def _quiet(model, x):
 
 
 def test_what_counts_keeps_its_bits_and_what_does_not_goes_down():
-    found = tolerance(metric, within=2e-4, held_out=shifted)
+    # By rank: measured times would make the answer depend on the machine's load.
+    found = tolerance(metric, within=2e-4, held_out=shifted, cost="rank")
     libraries = {(n.function, n.layer): n.library for n in found.needs}
     assert libraries["tanh", "quiet"] == "ladder-8"
     assert libraries["tanh", "loud"] in ("corem", "ladder-20", "ladder-16", "ladder-12")
     assert {n.evaluations for n in found.needs} == {512}
-    assert found.saved > 0
+    assert all(n.ns > 0 and n.exact_ns > 0 for n in found.needs)
     assert abs(found.value - found.reference) <= 2e-4
     # What is reported is what the assignment gives.
     with assigned(found.assignment()):
@@ -124,14 +125,25 @@ def test_what_counts_keeps_its_bits_and_what_does_not_goes_down():
         assert abs(metric() - found.reference) > 2e-4
     assert "the functions' time" in found.text()
     json.dumps(found.document())
-    assert tolerance(metric, within=1e9, ladder=SHORT, by_layer=False).assignment() == {
+    whole = {"by_layer": False, "cost": "rank"}
+    assert tolerance(metric, within=1e9, ladder=SHORT, **whole).assignment() == {
         Site("tanh", "every layer"): "ladder-8", Site("erf", "every layer"): "ladder-8",
     }  # fmt: skip
+
+
+def test_number_formats_are_a_ladder_by_rank():
+    ladder = ("corem", "format-half", "format-bfloat16", "format-e5m2")
+    found = tolerance(metric, within=0.5, ladder=ladder, cost="rank", functions=("tanh",))
+    libraries = {n.layer: n.library for n in found.needs}
+    assert libraries["quiet"] == "format-e5m2"
+    assert libraries["loud"] in ladder[:3]
+    assert found.holds
 
 
 def test_a_journal_is_taken_up_again(tmp_path):
     journal = tmp_path / "journal.jsonl"
     options = {"within": 2e-4, "ladder": SHORT, "functions": ("tanh",), "journal": journal}
+    options["cost"] = "rank"
     first = tolerance(metric, **options)
     with pytest.raises(ToleranceError, match=r"There is a journal .* already"):
         tolerance(metric, **options)
@@ -176,6 +188,7 @@ def test_metrics_that_are_of_no_use_are_refused():
         ({"within": -1}, "within=-1 is no bound"),
         ({"ladder": ("corem",)}, "is no ladder"),
         ({"ladder": ("std", "corem")}, "'std' has no functions of its own"),
+        ({"cost": "bits"}, "neither 'time' nor 'rank'"),
         ({"workers": 2}, "need the metric by name"),
         ({"workers": -1}, "is no number of processes"),
         ({"ladder": ("repro", "canary"), "functions": ("nothing",)}, "has no function 'nothing'"),
@@ -219,7 +232,7 @@ def test_the_command_searches_stores_and_fails_if_held_out_data_do(tmp_path, cap
 def test_processes_find_what_this_one_finds(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(SOURCE)
     where = f"{tmp_path}/model.py:metric"
-    options = {"within": 0.05, "ladder": SHORT, "functions": ("tanh",)}
+    options = {"within": 0.05, "ladder": SHORT, "functions": ("tanh",), "cost": "rank"}
     alone = tolerance(where, **options)
     assert tolerance(where, **options, workers=2).assignment() == alone.assignment()
 
@@ -237,5 +250,6 @@ def test_the_page_runs_as_shown(tmp_path, monkeypatch, capsys):
     for line in lines:
         for part in filter(None, line.split("...")):
             assert part.strip() in out
-    (script,) = re.findall(r"[^>]\n```python\n(.*?)^```$", text, re.M | re.S)
-    exec(compile(script, str(page), "exec"), {})
+    scripts = re.findall(r"[^>]\n```python\n(.*?)^```$", text, re.M | re.S)
+    assert len(scripts) == 2
+    exec(compile("\n".join(scripts), str(page), "exec"), {})

@@ -31,6 +31,7 @@ MISTAKES = {
     "reach": "torch.lgo",
     "coverage": "model.py",
     "diff": "",
+    "blame": "--b corem model.py",
     "record": "model.py:make",
     "sensitivity": "model.py:make --samples 2",
     "tolerance": "model.py:metric --within -1",

@@ -238,9 +238,42 @@ def test_a_value_that_is_an_error_fails_the_test_that_made_it(suite):
     ]
     result.stdout.fnmatch_lines(
         [
-            "A function of std made the first infinity of this test, out of arguments that "
-            "held none: exp (float32) in aten::exp, layer Net, forward, after * s. "
-            "--udf-inf=error is on."
+            "test_it.py::test_inf: aten::exp in Net made the first: an infinity in 3 of 3 "
+            "elements, the first one at *",
+            "  self: 3, from 100 to 100; there: 100",
+            "A function of std made the first infinity of a function, out of arguments that "
+            "held none: exp (float32) in aten::exp, layer Net, forward, after * s.",
+            "--udf-inf=error is on.",
+        ]
+    )
+
+
+def test_operators_of_any_kind_are_origins(suite):
+    suite.write(
+        test_it="""
+        import torch
+
+        class Net(torch.nn.Module):
+            def forward(self, x): return x / (x - 1)
+
+        X = torch.tensor([1.0, 2.0])
+        def test_division(): Net()(X)
+        def test_cast(): (X * 1e5).half()
+        def test_backward():
+            x = torch.zeros(2, requires_grad=True)
+            x.sqrt().sum().backward()
+        def test_compiled(): torch.compile(Net(), backend="aot_eager")(X)
+        def test_clean(): Net()(X + 1).half(); torch.full((2,), float("-inf")).exp()
+        """
+    )
+    result = suite.run("--udf-inf=error")
+    result.assert_outcomes(failed=4, passed=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "test_it.py::test_division: aten::div.Tensor in Net made the first: an infinity in 1*",
+            "test_it.py::test_cast: aten::_to_copy in no module made the first: *",
+            "test_it.py::test_backward: aten::div.Tensor in no module, backward made *",
+            "test_it.py::test_compiled: aten::div.Tensor in Net made the first: *",
         ]
     )
 

@@ -14,7 +14,7 @@ import pytest_udftorch
 PACKAGE = Path(pytest_udftorch.__file__).parent
 
 #: Private names of Python itself, Numba and mpmath.
-OTHERS = {"_handle", "_name", "_mpf_", "_get_module_for_linking", "_linking_libraries"}
+OTHERS = {"_exit", "_handle", "_name", "_mpf_", "_get_module_for_linking", "_linking_libraries"}
 PRIVATE = re.compile(r"_[A-Za-z]\w*")
 MODULE = re.compile(r"(torch|triton|pytest|_pytest)(\.\w+)*\.?")
 
