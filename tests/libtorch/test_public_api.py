@@ -22,7 +22,7 @@ PACKAGE = ROOT / "pytest_udftorch"
 PRIVATE = {
     "__init__", "__main__", "cli", "compat", "doctor", "notebook", "optional", "plain_data",
     "prebuild",
-    "whole_file",
+    "delta_debugging", "whole_file",
 }  # fmt: skip
 
 
