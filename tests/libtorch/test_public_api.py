@@ -23,6 +23,9 @@ PRIVATE = {
     "__init__", "__main__", "cli", "compat", "delta_debugging", "doctor", "notebook", "optional",
     "plain_data", "prebuild",
     "whole_file",
+    "__init__", "__main__", "cli", "compat", "doctor", "notebook", "optional", "plain_data",
+    "prebuild",
+    "delta_debugging", "whole_file",
 }  # fmt: skip
 
 
