@@ -21,11 +21,7 @@ PACKAGE = ROOT / "pytest_udftorch"
 #: Modules at the package's top that are not an interface.
 PRIVATE = {
     "__init__", "__main__", "cli", "compat", "delta_debugging", "doctor", "notebook", "optional",
-    "plain_data", "prebuild",
-    "whole_file",
-    "__init__", "__main__", "cli", "compat", "doctor", "notebook", "optional", "plain_data",
-    "prebuild",
-    "delta_debugging", "whole_file",
+    "plain_data", "prebuild", "whole_file",
 }  # fmt: skip
 
 
