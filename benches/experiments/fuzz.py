@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import subprocess
 import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -114,11 +115,18 @@ def keep(folders: dict[str, Path]) -> None:
     new.replace(CORPUS)
 
 
-def measure(names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Fuzz the targets, ``jobs`` at a time; return name -> counts."""
+def measure(
+    names: Sequence[str],
+    options: argparse.Namespace,
+    done: Callable[[dict[str, Any]], None] = lambda found: None,
+) -> dict[str, Any]:
+    """Fuzz the targets, ``jobs`` at a time; return name -> counts.
+
+    ``done`` gets what is known after each target, in case the run is ended.
+    """
     out: Path | None = options.findings
     seconds = 60 * options.minutes / len(names)
-    wall = 60 * options.wall * min(1, options.jobs / len(names))
+    wall = 60 * options.wall / math.ceil(len(names) / options.jobs)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folders = {name: Path(scratch) / name for name in names}
@@ -136,6 +144,7 @@ def measure(names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]
                     if path.suffix == ".txt":
                         print(path.read_text(errors="replace"))
                 keep({name: folders[name] / "corpus"})
+                done(found)
     return found
 
 
@@ -158,8 +167,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names:
             if name not in known:
                 raise UdfError(f"There is no target {name!r}. Known: {', '.join(known)}.")
-        figures.update(measure(names, options))
-        return {"targets": {**_earlier(options, known), **figures}}
+        earlier = _earlier(options, known)
+
+        def keep_figures(found: dict[str, Any]) -> None:
+            command.store("fuzz", options, {"targets": {**earlier, **found}})
+
+        figures.update(measure(names, options, keep_figures))
+        return {"targets": {**earlier, **figures}}
 
     status = command.run("fuzz", options, once)
     return status or int(any(row["findings"] for row in figures.values()))

@@ -5,9 +5,65 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
 import zlib
+from pathlib import Path
 
 import pytest
+
+#: In the process that :func:`pytest_pyfunc_call` starts.
+FRESH = "UDFTORCH_TEST_FRESH"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Give a test marked ``without_cuda`` the outcome that it has where CUDA is not in use.
+
+    Earlier tests on a GPU leave kernels of theirs with the dispatcher, and a lazy start of CUDA
+    registers those of open sessions at a time of its own choosing.
+    """
+    if pyfuncitem.get_closest_marker("without_cuda") is None or not cuda_in_use():
+        return None
+    how = outcomes(pyfuncitem.path)[pyfuncitem.name]
+    if how.startswith("skipped"):
+        pytest.skip(how)
+    if how != "passed":
+        pytest.fail(how, pytrace=False)
+    return True
+
+
+def cuda_in_use():
+    """Tell whether this process has used CUDA, or is asked to act so."""
+    torch = sys.modules.get("torch")
+    if FRESH in os.environ:
+        return os.environ[FRESH] == "parent"
+    return torch is not None and torch.cuda.is_initialized()
+
+
+@functools.cache
+def outcomes(path: Path) -> dict[str, str]:
+    """Run a file in a process of its own; return test -> ``passed``, or what it said."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly",
+             f"--junitxml={report}", str(path)],
+            env={**os.environ, FRESH: "child"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode in (0, 1), done.stdout[-3000:] + done.stderr[-3000:]
+        cases = ET.parse(report).iter("testcase")
+        return {case.attrib["name"]: _said(case) for case in cases}
+
+
+def _said(case):
+    for child in case:
+        if child.tag in ("failure", "error", "skipped"):
+            return f"{child.tag}: {child.attrib.get('message', '')}\n{child.text or ''}"
+    return "passed"
 
 
 @pytest.fixture

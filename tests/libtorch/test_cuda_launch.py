@@ -17,10 +17,13 @@ from pytest_udftorch.errors import CompilerNotFoundError, CudaLaunchBuildError, 
 from pytest_udftorch.overrides import dispatcher
 from pytest_udftorch.overrides.active import Active
 
-pytestmark = pytest.mark.skipif(
-    not torch._C._dispatch_has_kernel_for_dispatch_key("aten::exp", "CUDA"),
-    reason="torch is a CPU build",
-)
+pytestmark = [
+    pytest.mark.without_cuda,
+    pytest.mark.skipif(
+        not torch._C._dispatch_has_kernel_for_dispatch_key("aten::exp", "CUDA"),
+        reason="torch is a CPU build",
+    ),
+]
 
 CPP = "launched in C++"
 FUNCTIONS = "exp expm1 log log1p pow erf tanh sin atan2 hypot"
