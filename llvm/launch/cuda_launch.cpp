@@ -610,11 +610,10 @@ const std::map<std::string, Make> &makers() {
         {"_log_softmax_backward_data", make<LogSoftmaxBackward>},
     };
     for (std::string Name :
-         {"exp",   "exp2", "expm1", "log",  "log2",  "log10",
-          "log1p", "sin",  "cos",   "tan",  "sinh",  "cosh",
-          "tanh",  "asin", "acos",  "atan", "asinh", "acosh",
-          "atanh", "erf",  "erfc",  "silu", "mish",  "sigmoid",
-          "rsqrt"}) {
+         {"exp",  "exp2", "expm1",   "log",   "log2",  "log10", "log1p",
+          "sin",  "cos",  "tan",     "sinh",  "cosh",  "tanh",  "asin",
+          "acos", "atan", "asinh",   "acosh", "atanh", "erf",   "erfc",
+          "silu", "mish", "sigmoid", "rsqrt"}) {
       M[Name] = functional<T>();
       M[Name + ".out"] = into<T>();
       M[Name + "_"] = inPlace<>();
