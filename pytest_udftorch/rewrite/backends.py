@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -110,8 +111,10 @@ class _Rewritten:
         weights: Sequence[Any],
         broken: str,
         strict: bool,
+        ready: Callable[[], object],
     ) -> None:
         self.name, self.original, self.rewriter, self.strict = name, original, rewriter, strict
+        self.ready = ready
         self.weights, self.broken = weights, broken
         self.run: Callable[..., Any] | None = None
         self.lock = threading.Lock()
@@ -125,6 +128,7 @@ class _Rewritten:
 
     def _decided(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         report = GraphReport(self.name)
+        self.ready()
         try:
             with torch.no_grad():
                 run = self._rewritten(inputs, report)
@@ -151,7 +155,8 @@ class _Rewritten:
         reasons = [why for why in map(graphs.why_opaque, calls) if why is not None]
         if not all(isinstance(value, torch.Tensor) for value in inputs):
             reasons.append("its sizes are symbols; compile with dynamic=False")
-        if any(type(value) not in (torch.Tensor, torch.nn.Parameter) for value in inputs):
+        plain = (torch.Tensor, torch.nn.Parameter)
+        if any(isinstance(value, torch.Tensor) and type(value) not in plain for value in inputs):
             reasons.append("an input is of a subclass of Tensor")
         if reasons:
             report.left_alone = "; ".join(dict.fromkeys(reasons))
@@ -192,7 +197,9 @@ def _weights(module: fx.GraphModule, examples: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _left_alone(name: str, why: str, strict: bool) -> Callable[..., Any]:
+def _left_alone(
+    name: str, why: str, strict: bool, ready: Callable[[], object]
+) -> Callable[..., Any]:
     def keep(module: fx.GraphModule, examples: Sequence[Any]) -> Any:
         for reports in _RECORDING:
             reports.append(GraphReport(name, left_alone=why))
@@ -201,7 +208,13 @@ def _left_alone(name: str, why: str, strict: bool) -> Callable[..., Any]:
                 f"{name} leaves a graph alone: {why}. Leave strict out: the graph then runs as it "
                 "is."
             )
-        return compat.boxed(module.forward)
+        first = functools.cache(ready)
+
+        def forward(*inputs: Any) -> Any:
+            first()
+            return module.forward(*inputs)
+
+        return compat.boxed(forward)
 
     return keep
 
@@ -212,15 +225,22 @@ def compile_graph(
     module: fx.GraphModule,
     examples: Sequence[Any],
     strict: bool = False,
+    ready: Callable[[], object] = lambda: None,
 ) -> Callable[..., Any]:
-    """Compile one graph of Dynamo with a rewriter: what a backend of torch.compile does."""
+    """Compile one graph of Dynamo with a rewriter: what a backend of torch.compile does.
+
+    ``ready`` checks the options. It is called before the first call of every graph, of those that
+    are left alone too, so that a wrong option never goes unnoticed.
+    """
     weights = _weights(module, examples)
     broken = compat.graph_break_after(module)
 
     def inference(graph: fx.GraphModule, _: Sequence[Any]) -> Any:
-        return compat.boxed(_Rewritten(name, graph, rewriter, weights, broken, strict))
+        return compat.boxed(_Rewritten(name, graph, rewriter, weights, broken, strict, ready))
 
-    training = _left_alone(name, "gradients are wanted; call it under torch.no_grad()", strict)
+    training = _left_alone(
+        name, "gradients are wanted; call it under torch.no_grad()", strict, ready
+    )
     backend = compat.aot_backend(inference, training)
     compiled: Callable[..., Any] = backend(module, examples)
     return compiled

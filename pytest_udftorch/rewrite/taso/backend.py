@@ -57,11 +57,13 @@ def taso(
             f"udf_taso knows no search {wanted['search']!r}. Give 'backtracking' or 'egraph'."
         )
 
+    # Proofs trace programs, which Dynamo does not bear while it traces the model.
+    ready = functools.partial(rules_of, wanted["rules"])
+
     def rewriter(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
     ) -> Candidate | None:
-        # Proofs trace programs, which Dynamo does not bear while it traces the model.
-        rules = rules_of(wanted["rules"])
+        rules = ready()
         graph, fired = rewrite(graph, held, DEFAULT)
         found = search(graph, rules, held, wanted)
         report.fired = [*fired, *found.fired]
@@ -72,7 +74,7 @@ def taso(
         )
         return Candidate(found.module, exact=False, fold=True)
 
-    return compile_graph("udf_taso", rewriter, module, examples, wanted["strict"])
+    return compile_graph("udf_taso", rewriter, module, examples, wanted["strict"], ready)
 
 
 def search(
