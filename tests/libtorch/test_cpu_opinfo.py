@@ -7,6 +7,7 @@ have a file, and the database a session, of their own.
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 
 import pytest
@@ -44,7 +45,8 @@ def farthest(got, exact):
         return 0.0
     kind = torch.finfo(got.dtype)
     step = kind.eps * exact.abs().clamp_min(kind.tiny)
-    return ((got.double() - exact).abs() / step)[finite].amax().item()
+    # Stock's attention in half is NaN now and then where the exact result is not.
+    return ((got.double() - exact).abs() / step)[finite].nan_to_num(nan=math.inf).amax().item()
 
 
 def cases(ops=OPINFOS, dtypes=DTYPES, *, requires_grad=False):
@@ -66,6 +68,7 @@ def run(op, sample, *, double=False):
 
 @pytest.fixture(scope="module")
 def results():
+    torch.manual_seed(0)
     every = list(cases())
     theirs = [run(*case) for case in every]
     exact = [run(*case, double=True) for case in every]
