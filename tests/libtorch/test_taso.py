@@ -113,6 +113,7 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
     path.write_text("fine: (t (t a)) => a\n" + UNSOUND)
     with pytest.raises(RuleError, match=r"rule 'wrong_turn' is not sound: the box test finds"):
         checked(read(path))
+    torch.compiler.reset()  # after some compilations of Linear.forward torch leaves it alone
     compiled = torch.compile(nn.Linear(3, 3), backend="udf_taso", options={"rules": str(path)})
     with torch.no_grad(), pytest.raises(RuleError, match="'wrong_turn' is not sound"):
         compiled(torch.ones(2, 3))
