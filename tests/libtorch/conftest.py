@@ -66,6 +66,34 @@ def _said(case):
     return "passed"
 
 
+#: Files that open sessions and compile nothing in them.
+EAGER = frozenset(
+    f"test_{name}"
+    for name in (
+        "bad_arguments", "blame", "contract", "coverage", "cpu_attention", "cpu_opinfo",
+        "cpu_operators", "cpu_recurrent", "cpu_variates", "demo", "error_model", "exclusive",
+        "formats", "golden", "ladder", "patch", "positions", "reach", "replicas", "sensitivity",
+        "session", "stress", "summation", "verify_stock",
+    )
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compilers_are_left_alone(request):
+    """Change no compiler in sessions of files that compile nothing.
+
+    If an earlier file of this process has imported Triton, a session makes a libdevice for each new
+    set of functions, which takes seconds.
+    """
+    if request.path.stem not in EAGER:
+        yield
+        return
+    from pytest_udftorch.compiled.follower import follower
+
+    with follower.eager_only():
+        yield
+
+
 @pytest.fixture
 def one_thread():
     """Tiny operators on many threads of a busy machine take milliseconds."""
