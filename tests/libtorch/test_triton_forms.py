@@ -49,13 +49,6 @@ def form_ptx(ptx):
     return of
 
 
-@pytest.fixture
-def all_functions():
-    """A session of every function in pairs of floats: one libdevice serves all tests."""
-    with patched("corem", functions=FUNCTIONS, cuda_form="float-float"):
-        yield
-
-
 def bodies(text: str) -> dict[str, str]:
     """Return the functions of PTX: name -> body."""
     found = {}
@@ -67,9 +60,9 @@ def bodies(text: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.usefixtures("all_functions")
 def test_double_precision_is_left_to_the_rare_branch(kernels, function, form_ptx):
-    text = form_ptx(kernels, function)
+    with patched("corem", cuda_form="float-float"):  # one libdevice for all functions
+        text = form_ptx(kernels, function)
     parts = bodies(text)
     ordinary = {n: b for n, b in parts.items() if not IN_DOUBLE.search(n)}
     assert set(ordinary) == {f"of_{function}"}  # with the function inlined
