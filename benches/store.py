@@ -6,8 +6,9 @@
         [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
         [sanitizers] [summation_trees] [taso_funnel] [profile] [compile] [cuda_digests]
         [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
-        [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [faults] [stress] [fuzz]
-        [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda] [quick_paths] [site]
+        [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve] [faults]
+        [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda]
+        [quick_paths] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -87,6 +88,10 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 LONG = _experiments(
     "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite", "versions",
     "coverage",
+)  # fmt: skip
+LONG["aarch64_sve"] = (
+    "benches.experiments.aarch64_forms", "--level", "sve256",
+    "--store", str(stored.RESULTS / "aarch64_sve.json"),
 )  # fmt: skip
 GPU["coverage_cuda"] = (
     "benches.experiments.coverage", "--device", "cuda",

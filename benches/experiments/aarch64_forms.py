@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do the forms that the passes make for AdvSIMD (NEON) give the certified bits?
+"""Do the forms that the passes make for AdvSIMD (NEON) and for SVE give the certified bits?
 
-    python -m benches.experiments.aarch64_forms [--libraries corem,corem-ff]
+    python -m benches.experiments.aarch64_forms [--level sve256] [--libraries corem,corem-ff]
         [--all exp,log] [--minutes 30] [--workers 2] [--journal FILE] [--store FILE]
 
 clang and the passes cross-compile the UDF libraries for aarch64 as they compile them for this CPU:
-the scalar form, the form of four lanes and the array form. QEMU runs each. The results are compared
+the scalar form, the form of four lanes, for ``sve256`` that of one SVE register of 256 bits, and
+the array form. QEMU runs each. The results are compared
 encoding by encoding, with every NaN canonical, with those of the same library's array form on this
 CPU, which its certificate covers. The inputs are mantissas of every sign and exponent, and the hard
 cases of the library. ``canary``, which is wrong by one bit, has to differ in every form.
 
-``--all`` names functions of corem whose form of four lanes then runs on all 2^32 encodings. The
+``--all`` names functions of corem whose vector form then runs on all 2^32 encodings. The
 digest of each chunk of 2^24 results has to be that of the certificate for x86-64. The journal holds
 what is known, so that a run goes on where another stopped. An earlier run in the stored file stays
 if it is of the same build and has more chunks.
@@ -28,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +40,7 @@ from benches.experiments import command
 from benches.experiments.other_machines import (
     CHUNK_BITS,
     MACHINES,
+    Machine,
     MachineError,
     Run,
     canonical,
@@ -51,14 +54,40 @@ from pytest_udftorch.build import cross_library
 from pytest_udftorch.certificates import load
 from pytest_udftorch.library import FUNCTIONS
 
-LEVEL: Final = "neon"
 #: Mantissas of each of the 512 pairs of sign and exponent; fewer for what has to differ.
 MANTISSAS: Final = {"canary": 64}
 MOST_MANTISSAS: Final = 1024
-FORMS: Final = ("scalar", "v4", "array")
-MACHINE: Final = MACHINES["aarch64"]
-#: The form that runs on all encodings; libtorch calls it.
-VECTOR: Final = "v4"
+_ARM: Final = MACHINES["aarch64"]
+
+
+@dataclass(frozen=True)
+class Level:
+    """How a CPU level of aarch64 is tried.
+
+    Attributes:
+        machine: it runs the programs.
+        forms: of the level's builds.
+        vector: the form that runs on all encodings; libtorch calls it.
+    """
+
+    machine: Machine
+    forms: tuple[str, ...]
+    vector: str
+
+
+LEVELS: Final = {
+    "neon": Level(_ARM, ("scalar", "v4", "array"), "v4"),
+    "sve256": Level(
+        # sve-max-vq counts 128 bits.
+        Machine(
+            ("qemu-aarch64", "-cpu", "max,sve-max-vq=2", *_ARM.emulator[1:]),
+            (*_ARM.flags, "-march=armv8-a+sve"),
+            _ARM.link,
+        ),
+        ("scalar", "v4", "vx", "array"),
+        "vx",
+    ),
+}
 #: The run of the certificates whose digests are compared: they are the same in all runs.
 CERTIFIED: Final = ("baseline", "scalar")
 CHUNKS: Final = 1 << 32 - CHUNK_BITS
@@ -141,41 +170,42 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     complete = {}
     journal = Journal(options.journal)
+    level = LEVELS[options.level]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         for title in [*_names(options.libraries), "canary"]:
             library = find_library(title)
-            cross = cross_library(library, LEVEL)
+            cross = cross_library(library, options.level)
             # The wrong twins are judged by the right functions.
             best = build_library("corem" if title == "canary" else library)
             what = _sha256(cross)
             count = MANTISSAS.get(title, MOST_MANTISSAS)
             place = figures[title] = {"sha256": what, "forms": {}}
             names = [n for n, dtype in library.functions if dtype == "float32" and n in FUNCTIONS]
-            for form in FORMS:
+            for form in level.forms:
                 each = place["forms"][form] = {}
                 for name in names:
                     key = (what, name, form)
                     if journal.get(key) is None:
-                        run = program(folder, MACHINE, library, name, cross, form)
+                        run = program(folder, level.machine, library, name, cross, form)
                         inputs = iter([strata(best.library, name, count)])
                         journal.add(key, compare(run, native(best, name), inputs, 60))
                     each[name] = journal.get(key)
                     print(title, form, name, each[name], flush=True)
         corem = find_library("corem")
-        cross = cross_library(corem, LEVEL)
+        cross = cross_library(corem, options.level)
         for name in _names(options.exhaustive):
-            run = program(folder, MACHINE, corem, name, cross, VECTOR)
+            run = program(folder, level.machine, corem, name, cross, level.vector)
             complete[name] = exhaust(
                 run, cross, name, 60 * options.minutes, options.workers, journal
             )
             print(name, complete[name], flush=True)
-        control = control_digest(folder)
+        control = control_digest(folder, options.level)
     return {
-        "level": LEVEL,
-        "emulator": " ".join(MACHINE.emulator),
+        "level": options.level,
+        "emulator": " ".join(level.machine.emulator),
         "libraries": figures,
-        "exhaustive": {"form": VECTOR, "chunk_bits": CHUNK_BITS, "functions": complete},
+        "exhaustive": {"form": level.vector, "chunk_bits": CHUNK_BITS, "functions": complete},
         "canary_digest_differs": control,
     }
 
@@ -199,18 +229,20 @@ def _names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-def control_digest(folder: Path) -> bool:
+def control_digest(folder: Path, name: str) -> bool:
     """Tell whether canary's exp fails the comparison of digests, which corem's passes."""
     right, canary = find_library("corem"), find_library("canary")
     wanted = certified(right, "exp")
     chunk = 0x3F  # 0.5 to 2
-    run = program(folder, MACHINE, canary, "exp", cross_library(canary, LEVEL), VECTOR)
+    level, build = LEVELS[name], cross_library(canary, name)
+    run = program(folder, level.machine, canary, "exp", build, level.vector)
     return digest(run, chunk) != wanted[chunk]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare, and return 1 if a result differs or a control does not."""
     parser = command.parser("aarch64_forms", __doc__)
+    parser.add_argument("--level", choices=LEVELS, default="neon")
     parser.add_argument("--libraries", default="corem,corem-ff")
     parser.add_argument("--all", default="", dest="exhaustive")
     parser.add_argument("--minutes", type=float, default=30.0)
@@ -227,8 +259,10 @@ def main(arguments: list[str] | None = None) -> int:
         if options.store.exists():
             before = stored.load(options.store)["exhaustive"]["functions"]
             functions = found["exhaustive"]["functions"] = more_known(functions, before)
-        names = ",".join(functions)
-        repeat = f"python -m benches.experiments.aarch64_forms --all {names} --journal FILE"
+        given = "" if options.level == "neon" else f" --level {options.level}"
+        if functions:
+            given += f" --all {','.join(functions)} --journal FILE"
+        repeat = f"python -m benches.experiments.aarch64_forms{given}"
         stored.save(options.store, repeat, found)
     wrong = [
         (title, form, name)

@@ -9,6 +9,9 @@ tests are copied to an empty folder, without the project's sources, and run in o
 library. A recorder beside them (``benches/data/foreign``) seeds every test alike and writes down
 how it ended.
 
+torch's own tests are in no distribution. ``benches/data/foreign/torch`` runs the database of
+operators and modules that its wheel brings: samples, references, tolerances and known failures.
+
 Tests that ended otherwise under corem run again alone, twice under each library. If they differ
 from themselves, chance decides them; otherwise ``EXPLAINED`` has to say why, or the command fails.
 
@@ -20,8 +23,10 @@ of three functions, taken in each process, shows that the process had the librar
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -40,6 +45,7 @@ from pytest_udftorch import UdfError
 
 CACHE = Path(__file__).parents[2] / "build" / "foreign_suites"
 RECORDER = Path(__file__).parents[1] / "data" / "foreign"
+OWN = RECORDER / "torch"
 NULL = Path(__file__).parents[1] / "data" / "null"
 
 #: How often a test that ended otherwise runs again, alone, under each library.
@@ -65,6 +71,8 @@ class Suite:
         options: further arguments of pytest, which select tests.
         control: as ``tests``, for the negative controls.
         files: files of the source distribution that the tests need beside them.
+        folder: holds the tests where a distribution does not; its own environment then gets only
+            what the suite requires.
     """
 
     name: str
@@ -75,6 +83,7 @@ class Suite:
     options: tuple[str, ...] = ()
     control: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    folder: Path | None = None
 
 
 SUITES = {
@@ -123,6 +132,15 @@ SUITES = {
                 "tests/test_gradients.py", "tests/optimizers",
             ),
             control=("tests/test_loss_functions.py",),
+        ),
+        Suite(
+            "torch", importlib.metadata.version("torch"),
+            "torch's database of operators and modules", ("expecttest==0.3.0",),
+            ("test_database.py",),
+            control=(
+                "test_database.py::TestUnaryUfuncsCPU", "test_database.py::TestBwdGradientsCPU",
+            ),
+            folder=OWN,
         ),
     )
 }  # fmt: skip
@@ -195,7 +213,9 @@ class Prepared:
 
     def _interpreter(self, folder: Path) -> Path:
         python = folder / "bin" / "python"
-        wanted = [f"{self.suite.name}=={self.suite.version}", *self.suite.requires]
+        wanted = [*self.suite.requires]
+        if self.suite.folder is None:
+            wanted.insert(0, f"{self.suite.name}=={self.suite.version}")
         state = folder / "installed.json"
         if state.exists() and json.loads(state.read_text()) == wanted:
             return python
@@ -211,6 +231,11 @@ class Prepared:
     def _unpacked(self, home: Path) -> Path:
         """Return a folder that holds the tests, and nothing else of the project."""
         folder = home / "suite"
+        if self.suite.folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(self.suite.folder, folder)
+            (folder / "pytest.ini").write_text("[pytest]\n")
+            return folder
         if folder.exists():
             return folder
         pinned = f"{self.suite.name}=={self.suite.version}"

@@ -114,7 +114,9 @@ def program(
     path = folder / f"{library.name}-{name}{form}"
     if form:
         what = [f"-DBUILT={FUNCTIONS[name].export('float32', form)}"]
-        if form != "array":
+        if form == "vx":
+            what.append("-DSCALABLE")
+        elif form != "array":
             what.append(f"-DLANES={1 if form == 'scalar' else form[1:]}")
         link = (*machine.link, str(build.path), f"-Wl,-rpath,{build.path.parent}")
     elif machine.link:

@@ -265,11 +265,11 @@ def stress(
     """
     began = time.monotonic()
     block = sessions // blocks
+    for library in (*opener.libraries, "std"):  # what is built and loaded once
+        for functions, profile in itertools.product((None, ("exp",), ("log",)), (0, 1)):
+            with patched(library, functions, profile=bool(profile)):
+                pass
     with Callers(threads, pause) as callers, raising(opener.choose):
-        for library in (*opener.libraries, "std"):  # what is loaded once
-            for functions, profile in itertools.product((None, ("exp",), ("log",)), (0, 1)):
-                with patched(library, functions, profile=bool(profile)):
-                    pass
         begin = time.perf_counter()
         opener.run(max(block // 5, 10))
         lasts = (time.perf_counter() - begin) / opener.sessions

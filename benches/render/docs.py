@@ -676,9 +676,9 @@ def aarch64_session(results: Results) -> str:
     return _with_source(table(["what", "found"], rows), document)
 
 
-def aarch64_forms(results: Results) -> str:
+def aarch64_forms(results: Results, stored: str = "aarch64_forms") -> str:
     """Return the table of forms for AdvSIMD, and the share of all encodings that ran."""
-    document = results["aarch64_forms"]
+    document = results[stored]
     rows = []
     for title, library in document["libraries"].items():
         for form, functions in library["forms"].items():
@@ -694,7 +694,12 @@ def aarch64_forms(results: Results) -> str:
         for name, found in every["functions"].items()
     ]
     header = ["library", "form", "functions", "inputs", "different"]
-    return _with_source([*table(header, rows), "", *parts], document)
+    return _with_source([*table(header, rows), *(["", *parts] if parts else [])], document)
+
+
+def aarch64_sve(results: Results) -> str:
+    """Return the same for SVE."""
+    return aarch64_forms(results, "aarch64_sve")
 
 
 def site(results: Results) -> str:
@@ -781,6 +786,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "wheel_symbols": wheel_symbols,
     "arm_session": aarch64_session,
     "arm_forms": aarch64_forms,
+    "arm_sve": aarch64_sve,
     "analysis": analysis,
 }
 

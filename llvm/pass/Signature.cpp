@@ -31,7 +31,9 @@ FunctionType *udf::formType(StringRef Kind, Type *Element, unsigned Arity) {
     return FunctionType::get(Type::getVoidTy(Ctx), Params, false);
   }
   Type *T = Element;
-  if (unsigned Lanes = vectorLanes(Kind))
+  if (Kind == "vx")
+    T = ScalableVectorType::get(Element, 128 / Element->getScalarSizeInBits());
+  else if (unsigned Lanes = vectorLanes(Kind))
     T = FixedVectorType::get(Element, Lanes);
   return FunctionType::get(T, SmallVector<Type *, 2>(Arity, T), false);
 }

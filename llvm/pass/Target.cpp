@@ -25,6 +25,10 @@ void udf::copyTarget(const Function &From, Function &To) {
     else
       To.removeFnAttr(Name);
   }
+  // The length of SVE registers (-msve-vector-bits).
+  To.removeFnAttr(Attribute::VScaleRange);
+  if (From.hasFnAttribute(Attribute::VScaleRange))
+    To.addFnAttr(From.getFnAttribute(Attribute::VScaleRange));
 }
 
 unsigned udf::widestRegisterBits(const Function &Model,
@@ -59,6 +63,11 @@ bool udf::hasFeatures(Function &F, StringRef Features,
   bool Has = FAM.getResult<TargetIRAnalysis>(F).areInlineCompatible(&F, Probe);
   Probe->eraseFromParent();
   return Has;
+}
+
+bool udf::hasOneVectorLength(const Function &F) {
+  Attribute A = F.getFnAttribute(Attribute::VScaleRange);
+  return A.isValid() && A.getVScaleRangeMax() == A.getVScaleRangeMin();
 }
 
 void udf::requireVectorWidth(Function &F, unsigned Bits) {

@@ -28,6 +28,9 @@ unsigned widestRegisterBits(const llvm::Function &Model,
 bool hasFeatures(llvm::Function &F, llvm::StringRef Features,
                  llvm::FunctionAnalysisManager &FAM);
 
+/// Whether \p F is compiled for scalable registers of one length.
+bool hasOneVectorLength(const llvm::Function &F);
+
 /// Keeps vectors of \p Bits whole in code generation.
 void requireVectorWidth(llvm::Function &F, unsigned Bits);
 

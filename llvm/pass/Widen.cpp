@@ -82,6 +82,13 @@ static void emit(WidenWork &W, FunctionAnalysisManager &FAM) {
                                : ""));
       continue;
     }
+    if (Want.Kind == "vx" && !udf::hasOneVectorLength(*W.model())) {
+      udf::usageError(W.Ctx, "udf-widen: form 'vx' of '" + U.Name +
+                                 "' needs SVE registers of one length; drop "
+                                 "the form or compile with -march=armv8-a+sve "
+                                 "-msve-vector-bits=256");
+      continue;
+    }
     F->addFnAttr(udf::FormMark, originOf(U, Want));
     udf::emitForm(W, F, Want);
     udf::reportLine(W.Ctx, json::Object{{"pass", DEBUG_TYPE},

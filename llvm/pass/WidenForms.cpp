@@ -70,15 +70,26 @@ static Function *emitVectorFixup(WidenWork &W, const Twine &Symbol,
   return F;
 }
 
+/// \p F takes and returns vectors of \p Lanes, or scalable ones that have as
+/// many under the function's vscale_range.
 static void emitVector(WidenWork &W, Function *F, unsigned Lanes) {
   IRBuilder<> B(BasicBlock::Create(W.Ctx, "entry", F));
+  Type *Given = F->getReturnType(), *Fixed = W.vectorType(Lanes);
+  auto Return = [&](Value *Y) {
+    B.CreateRet(Given == Fixed
+                    ? Y
+                    : B.CreateInsertVector(Given, PoisonValue::get(Given), Y,
+                                           B.getInt64(0)));
+  };
   SmallVector<Value *, 2> Args;
   for (Argument &A : F->args())
-    Args.push_back(&A);
+    Args.push_back(Given == Fixed
+                       ? static_cast<Value *>(&A)
+                       : B.CreateExtractVector(Fixed, &A, B.getInt64(0)));
   LaneBlock First =
       emitLanes(W, B, W.firstStep(), Args, Lanes, /*KeepFlags=*/false);
   if (!First.Hard) {
-    B.CreateRet(First.Result);
+    Return(First.Result);
     return;
   }
   // The fix-up takes its vectors by value: a pointer would make the buffers
@@ -90,9 +101,9 @@ static void emitVector(WidenWork &W, Function *F, unsigned Lanes) {
   B.SetInsertPoint(Slow);
   CallInst *Z = B.CreateCall(Fixup, Args);
   Z->setTailCall();
-  B.CreateRet(Z);
+  Return(Z);
   B.SetInsertPoint(Done);
-  B.CreateRet(First.Result);
+  Return(First.Result);
 }
 
 /// Dead lanes repeat the first element, which is live: a filler of the pass's
@@ -230,6 +241,8 @@ void udf::emitForm(WidenWork &W, Function *F, const Form &Want) {
   requireVectorWidth(*F, W.RegisterBits);
   if (Want.Kind == "array")
     emitArray(W, F);
+  else if (Want.Kind == "vx")
+    emitVector(W, F, W.RegisterBits / W.elementBits());
   else
     emitVector(W, F, Want.Lanes);
 }

@@ -22,7 +22,7 @@ static bool readForms(LLVMContext &Ctx, StringRef Where,
   const json::Object *Forms = Entry.getObject("forms");
   if (!Forms || Forms->empty()) {
     udf::usageError(Ctx, Where + ": 'forms' must be a non-empty object that "
-                                 "maps forms (scalar, v<lanes>, array) to "
+                                 "maps forms (scalar, v<lanes>, vx, array) to "
                                  "symbols");
     return false;
   }
@@ -37,11 +37,11 @@ static bool readForms(LLVMContext &Ctx, StringRef Where,
     Form F{StringRef(Key).str(), 0, Symbol->str()};
     if (F.Kind == "scalar") {
       F.Lanes = 1;
-    } else if (F.Kind != "array") {
+    } else if (F.Kind != "array" && F.Kind != "vx") {
       F.Lanes = udf::vectorLanes(F.Kind);
       if (F.Lanes == 0) {
         udf::usageError(Ctx, Where + ": unknown form '" + F.Kind +
-                                 "'; use scalar, array, or v<lanes> with a "
+                                 "'; use scalar, array, vx, or v<lanes> with a "
                                  "power of two from 2 to 64");
         return false;
       }

@@ -120,11 +120,16 @@ Function *WidenWork::declare(StringRef Symbol, FunctionType *Ty,
   F->setDSOLocal(GlobalValue::isLocalLinkage(Linkage));
 
   static constexpr Attribute::AttrKind Copied[] = {
-      Attribute::UWTable,           Attribute::SanitizeAddress,
-      Attribute::SanitizeThread,    Attribute::SanitizeMemory,
-      Attribute::SanitizeHWAddress, Attribute::StackProtect,
-      Attribute::StackProtectReq,   Attribute::StackProtectStrong,
-      Attribute::NullPointerIsValid};
+      Attribute::UWTable,
+      Attribute::SanitizeAddress,
+      Attribute::SanitizeThread,
+      Attribute::SanitizeMemory,
+      Attribute::SanitizeHWAddress,
+      Attribute::StackProtect,
+      Attribute::StackProtectReq,
+      Attribute::StackProtectStrong,
+      Attribute::NullPointerIsValid,
+      Attribute::VScaleRange};
   const Function *Model = model();
   for (Attribute A : Model->getAttributes().getFnAttrs())
     if (A.isStringAttribute())

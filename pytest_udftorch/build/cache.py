@@ -4,7 +4,7 @@
 A build is written in a scratch folder, and one rename puts it in its place. Its ``build.json``
 states the SHA-256 of every file, and a seal over what it states. A process checks a build before
 it first uses it, and holds a shared lock on it from then on. It makes a damaged build again, and
-refuses one that belongs to another user. After each build it removes what killed builders left,
+refuses one that belongs to another user. After a build it removes what killed builders left,
 and the builds that were used longest ago if the cache is over its limit.
 """
 
@@ -379,7 +379,7 @@ def fill(folder: Path, make: Callable[[Path], Mapping[str, Any]]) -> dict[str, A
             if facts is None:
                 with scratch(folder) as aside:
                     facts = publish(aside, folder, make(aside))
-                tidy(folder.parent)
+                tidy_now_and_then(folder.parent)
     return facts
 
 
@@ -464,12 +464,28 @@ def sync(path: Path) -> None:
 
 
 def limit() -> float:
-    """Return the size to which the cache is cut after each build, in bytes.
+    """Return the size to which the cache is cut after builds, in bytes.
 
     Raises:
         CacheError: ``UDFTORCH_CACHE_MIB`` is no number.
     """
     return setting("UDFTORCH_CACHE_MIB", 4096) * 2**20
+
+
+#: Cache and its limit -> when this process last tidied it, by ``time.monotonic``.
+_tidied: Final[dict[tuple[Path, float], float]] = {}
+
+#: Tidying reads the whole cache, which can take longer than a build: a process does it once in so
+#: many seconds.
+_TIDY_AFTER: Final = 60.0
+
+
+def tidy_now_and_then(root: Path) -> None:
+    """Tidy a cache after a build, unless this process has just done it."""
+    key, now = (root, limit()), time.monotonic()
+    if now - _tidied.get(key, -_TIDY_AFTER) >= _TIDY_AFTER:
+        _tidied[key] = now
+        tidy(root)
 
 
 def tidy(root: Path, most: float | None = None) -> None:

@@ -313,7 +313,7 @@ def compile_job(job: Job) -> Made:
     if made is None:
         with cache.opened(index):
             made = _stored(job, key, index) or _make(job, key, index)
-            cache.tidy(index.parent)
+            cache.tidy_now_and_then(index.parent)
     if prebuilt.recorded():
         _note(job, made, index)
     return made

@@ -86,7 +86,9 @@ class TorchPart:
 
         version = str(torch.__version__)
         facts = [version, torch.version.git_version, sys.version]
-        return version, functools.partial(self.job, Path(torch.__file__).parent, version, facts)
+        return version, functools.partial(
+            self.job, _headers_of(Path(torch.__file__).parent), version, facts
+        )
 
     def available(self) -> str:
         """Return where the part for the installed torch would come from; see ``job.available``.
@@ -112,6 +114,15 @@ class TorchPart:
                 f"{self.lost}: no shipped build of {self.what} fits torch {version}, and it cannot "
                 f"be compiled. {error}"
             ) from error
+
+
+def _headers_of(package: Path) -> Path:
+    """Return the torch whose headers a torch has: ``udftorch patch`` links those of the original.
+
+    Builds for the original then serve the patched one.
+    """
+    original = (package / "include").resolve().parent
+    return original if (original / "lib" / "libtorch_cpu.so").exists() else package
 
 
 #: What a C++ file that includes torch's headers and Python's needs, for errors.

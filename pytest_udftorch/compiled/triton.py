@@ -5,10 +5,14 @@
 (``libdevice.libdevice_for``). Triton's own ``tl.exp`` and ``tl.exp2`` are approximations in PTX
 that no library replaces, so the session makes the builtins call libdevice for float32. The keys
 of Triton's caches, in memory and on disk, keep the kernels of different sets of functions apart.
+
+Where there is no GPU, libdevice is made when the first kernel is compiled: most sessions of such a
+process compile none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -20,8 +24,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import compat
+from pytest_udftorch.build.cuda_form import gpus
 from pytest_udftorch.build.libdevice import libdevice_for
 from pytest_udftorch.build.selection import cuda_id
+from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.errors import (
     CompilerNotFoundError,
     LibdeviceError,
@@ -38,6 +44,9 @@ _KEYS_OF: Final = {
     compat.TRITON_JIT: ("compute_cache_key", "get_cache_key"),
     compat.TRITON_COMPILER: ("get_cache_key",),
 }
+
+#: What Triton's ``compile`` calls before it reads the options, among them the path of libdevice.
+_BACKEND: Final = "make_backend"
 
 #: Builtins of triton.language that have a function of the same name in libdevice.
 _BUILTINS: Final = ("exp", "exp2", "log", "log2", "sin", "cos", "erf")
@@ -81,20 +90,30 @@ def _libdevice(active: Active) -> Path | UdfError:
 def _set_knobs(knobs: Any, active: Active, undo: Undo) -> None:
     if not active.functions:
         return
+    undo.keep_item(os.environ, _VARIABLE)
+    undo.keep_own(knobs.nvidia, "libdevice_path")
+    if gpus():
+        # A session without Triton kernels works. The first kernel compiled in it raises the error.
+        with contextlib.suppress(LibdeviceError, SourceCompileError, CompilerNotFoundError):
+            _provide(active)
+
+
+def _provide(active: Active) -> None:
+    """Make Triton link the libdevice of the active functions."""
     path = _libdevice(active)
     if isinstance(path, UdfError):
-        # A session without Triton kernels works. The first kernel compiled in it raises the error.
-        return
-    # Inductor passes the variable to its workers, and sets the knob from it. The knob sets the
-    # variable too, so the variable's own value is recorded first.
-    undo.set_item(os.environ, _VARIABLE, str(path))
-    undo.set_own(knobs.nvidia, "libdevice_path", str(path))
+        raise path
+    if follower.active is active:
+        # Inductor passes the variable to its workers, and sets the knob from it.
+        os.environ[_VARIABLE] = str(path)
+        sys.modules[compat.TRITON_KNOBS].nvidia.libdevice_path = str(path)
 
 
 def _set_keys(module: Any, active: Active, undo: Undo) -> None:
     """Keep kernels apart: in memory by ``compute_cache_key``, on disk by ``get_cache_key``.
 
-    Triton's own knob for changed pipelines is part of the keys only from 3.7 on.
+    Triton's own knob for changed pipelines is part of the keys only from 3.7 on. Before it reads
+    the path of libdevice it calls ``compute_cache_key`` or ``make_backend``.
     """
     if not active.functions:
         return
@@ -105,19 +124,25 @@ def _set_keys(module: Any, active: Active, undo: Undo) -> None:
             "it Triton's caches would mix kernels of different libraries. Open the session "
             "before triton is imported and use no Triton kernel in it, or report its version."
         )
-    libdevice, mark = _libdevice(active), cuda_id(active.parts)
+    mark = cuda_id(active.parts)
+    provided = False
 
-    def marked(compute: Callable[..., str]) -> Callable[..., str]:
-        @functools.wraps(compute)
-        def key(*args: Any, **kwargs: Any) -> str:
-            if isinstance(libdevice, UdfError):
-                raise libdevice
-            return f"{compute(*args, **kwargs)}-{mark}"
+    def first_provided(call: Callable[..., Any], mark: str = "") -> Callable[..., Any]:
+        @functools.wraps(call)
+        def after(*args: Any, **kwargs: Any) -> Any:
+            nonlocal provided
+            if not provided:
+                _provide(active)
+                provided = True
+            made = call(*args, **kwargs)
+            return f"{made}-{mark}" if mark else made
 
-        return key
+        return after
 
     for name in names:
-        undo.set(module, name, marked(getattr(module, name)))
+        undo.set(module, name, first_provided(getattr(module, name), mark))
+    if hasattr(module, _BACKEND):
+        undo.set(module, _BACKEND, first_provided(getattr(module, _BACKEND)))
 
 
 def _set_builtins(math: Any, active: Active, undo: Undo) -> None:

@@ -36,6 +36,7 @@ class Processor:
         relocations: number in <elf.h> -> kind of the relocations whose slots hold an address.
         cpu_levels: level -> clang flags, number of the level, bits of a vector register; from the
             least to the most capable. A number is that of x86-64-v2 and so on.
+        scalable: levels whose builds have the form ``vx`` too, of one SVE register.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Processor:
     vml: bool
     relocations: Mapping[int, str]
     cpu_levels: Mapping[str, tuple[tuple[str, ...], int, int]]
+    scalable: tuple[str, ...] = ()
 
 
 X86_64: Final = Processor(
@@ -69,8 +71,21 @@ AARCH64: Final = Processor(
     False,
     {1026: "JUMP_SLOT", 1025: "GLOB_DAT", 257: "64"},
     # Every aarch64 has fused multiply-add, and the sources ask __FMA__ for it.
-    {"neon": (("--target=aarch64-linux-gnu", "-march=armv8-a", "-D__FMA__=1"), 1, 128)},
-)
+    {
+        "neon": (("--target=aarch64-linux-gnu", "-march=armv8-a", "-D__FMA__=1"), 1, 128),
+        # torch's kernels for SVE are compiled for registers of this length. No host has the
+        # level's number: sessions do not bind SLEEF's functions for SVE.
+        "sve256": (
+            (
+                "--target=aarch64-linux-gnu", "-march=armv8-a+sve", "-msve-vector-bits=256",
+                "-D__FMA__=1",
+            ),
+            2,
+            256,
+        ),
+    },
+    ("sve256",),
+)  # fmt: skip
 
 #: Processors by ``platform.machine()``.
 PROCESSORS: Final = {p.name: p for p in (X86_64, AARCH64)}
@@ -203,7 +218,8 @@ def forms(dtype: str, cpu_level: str) -> tuple[str, ...]:
     """Return the forms that a library built for ``cpu_level`` has for ``dtype``."""
     processor, width = processor_of(cpu_level), int(dtype[5:])
     bits = processor.cpu_levels[cpu_level][2]
-    return ("scalar", *(f"v{n}" for n in processor.lanes[dtype] if n * width <= bits), "array")
+    fixed = [f"v{n}" for n in processor.lanes[dtype] if n * width <= bits]
+    return ("scalar", *fixed, *(["vx"] if cpu_level in processor.scalable else []), "array")
 
 
 def golden_points(count: int, low: float, high: float) -> list[float]:

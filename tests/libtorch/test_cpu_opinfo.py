@@ -7,10 +7,14 @@ have a file, and the database a session, of their own.
 
 from __future__ import annotations
 
+import math
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from pytest_udftorch import patched
+from pytest_udftorch.cpu import direct
 from pytest_udftorch.cpu.loops import Loops
 
 pytest.importorskip("expecttest")  # the database asks for it
@@ -41,7 +45,8 @@ def farthest(got, exact):
         return 0.0
     kind = torch.finfo(got.dtype)
     step = kind.eps * exact.abs().clamp_min(kind.tiny)
-    return ((got.double() - exact).abs() / step)[finite].amax().item()
+    # Stock's attention in half is NaN now and then where the exact result is not.
+    return ((got.double() - exact).abs() / step)[finite].nan_to_num(nan=math.inf).amax().item()
 
 
 def cases(ops=OPINFOS, dtypes=DTYPES, *, requires_grad=False):
@@ -63,6 +68,7 @@ def run(op, sample, *, double=False):
 
 @pytest.fixture(scope="module")
 def results():
+    torch.manual_seed(0)
     every = list(cases())
     theirs = [run(*case) for case in every]
     exact = [run(*case, double=True) for case in every]
@@ -154,7 +160,9 @@ def test_a_kernel_that_is_four_units_off_is_found(monkeypatch):
     with patched("corem", composites=True):
         judge(*case)
         monkeypatch.setattr(Loops, "run_whole", wrong)
-        with pytest.raises(AssertionError):
+        launcher = direct.loaded()
+        detour = launcher.through_python() if launcher else nullcontext()
+        with detour, pytest.raises(AssertionError):
             judge(*case)
 
 

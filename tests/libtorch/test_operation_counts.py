@@ -15,8 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from benches.experiments import profile_operations, training
 from benches.experiments.profile_operations import Operations, UnknownOperatorError, count, ratios
 
-pytestmark = pytest.mark.usefixtures("digits_read_once")
-
 TASKS = {
     "lenet": training.lenet,
     "resnet": lambda: training.resnet(width=2, batch=4),

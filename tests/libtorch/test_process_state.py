@@ -227,6 +227,8 @@ def _compilers() -> dict[str, object]:
     return found
 
 
+# An interrupt in a generator that is being closed is swallowed by Python, with this warning.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("when", ["opening", "closing"])
 def test_an_interrupt_leaves_no_change_in_a_compiler(as_before, when):
     wanted = functools.partial(patched, "corem", functions=("exp", "erf"))
@@ -255,7 +257,6 @@ def test_an_interrupt_leaves_no_change_in_a_compiler(as_before, when):
     assert still_open < 3
 
 
-# An interrupt in a generator that is being closed is swallowed by Python, with this warning.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_while_an_exclusive_session_opens_leaves_nothing(shifted, as_before):
     stock = torch.exp(X)

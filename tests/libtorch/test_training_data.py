@@ -126,7 +126,6 @@ def test_the_models_are_what_they_are_called():
     assert different.tolist() == [False] * 3 + [True] * 3
 
 
-@pytest.mark.usefixtures("digits_read_once")
 @pytest.mark.parametrize("make", [training.lenet, training.resnet, training.transformer])
 def test_a_training_learns(make):
     task = make(width=4, batch=20) if make is training.resnet else make()

@@ -61,7 +61,7 @@ def bodies(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_double_precision_is_left_to_the_rare_branch(kernels, function, form_ptx):
-    with patched("corem", functions=(function,), cuda_form="float-float"):
+    with patched("corem", cuda_form="float-float"):  # one libdevice for all functions
         text = form_ptx(kernels, function)
     parts = bodies(text)
     ordinary = {n: b for n, b in parts.items() if not IN_DOUBLE.search(n)}

@@ -10,6 +10,8 @@ import os
 import pytest
 import torch
 
+from pytest_udftorch.build.cuda_form import gpus
+from pytest_udftorch.compiled import triton as triton_changes
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.errors import LibdeviceError
 from pytest_udftorch.session.session import patched
@@ -125,6 +127,7 @@ def test_double_precision_stays_stock(kernels, ptx):
 def test_knobs_environment_keys_and_builtins_are_put_back():
     import triton.language.math as tl_math
     from triton import knobs
+    from triton.backends.compiler import GPUTarget
     from triton.compiler import compiler
     from triton.runtime import jit
 
@@ -141,9 +144,28 @@ def test_knobs_environment_keys_and_builtins_are_put_back():
 
     before = state()
     with patched("corem"):
+        compiler.make_backend(GPUTarget("cuda", 90, 32))  # as the first compilation does
         inside = state()
         assert all(a != b for a, b in zip(inside, before, strict=True))
     assert state() == before
+
+
+@pytest.mark.skipif(bool(gpus()), reason="with a GPU libdevice is made when a session opens")
+def test_without_a_gpu_libdevice_is_made_for_the_first_kernel(kernels, ptx, monkeypatch):
+    asked = []
+    made = triton_changes.libdevice_for
+
+    def libdevice_for(parts, stock):
+        asked.append(parts)
+        return made(parts, stock)
+
+    monkeypatch.setattr(triton_changes, "libdevice_for", libdevice_for)
+    monkeypatch.setattr(triton_changes, "_made", {})
+    with patched("corem", functions=("exp",)):
+        assert not asked
+        ptx(kernels.by_import)
+        ptx(kernels.by_library)
+    assert len(asked) == 1
 
 
 def test_kernels_in_memory_are_kept_apart():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forms for AdvSIMD give the bits of the author's own functions, where QEMU runs them."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -92,19 +93,45 @@ def test_the_forms_are_vector_code(llvm: Llvm, write_manifest, tmp_path):
     assert "fmadd" not in code
 
 
-def test_a_form_wider_than_advsimd_is_refused(llvm, tmp_path):
-    manifest = tmp_path / "manifest.json"
+def compiled(llvm, folder, form, *march):
+    """Compile one function with one form to assembly; return what clang did and the text."""
+    manifest = folder / "manifest.json"
     manifest.write_text(
         '{"functions": [{"name": "f", "type": "float", "arity": 1, "scalar": "f",'
-        ' "fast": null, "accurate": null, "forms": {"v8": "__udf_f_v8"}}]}'
+        f' "fast": null, "accurate": null, "forms": {{"{form}": "__udf_f"}}}}]}}'
     )
-    source = tmp_path / "f.c"
-    source.write_text("float f(float x) { return x; }\n")
+    source, out = folder / "f.c", folder / "f.s"
+    source.write_text("float f(float x) { return x * x + 2; }\n")
     words = [
-        llvm.tool("clang"), "--target=aarch64-linux-gnu", "-O2", *llvm.loads,
-        "-mllvm", f"-udf-widen-manifest={manifest}", "-c", source, "-o", tmp_path / "f.o",
+        llvm.tool("clang"), "--target=aarch64-linux-gnu", "-O2", "-ffp-contract=off", *march,
+        *llvm.loads, "-mllvm", f"-udf-widen-manifest={manifest}", "-S", source, "-o", out,
     ]  # fmt: skip
-    done = llvm.run(words)
+    return llvm.run(words), out
+
+
+SVE = "-march=armv8-a+sve"
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_the_form_of_an_sve_register_is_code_for_whole_registers(llvm, tmp_path, bits):
+    done, text = compiled(llvm, tmp_path, "vx", SVE, f"-msve-vector-bits={bits}")
+    assert done.returncode == 0, done.stderr
+    body = text.read_text().split("__udf_f:")[1].split(".Lfunc_end")[0]
+    assert ".variant_pcs\t__udf_f" in text.read_text()
+    assert re.search(r"fmul\tz\d+\.s", body)
+    assert "\ts0" not in body  # no lane for itself
+
+
+@pytest.mark.parametrize("march", [("-march=armv8-a",), (SVE,)], ids=["no SVE", "any length"])
+def test_the_form_of_an_sve_register_needs_one_length(llvm, tmp_path, march):
+    done, _ = compiled(llvm, tmp_path, "vx", *march)
+    assert done.returncode == 1
+    assert "form 'vx' of 'f' needs SVE registers of one length; drop the form" in done.stderr
+    assert "-msve-vector-bits=256" in done.stderr
+
+
+def test_a_form_wider_than_advsimd_is_refused(llvm, tmp_path):
+    done, _ = compiled(llvm, tmp_path, "v8")
     assert done.returncode == 1
     assert "needs registers of 256 bits but the target has 128; drop the form" in done.stderr
     assert "x86-64" not in done.stderr

@@ -602,6 +602,17 @@ def test_the_builds_used_longest_ago_go_first(cache, monkeypatch):
     assert sorted(p.name for p in cache.iterdir()) == ["c", "d", "e"]
 
 
+def test_the_next_build_of_a_process_reads_the_cache_only_after_a_while(cache, monkeypatch):
+    monkeypatch.setenv("UDFTORCH_CACHE_MIB", "0")
+    fill(cache / "a", one_file)
+    elsewhere(cache / "b")
+    fill(cache / "c", one_file)
+    assert sorted(p.name for p in cache.iterdir()) == ["a", "b", "c"]
+    monkeypatch.setattr("pytest_udftorch.build.cache._TIDY_AFTER", 0.0)
+    fill(cache / "d", one_file)
+    assert sorted(p.name for p in cache.iterdir()) == ["a", "c", "d"]
+
+
 def test_a_use_makes_a_build_young(cache, monkeypatch):
     for age, name in enumerate("ab"):
         elsewhere(cache / name)

@@ -40,14 +40,20 @@ def test_a_library_for_aarch64_has_every_form_and_does_not_load_here():
 
 @needs_sysroot
 @needs_qemu
-@pytest.mark.parametrize("form", aarch64_forms.FORMS)
-def test_forms_for_aarch64_give_the_bits_of_this_cpu_and_a_wrong_twin_does_not(tmp_path, form):
+@pytest.mark.parametrize(
+    ("level", "form"),
+    [(name, form) for name, level in aarch64_forms.LEVELS.items() for form in level.forms],
+)
+def test_forms_for_aarch64_give_the_bits_of_this_cpu_and_a_wrong_twin_does_not(
+    tmp_path, level, form
+):
+    machine = aarch64_forms.LEVELS[level].machine
     corem, canary = find_library("corem"), find_library("canary")
     x = other_machines.strata(corem, "log")[:, ::64]
     wanted = other_machines.native(build_library(corem), "log")
     for library, share in ((corem, 0.0), (canary, 0.4)):
-        build = cross_library(library, "neon")
-        run = other_machines.program(tmp_path, aarch64_forms.MACHINE, library, "log", build, form)
+        build = cross_library(library, level)
+        run = other_machines.program(tmp_path, machine, library, "log", build, form)
         found = other_machines.compare(run, wanted, iter([x]), 60)
         assert found["inputs"] == x.shape[1]
         assert found["different"] >= share * x.shape[1]
@@ -56,7 +62,7 @@ def test_forms_for_aarch64_give_the_bits_of_this_cpu_and_a_wrong_twin_does_not(t
 
 @pytest.mark.parametrize("level", ["avx2", "neno", None])
 def test_a_level_of_this_cpu_or_of_none_is_refused(level):
-    with pytest.raises(CpuLevelError, match=r"There are: neon\. .*build_library"):
+    with pytest.raises(CpuLevelError, match=r"There are: neon, sve256\. .*build_library"):
         cross_library("corem", level)
 
 

@@ -82,9 +82,10 @@ def test_the_forms_of_a_level_are_those_of_its_processor():
         for level in processor.cpu_levels:
             for dtype in DTYPES:
                 lanes = {f"v{n}" for n in processor.lanes[dtype]}
-                assert {f for f in forms(dtype, level) if f[0] == "v"} <= lanes
+                assert {f for f in forms(dtype, level) if f[0] == "v"} <= {*lanes, "vx"}
     assert forms("float32", "neon") == ("scalar", "v4", "array")
     assert forms("float64", "neon") == ("scalar", "v2", "array")
+    assert forms("float32", "sve256") == ("scalar", "v4", "vx", "array")
     assert forms("float32", "avx512") == ("scalar", "v8", "v16", "array")
 
 

@@ -7,8 +7,8 @@
 //
 // With SOURCE, FAST and ACCURATE the function is compiled from its C source, as
 // a loop that LLVM may vectorise for the target. With BUILT it is a form of a
-// library that was built before: the array form or, with LANES, the scalar (1)
-// or a vector form.
+// library that was built before: the array form, with LANES the scalar (1) or a
+// vector form, with SCALABLE the one of an SVE register.
 //
 //===----------------------------------------------------------------------===//
 
@@ -18,7 +18,26 @@
 
 #define BLOCK 4096
 
-#if defined(BUILT) && defined(LANES)
+#if defined(BUILT) && defined(SCALABLE)
+#include <arm_sve.h>
+#if ARITY == 1
+svfloat32_t BUILT(svfloat32_t);
+#define CALL(x, y, i) BUILT(svld1_f32(all, (x) + (i)))
+#else
+svfloat32_t BUILT(svfloat32_t, svfloat32_t);
+#define CALL(x, y, i)                                                          \
+  BUILT(svld1_f32(all, (x) + (i)), svld1_f32(all, (y) + (i)))
+#endif
+
+static void run(const float *x, const float *y, float *result) {
+  const svbool_t all = svptrue_b32();
+  (void)y;
+  for (int i = 0; i < BLOCK; i += (int)svcntw())
+    svst1_f32(all, result + i, CALL(x, y, i));
+}
+#define RUN(x, y, result) run(x, y, result)
+
+#elif defined(BUILT) && defined(LANES)
 #if ARITY == 1
 #define PARAMETERS(T) T
 #define CALL(x, y, i) BUILT((x)[i])

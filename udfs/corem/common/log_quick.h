@@ -1,9 +1,8 @@
 //===- log_quick.h - Quick paths of the logarithms ------------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// log, log2 and log1p in pairs of floats, twice as many to a register as
-// doubles, for the vector and array forms where there is FMA. The tables of
-// log10 are there too, but its path is not in use.
+// log, log2, log10 and log1p in pairs of floats, twice as many to a register as
+// doubles, for the vector and array forms where there is FMA.
 //
 // x = 2^k m with m in [START, 2 START), START near 0.7, which is cut into J =
 // 32 intervals, or 16 at AVX2: what a table of two registers holds. c is a

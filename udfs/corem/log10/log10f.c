@@ -11,6 +11,8 @@
 // the result, so that its relative error does not grow. The rounding test's
 // margin of 2^9 units in the last place of the double covers 2^-44.
 //
+// Quick path: see log_quick.h.
+//
 // Accurate path: 4040 inputs of 2130706432 (1 in 527403), and all of the
 // 2164260864 special ones (zero, subnormal, negative, infinite and NaN inputs).
 //
@@ -23,6 +25,7 @@
 #include "../common/corem.h"
 #include "../common/log_dd.h"
 #include "../common/log_fast.h"
+#include "../common/log_quick.h"
 
 #include "constants.h"
 
@@ -35,6 +38,26 @@ UDF_INLINE float udf_log10f_fast(float x, int *hard) {
   *hard = udf_log_special(u) | udf_near_boundary(y, UDF_LOG_MARGIN);
   return (float)y;
 }
+
+#ifdef __FMA__
+UDF_INLINE float udf_log10f_quick(float x, int *hard) {
+  uint32_t u = udf_f32_bits(x);
+  uint32_t t = udf_log_quick_offset(u);
+  uint32_t j = udf_log_quick_interval(t);
+  float k = udf_log_quick_k(t);
+  udf_log_pair g =
+      udf_log_quick_series(udf_log_quick_r(u, t, udf_log_quick_c(t)));
+  g = udf_log_quick_scale(g, UDF_LOG_QUICK_LOG10E_HI, UDF_LOG_QUICK_LOG10E_LO);
+  float a = __builtin_fmaf(k, UDF_LOG_QUICK_LOG10_2_HI,
+                           udf_log10_quick_high[j % UDF_LOG_QUICK_STEPS]);
+  float low = __builtin_fmaf(k, UDF_LOG_QUICK_LOG10_2_LO,
+                             udf_log10_quick_low[j % UDF_LOG_QUICK_STEPS]);
+  int undecided;
+  float y = udf_log_quick_sum(a, g, low, &undecided);
+  *hard = udf_log_special(u) | undecided;
+  return y;
+}
+#endif
 
 static UDF_COLD float udf_log10f_accurate(float x) {
   float y;
