@@ -11,6 +11,7 @@ by call, for ``u`` half the machine epsilon of the operator's numbers:
   probability 1 - 2 exp(-18) if rounding errors are independent (Higham and Mary, SIAM J. Sci.
   Comput. 41(5), 2019, theorem 3.1), and the error of factors that ``fp32_precision`` lets be
   rounded;
+* batch norms: the errors of the sums, the root and the folded form (``diff.batch_norm``);
 * operators with a decomposition in torch: ``SPREAD`` times the spread of results when every
   operator of the decomposition gets the errors of the error model (Monte Carlo arithmetic);
 * any other: 4 ULP, and what an error of 2 ``u`` in each input makes of it.
@@ -27,6 +28,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from pytest_udftorch import compat
+from pytest_udftorch.diff.batch_norm import BATCH_NORMS, batch_norm_bound
 from pytest_udftorch.diff.recorder import Kept
 from pytest_udftorch.reach.definitions import name_of
 from pytest_udftorch.reach.recording import draws, results, strided_copy
@@ -284,6 +286,10 @@ def _bound(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, like
         found = _of_products(kept, wide, index, unit)
         if found is not None:
             return "sums of products (Higham and Mary 2019)", found + half
+    if name in BATCH_NORMS:
+        found = batch_norm_bound(kept.operator, *wide, index, unit)
+        if found is not None:
+            return "errors of the sums and the root of a batch norm", found + half
     spread = _of_definition(kept, wide, exact, index, unit)
     if spread is not None:
         return "rounding in the operator's definition", SPREAD * spread + 8 * half

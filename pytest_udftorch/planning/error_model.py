@@ -96,8 +96,8 @@ def perturbing(
     Args:
         unit: unit roundoff.
         generators: device -> what the errors are drawn from.
-        cancelling: whether the error of a sum is relative to the sum of magnitudes, which may be
-            larger than the sum. Where a whole model counts, few sums cancel.
+        cancelling: whether the error of a sum or a mean is relative to that of the magnitudes,
+            which may be larger. Where a whole model counts, few sums cancel.
     """
 
     def noise(like: torch.Tensor) -> torch.Tensor:
@@ -106,8 +106,15 @@ def perturbing(
         drawn = torch.rand(like.shape, device=like.device, dtype=torch.float32, generator=own)
         return drawn.sub_(0.5).mul_(math.sqrt(12))
 
-    def spread(name: str, call: Callable[..., Any], args: Any, result: torch.Tensor) -> Any:
-        """Return the standard deviation of the error of each element."""
+    def spread(
+        name: str,
+        call: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        result: torch.Tensor,
+        output: int,
+    ) -> Any:
+        """Return the standard deviation of the error of each element of one output."""
         if name in _CONTRACTIONS:
             first, second, addend = _CONTRACTIONS[name]
             squared = list(args)
@@ -129,6 +136,8 @@ def perturbing(
         share = 2 * unit * math.sqrt(max(1, terms / 2))
         if cancelling and name in ("mean", "sum") and isinstance(args[0], torch.Tensor):
             return share * call(args[0].abs(), *args[1:])
+        if cancelling and name == "var_mean" and output == 1:
+            return share * call(args[0].abs(), *args[1:], **kwargs)[1]
         if "rnn" in name or "attention" in name:
             share = math.hypot(share, factors(name, result.device))
         return share * result.abs()
@@ -140,7 +149,8 @@ def perturbing(
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            result = func(*args, **(kwargs or {}))
+            kwargs = kwargs or {}
+            result = func(*args, **kwargs)
             name = compat.packet(func).__name__
             returned = _returns(func.name())
             # A view has the errors of what it views.
@@ -149,18 +159,18 @@ def perturbing(
             ):
                 return result
 
-            def disturbed(value: Any, made: bool) -> Any:
+            def disturbed(value: Any, made: bool, at: int = 0) -> Any:
                 wide = isinstance(value, torch.Tensor) and value.is_floating_point()
                 if not wide or not value.numel() or value.device not in generators:
                     return value
-                error = spread(name, func, args, value) * noise(value)
+                error = spread(name, func, args, kwargs, value, at) * noise(value)
                 error = error.where(error.isfinite(), 0)
                 return value + error if made else value.add_(error)
 
             if isinstance(result, tuple):
                 return tuple(
-                    disturbed(value, one.alias_info is None)
-                    for value, one in zip(result, returned, strict=True)
+                    disturbed(value, one.alias_info is None, at)
+                    for at, (value, one) in enumerate(zip(result, returned, strict=True))
                 )
             if isinstance(result, list):
                 return [disturbed(value, returned[0].alias_info is None) for value in result]

@@ -17,6 +17,8 @@ from torch import nn
 
 from pytest_udftorch import cli
 from pytest_udftorch.diff import Side, first_difference, save_reproducer, side
+from pytest_udftorch.diff.recorder import Kept
+from pytest_udftorch.diff.truth import judged
 from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
 
 PAGE = Path(__file__).parents[2] / "docs" / "diff.md"
@@ -266,6 +268,85 @@ def test_a_sum_that_cancels_is_not_accused():
     found = first_difference(run, Side(name="b", run=run, around=changed.around))
     assert found.first.operator == "aten::native_layer_norm_backward"
     assert found.first.explained is True
+
+
+def _normed(x, training, eps=1e-5):
+    """Return what a batch norm gives and what it makes of the running statistics."""
+    weight, bias = torch.linspace(0.5, 2.0, 4), torch.linspace(-1.0, 1.0, 4)
+    stats = torch.zeros(4), torch.ones(4)
+    out = torch.ops.aten.native_batch_norm(x, weight, bias, *stats, training, 0.1, eps)
+    return (*out, *stats)
+
+
+def _in_turn(x, eps=1e-5):
+    """Return the same with sums in the type of x, in turn, and the channel folded into a line."""
+    rows = x.movedim(1, -1).reshape(-1, 4)
+    weight, bias = torch.linspace(0.5, 2.0, 4), torch.linspace(-1.0, 1.0, 4)
+    mean = _sum_in_turn(rows) / len(rows)
+    squares = _sum_in_turn((rows - mean).square())
+    scale = (squares / len(rows) + eps).rsqrt()
+    folded = scale * weight
+    result = x * folded.view(1, 4, 1, 1) + (bias - mean * folded).view(1, 4, 1, 1)
+    return result, mean, scale, 0.1 * mean, 0.9 + 0.1 * squares / (len(rows) - 1)
+
+
+def _sum_in_turn(rows):
+    total = torch.zeros_like(rows[0])
+    for row in rows:
+        total = total + row
+    return total
+
+
+def _outside(x, outputs, training=True):
+    """Return how many elements of each output rounding does not explain."""
+    arguments = (
+        x, torch.linspace(0.5, 2.0, 4), torch.linspace(-1.0, 1.0, 4), torch.zeros(4),
+        torch.ones(4), training, 0.1, 1e-5,
+    )  # fmt: skip
+    kept = Kept(torch.ops.aten.native_batch_norm.default, arguments, {}, [])
+    found = []
+    for index, value in enumerate(outputs):
+        if value.numel():
+            found.append(judged(kept, value, value, index).b.beyond)
+    return found
+
+
+def _channels(kind):
+    x = torch.randn(4, 4, 12, 12, generator=torch.Generator().manual_seed(3))
+    x = x - x.double().mean((0, 2, 3), keepdim=True).float()
+    return {"mean that cancels": x, "mean of 300 deviations": x + 300, "small": 1e-4 * x}[kind]
+
+
+@pytest.mark.parametrize("kind", ["mean that cancels", "mean of 300 deviations", "small"])
+def test_orders_of_a_batch_norm_are_explained_and_faults_are_not(kind):
+    x = _channels(kind)
+    for form in (x, x.contiguous(memory_format=torch.channels_last)):
+        assert not any(_outside(x, _normed(form, True)))
+    assert not any(_outside(x, _in_turn(x)))
+    assert not any(_outside(x, _normed(x, False), training=False))
+
+    # A tenfold epsilon changes the result and the root, unless the variance itself is lost in the
+    # rounding of numbers 300 times as large.
+    wrong = _outside(x, _in_turn(x, eps=1e-4))
+    found = kind != "mean of 300 deviations"
+    assert [count > 0 for count in wrong[:3]] == [found, False, found]
+    half = _in_turn(x.half())
+    assert _outside(x, [value.float() for value in half])[0]
+    # Statistics of three images of four.
+    shortened = _normed(x[:3], True)
+    assert all(_outside(x, [_normed(x, True)[0], *shortened[1:3]])[1:])
+
+
+def test_the_mean_of_a_layer_norm_may_cancel():
+    x = torch.randn(8, 256, generator=torch.Generator().manual_seed(4))
+    x = x - x.double().mean(1, keepdim=True).float()
+    operator = torch.ops.aten.native_layer_norm.default
+    kept = Kept(operator, (x, [256], None, None, 1e-5), {}, [])
+    mean = _sum_in_turn(x.T)[:, None] / 256
+    assert judged(kept, mean, mean, 1).b.beyond == 0
+    # Negative control: a number of 256 is missing.
+    short = _sum_in_turn(x[:, 1:].T)[:, None] / 256
+    assert judged(kept, short, short, 1).b.beyond
 
 
 def test_attention_without_dropout_has_a_truth():
