@@ -22,8 +22,12 @@ from typing import Any, Final
 from pytest_udftorch.build import prebuilt
 from pytest_udftorch.errors import UdfError
 
-#: The libraries that are shipped.
-LIBRARIES: Final = ("corem", "corem-composites", "corem-ff", "canary")
+#: The libraries that are shipped built: all that the package holds, but for the stock functions.
+LIBRARIES: Final = (
+    "corem", "corem-composites", "corem-ff", "canary", "canary-composites", "repro", "stochastic",
+    "ladder-8", "ladder-10", "ladder-12", "ladder-16", "ladder-20",
+    "format-bfloat16", "format-e4m3", "format-e5m2", "format-half",
+)  # fmt: skip
 
 Task = tuple[str, Callable[[], Any]]
 
@@ -34,6 +38,7 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
     from pytest_udftorch.build.shared import build_library
     from pytest_udftorch.build.toolchain import find_compiler
     from pytest_udftorch.build.watch import obtain_for_forms, watch
+    from pytest_udftorch.contract.native import contract_job
     from pytest_udftorch.cpu.loops import loops_job
 
     levels = tuple(levels)
@@ -53,6 +58,10 @@ def tasks(levels: Iterable[str], libraries: Iterable[str] = LIBRARIES) -> Iterat
         yield (
             f"the loops of CPU operators, for {level}",
             functools.partial(obtain, functools.partial(loops_job, level), find_compiler),
+        )
+        yield (
+            f"the sums and products of the contract, for {level}",
+            functools.partial(obtain, functools.partial(contract_job, level), find_compiler),
         )
 
 
@@ -86,6 +95,19 @@ def verify_tasks(levels: Iterable[str]) -> Iterator[Task]:
                 f"the count of hard inputs of {function} for {level}",
                 functools.partial(find_candidate, "corem", function, request),
             )
+
+
+def composites_task(library: str) -> Task:
+    """Return how to make a library's activations for GPUs, as a session asks for all of them."""
+    from pytest_udftorch.build.libdevice import composites_for
+    from pytest_udftorch.build.selection import Part
+    from pytest_udftorch.build.shared import Build
+    from pytest_udftorch.cuda.launcher import for_gpus
+    from pytest_udftorch.library.description import find_library
+
+    found = find_library(library)
+    part = Part(Build(found, "baseline", "", Path(), 0.0), tuple(sorted(found.functions)))
+    return f"{library} for GPUs", functools.partial(composites_for, for_gpus((part,)))
 
 
 def cuda_task(stock: Path) -> Task:
@@ -130,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         wanted = [*tasks(CPU_LEVELS), *verify_tasks(CPU_LEVELS)]
+        wanted.append(composites_task("corem-composites"))
         for package in options.torch:
             wanted += torch_tasks(package, "shipped")
         wanted += [cuda_task(stock) for stock in options.libdevice]

@@ -79,10 +79,16 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
         return packed
     try:
         return obtain(functools.partial(libdevice_job, parts, stock), find_compiler).path
-    except (CompilerNotFoundError, CompilerTooOldError):
+    except (CompilerNotFoundError, CompilerTooOldError) as error:
         # A clang that is named is the only one that is wanted.
-        if os.environ.get("UDFTORCH_CLANG") or not llvmlite_gpu.serves(chosen):
+        if os.environ.get("UDFTORCH_CLANG"):
             raise
+        if not llvmlite_gpu.serves(chosen):
+            libraries = " and ".join(repr(library.name) for library, _ in chosen)
+            raise type(error)(
+                f"The functions of UDF library {libraries} have to be compiled for GPUs: "
+                f"{prebuilt.lacking()} {error}"
+            ) from error
     return llvmlite_gpu.copy_with(chosen, stock)
 
 

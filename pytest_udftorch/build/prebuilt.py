@@ -49,6 +49,18 @@ def stores() -> list[Path]:
     return [path for path in found if (path / INDEX).is_file()]
 
 
+def lacking() -> str:
+    """Return the sentence that says where a build was looked for and not found, for errors."""
+    if os.environ.get(VARIABLE) == "":
+        return f"{VARIABLE} turns the shipped builds off, and the cache has no build of it."
+    if not stores():
+        return (
+            "this installation was made without finished builds, which the wheel of 'make wheel' "
+            "has, and the cache has no build of it."
+        )
+    return "the installed wheel has no build of its sources, and neither has the cache."
+
+
 def find(recipe: str, homes: Mapping[str, str | None]) -> tuple[Path, dict[str, Any]] | None:
     """Return the folder and the facts of a build for a recipe, if a store has one that applies.
 

@@ -160,8 +160,14 @@ def _obtained(library: UdfLibrary, level: str, profiled: bool) -> Build:
         made = obtain(_maker(library, level, profiled), find_compiler)
     except (errors.CompilerNotFoundError, errors.CompilerTooOldError) as error:
         # A clang that is named is the only one that is wanted.
-        if os.environ.get("UDFTORCH_CLANG") or not llvmlite_forms.applies(library):
+        if os.environ.get("UDFTORCH_CLANG"):
             raise
+        if not llvmlite_forms.applies(library):
+            kind = f"{level}, counting its calls" if profiled else level
+            raise type(error)(
+                f"UDF library {library.name!r} has to be compiled for {kind}: "
+                f"{prebuilt.lacking()} {error}"
+            ) from error
         plain = Build(library, level, *llvmlite_forms.build(library, level))
         return _counted(plain, error) if profiled else plain
     return Build(library, level, made.build_id, made.path, made.facts["seconds"], profiled)

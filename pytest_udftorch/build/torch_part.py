@@ -87,7 +87,7 @@ class TorchPart:
         version = str(torch.__version__)
         facts = [version, torch.version.git_version, sys.version]
         return version, functools.partial(
-            self.job, _headers_of(Path(torch.__file__).parent), version, facts
+            self.job, headers_of(Path(torch.__file__).parent), version, facts
         )
 
     def available(self) -> str:
@@ -116,7 +116,7 @@ class TorchPart:
             ) from error
 
 
-def _headers_of(package: Path) -> Path:
+def headers_of(package: Path) -> Path:
     """Return the torch whose headers a torch has: ``udftorch patch`` links those of the original.
 
     Builds for the original then serve the patched one.

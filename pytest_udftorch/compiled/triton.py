@@ -95,14 +95,18 @@ def _set_knobs(knobs: Any, active: Active, undo: Undo) -> None:
     if gpus():
         # A session without Triton kernels works. The first kernel compiled in it raises the error.
         with contextlib.suppress(LibdeviceError, SourceCompileError, CompilerNotFoundError):
-            _provide(active)
+            _link(active, _needed(active))
 
 
-def _provide(active: Active) -> None:
-    """Make Triton link the libdevice of the active functions."""
+def _needed(active: Active) -> Path:
     path = _libdevice(active)
     if isinstance(path, UdfError):
         raise path
+    return path
+
+
+def _link(active: Active, path: Path) -> None:
+    """Make Triton link this libdevice, if the functions are still the active ones."""
     if follower.active is active:
         # Inductor passes the variable to its workers, and sets the knob from it.
         os.environ[_VARIABLE] = str(path)
@@ -127,12 +131,14 @@ def _set_keys(module: Any, active: Active, undo: Undo) -> None:
     mark = cuda_id(active.parts)
     provided = False
 
-    def first_provided(call: Callable[..., Any], mark: str = "") -> Callable[..., Any]:
+    def after_libdevice(call: Callable[..., Any], mark: str = "") -> Callable[..., Any]:
         @functools.wraps(call)
         def after(*args: Any, **kwargs: Any) -> Any:
             nonlocal provided
             if not provided:
-                _provide(active)
+                path = _needed(active)
+                if not gpus():  # else it was linked when the session opened
+                    _link(active, path)
                 provided = True
             made = call(*args, **kwargs)
             return f"{made}-{mark}" if mark else made
@@ -140,9 +146,9 @@ def _set_keys(module: Any, active: Active, undo: Undo) -> None:
         return after
 
     for name in names:
-        undo.set(module, name, first_provided(getattr(module, name), mark))
+        undo.set(module, name, after_libdevice(getattr(module, name), mark))
     if hasattr(module, _BACKEND):
-        undo.set(module, _BACKEND, first_provided(getattr(module, _BACKEND)))
+        undo.set(module, _BACKEND, after_libdevice(getattr(module, _BACKEND)))
 
 
 def _set_builtins(math: Any, active: Active, undo: Undo) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,7 @@ import pytest
 from pytest_udftorch import certificates as certificate
 from pytest_udftorch.build.cache import unseal
 from pytest_udftorch.library.description import find_library
+from pytest_udftorch.prebuild import LIBRARIES
 from pytest_udftorch.verify.udf_candidate import source_sha256
 
 pytestmark = pytest.mark.slow
@@ -85,7 +87,8 @@ def test_every_level_form_and_library_is_there(machine):
     done = machine.python(
         "from pytest_udftorch import build_library\n"
         "from pytest_udftorch.library.symbols import CPU_LEVELS\n"
-        "for library in ('corem', 'corem-composites', 'corem-ff', 'canary'):\n"
+        "from pytest_udftorch.prebuild import LIBRARIES\n"
+        "for library in LIBRARIES:\n"
         "    for level in CPU_LEVELS:\n"
         "        for profiled in (False, True):\n"
         "            build = build_library(library, level, profiled=profiled)\n"
@@ -93,8 +96,54 @@ def test_every_level_form_and_library_is_there(machine):
         "            print(build.path)\n"
     )
     paths = passed(done).split()
-    assert len(set(paths)) == 24
+    assert len(set(paths)) == 2 * 3 * len(LIBRARIES)
     assert all(Path(p).is_relative_to(machine.package / "_prebuilt") for p in paths)
+
+
+def test_sums_in_one_order_random_rounding_and_fewer_bits_need_no_compiler(machine):
+    done = machine.python(
+        "import torch\n"
+        "from pytest_udftorch import patched\n"
+        "x = torch.linspace(-3, 3, 301)\n"
+        "for name in ('repro', 'stochastic', 'ladder-8', 'format-half'):\n"
+        "    with patched(name):\n"
+        "        y = torch.exp(x)\n"
+        "        x.reshape(7, 43).sum(0)\n"
+        "    print(name, torch.equal(y, x.double().exp().float()))\n"
+    )
+    assert [line.split() for line in passed(done).splitlines()] == [
+        ["repro", "True"], ["stochastic", "False"], ["ladder-8", "False"], ["format-half", "False"],
+    ]  # fmt: skip
+
+
+def test_activations_for_gpus_are_shipped_as_a_session_asks_for_them(machine):
+    done = machine.python(
+        "import functools\n"
+        "from pytest_udftorch import patched\n"
+        "from pytest_udftorch.build.job import available\n"
+        "from pytest_udftorch.build.libdevice import composites_job\n"
+        "from pytest_udftorch.build.toolchain import find_compiler\n"
+        "from pytest_udftorch.compiled.follower import follower\n"
+        "from pytest_udftorch.cuda.launcher import for_gpus\n"
+        "with patched('corem', composites=True):\n"
+        "    parts = for_gpus(follower.active.composites)\n"
+        "    print(len(parts[0].functions))\n"
+        "    print(available(functools.partial(composites_job, parts), find_compiler))\n"
+    )
+    assert passed(done).split() == ["10", "shipped"]
+
+
+def test_a_library_that_the_wheel_holds_no_build_of_is_named(machine):
+    folder = machine.home / "changed"
+    shutil.copytree(machine.package / "udfs" / "ladder-20", folder / "ladder-20")
+    with (folder / "ladder-20" / "ladder.h").open("a") as header:
+        header.write("/* changed */\n")
+    done = machine.run("pytest", "--udf-lib=changed/ladder-20", "test_suite.py")
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0
+    assert "UDF library 'ladder-20' has to be compiled for" in said
+    assert "the installed wheel has no build of its sources, and neither has the cache" in said
+    assert "Install the packages clang-19 and lld-19" in said
 
 
 def test_operators_that_are_overridden_whole_need_no_compiler(machine):

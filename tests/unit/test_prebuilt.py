@@ -9,17 +9,20 @@ import sysconfig
 
 import pytest
 
+from pytest_udftorch import prebuild
 from pytest_udftorch.build import cache as cache_module
 from pytest_udftorch.build import pack, prebuilt
 from pytest_udftorch.build import shared as build_module
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.build.toolchain import ABSENT
+from pytest_udftorch.build.torch_part import headers_of
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
     LibdeviceError,
     NativeLibraryError,
 )
+from pytest_udftorch.library import description
 
 TOML = (
     '[library]\nname = "twice"\nversion = "1"\n'
@@ -109,6 +112,30 @@ def test_a_shipped_build_comes_before_a_compiler(store, library, monkeypatch):
 def test_a_shipped_build_of_other_sources_is_not_used(store, library, file, text):
     (library / file).write_text(text)
     with pytest.raises(CompilerNotFoundError, match="no clang"):
+        build_library(library, "avx2")
+
+
+def test_the_error_names_the_library_where_its_build_was_looked_for_and_what_to_install(
+    store, library, monkeypatch
+):
+    (library / "e.c").write_text(SOURCE + "/* changed */\n")
+    start = "UDF library 'twice' has to be compiled for avx2"
+    end = r"There is no clang here\. Install it\."
+    wheel = "the installed wheel has no build of its sources, and neither has the cache"
+    with pytest.raises(CompilerNotFoundError, match=rf"^{start}: {wheel}\. {end}$"):
+        build_library(library, "avx2")
+    with pytest.raises(CompilerNotFoundError, match=f"^{start}, counting its calls: {wheel}"):
+        build_library(library, "avx2", profiled=True)
+    monkeypatch.setenv(prebuilt.VARIABLE, "")
+    with pytest.raises(CompilerNotFoundError, match=f"^{start}: {prebuilt.VARIABLE} turns the "):
+        build_library(library, "avx2")
+    monkeypatch.delenv(prebuilt.VARIABLE)
+    monkeypatch.setattr(prebuilt, "stores", lambda: [])
+    with pytest.raises(CompilerNotFoundError, match=f"^{start}: this installation was made with"):
+        build_library(library, "avx2")
+    # Somebody who names a clang is told about that clang alone.
+    monkeypatch.setenv("UDFTORCH_CLANG", "no-such-clang")
+    with pytest.raises(CompilerNotFoundError, match=f"^{end}$"):
         build_library(library, "avx2")
 
 
@@ -241,3 +268,36 @@ def test_what_is_compiled_for_a_torch_is_found_under_another_python(name, monkey
     monkeypatch.setattr(sysconfig, "get_path", lambda name: f"/opt/another/{name}")
     assert recipe("elsewhere/torch") == here
     assert recipe("torch", "2.12.0") != here
+
+
+@pytest.mark.parametrize("linked", ["all", "only libtorch_cpu.so is its own", "nothing"])
+def test_a_torch_whose_headers_are_links_has_the_builds_of_the_original(tmp_path, linked):
+    """What ``udftorch patch`` makes: ``include`` is a link, and the patched objects are not."""
+    original, patched = tmp_path / "torch", tmp_path / "patched"
+    for package in (original, patched):
+        (package / "lib").mkdir(parents=True)
+        (package / "lib" / "libtorch_cpu.so").write_bytes(b"")
+    (original / "include").mkdir()
+    if linked == "nothing":
+        (patched / "include").mkdir()
+    else:
+        (patched / "include").symlink_to(original / "include")
+    if linked == "all":
+        (patched / "lib" / "libtorch_cpu.so").unlink()
+    assert headers_of(original) == original
+    assert headers_of(patched) == (patched if linked == "nothing" else original)
+
+
+def test_headers_that_lie_beside_no_torch_are_those_of_the_torch_that_has_the_link(tmp_path):
+    """A distribution may keep headers apart; they are compiled against where they are linked."""
+    elsewhere, package = tmp_path / "usr" / "include", tmp_path / "torch"
+    elsewhere.mkdir(parents=True)
+    package.mkdir()
+    (package / "include").symlink_to(elsewhere)
+    assert headers_of(package) == package
+
+
+def test_the_wheel_holds_every_library_of_the_package_that_has_functions():
+    folders = sorted(p.parent for p in description.shipped_folder().glob("*/udf.toml"))
+    with_functions = {lib.name for lib in map(description.find_library, folders) if lib.functions}
+    assert set(prebuild.LIBRARIES) == with_functions
