@@ -201,6 +201,20 @@ def test_an_export_keeps_what_the_store_has(store, library, cache, monkeypatch):
     assert len(prebuilt.contents(store)) == 2
 
 
+def test_an_export_has_shipped_builds_too_as_the_store_replaces_theirs(
+    store, library, tmp_path, monkeypatch
+):
+    copy = tmp_path / "copy"
+    with prebuilt.recording():
+        build_library(library, "avx2")
+        assert prebuilt.export(copy) == 1
+    forget(monkeypatch)
+    monkeypatch.setenv(prebuilt.VARIABLE, str(copy))
+    build = build_library(library, "avx2")
+    assert build.path.is_relative_to(copy)
+    assert doubled(build) == 42.0
+
+
 def test_export_outside_a_recording_is_an_error(tmp_path):
     with pytest.raises(NativeLibraryError, match="recording"):
         prebuilt.export(tmp_path / "store")
