@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -309,15 +310,19 @@ def decompositions() -> Any:
     return _DECOMPOSITIONS.get()
 
 
-def next_node() -> int:
-    """Return the number that autograd gives the next node of this thread's graph."""
-    return int(_SEQUENCE.get()())
+def next_node() -> Any:
+    """Return the function that gives the number of the next node of this thread's graph."""
+    return _SEQUENCE.get()
 
 
-def running_node() -> int | None:
-    """Return the number of the node whose gradient is being computed, or None outside of it."""
-    node = _NODE.get()()
-    return None if node is None else int(_NODE_NUMBER.of(node)())
+def running_node() -> Any:
+    """Return the function that gives the node whose gradient is being computed, or None."""
+    return _NODE.get()
+
+
+def node_number(node: Any) -> int:
+    """Return the number that autograd gave to a node of its graph."""
+    return int(_NODE_NUMBER.of(node)())
 
 
 # Modules and tensors -----------------------------------------------------------------
@@ -358,6 +363,12 @@ def convert(module: Any, function: Any) -> Any:
 def write_count(tensor: Any) -> int:
     """Return how many times a tensor was written to."""
     return int(_VERSION.of(tensor))
+
+
+def write_counter() -> Callable[[Any], int]:
+    """Return :func:`write_count` for those who ask often; the name was looked for already."""
+    _VERSION.of(import_torch().Tensor)
+    return operator.attrgetter(_VERSION.path)
 
 
 def pytree() -> Any:

@@ -22,6 +22,7 @@ _EXTRAS: Final = {
     "pyarrow": "profile",
     "tabulate": "verify",
     "torch": "torch",
+    "xxhash": "torch",
     "tqdm": "verify",
     "z3": "rewrite",
     "egglog": "rewrite",

@@ -141,6 +141,13 @@ def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
     return {**data, SEAL: _seal_of(data)}
 
 
+def sealed_text(data: Mapping[str, Any]) -> str:
+    """Return the JSON of :func:`sealed`, which is made once."""
+    text = json.dumps(data, sort_keys=True)
+    seal = hashlib.sha256(text.encode()).hexdigest()
+    return f'{text[:-1]}, "{SEAL}": "{seal}"}}'
+
+
 def check_seal(data: Mapping[str, Any]) -> None:
     """Check a document's SHA-256, if it states one; earlier versions wrote none.
 

@@ -12,9 +12,11 @@ CPU, which its certificate covers. The inputs are mantissas of every sign and ex
 cases of the library. ``canary``, which is wrong by one bit, has to differ in every form.
 
 ``--all`` names functions of corem whose vector form then runs on all 2^32 encodings. The
-digest of each chunk of 2^24 results has to be that of the certificate for x86-64. The journal holds
-what is known, so that a run goes on where another stopped. An earlier run in the stored file stays
-if it is of the same build and has more chunks.
+digest of each chunk of 2^24 results has to be that of the certificate for x86-64. Such a function
+runs from a library of its own: sources are compiled one by one, so its code is that of the whole
+library, and work on another function leaves its results valid. The journal holds what is known, so
+that a run goes on where another stopped. An earlier run in the stored file stays if it is of the
+same build and has more chunks.
 
 It needs ``qemu-user``, and ``libc6-dev-arm64-cross`` in /usr/aarch64-linux-gnu.
 """
@@ -27,9 +29,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,7 +122,8 @@ def digest(run: Run, chunk: int) -> str:
 class Journal:
     """What is known of functions and forms of a library, one line of JSON each.
 
-    A key is the SHA-256 of the library, the function, and a form or the number of a chunk.
+    A key is the SHA-256 of the library, the function, and a form or the number of a chunk. For a
+    chunk the library is that of the function alone.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -142,6 +145,12 @@ class Journal:
 
 def _sha256(build: Build) -> str:
     return hashlib.sha256(build.path.read_bytes()).hexdigest()
+
+
+def alone(library: UdfLibrary, name: str, level: str) -> Build:
+    """Cross-compile a float32 function as a library without the others."""
+    key = (name, "float32")
+    return cross_library(replace(library, functions={key: library.functions[key]}), level)
 
 
 def exhaust(
@@ -192,10 +201,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                         journal.add(key, compare(run, native(best, name), inputs, 60))
                     each[name] = journal.get(key)
                     print(title, form, name, each[name], flush=True)
-        corem = find_library("corem")
-        cross = cross_library(corem, options.level)
         for name in _names(options.exhaustive):
-            run = program(folder, level.machine, corem, name, cross, level.vector)
+            cross = alone(find_library("corem"), name, options.level)
+            run = program(folder, level.machine, cross.library, name, cross, level.vector)
             complete[name] = exhaust(
                 run, cross, name, 60 * options.minutes, options.workers, journal
             )
@@ -210,17 +218,20 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def more_known(new: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+def more_known(
+    new: dict[str, Any], old: dict[str, Any], build_of: Callable[[str], str]
+) -> dict[str, Any]:
     """Return the exhaustive runs of both, for each function the one of more chunks.
 
-    A run of another build than the new one is dropped.
+    Args:
+        new: function -> its run.
+        old: the same, of the stored file.
+        build_of: gives the SHA-256 of a function's present build. A run of another is dropped.
     """
     found = dict(new)
-    builds = {entry["library_sha256"] for entry in new.values()}
     for name, entry in old.items():
-        if entry["library_sha256"] in builds and (
-            name not in found or found[name]["chunks"] < entry["chunks"]
-        ):
+        fewer = name not in found or found[name]["chunks"] < entry["chunks"]
+        if fewer and entry["library_sha256"] == build_of(name):
             found[name] = entry
     return found
 
@@ -258,7 +269,11 @@ def main(arguments: list[str] | None = None) -> int:
         functions = found["exhaustive"]["functions"]
         if options.store.exists():
             before = stored.load(options.store)["exhaustive"]["functions"]
-            functions = found["exhaustive"]["functions"] = more_known(functions, before)
+            functions = found["exhaustive"]["functions"] = more_known(
+                functions,
+                before,
+                lambda name: _sha256(alone(find_library("corem"), name, options.level)),
+            )
         given = "" if options.level == "neon" else f" --level {options.level}"
         if functions:
             given += f" --all {','.join(functions)} --journal FILE"

@@ -3,8 +3,10 @@
 
     python -m benches.experiments.record_overhead [--store FILE]
 
-A training step of each model runs alone and recorded, in turns, in one thread and on fresh copies.
-The ratio is that of CPU times, with writing the record, which has no window of values.
+A training step of each model runs alone, under a mode of torch's dispatcher that calls every
+operator and does nothing else, and recorded: in turns, in one thread and on fresh copies. The
+ratios are those of CPU times, with writing the record, which has no window of values. The empty
+mode is what any recorder written in Python costs at least.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -47,26 +49,43 @@ def _cpu_seconds(step: Any) -> float:
     return time.process_time() - begin
 
 
+@cache
+def _empty_mode() -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Empty(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    return Empty
+
+
 def row(case: str) -> dict[str, Any]:
     """Measure one model."""
     from pytest_udftorch.diff import record
     from pytest_udftorch.reach import training_step
 
-    plain, recorded, operators = [], [], 0
+    plain, empty, recorded, operators = [], [], [], 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(ROUNDS + 1):
             step = training_step(*_made(case))
-            made = _made(case)
+            under, made = training_step(*_made(case)), _made(case)
             alone = _cpu_seconds(step)
+            with _empty_mode()():
+                bare = _cpu_seconds(under)
             begin = time.process_time()
             found = record(folder, make=partial(tuple, made))
             # The first round loads what the others find loaded.
             if number:
                 plain.append(alone)
+                empty.append(bare)
                 recorded.append(time.process_time() - begin)
             operators = len(found.recording.calls)
         size = sum(file.stat().st_size for file in Path(folder).iterdir())
     ratios = [b / a for a, b in zip(plain, recorded, strict=True)]
+    floor = [b / a for a, b in zip(plain, empty, strict=True)]
     return {
         "model": case,
         "operators": operators,
@@ -74,6 +93,7 @@ def row(case: str) -> dict[str, Any]:
         "recorded_s": statistics.median(recorded),
         "ratio": statistics.median(ratios),
         "ratios": [min(ratios), max(ratios)],
+        "empty_mode": statistics.median(floor),
         "bytes": size,
     }
 

@@ -56,11 +56,19 @@ def record_overhead(found: Mapping[str, Any]) -> str:
             f"{row['operators']:,}",
             f"{row['plain_s'] * 1e3:.3g} ms",
             f"{row['ratio']:.2f} ({row['ratios'][0]:.2f} to {row['ratios'][1]:.2f})",
+            f"{row['empty_mode']:.2f}",
             f"{row['bytes'] / 1e6:.2f} MB",
         )
         for row in found["rows"]
     ]
-    header = ["training step", "operators", "CPU time alone", "recorded ÷ alone", "record"]
+    header = [
+        "training step",
+        "operators",
+        "CPU time alone",
+        "recorded ÷ alone",
+        "empty mode ÷ alone",
+        "record",
+    ]
     return "\n".join([*table(header, rows), "", caption(found["environment"]), ""])
 
 

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import math
+import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+
+from pytest_udftorch.optional import package
 
 #: How many values of a tensor are kept, evenly spaced.
 SAMPLES: Final = 16
@@ -20,9 +24,24 @@ UNREADABLE: Final = b""
 
 _BYTES: Final = 16
 
+#: Kinds of digests: XXH3, many times as fast, and SHA-1 for processes without the package xxhash.
+XXH3, SHA1 = "xxh3-128", "sha1"
+KINDS: Final = (XXH3, SHA1)
 
-@dataclass(frozen=True, slots=True)
-class TensorNote:
+_NO_ROWS: Final[Mapping[int, bytes]] = MappingProxyType({})
+
+#: The longest array whose NaNs are looked for by its product with itself, which is quick to call.
+#: BLAS would share longer ones out to threads.
+_SHORT: Final = 8192
+
+
+@cache
+def fastest() -> str:
+    """Return the fastest kind of digest of this process."""
+    return XXH3 if importlib.util.find_spec("xxhash") is not None else SHA1
+
+
+class TensorNote(NamedTuple):
     """What is kept of a tensor.
 
     Attributes:
@@ -34,7 +53,7 @@ class TensorNote:
             differ. ``UNREADABLE`` if they cannot be read.
         rows: dimension -> the digest of the part that belongs to one row of the batch, for the
             first two dimensions, if their size is a multiple of the batch's.
-        samples: values at evenly spaced places, as double precision.
+        taken: values at evenly spaced places, as encodings, or as numbers of an earlier record.
     """
 
     shape: tuple[int, ...]
@@ -42,8 +61,40 @@ class TensorNote:
     stride: tuple[int, ...]
     device: str
     digest: bytes
-    rows: Mapping[int, bytes] = field(default_factory=dict)
-    samples: tuple[float, ...] = ()
+    rows: Mapping[int, bytes] = _NO_ROWS
+    taken: bytes | tuple[float, ...] = ()
+
+    @property
+    def samples(self) -> tuple[float, ...]:
+        """The values at evenly spaced places, in double precision."""
+        if not isinstance(self.taken, bytes):
+            return self.taken
+        return numbers_of(self.taken, self.dtype)
+
+
+class _Type(NamedTuple):
+    """What is to be known of a dtype of torch.
+
+    Attributes:
+        name: without ``torch.``.
+        seen: the integers as which NumPy gets it, or None.
+        numbers: whether its values are real numbers.
+    """
+
+    name: str
+    seen: Any
+    numbers: bool
+
+
+@cache
+def _type_of(dtype: Any) -> _Type:
+    import torch
+
+    name = str(dtype).removeprefix("torch.")
+    known = dtype in (torch.float16, torch.float32, torch.float64)
+    integers = {1: torch.uint8, 2: torch.int16}
+    seen = integers.get(dtype.itemsize) if dtype.is_floating_point and not known else None
+    return _Type(name, seen, not dtype.is_complex)
 
 
 def array_of(tensor: Any) -> Any:
@@ -51,45 +102,65 @@ def array_of(tensor: Any) -> Any:
 
     Types that NumPy lacks (bfloat16, float8) come as unsigned integers of their width.
     """
-    import torch
-
-    tensor = tensor.detach()
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    if tensor.device.type != "cpu":
-        tensor = tensor.cpu()
-    if tensor.is_floating_point() and tensor.dtype not in _NUMPY_FLOATS():
-        tensor = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
-    return tensor.numpy()
-
-
-def _NUMPY_FLOATS() -> tuple[Any, ...]:
-    import torch
-
-    return (torch.float16, torch.float32, torch.float64)
+    seen = _type_of(tensor.dtype).seen
+    if seen is not None:
+        tensor = tensor.detach().view(seen)
+    return tensor.numpy(force=True)
 
 
 def _without_payloads(values: Any, kind: str) -> Any:
-    """Return encodings in which every NaN is the same one."""
+    """Return encodings, in one dimension, in which every NaN is the same one."""
     if kind == "bfloat16":
         hidden = values & np.int16(0x7FFF)
         if hidden.size and int(hidden.max()) > 0x7F80:
             return np.where(hidden > 0x7F80, np.int16(0x7FC0), values)
-    elif values.dtype.kind in "fc" and values.size:
-        # The sum of numbers with a NaN is one; a quick look before the slow one.
-        with np.errstate(all="ignore"):
-            suspicious = np.isnan(values.sum())
-        if suspicious and (nan := np.isnan(values)).any():
-            return np.where(nan, values.dtype.type(math.nan), values)
+        return values
+    real = values.dtype.kind in "fc" and values.size
+    if real and _may_have_nan(values, kind) and (nan := np.isnan(values)).any():
+        return np.where(nan, values.dtype.type(math.nan), values)
     return values
 
 
-def digest_of(values: Any, kind: str) -> bytes:
-    """Return the digest of an array of :func:`array_of`."""
-    bits: Any = np.ascontiguousarray(_without_payloads(values, kind)).reshape(-1)
-    found = hashlib.sha1(kind.encode(), usedforsecurity=False)
-    found.update(bits.view(np.uint8))
-    return found.digest()[:_BYTES]
+def _may_have_nan(values: Any, kind: str) -> bool:
+    """Tell whether an array may have a NaN; a quick look before the slow one."""
+    with np.errstate(all="ignore"):
+        if kind not in ("float32", "float64"):
+            return bool(np.isnan(values.sum()))
+        # No square is negative, so no infinity meets one of the other sign.
+        found = values.dot(values) if values.size <= _SHORT else np.maximum.reduce(values)
+    return bool(found != found)
+
+
+def digest_of(values: Any, kind: str, hashed: str = SHA1) -> bytes:
+    """Return the digest of an array of :func:`array_of`.
+
+    Args:
+        values: the array.
+        kind: the tensor's dtype.
+        hashed: one of ``KINDS``.
+    """
+    flat: Any = np.ascontiguousarray(values).reshape(-1)
+    return _digest(_without_payloads(flat, kind), kind, hashed)
+
+
+def _digest(bits: Any, kind: str, hashed: str) -> bytes:
+    if hashed == XXH3:
+        found: bytes = _xxh3()(bits, _seed(kind))
+        return found
+    sha = hashlib.sha1(kind.encode(), usedforsecurity=False)
+    sha.update(bits.view(np.uint8))
+    return sha.digest()[:_BYTES]
+
+
+@cache
+def _xxh3() -> Any:
+    return package("xxhash", "A record with XXH3 digests").xxh3_128_digest
+
+
+@cache
+def _seed(kind: str) -> int:
+    """Return what keeps digests of equal encodings of two dtypes apart."""
+    return zlib.crc32(kind.encode())
 
 
 def sample_places(shape: tuple[int, ...]) -> Any:
@@ -102,51 +173,63 @@ def _evenly(count: int) -> Any:
     return np.linspace(0, count - 1, min(SAMPLES, count)).astype(np.int64)
 
 
-def _samples(tensor: Any, values: Any, kind: str) -> tuple[float, ...]:
-    count = values.size
-    if not count or values.dtype.kind not in "fiub":
-        return ()
-    if values.flags.c_contiguous:
-        taken = values.reshape(-1)[_evenly(count)]
-    elif values.ndim:
-        taken = values[np.unravel_index(sample_places(values.shape), values.shape)]
-    else:
-        taken = values.reshape(1)
-    if tensor.is_floating_point() and values.dtype.kind != "f":
-        import torch
+def numbers_of(taken: bytes, kind: str) -> tuple[float, ...]:
+    """Return encodings of a dtype as double precision.
 
-        taken = torch.from_numpy(np.ascontiguousarray(taken)).view(tensor.dtype).double().numpy()
-    found: list[float] = taken.astype(np.float64).tolist()
+    Raises:
+        ValueError: they are no whole number of encodings, or torch has no such dtype.
+    """
+    import torch
+
+    if not taken:
+        return ()
+    dtype = getattr(torch, kind, None)
+    if not isinstance(dtype, torch.dtype) or dtype.is_complex:
+        raise ValueError(f"there are no samples of {kind}")
+    with np.errstate(all="ignore"):
+        values = torch.frombuffer(bytearray(taken), dtype=dtype).double()
+    found: list[float] = values.tolist()
     return tuple(found)
 
 
-def note_of(tensor: Any, batch: tuple[int, int] | None = None) -> TensorNote:
+def note_of(
+    tensor: Any, batch: tuple[int, int] | None = None, hashed: str | None = None
+) -> TensorNote:
     """Describe a tensor.
 
     Args:
         tensor: of any device and layout.
         batch: the size of the batch, and the row whose digests are also wanted.
+        hashed: one of ``KINDS``; by default the fastest of this process.
     """
     import torch
 
-    kind = str(tensor.dtype).removeprefix("torch.")
-    shape = tuple(int(n) for n in tensor.shape)
-    device = tensor.device.type
+    kind, _, numbers = _type_of(tensor.dtype)
+    shape = tuple(tensor.shape)
+    device = "cpu" if tensor.is_cpu else tensor.device.type
     readable = tensor.layout is torch.strided and device != "meta" and not tensor.is_quantized
     if not readable:
         return TensorNote(shape, kind, (), device, UNREADABLE)
+    stride = tensor.stride()
+    hashed = hashed or fastest()
     try:
-        values = array_of(tensor)
+        # torch puts elements in order faster than NumPy.
+        values = array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
     except (RuntimeError, TypeError, NotImplementedError):  # a subclass without data of its own
-        return TensorNote(shape, kind, tuple(tensor.stride()), device, UNREADABLE)
-    rows = {}
-    for axis, length in enumerate(shape[:2] if batch is not None else ()):
-        if batch is not None and length and length % batch[0] == 0:
-            part = row_slice(axis, length, batch)
-            rows[axis] = digest_of(values[part], kind)
-    samples = _samples(tensor, values, kind)
-    stride = tuple(tensor.stride())
-    return TensorNote(shape, kind, stride, device, digest_of(values, kind), rows, samples)
+        return TensorNote(shape, kind, stride, device, UNREADABLE)
+    rows: Mapping[int, bytes] = _NO_ROWS
+    if batch is not None:
+        rows = {
+            axis: digest_of(values[row_slice(axis, length, batch)], kind, hashed)
+            for axis, length in enumerate(shape[:2])
+            if length and length % batch[0] == 0
+        }
+    flat = values.reshape(-1)
+    taken = b""
+    if numbers and flat.size:
+        taken = (flat if flat.size <= SAMPLES else flat[_evenly(flat.size)]).tobytes()
+    digest = _digest(_without_payloads(flat, kind), kind, hashed)
+    return TensorNote(shape, kind, stride, device, digest, rows, taken)
 
 
 def row_slice(axis: int, length: int, batch: tuple[int, int]) -> tuple[slice, ...]:

@@ -79,6 +79,7 @@ def _order(work: Work, one: Side, wanted: Wanted) -> dict[str, Any]:
         "train": work.train,
         "keep": sorted(wanted.keep),
         "stop": wanted.stop,
+        "digests": work.hashed,
     }
 
 
@@ -160,7 +161,8 @@ def _recorded(order: dict[str, Any], folder: Path) -> Record:
     if (folder / _PUT).is_file():
         put = torch.load(folder / _PUT, weights_only=True)
     subject = Subject(order["where"], order["arguments"])
-    work = Work(subject, order["seed"], order["train"], order["steps"])
+    how = order["seed"], order["train"], order["steps"]
+    work = Work(subject, *how, hashed=order["digests"])
     one = side(order["side"])
     wanted = Wanted(frozenset(order["keep"]), put, order["stop"])
     return record_of(work, one, run(work, one, wanted))

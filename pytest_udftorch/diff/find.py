@@ -27,7 +27,7 @@ from pytest_udftorch.diff.digests import distance, row_axis, row_slice, same_bit
 from pytest_udftorch.diff.elsewhere import Subject
 from pytest_udftorch.diff.found import Difference, Finding, LayerDistance, Proof
 from pytest_udftorch.diff.graph import graph_of
-from pytest_udftorch.diff.recorded import execute
+from pytest_udftorch.diff.recorded import digests_of, execute
 from pytest_udftorch.diff.recorder import Kept, Recording, Wanted
 from pytest_udftorch.diff.sides import Side, side
 from pytest_udftorch.diff.truth import Apart, Truth, apart, judged
@@ -93,7 +93,7 @@ def first_difference(  # noqa: PLR0913
             "There is nothing to run. Give a model and its inputs, make=, or two callables."
         )
     work = Work(make or (lambda: None), seed, train, steps, loss, optimizer)
-    work = replace(work, batch=_batch(work, first, second))
+    work = replace(work, batch=_batch(work, first, second), hashed=digests_of(first, second))
     if work.batch is not None:
         work = replace(work, train=False)
     _check_pair(work, first, second)

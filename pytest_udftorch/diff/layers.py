@@ -49,6 +49,8 @@ class Whereabouts:
         self._optimizing = 0
         self._steps = 0
         self._handles: list[Any] = []
+        # Asked for at every operator.
+        self._running, self._next = compat.running_node(), compat.next_node()
 
     def __enter__(self) -> Whereabouts:
         from torch.nn.modules import module
@@ -103,12 +105,12 @@ class Whereabouts:
     def now(self) -> Place:
         """Return where the operator that is being called belongs."""
         stack = self._stack()
-        node = compat.running_node()
+        node = self._running()
         if node is not None and not stack:
-            return Place(self._nodes.get(node, ""), "backward", self._steps)
+            return Place(self._nodes.get(compat.node_number(node), ""), "backward", self._steps)
         layer = stack[-1] if stack else ""
         if layer:
             # Autograd numbers the node of an operator before it calls the kernel.
-            self._nodes[compat.next_node() - 1] = layer
+            self._nodes[self._next() - 1] = layer
         phase = "optimizer" if self._optimizing else "forward" if node is None else "backward"
         return Place(layer, phase, self._steps)

@@ -9,7 +9,8 @@ the window, as ``torch.load(weights_only=True)`` reads them; they have to have t
 
 from __future__ import annotations
 
-import json
+import base64
+import binascii
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import whole_file
-from pytest_udftorch.diff.digests import SAMPLES, TensorNote, note_of, same_bits
+from pytest_udftorch.diff.digests import (
+    KINDS,
+    SAMPLES,
+    SHA1,
+    TensorNote,
+    note_of,
+    numbers_of,
+    same_bits,
+)
 from pytest_udftorch.diff.layers import Place
 from pytest_udftorch.diff.recorder import Call, Kept, Recording, overload_of
 from pytest_udftorch.diff.stored_values import packed, unpacked
@@ -33,7 +42,7 @@ from pytest_udftorch.plain_data import (
     parse_json,
     read_file,
     row,
-    sealed,
+    sealed_text,
     shown,
     text,
     whole,
@@ -41,7 +50,10 @@ from pytest_udftorch.plain_data import (
 from pytest_udftorch.plain_data import mapping as table
 from pytest_udftorch.plain_data import record as fields
 
-FORMAT: Final = "udftorch-record-1"
+FORMAT: Final = "udftorch-record-2"
+
+#: The format of earlier versions: digests with SHA-1, samples as numbers. It is still read.
+EARLIER: Final = "udftorch-record-1"
 
 #: Names of the files in a record's folder.
 CALLS, VALUES = "record.json", "values.pt"
@@ -102,8 +114,7 @@ class _Tensors(_Numbers):
         known = self._known.get(id(key))
         if known is not None:
             return known[1]
-        note = (key.shape, key.dtype, key.stride, key.device, key.digest, key.samples)
-        number = super().of(note)
+        number = super().of((key.shape, key.dtype, key.stride, key.device, key.digest, key.taken))
         self._known[id(key)] = key, number
         return number
 
@@ -121,6 +132,7 @@ def _document(record: Record) -> dict[str, Any]:
     result = {name: tensors.of(note) for name, note in record.recording.result.items()}
     return {
         "format": FORMAT,
+        "digests": record.recording.hashed,
         "side": record.side,
         "subject": record.subject,
         "machine": dict(record.machine),
@@ -130,12 +142,18 @@ def _document(record: Record) -> dict[str, Any]:
         "operators": list(operators.found),
         "layers": list(layers.found),
         "tensors": [
-            [list(shape), dtype, list(stride), device, digest.hex(), list(samples)]
-            for shape, dtype, stride, device, digest, samples in tensors.found
+            [shape, dtype, stride, device, digest.hex(), _written(taken)]
+            for shape, dtype, stride, device, digest, taken in tensors.found
         ],
         "calls": calls,
         "result": result,
     }
+
+
+def _written(taken: bytes | tuple[float, ...]) -> str | list[float]:
+    if isinstance(taken, bytes):
+        return base64.b64encode(taken).decode("ascii")
+    return list(taken)  # of a record of the earlier format
 
 
 def save(record: Record, folder: Path) -> None:
@@ -156,7 +174,7 @@ def save(record: Record, folder: Path) -> None:
         if kept:
             with whole_file.replaced(folder / VALUES) as path:
                 torch.save({at: _values(one) for at, one in kept.items()}, path)
-        whole_file.write(folder / CALLS, json.dumps(sealed(_document(record))) + "\n")
+        whole_file.write(folder / CALLS, sealed_text(_document(record)) + "\n")
     except (OSError, RuntimeError) as error:  # torch's writer raises the latter at a full disk
         why = getattr(error, "strerror", None) or str(error)
         raise DiffRecordError(
@@ -181,28 +199,36 @@ def _sample(value: Any, where: str) -> None:
         raise Malformed(f"{where} is no number")
 
 
+def _samples(value: Any, where: str) -> None:
+    if type(value) is str:
+        text("[A-Za-z0-9+/]*={0,2}")(value, where)
+    else:
+        each(_sample)(value, where)
+
+
 _HEX: Final = text("([0-9a-f]{2})*")
 _SIZES: Final = each(whole(0, _ELEMENTS))
 _DTYPE: Final = text("(bool|bfloat|complex|float|int|quint|qint|uint|bits)[a-z0-9_]*")
-_TENSOR: Final = row(_SIZES, _DTYPE, _SIZES, text("[a-z]+"), _HEX, each(_sample))
-_DOCUMENT: Final = fields(
-    {
-        "format": one_of([FORMAT]),
-        "side": text(),
-        "subject": text(),
-        "machine": table(text(), text()),
-        "seed": whole(),
-        "steps": whole(1),
-        "train": optional(of(bool)),
-        "operators": each(text("[A-Za-z0-9_]+::[A-Za-z0-9_.]+")),
-        "layers": each(text()),
-        "tensors": each(_TENSOR),
-        "calls": of(list),
-        "result": table(text(), whole()),
-        "sha256": text("[0-9a-f]{64}"),
-    },
-    closed=True,
-)
+_TENSOR: Final = row(_SIZES, _DTYPE, _SIZES, text("[a-z]+"), _HEX, _samples)
+_FIELDS: Final[dict[str, Any]] = {
+    "format": one_of([FORMAT, EARLIER]),
+    "side": text(),
+    "subject": text(),
+    "machine": table(text(), text()),
+    "seed": whole(),
+    "steps": whole(1),
+    "train": optional(of(bool)),
+    "operators": each(text("[A-Za-z0-9_]+::[A-Za-z0-9_.]+")),
+    "layers": each(text()),
+    "tensors": each(_TENSOR),
+    "calls": of(list),
+    "result": table(text(), whole()),
+    "sha256": text("[0-9a-f]{64}"),
+}
+_DOCUMENTS: Final = {
+    FORMAT: fields({**_FIELDS, "digests": one_of(KINDS)}, closed=True),
+    EARLIER: fields(_FIELDS, closed=True),
+}
 
 
 def _call_shape(operators: int, layers: int, tensors: int) -> Shape:
@@ -230,8 +256,9 @@ def load(folder: Path, put: Collection[int] = ()) -> Record:
     try:
         data = parse_json(read_file(path, _LARGEST), finite=False)
         if isinstance(data, dict) and str(data.get("format", "")).startswith("udftorch-record-"):
-            one_of([FORMAT])(data["format"], "the format")
-        _DOCUMENT(data, "the record")
+            one_of([FORMAT, EARLIER])(data["format"], "the format")
+        earlier = isinstance(data, dict) and data.get("format") == EARLIER
+        _DOCUMENTS[EARLIER if earlier else FORMAT](data, "the record")
         check_seal(data)
         record = _record(data)
     except OSError as error:
@@ -266,8 +293,9 @@ def _record(data: dict[str, Any]) -> Record:
         for operator, layer, phase, step, inputs, outputs, arguments, random in data["calls"]
     ]
     result = {name: tensors[i] for name, i in data["result"].items()}
+    recording = Recording(calls, result, hashed=data.get("digests", SHA1))
     names = ("side", "subject", "machine", "seed", "steps", "train")
-    return Record(**{n: data[n] for n in names}, recording=Recording(calls, result))
+    return Record(**{n: data[n] for n in names}, recording=recording)
 
 
 def _note(one: list[Any], where: str) -> TensorNote:
@@ -275,14 +303,25 @@ def _note(one: list[Any], where: str) -> TensorNote:
     count = math.prod(shape)
     if count > _ELEMENTS:
         raise Malformed(f"{where} has {shown(count)} elements")
-    if len(samples) not in (0, min(count, SAMPLES)):
-        raise Malformed(f"{where} has {len(samples)} samples of {count} elements")
+    taken = _taken(samples, dtype, where)
+    number = len(taken if isinstance(taken, tuple) else numbers_of(taken, dtype))
+    if number not in (0, min(count, SAMPLES)):
+        raise Malformed(f"{where} has {number} samples of {count} elements")
     if stride and len(stride) != len(shape):
         raise Malformed(f"{where} has {len(shape)} sizes and {len(stride)} strides")
-    numbers = tuple(map(float, samples))
-    return TensorNote(
-        tuple(shape), dtype, tuple(stride), device, bytes.fromhex(digest), {}, numbers
-    )
+    own = tuple(shape), dtype, tuple(stride), device, bytes.fromhex(digest)
+    return TensorNote(*own, taken=taken)
+
+
+def _taken(samples: str | list[float], dtype: str, where: str) -> bytes | tuple[float, ...]:
+    if not isinstance(samples, str):
+        return tuple(map(float, samples))
+    try:
+        found = base64.b64decode(samples, validate=True)
+        numbers_of(found, dtype)
+    except (ValueError, RuntimeError, binascii.Error) as error:
+        raise Malformed(f"{where} has samples that are none of {dtype} ({error})") from error
+    return found
 
 
 def _kept(path: Path, recording: Recording, put: Collection[int]) -> dict[int, Kept]:
@@ -313,7 +352,11 @@ def _one_kept(at: Any, one: Any, recording: Recording, put: bool) -> Kept:
         and all(isinstance(t, torch.Tensor) for t in outputs)
         and len(outputs) == len(call.outputs)
         and (
-            put or all(same_bits(note_of(t), n) for t, n in zip(outputs, call.outputs, strict=True))
+            put
+            or all(
+                same_bits(note_of(t, hashed=recording.hashed), n)
+                for t, n in zip(outputs, call.outputs, strict=True)
+            )
         )
     ):
         raise Malformed(f"the values of call {at} do not have its digests")

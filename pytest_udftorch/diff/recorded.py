@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_udftorch.diff import record_file
+from pytest_udftorch.diff.digests import SHA1, XXH3, fastest
 from pytest_udftorch.diff.elsewhere import Subject, record_of, run_elsewhere
 from pytest_udftorch.diff.record_file import Record
 from pytest_udftorch.diff.recorder import Recording, Wanted
@@ -42,7 +43,33 @@ def _read(work: Work, one: Side) -> Recording:
                 f"{one.name} was recorded with {name}={its}, and this comparison has {name}={own}. "
                 f"Give the same {flag} to both."
             )
+    if work.hashed != found.recording.hashed:
+        raise DiffRecordError(
+            f"{one.name} has digests of another kind ({found.recording.hashed}) than what it is "
+            f"compared with ({work.hashed}), so nothing can be compared. Record it again, with the "
+            "package xxhash installed if that is XXH3."
+        )
     return found.recording
+
+
+def digests_of(*sides: Side) -> str:
+    """Return the kind of digests that all of these sides can have.
+
+    A record has what it has. A process of another Python need not have the package xxhash.
+
+    Raises:
+        DiffRecordError: a record cannot be read, or needs a package that is missing.
+    """
+    for one in sides:
+        if one.record is not None:
+            found = record_file.load(one.record).recording.hashed
+            if found == XXH3 != fastest() and any(s.record is None for s in sides):
+                raise DiffRecordError(
+                    f"{one.name} has XXH3 digests, which a run can have only with the package "
+                    "xxhash. Install it: pip install xxhash."
+                )
+            return found
+    return SHA1 if any(one.python is not None for one in sides) else fastest()
 
 
 # Each option of a run is a parameter.
@@ -97,7 +124,8 @@ def record(  # noqa: PLR0913
         )
     if isinstance(make, str):
         make = Subject(make)
-    work = Work(made_of(make, model, inputs, one), seed, train, steps, loss, optimizer)
+    run_of = made_of(make, model, inputs, one)
+    work = Work(run_of, seed, train, steps, loss, optimizer, hashed=digests_of(one))
     wanted = Wanted(frozenset(range(start, end)))
     if one.elsewhere:
         found = replace(run_elsewhere(work, one, wanted), side=one.name)

@@ -3,17 +3,25 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pytest_udftorch import compat
-from pytest_udftorch.diff.digests import TensorNote, array_of, note_of, row_axis, row_slice
+from pytest_udftorch.diff.digests import (
+    TensorNote,
+    array_of,
+    fastest,
+    note_of,
+    row_axis,
+    row_slice,
+)
 from pytest_udftorch.diff.layers import Place, Whereabouts
 from pytest_udftorch.reach.definitions import is_view, name_of
-from pytest_udftorch.reach.recording import draws, effects, results, strided_copy
+from pytest_udftorch.reach.recording import Effects, draws, effects, results, strided_copy
 
 #: Operators whose results hold whatever lay in memory, or that say nothing about numbers.
 WITHOUT_VALUES: Final = frozenset(
@@ -29,8 +37,7 @@ class Stopped(BaseException):
     """Ends a run after the last operator whose values were asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call of an operator.
 
     Attributes:
@@ -76,12 +83,14 @@ class Recording:
         result: name -> what the run gives: outputs, and what training leaves in parameters.
         kept: position -> the call with its values.
         values: name -> the tensor, of what the run gives; empty unless asked for.
+        hashed: the kind of the digests.
     """
 
     calls: list[Call] = field(default_factory=list)
     result: dict[str, TensorNote] = field(default_factory=dict)
     kept: dict[int, Kept] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
+    hashed: str = field(default_factory=fastest)
 
 
 @dataclass(frozen=True)
@@ -99,31 +108,53 @@ class Wanted:
     stop: bool = False
 
 
+class _State(NamedTuple):
+    """What changes when a tensor is written to, or given other memory."""
+
+    storage: int
+    writes: int
+    version: int
+
+
 class _Digests:
     """Notes of tensors; one that nobody wrote to is read once."""
 
-    def __init__(self, batch: tuple[int, int] | None) -> None:
-        self._batch = batch
-        self._known: dict[int, tuple[weakref.ref[Any], tuple[int, int, int], TensorNote]] = {}
+    def __init__(self, batch: tuple[int, int] | None, hashed: str) -> None:
+        self._batch, self._hashed = batch, hashed
+        self._known: dict[int, tuple[weakref.ref[Any], _State, bool, TensorNote]] = {}
         self._writes: dict[int, int] = {}  # storage -> writes seen
+        self._count = compat.write_counter()
 
-    def _state(self, tensor: Any) -> tuple[int, int, int]:
+    def _state(self, tensor: Any) -> _State:
         address = tensor.untyped_storage().data_ptr()
-        count = -1 if tensor.is_inference() else compat.write_count(tensor)
-        return address, self._writes.get(address, 0), count
+        count = -1 if tensor.is_inference() else self._count(tensor)
+        return _State(address, self._writes.get(address, 0), count)
 
-    def note(self, tensor: Any) -> TensorNote:
+    def note(self, tensor: Any, written: bool = False) -> TensorNote:
+        """Describe a tensor.
+
+        Args:
+            tensor: an argument or a result.
+            written: whether the running operator wrote into it. torch counts that when the operator
+                has returned, so the count may be one more when the tensor is seen next.
+        """
         try:
             state = self._state(tensor)
         except (RuntimeError, NotImplementedError):  # sparse tensors have no storage
-            return note_of(tensor, self._batch)
+            return note_of(tensor, self._batch, self._hashed)
         key = id(tensor)
         known = self._known.get(key)
-        if known is not None and known[0]() is tensor and known[1] == state:
-            return known[2]
-        found = note_of(tensor, self._batch)
+        if known is not None and known[0]() is tensor:
+            own, late, found = known[1:]
+            if own == state:
+                return found
+            if late and state == (own.storage, own.writes, own.version + 1):
+                self._known[key] = (known[0], state, False, found)
+                return found
+        found = note_of(tensor, self._batch, self._hashed)
         gone = self._known
-        self._known[key] = (weakref.ref(tensor, lambda _: gone.pop(key, None)), state, found)
+        reference = weakref.ref(tensor, lambda _: gone.pop(key, None))
+        self._known[key] = (reference, state, written, found)
         return found
 
     def wrote(self, tensor: Any) -> None:
@@ -150,44 +181,104 @@ def put_into(target: Any, value: Any, batch: tuple[int, int] | None) -> None:
     target.copy_(value)
 
 
-def recorder(where: Whereabouts, wanted: Wanted, batch: tuple[int, int] | None) -> Any:
-    """Return a mode that records the operators called inside it in its ``recording``."""
+class _Operator(NamedTuple):
+    """What is to be known of an overload at each of its calls.
+
+    Attributes:
+        name: ``aten::add.Tensor``.
+        silent: whether it is not recorded.
+        resizes: whether a silent one gives its first argument other memory.
+        effects: where its results lie.
+        draws: whether it may draw random numbers.
+    """
+
+    name: str
+    silent: bool
+    resizes: bool
+    effects: Effects
+    draws: bool
+
+
+@functools.cache
+def _known(func: Any) -> _Operator:
+    import torch
+
+    short = name_of(func)
+    silent = is_view(func) or short in WITHOUT_VALUES
+    random = torch.Tag.nondeterministic_seeded in func.tags
+    return _Operator(str(func.name()), silent, short in ("resize_", "set_"), effects(func), random)
+
+
+def _leaves(values: Iterable[Any]) -> list[Any]:
+    """Return what is in arguments of an operator and in lists of them, in order.
+
+    torch's trees give the same, and take ten times as long.
+    """
+    found: list[Any] = []
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            found += _leaves(value)
+        else:
+            found.append(value)
+    return found
+
+
+def recorder(
+    where: Whereabouts,
+    wanted: Wanted,
+    batch: tuple[int, int] | None,
+    hashed: str | None = None,
+) -> Any:
+    """Return a mode that records the operators called inside it in its ``recording``.
+
+    Args:
+        where: tells the layer.
+        wanted: values to keep or to put in.
+        batch: the size of the batch, and the row whose digests are also wanted.
+        hashed: the kind of digests; by default the fastest.
+    """
     import torch
 
     last = max(wanted.keep, default=-1)
-    leaves = compat.pytree().tree_leaves
+    kind = hashed or fastest()
+    Tensor = torch.Tensor
+    unsaid = (torch.Generator, torch.device)
 
     class Recorder(compat.dispatch_mode()):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.recording = Recording()
-            self.digests = _Digests(batch)
+            self.recording = Recording(hashed=kind)
+            self.digests = _Digests(batch, kind)
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
             place = where.now()
-            if is_view(func) or name_of(func) in WITHOUT_VALUES:
+            known = _known(func)
+            if known.silent:
                 returned = func(*args, **kwargs)
-                if name_of(func) in ("resize_", "set_"):
+                if known.resizes:
                     self.digests.wrote(args[0])
                 return returned
-            return self._recorded(place, func, args, kwargs)
+            return self._recorded(place, func, known, args, kwargs)
 
-        def _recorded(self, place: Place, func: Any, args: Any, kwargs: Any) -> Any:
+        def _recorded(
+            self, place: Place, func: Any, known: _Operator, args: Any, kwargs: Any
+        ) -> Any:
             at = len(self.recording.calls)
-            inputs, text = self._inputs(func, args, kwargs)
-            random = _generator_state(func, args, kwargs)
+            inputs, text = self._inputs(known, args, kwargs)
+            random = _generator_state(func, args, kwargs) if known.draws else None
             kept = None
             if at in wanted.keep:
                 kept = compat.pytree().tree_map(strided_copy, (args, kwargs))
             returned = func(*args, **kwargs)
             outputs = results(func, args, kwargs, returned)
-            written = [p.of(args, kwargs) for p in effects(func).written]
-            for tensor in leaves(written):
-                if isinstance(tensor, torch.Tensor):
+            written = set()
+            for tensor in _leaves([p.of(args, kwargs) for p in known.effects.written]):
+                if isinstance(tensor, Tensor):
                     self.digests.wrote(tensor)
+                    written.add(id(tensor))
             if kept is not None:
                 copies = [strided_copy(t) for t in outputs]
                 self.recording.kept[at] = Kept(func, kept[0], kept[1], copies)
@@ -195,19 +286,21 @@ def recorder(where: Whereabouts, wanted: Wanted, batch: tuple[int, int] | None) 
                 for target, value in zip(outputs, wanted.put[at], strict=True):
                     put_into(target, value, batch)
                     self.digests.wrote(target)
-            notes = tuple(self.digests.note(t) for t in outputs)
-            self.recording.calls.append(Call(str(func.name()), place, inputs, notes, text, random))
+            notes = tuple([self.digests.note(t, id(t) in written) for t in outputs])
+            self.recording.calls.append(Call(known.name, place, inputs, notes, text, random))
             if wanted.stop and at == last:
                 raise Stopped
             return returned
 
-        def _inputs(self, func: Any, args: Any, kwargs: Any) -> tuple[tuple[TensorNote, ...], str]:
-            over = [p.of(args, kwargs) for p in effects(func).overwritten]
-            hidden = {id(t) for t in leaves(over)}
+        def _inputs(
+            self, known: _Operator, args: Any, kwargs: Any
+        ) -> tuple[tuple[TensorNote, ...], str]:
+            over = [p.of(args, kwargs) for p in known.effects.overwritten]
+            hidden = {id(t) for t in _leaves(over)} if over else ()
             found, shown = [], []
-            for value in leaves((args, kwargs)):
-                if not isinstance(value, torch.Tensor):
-                    if not isinstance(value, torch.Generator | torch.device):
+            for value in _leaves((*args, *kwargs.values())):
+                if not isinstance(value, Tensor):
+                    if not isinstance(value, unsaid):
                         shown.append(repr(value))
                 elif id(value) not in hidden:
                     found.append(self.digests.note(value))

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_udftorch import compat
-from pytest_udftorch.diff.digests import note_of
+from pytest_udftorch.diff.digests import fastest, note_of
 from pytest_udftorch.diff.layers import Whereabouts
 from pytest_udftorch.diff.recorder import Recording, Stopped, Wanted, recorder
 from pytest_udftorch.diff.sides import Side
@@ -32,6 +33,7 @@ class Work:
         loss: makes a number of what the model gives; by default the mean of the squares.
         optimizer: makes an optimizer of a list of parameters; by default AdamW.
         batch: how many rows the inputs have, and the one that a side runs alone; or None.
+        hashed: the kind of the digests.
     """
 
     make: Callable[[], Any]
@@ -41,6 +43,7 @@ class Work:
     loss: Callable[[Any], Any] | None = None
     optimizer: Callable[[list[Any]], Any] | None = None
     batch: tuple[int, int] | None = None
+    hashed: str = field(default_factory=fastest)
 
 
 def work_of(model: Any, inputs: Any) -> Callable[[], Any]:
@@ -119,9 +122,9 @@ def run(
     if mode_of is not None:
         mode = mode_of(where)
     elif not one.compiled:
-        mode = recorder(where, wanted or Wanted(), work.batch)
-    recording = Recording() if mode is None else mode.recording
-    recorded = contextlib.nullcontext() if mode is None else mode
+        mode = recorder(where, wanted or Wanted(), work.batch, work.hashed)
+    recording = Recording(hashed=work.hashed) if mode is None else mode.recording
+    recorded = contextlib.nullcontext() if mode is None else _recording(mode)
     with seeded(work.seed):
         try:
             # Both sides begin from the same numbers: a library may draw other ones.
@@ -137,10 +140,27 @@ def run(
             raise DiffRunError(
                 f"The run of {one.name!r} failed{done}: {type(error).__name__}: {error}"
             ) from error
-        recording.result = {name: note_of(t, work.batch) for name, t in found.items()}
+        recording.result = {name: note_of(t, work.batch, work.hashed) for name, t in found.items()}
         if values:
             recording.values = {name: t.detach().clone() for name, t in found.items()}
         return recording
+
+
+@contextlib.contextmanager
+def _recording(mode: Any) -> Iterator[None]:
+    """Enter a mode; what is there before is left alone by the garbage collector.
+
+    Notes of tensors are many small objects, which make it look through all others often.
+    """
+    free = not gc.get_freeze_count()
+    if free:
+        gc.freeze()
+    try:
+        with mode:
+            yield
+    finally:
+        if free:
+            gc.unfreeze()
 
 
 @contextlib.contextmanager

@@ -58,7 +58,8 @@ class Effects(NamedTuple):
     Attributes:
         written: arguments that it writes into.
         overwritten: those of them whose earlier contents do not matter, and workspaces.
-        fresh: for each result, whether it is neither an argument nor a view of one.
+        fresh: for each result, whether it is neither an argument, nor a view of one, nor memory for
+            the backward pass, parts of which nobody wrote.
     """
 
     written: tuple[_Place, ...]
@@ -81,7 +82,8 @@ def effects(operator: Any) -> Effects:
                 overwritten.append(place)
         if argument.name in WORKSPACES:
             overwritten.append(_Place(index, argument.name))
-    fresh = tuple(r.alias_info is None for r in schema.returns)
+    memory = _WORKSPACE.get(name)
+    fresh = tuple(r.alias_info is None and i != memory for i, r in enumerate(schema.returns))
     return Effects(tuple(written), tuple(overwritten), fresh)
 
 
@@ -92,13 +94,15 @@ def results(operator: Any, args: Any, kwargs: Any, returned: Any) -> list[Any]:
     found = effects(operator)
     several = len(found.fresh) > 1 and isinstance(returned, tuple | list)
     parts = list(returned) if several else [returned]
-    name = str(operator.name()).partition("::")[2].partition(".")[0]
-    memory = _WORKSPACE.get(name)
-    fresh = [new and i != memory for i, new in enumerate(found.fresh)]
-    made = [p for p, new in zip(parts, fresh, strict=False) if new]
-    leaves = compat.pytree().tree_leaves
-    tensors = leaves([made, [place.of(args, kwargs) for place in found.written]])
-    return [t for t in tensors if isinstance(t, torch.Tensor)]
+    made = [p for p, new in zip(parts, found.fresh, strict=False) if new]
+    places = [*made, *[place.of(args, kwargs) for place in found.written]]
+    tensors: list[Any] = []
+    for one in places:
+        if isinstance(one, torch.Tensor):
+            tensors.append(one)
+        elif isinstance(one, tuple | list):
+            tensors += [t for t in compat.pytree().tree_leaves(one) if isinstance(t, torch.Tensor)]
+    return tensors
 
 
 def draws(operator: Any, args: Any, kwargs: Any) -> bool:

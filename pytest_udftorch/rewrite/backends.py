@@ -138,9 +138,11 @@ class _Rewritten:
             first = (str(error).strip() or "no message").splitlines()[0][:200]
             report.left_alone = f"rewriting failed: {type(error).__name__}: {first}"
             run = self.original
+        reasons = [report.left_alone]
         if self.broken:
-            report.notes.append(f"Dynamo had to break the graph behind it: {self.broken}")
-        why = "; ".join(filter(None, [report.left_alone, *report.notes]))
+            reasons.append(f"Dynamo had to break the graph behind it: {self.broken}")
+            report.notes.append(reasons[-1])
+        why = "; ".join(filter(None, reasons))
         for reports in _RECORDING:
             reports.append(report)
         if self.strict and why:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 import textwrap
@@ -13,10 +14,21 @@ from planted import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diff import elsewhere, first_difference, record, record_file, side
+from pytest_udftorch.diff import (
+    digests,
+    elsewhere,
+    first_difference,
+    record,
+    record_file,
+    recorded,
+    recorder,
+    side,
+)
+from pytest_udftorch.diff.layers import Whereabouts
 from pytest_udftorch.diff.recorder import Wanted
 from pytest_udftorch.diff.work import Work
 from pytest_udftorch.errors import DiffRecordError, DiffRunError, DiffSideError
+from pytest_udftorch.plain_data import sealed
 
 MODEL = """
     import torch
@@ -213,3 +225,87 @@ def test_the_command_records_a_script_with_its_arguments(tmp_path, capsys, monke
         cli.main(["record", "train.py"])
     with pytest.raises(SystemExit):
         cli.main(["record", "--out", "x", "--full", "7", "train.py"])
+
+
+def _in_earlier_format(folder, target):
+    """Write a record as earlier versions did: samples as numbers, no kind of digests."""
+    data = json.loads((folder / "record.json").read_text())
+    assert data.pop("digests") == "sha1"
+    del data["sha256"]
+    for tensor in data["tensors"]:
+        raw = base64.b64decode(tensor[5])
+        tensor[5] = list(digests.numbers_of(raw, tensor[1]))
+    data["format"] = record_file.EARLIER
+    target.mkdir()
+    (target / "record.json").write_text(json.dumps(sealed(data)))
+
+
+def test_a_record_of_the_earlier_format_is_still_compared(model, inputs, tmp_path, monkeypatch):
+    with monkeypatch.context() as without:
+        without.setattr(recorded, "fastest", lambda: digests.SHA1)
+        record(tmp_path / "sha1", model, inputs)
+    _in_earlier_format(tmp_path / "sha1", tmp_path / "earlier")
+    earlier, now = (record_file.load(tmp_path / n).recording for n in ("earlier", "sha1"))
+    assert earlier.hashed == now.hashed == "sha1"
+    assert [n.samples for n in earlier.result.values()] == [n.samples for n in now.result.values()]
+    assert first_difference(f"rec:{tmp_path / 'earlier'}", "eager", model, inputs).equal
+    found = first_difference(
+        f"rec:{tmp_path / 'earlier'}", planted("aten::gelu", next_number), model, inputs
+    )
+    assert found.first.operator == "aten::gelu"
+
+
+def test_digests_of_two_kinds_are_not_compared(model, inputs, folder, tmp_path, monkeypatch):
+    assert record_file.load(folder).recording.hashed == digests.fastest()
+    other = digests.SHA1 if digests.fastest() == digests.XXH3 else digests.XXH3
+    data = json.loads((folder / "record.json").read_text())
+    del data["sha256"]
+    (tmp_path / "record.json").write_text(json.dumps(sealed({**data, "digests": other})))
+    with pytest.raises(DiffRecordError, match="digests of another kind"):
+        first_difference(f"rec:{folder}", f"rec:{tmp_path}")
+    (tmp_path / "record.json").write_text(json.dumps(sealed({**data, "digests": digests.XXH3})))
+    monkeypatch.setattr(recorded, "fastest", lambda: digests.SHA1)
+    with pytest.raises(DiffRecordError, match="pip install xxhash"):
+        first_difference(f"rec:{tmp_path}", "eager", model, inputs)
+
+
+@pytest.mark.parametrize("kind", digests.KINDS)
+def test_a_digest_is_of_the_bits_in_the_order_of_the_indices(kind):
+    if kind == digests.XXH3:
+        pytest.importorskip("xxhash")
+
+    def of(tensor):
+        return digests.note_of(tensor, hashed=kind).digest
+
+    x = torch.arange(12.0).view(3, 4)
+    assert of(x) == of(x.t().contiguous().t()) != of(x.view(4, 3).t())
+    assert of(x) != of(x.view(torch.int32))
+    assert of(torch.zeros(2)) != of(-torch.zeros(2))
+    for size in (3, 20000):  # long tensors are looked through in another way
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+            nan, last, huge = (torch.ones(size, dtype=dtype) for _ in range(3))
+            nan[-1] = last[-1] = float("nan")
+            last.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize])[-1] ^= 1
+            huge[0], huge[-1] = torch.finfo(dtype).max, -float("inf")
+            assert of(nan) == of(last)
+            assert len({of(nan), of(huge), of(torch.ones(size, dtype=dtype))}) == 3
+
+
+def test_what_was_written_in_place_is_read_once(monkeypatch):
+    read = []
+    monkeypatch.setattr(recorder, "note_of", lambda t, *_: read.append(t) or digests.note_of(t))
+    x, y = torch.ones(3), torch.full((3,), 2.0)
+
+    def step():
+        x.add_(y)
+        x.mul_(y)
+        x.detach().add_(y)
+        return x + y
+
+    run = recorder.recorder(Whereabouts(), Wanted(), None)
+    with run:
+        step()
+    # Two arguments, four results, and x again, which another tensor of its memory wrote to.
+    assert len(read) == 8
+    notes = [(c.inputs[0].samples[0], c.outputs[0].samples[0]) for c in run.recording.calls]
+    assert notes == [(1, 3), (3, 6), (6, 8), (8, 10)]

@@ -111,10 +111,27 @@ def test_a_shorter_run_of_the_same_build_does_not_replace_a_longer_one():
     def entry(chunks, build="a"):
         return {"chunks": chunks, "library_sha256": build}
 
-    old = {"exp": entry(36), "log": entry(32), "sin": entry(256, "b")}
-    found = aarch64_forms.more_known({"exp": entry(234), "log": entry(1)}, old)
-    assert found == {"exp": entry(234), "log": entry(32)}
-    assert aarch64_forms.more_known({"exp": entry(1, "b")}, old) == {
-        "exp": entry(1, "b"),
-        "sin": entry(256, "b"),
-    }
+    old = {"exp": entry(36), "log": entry(32), "sin": entry(256, "b"), "cos": entry(256)}
+    builds = dict.fromkeys(old, "a").__getitem__
+    found = aarch64_forms.more_known({"exp": entry(234), "log": entry(1)}, old, builds)
+    assert found == {"exp": entry(234), "log": entry(32), "cos": entry(256)}
+
+
+@needs_sysroot
+def test_work_on_another_function_leaves_the_build_of_one_alone(tmp_path):
+    text = '[library]\nname = "two"\nversion = "1"\n'
+    for name in ("exp", "log"):
+        (tmp_path / f"{name}.c").write_text(f"float udf_{name}f(float x) {{ return x + 1; }}\n")
+        text += f'[functions.{name}.float32]\nsource = "{name}.c"\nscalar = "udf_{name}f"\n'
+    (tmp_path / "udf.toml").write_text(text)
+
+    def builds():
+        library = find_library(tmp_path)
+        made = [aarch64_forms.alone(library, name, "neon") for name in ("exp", "log")]
+        return [build.path.read_bytes() for build in made]
+
+    exp, log = builds()
+    (tmp_path / "log.c").write_text("float udf_logf(float x) { return x + 2; }\n")
+    exp_again, log_again = builds()
+    assert exp == exp_again
+    assert log != log_again
