@@ -16,6 +16,7 @@ from pytest_udftorch import operator_udf, patched, stock
 from pytest_udftorch.build import job
 from pytest_udftorch.compiled.follower import STOCK, follower
 from pytest_udftorch.errors import (
+    CompilerNotFoundError,
     CompositeOperatorError,
     DispatchKeyError,
     LibraryFormatError,
@@ -439,6 +440,16 @@ def enter(library, *names: str, **options):
     """Open a session that shall fail; one that does not is closed, and changes no other test."""
     with patched(library, names or None, **options):
         pass
+
+
+def test_without_a_compiler_the_library_and_its_source_are_named(cpp, monkeypatch):
+    def no_compiler():
+        raise CompilerNotFoundError("There is no clang here. Install it.")
+
+    monkeypatch.setattr(operator_udfs, "find_compiler", no_compiler)
+    said = r"^The operators of UDF library '.+' in ops\.cpp are C\+\+.* There is no clang"
+    with pytest.raises(CompilerNotFoundError, match=said):
+        enter(cpp, "aten::log")
 
 
 def test_unknown_operators_and_overloads():

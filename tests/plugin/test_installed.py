@@ -43,7 +43,7 @@ THEIR_SUITE = """
         assert sorted(pytest_udftorch.available_libraries()) == [
             "canary", "canary-composites", "corem", "corem-composites", "corem-ff",
             "format-bfloat16", "format-e4m3", "format-e5m2", "format-half",
-            "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
+            "format-posit16", "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
             "repro", "shop", "std", "stochastic",
         ]
 
