@@ -43,7 +43,7 @@ THEIR_SUITE = """
         assert sorted(pytest_udftorch.available_libraries()) == [
             "canary", "canary-composites", "corem", "corem-composites", "corem-ff",
             "format-bfloat16", "format-e4m3", "format-e5m2", "format-half",
-            "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
+            "format-posit16", "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
             "repro", "shop", "std", "stochastic",
         ]
 
@@ -130,6 +130,7 @@ def test_their_suite_uses_our_fixtures_and_their_library(suite, their_python):
     ]
 
 
+@pytest.mark.slow
 def test_their_profile_has_its_page(suite, their_python):
     suite.write(test_theirs="def test_it(): import torch; torch.exp(torch.zeros(70))")
     arguments = ("--udf-lib=shop", "--udf-profile", "--udf-profile-out=out", "-p", "no:benchmark")
