@@ -590,6 +590,11 @@ def test_sources_that_do_not_compile(tmp_path):
     broken = write_library(tmp_path / "broken", table, ops_cpp="at::Tensor log_out(;\n")
     with pytest.raises(SourceCompileError, match=r"(?s)ops\.cpp does not compile.*expected"):
         enter(broken)
+
+
+@pytest.mark.slow  # another compilation of torch's headers
+def test_a_source_without_the_function(tmp_path):
+    table = '[operators."aten::log"]\nsource = "ops.cpp"\nfunction = "log_out"\n'
     other = write_library(tmp_path / "other", table, ops_cpp="at::Tensor log2_out();\n")
     with pytest.raises(SignatureError, match="does not define log_out"):
         enter(other)

@@ -130,6 +130,7 @@ def test_their_suite_uses_our_fixtures_and_their_library(suite, their_python):
     ]
 
 
+@pytest.mark.slow
 def test_their_profile_has_its_page(suite, their_python):
     suite.write(test_theirs="def test_it(): import torch; torch.exp(torch.zeros(70))")
     arguments = ("--udf-lib=shop", "--udf-profile", "--udf-profile-out=out", "-p", "no:benchmark")
