@@ -775,8 +775,12 @@ def wheel(results: Results) -> str:
     if "demo" in document:
         now, before = document["demo"]["now"], document["demo"]["before"]
         rows.append(
-            ["`make demo` in a fresh clone, after the downloads",
-             f"{now['seconds']:.0f} s; {before['seconds']:.0f} s at {before['commit']}"]
+            ["`make demo` in a fresh clone, after the downloads; at "
+             f"{before['commit']}; load average of the last 5 minutes",
+             "; ".join(
+                 f"{r['seconds']:.0f} s, of the processor {r['cpu_seconds']:.0f} s (load "
+                 f"{r['load_average']:.1f})" for r in (now, before)
+             )]
         )  # fmt: skip
     return _with_source(table(["what", "found"], rows), document)
 
