@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_udftorch.build.python_udf import udf
     from pytest_udftorch.build.shared import Build, build_library
     from pytest_udftorch.errors import UdfError
+    from pytest_udftorch.exact.approx import approx
     from pytest_udftorch.library.description import UdfLibrary, available_libraries, find_library
     from pytest_udftorch.overrides.operator_udfs import operator_udf
     from pytest_udftorch.overrides.python_override import stock
@@ -27,6 +28,7 @@ __all__ = [
     "Session",
     "UdfError",
     "UdfLibrary",
+    "approx",
     "available_libraries",
     "build_library",
     "find_library",
@@ -42,6 +44,7 @@ _HOMES = {
     "Session": "session.session",
     "UdfError": "errors",
     "UdfLibrary": "library.description",
+    "approx": "exact.approx",
     "available_libraries": "library.description",
     "build_library": "build.shared",
     "find_library": "library.description",

@@ -261,7 +261,7 @@ def text(found: Mapping[str, Any]) -> str:
         f"pytest_udftorch {found['pytest_udftorch']}, Python {found['python']}, {found['libc']}, "
         f"{found['system']}",
         f"CPU: {cpu['model']}, {cpu['cores']} cores, level {_said(cpu['level'])}",
-        f"torch: {_said(found['torch'])}",
+        f"torch: {_torch_said(found['torch'])}",
         *(f"{name} compiler: {_said(c)}" for name, c in found["compilers"].items()),
         *(f"shipped: {_said(s['builds'])} builds in {s['folder']}" for s in found["shipped"]),
         f"cache: {_said(cache)}",
@@ -273,6 +273,13 @@ def text(found: Mapping[str, Any]) -> str:
         lines.append(f"{mark}: {entry['what']}")
         lines.append(f"    {entry.get('how') or entry['why']}")
     return "\n".join(lines)
+
+
+def _torch_said(torch: Mapping[str, Any]) -> str:
+    if "error" in torch:
+        return str(torch["error"])
+    gpus = ", ".join(torch["gpus"]) or "no GPU"
+    return f"{torch['version']}, {torch['kernels']} kernels, {gpus}; tried with {torch['tested']}"
 
 
 def _said(value: Any) -> str:

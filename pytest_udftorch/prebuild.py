@@ -28,6 +28,7 @@ LIBRARIES: Final = (
     "repro", "stochastic",
     "ladder-8", "ladder-10", "ladder-12", "ladder-16", "ladder-20",
     "format-bfloat16", "format-e4m3", "format-e5m2", "format-half",
+    "format-posit16",
 )  # fmt: skip
 
 Task = tuple[str, Callable[[], Any]]

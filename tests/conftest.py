@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings that spare processor time: two workers share two cores. And counts of faults."""
 
+import gc
 import os
 
 import injected
@@ -12,6 +13,12 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # Under load any build may take two seconds, and some tests read all of standard error.
 os.environ.setdefault("UDFTORCH_PROGRESS", "0")
+
+
+def pytest_collection_finish():
+    # What is imported by now stays: no later collection has to go through it.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -46,6 +46,9 @@ NEVER = {
     "urllib.Request", "pickle.find_class", "code.__new__", "ctypes.dlopen",
 }  # fmt: skip
 
+#: What torch and triton load when they are asked whether there is a GPU.
+DRIVER = {"libcuda.so.1", "libnvidia-ml.so.1"}
+
 
 class Forbidden(AssertionError):
     """A block did what reading data must not do."""
@@ -76,7 +79,8 @@ _watch = _Watch()
 
 def _fault(event: str, arguments: tuple[Any, ...], roots: tuple[str, ...]) -> str | None:
     if event == "ctypes.dlopen" and isinstance(arguments[0], str):
-        return None if _under(arguments[0], TRUSTED) else repr(arguments)
+        known = arguments[0] in DRIVER or _under(arguments[0], TRUSTED)
+        return None if known else repr(arguments)
     if event in NEVER:
         return None if event == "code.__new__" and _importing() else repr(arguments)
     if event in PATHS:

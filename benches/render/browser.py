@@ -63,7 +63,7 @@ class Page:
         """Write the page as PNG, down to ``height`` pixels or to its end."""
         size = self.run("[document.documentElement.scrollWidth, document.body.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": size[0], "height": height or size[1]}
-        self.tab.screenshot(path=path, full_page=True, clip=clip)
+        self.tab.screenshot(path=path, full_page=True, clip=clip, animations="disabled")
 
 
 @contextlib.contextmanager

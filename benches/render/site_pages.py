@@ -159,6 +159,22 @@ def relinked(markdown: str, source: str, page: str) -> str:
     )
 
 
+def plain_fences(markdown: str) -> str:
+    """Return a page whose fences say a language and no more, or a title.
+
+    On pages whose blocks are run, a second word says which block is a file, the output of another
+    or a step of a build. Python-Markdown takes no fence with such a word for code.
+    """
+
+    def fence(match: re.Match[str]) -> str:
+        titled = f' title="{match["file"]}"' if match["file"] else ""
+        return f"{match['language']}{titled}"
+
+    return re.sub(
+        r"^(?P<language> *```\w+) (?:file=(?P<file>\S+)|\w+)$", fence, markdown, flags=re.M
+    )
+
+
 def _outside_code(markdown: str, pattern: str, change: Any) -> str:
     parts = re.split(r"(^ *```.*?^ *```[^\n]*$)", markdown, flags=re.M | re.S)
     return "".join(p if i % 2 else re.sub(pattern, change, p) for i, p in enumerate(parts))
@@ -202,4 +218,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return f"![{match[2]}]({up}/{match[1]}.png)" if made else ""
 
     pictured = re.sub(r"<!-- picture: ([\w-]+): (.*?) -->", picture, markdown)
-    return relinked(pictured, f"docs/{name}", name)
+    return plain_fences(relinked(pictured, f"docs/{name}", name))

@@ -239,7 +239,8 @@ def obtain(
         UdfError: ``find`` raises it, and there is no build.
         Exception: see ``compile_job``.
     """
-    if prebuilt.stores() and (shipped := shipped_build(make(ABSENT))) is not None:
+    if prebuilt.stores() and (shipped := shipped_build(job := make(ABSENT))) is not None:
+        prebuilt.note_shipped(job.recipe(), shipped.path.parent, job.all_homes)
         return shipped
     try:
         compiler = find()

@@ -198,6 +198,12 @@ def note(recipe: str, folder: Path, labels: list[str], homes: Mapping[str, str |
         _recorded[f"{recipe} {entry['reads_sha256']}"] = entry
 
 
+def note_shipped(recipe: str, folder: Path, homes: Mapping[str, str | None]) -> None:
+    """Note a build of a store that was asked for, if something records."""
+    if recorded():
+        note(recipe, folder, _labels(folder), homes)
+
+
 def export(store: Path) -> int:
     """Write what was recorded into a store, beside what it has, and return how many builds.
 

@@ -23,7 +23,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from pytest_udftorch import compat
 from pytest_udftorch.diff.batch_norm import BATCH_NORMS, batch_norm_bound
 from pytest_udftorch.diff.recorder import Kept
 from pytest_udftorch.reach.definitions import name_of
-from pytest_udftorch.reach.recording import draws, results, strided_copy
+from pytest_udftorch.reach.recording import draws, effects, results, strided_copy
 
 #: Standard deviations within which rounding explains a result.
 SPREAD: Final = 16.0
@@ -69,6 +69,9 @@ _PRODUCTS: Final = frozenset(
         "convolution", "convolution_backward", "dot", "linear", "mkldnn_convolution", "mm", "mv",
     }
 )  # fmt: skip
+
+#: Elements that are looked at together, so that what is made of them beside the truth stays small.
+_PART: Final = 1 << 17
 
 #: The ratio of two errors from which one counts as larger.
 _CLEARLY: Final = 1.05
@@ -180,10 +183,14 @@ def _wide_call(kept: Kept) -> tuple[Any, Any]:
 
 
 def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
-    """Call an operator on copies of its arguments; None if it does not run on them."""
+    """Call an operator on its arguments, or on copies of those that it writes into.
+
+    Returns:
+        None if it does not run on them.
+    """
     import torch
 
-    args, kwargs = compat.pytree().tree_map(strided_copy, (args, kwargs))
+    args, kwargs = _unwritten(operator, args, kwargs)
     with compat.no_modes(), torch.no_grad():
         try:
             returned = operator(*args, **kwargs)
@@ -191,6 +198,19 @@ def _repeated(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
             # Kernels of one type alone (flash attention) have a definition that runs in float64.
             return _by_definition(operator, args, kwargs)
     return results(operator, args, kwargs, returned)
+
+
+def _unwritten(operator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return arguments of which an operator may write into each that it writes into."""
+    written = {p.name for p in effects(operator).written}
+    if not written:
+        return args, kwargs
+    names = [argument.name for argument in compat.overload_schema(operator).arguments]
+    copied = compat.pytree().tree_map
+    own = tuple(
+        copied(strided_copy, a) if n in written else a for n, a in zip(names, args, strict=False)
+    )
+    return own, {n: copied(strided_copy, a) if n in written else a for n, a in kwargs.items()}
 
 
 def _by_definition(operator: Any, args: Any, kwargs: Any) -> list[Any] | None:
@@ -232,14 +252,42 @@ def _mpfr_ulp(kept: Kept, value: Any, truth: Any, a: Any, b: Any) -> float | Non
 def _error(value: Any, truth: Any, bound: Any, by_mpfr: float | None) -> Error:
     import torch
 
-    got = value.detach().double().cpu()
+    got = value.detach().cpu().reshape(-1)
+    parts = torch.arange(0, got.numel(), _PART).tolist()
+    truth = truth.reshape(-1)
+    bound = None if bound is None else bound.expand(value.shape).reshape(-1)
+    worst = squares = norm = excess = 0.0
+    beyond, equal = 0, True
+    for begin in parts:
+        here = slice(begin, begin + _PART)
+        part = _error_of_part(got[here], truth[here], None if bound is None else bound[here])
+        worst = max(worst, part.ulp)
+        squares, norm = squares + part.squares, norm + part.norm
+        beyond, excess = beyond + part.beyond, max(excess, part.excess)
+        equal = equal and part.equal
+    relative = math.sqrt(squares / norm) if norm else (0.0 if equal else math.inf)
+    worst = worst if by_mpfr is None else by_mpfr
+    return Error(worst, relative, *((None, None) if bound is None else (beyond, excess)))
+
+
+class _PartOfError(NamedTuple):
+    ulp: float
+    squares: float
+    norm: float
+    beyond: int
+    excess: float
+    equal: bool
+
+
+def _error_of_part(value: Any, truth: Any, bound: Any) -> _PartOfError:
+    import torch
+
+    got = value.double()
     same = (got == truth) | (got.isnan() & truth.isnan())
     apart = torch.where(same, 0.0, (got - truth).abs()).nan_to_num(math.inf, math.inf, math.inf)
     ulps = apart / _ulp(truth, value.dtype)
     finite = torch.where(truth.isfinite(), truth, 0.0)
-    norm = float(finite.norm())
-    relative = float(apart.norm()) / norm if norm else (0.0 if same.all() else math.inf)
-    beyond = excess = None
+    beyond, excess = 0, 0.0
     if bound is not None:
         # What is infinite or no number has to be so exactly.
         bound = torch.where(truth.isfinite(), bound, 0.0).nan_to_num(0.0)
@@ -248,10 +296,9 @@ def _error(value: Any, truth: Any, bound: Any, by_mpfr: float | None) -> Error:
         over = (truth.abs() >= largest * (1 - torch.finfo(value.dtype).eps)) & got.isinf()
         held = torch.where(over | same, 0.0, apart)
         beyond = int((held > bound).sum())
-        ratio = torch.where(held > 0, held / bound.clamp_min(1e-300), 0.0)
-        excess = float(ratio.max()) if ratio.numel() else 0.0
-    worst = float(ulps.max()) if ulps.numel() else 0.0
-    return Error(worst if by_mpfr is None else by_mpfr, relative, beyond, excess)
+        excess = float(torch.where(held > 0, held / bound.clamp_min(1e-300), 0.0).max())
+    squares, norm = float(apart.square().sum()), float(finite.square().sum())
+    return _PartOfError(float(ulps.max()), squares, norm, beyond, excess, bool(same.all()))
 
 
 def _ulp(truth: Any, dtype: Any) -> Any:
@@ -259,9 +306,16 @@ def _ulp(truth: Any, dtype: Any) -> Any:
     import torch
 
     info = torch.finfo(dtype)
-    _, exponent = torch.frexp(truth.abs().nan_to_num(0.0, 0.0, 0.0).clamp_min(info.tiny))
-    # frexp's significands lie in [0.5, 1)
-    return torch.ldexp(torch.full_like(truth, info.eps), exponent - 1)
+    found = torch.empty_like(truth, memory_format=torch.contiguous_format)
+    numbers, flat = truth.reshape(-1), found.view(-1)
+    for begin in range(0, flat.numel(), _PART):
+        here = slice(begin, begin + _PART)
+        _, exponent = torch.frexp(
+            numbers[here].abs().nan_to_num(0.0, 0.0, 0.0).clamp_min(info.tiny)
+        )
+        # frexp's significands lie in [0.5, 1)
+        flat[here] = torch.ldexp(torch.full_like(numbers[here], info.eps), exponent - 1)
+    return found
 
 
 # The bound ---------------------------------------------------------------------------
@@ -276,7 +330,7 @@ def _bound(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, like
     name = name_of(kept.operator)
     truth = exact[index].double().cpu()
     unit = _unit(kept, like)
-    half = 0.5 * _ulp(truth, like.dtype)
+    half = _ulp(truth, like.dtype).mul_(0.5)
     if name in EXACT | _SELECTS and name not in ("_to_copy", "copy_"):
         return "the operator computes nothing", torch.zeros_like(truth)
     if name in _ROUNDED_ONCE and _plain(kept, like):
@@ -285,7 +339,7 @@ def _bound(kept: Kept, wide: tuple[Any, Any], exact: list[Any], index: int, like
     if name in _PRODUCTS or name in _SUMS:
         found = _of_products(kept, wide, index, unit)
         if found is not None:
-            return "sums of products (Higham and Mary 2019)", found + half
+            return "sums of products (Higham and Mary 2019)", found.add_(half)
     if name in BATCH_NORMS:
         found = batch_norm_bound(kept.operator, *wide, index, unit)
         if found is not None:
@@ -340,6 +394,7 @@ def _of_products(kept: Kept, wide: tuple[Any, Any], index: int, unit: float) -> 
     if found is None:
         return None
     magnitudes = found[index].double()
+    del found, args, kwargs
     terms = _terms(kept, magnitudes)
     name = name_of(kept.operator)
     factors = 0.0
@@ -348,7 +403,7 @@ def _of_products(kept: Kept, wide: tuple[Any, Any], index: int, unit: float) -> 
             t.device for t in compat.pytree().tree_leaves(kept.args) if isinstance(t, torch.Tensor)
         )
         factors = factor_unit("convolution" if "conv" in name else "mm", device)
-    return (6 * math.sqrt(terms + 2) * unit + 2 * factors) * magnitudes
+    return magnitudes.mul_(6 * math.sqrt(terms + 2) * unit + 2 * factors)
 
 
 def _terms(kept: Kept, result: Any) -> float:
@@ -462,28 +517,78 @@ def apart(a: Any, b: Any, output: int, of: tuple[int, ...] | None = None) -> Apa
         output: which of the operator's outputs it is.
         of: the shape of the output whose samples are given.
     """
-    from pytest_udftorch.diff.digests import relative, sample_places
-    from pytest_udftorch.exact.rounding import ulp_distance
+    from pytest_udftorch.diff.digests import sample_places
 
-    first, second = a.detach().cpu(), b.detach().cpu()
-    x, y = first.double().numpy(), second.double().numpy()
-    # Two NaNs are the same number, +0 and -0 are not.
-    same = ((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y))
-    steps = None
-    if first.dtype == second.dtype and first.is_floating_point() and first.element_size() > 1:
-        steps = ulp_distance(first, second)
-        order = steps.astype(np.float64)
-    else:
-        order = np.abs(np.nan_to_num(x - y, nan=math.inf))
-    order = np.where(same, -1.0, order)
-    at = int(np.argmax(order)) if order.size else 0
-    place = tuple(int(i) for i in np.unravel_index(at, x.shape)) if x.size else ()
-    worst = (place, float(x[place]), float(y[place])) if x.size else ((), 0.0, 0.0)
-    far = int(steps[place]) if steps is not None and x.size else None
-    if of and x.size:
-        inside = np.unravel_index(sample_places(of)[at], of)
-        worst = (tuple(int(i) for i in inside), *worst[1:])
+    first, second = a.detach().cpu().reshape(-1), b.detach().cpu().reshape(-1)
+    total = _Distances()
+    for begin in range(0, first.numel(), _PART):
+        total.add(begin, first[begin : begin + _PART], second[begin : begin + _PART])
+    shape = of or tuple(a.shape)
+    worst: tuple[tuple[int, ...], float, float] = ((), 0.0, 0.0)
+    if first.numel():
+        at = sample_places(of)[total.at] if of else total.at
+        place = tuple(int(i) for i in np.unravel_index(at, shape)) if shape else ()
+        worst = (place, float(first[total.at]), float(second[total.at]))
     return Apart(
-        output, x.size, int(x.size - same.sum()), None if far == 2**64 - 1 else far,
-        relative(x.reshape(-1), y.reshape(-1)), worst, of is not None,
-    )  # fmt: skip
+        output, first.numel(), total.differ, total.steps, total.relative(), worst, of is not None
+    )
+
+
+@dataclass
+class _Distances:
+    """What is known of two tensors' elements so far.
+
+    Attributes:
+        differ: how many differ.
+        at: the worst one's position.
+        order: how far that one lies from the other; -1 if all are equal.
+        steps: that in steps from number to number, or None.
+        squares: the sum of the squares of the finite differences.
+        norms: of the finite elements of each tensor.
+        finite: whether all elements that differ are finite.
+    """
+
+    differ: int = 0
+    at: int = 0
+    order: float = -1.0
+    steps: int | None = None
+    squares: float = 0.0
+    norms: tuple[float, float] = (0.0, 0.0)
+    finite: bool = True
+
+    def add(self, begin: int, first: Any, second: Any) -> None:
+        """Look at elements, of which the first one has this position."""
+        from pytest_udftorch.exact.rounding import ulp_distance
+
+        x, y = first.double().numpy(), second.double().numpy()
+        # Two NaNs are the same number, +0 and -0 are not.
+        same = ((x == y) & (np.signbit(x) == np.signbit(y))) | (np.isnan(x) & np.isnan(y))
+        steps = None
+        if first.dtype == second.dtype and first.is_floating_point() and first.element_size() > 1:
+            steps = ulp_distance(first, second)
+            order = steps.astype(np.float64)
+        else:
+            with np.errstate(invalid="ignore"):
+                order = np.abs(np.nan_to_num(x - y, nan=math.inf))
+        order = np.where(same, -1.0, order)
+        at = int(np.argmax(order))
+        if order[at] > self.order or not begin:
+            self.at, self.order = begin + at, float(order[at])
+            far = None if steps is None else int(steps[at])
+            self.steps = None if far == 2**64 - 1 else far
+        self.differ += int(x.size - same.sum())
+        equal = same | (x == y)
+        self.finite = self.finite and bool((np.isfinite(x) & np.isfinite(y))[~equal].all())
+        both = np.isfinite(x) & np.isfinite(y)
+        apart = np.where(both, x, 0.0) - np.where(both, y, 0.0)
+        self.squares += float(np.dot(apart, apart))
+        own, other = np.where(both, x, 0.0), np.where(both, y, 0.0)
+        self.norms = (
+            self.norms[0] + float(np.dot(own, own)), self.norms[1] + float(np.dot(other, other))
+        )  # fmt: skip
+
+    def relative(self) -> float:
+        """Return the norm of the difference over the larger norm."""
+        if not self.finite:
+            return math.inf
+        return math.sqrt(self.squares / max(self.norms)) if self.squares else 0.0

@@ -132,7 +132,13 @@ def _module(library: UdfLibrary, source: Path, level: str) -> _Module:
     """
     udfs = (udf for those in library.operators.values() for udf in those)
     functions = tuple(dict.fromkeys(udf.function for udf in udfs if udf.source == source))
-    compiler = find_compiler()
+    try:
+        compiler = find_compiler()
+    except (errors.CompilerNotFoundError, errors.CompilerTooOldError) as error:
+        raise type(error)(
+            f"The operators of UDF library {library.name!r} in {source.name} are C++, which has to "
+            f"be compiled. {error}"
+        ) from error
     files = _sources([source.parent, library.folder, *library.include_dirs])
     state = (
         source, functions, level, cache_folder(), compiler,

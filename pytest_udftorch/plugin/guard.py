@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_udftorch.compare import baseline, change, outputs, show
-from pytest_udftorch.errors import UdfError
+from pytest_udftorch.errors import CompareLimitError, UdfError
 from pytest_udftorch.library.description import UdfLibrary, find_library
 from pytest_udftorch.native.machine import cpu_model
 from pytest_udftorch.plugin.options import PROFILE
@@ -45,9 +45,30 @@ def _asked(options: Options) -> _Asked:
             save = baseline.path_of(options.save, options.storage)
         if options.compare is not None:
             known = baseline.load(baseline.path_of(options.compare, options.storage))
+            _refuse_untimed(limits, known, options)
     except UdfError as error:
         raise pytest.UsageError(str(error)) from None
     return _Asked(save, options.compare or "", known, limits)
+
+
+def _refuse_untimed(
+    limits: Iterable[change.Limit], known: baseline.Baseline, options: Options
+) -> None:
+    """Refuse a limit on times that one of the two runs does not take.
+
+    Raises:
+        CompareLimitError: there is one.
+    """
+    for limit in (limit for limit in limits if limit.word == "time"):
+        start = f"The limit {limit} needs times, and "
+        end = "Add --udf-profile=timed."
+        if options.profile == "counters":
+            raise CompareLimitError(f"{start}this run takes none. {end}")
+        if known.about.get("depth") == "counters":
+            raise CompareLimitError(
+                f"{start}the baseline {options.compare} was saved without. Save it again with "
+                "--udf-profile=timed."
+            )
 
 
 class Guard:

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from pytest_udftorch.errors import (
     NoProfileError,
     ProfileFileError,
     ProfileFormatError,
+    nearest,
 )
 from pytest_udftorch.optional import package
 from pytest_udftorch.profile.text import value_text
@@ -144,7 +145,13 @@ def to_pandas(profile: Profile, what: Part = "cells") -> Any:
 
     Raises:
         PackageMissingError: pandas is not installed.
+        ValueError: a profile has no such part.
     """
+    if what not in get_args(Part):
+        raise ValueError(
+            f"A profile has no part {what!r}. {nearest(str(what), get_args(Part))} "
+            "To group by layer or function, call rows()."
+        )
     pandas = package("pandas", "A DataFrame")
     rows = getattr(profile, what)
     table = pandas.DataFrame()

@@ -79,8 +79,21 @@ def draws(node: fx.Node) -> bool:
 def base_of(node: fx.Node) -> fx.Node:
     """Return the node whose memory a node's result lies in."""
     while node.op == "call_function" and is_view(node) and node.all_input_nodes:
-        node = node.all_input_nodes[0]
+        source = node.all_input_nodes[0]
+        if _is_separate(source):
+            break
+        node = source
     return node
+
+
+def _is_separate(node: fx.Node) -> bool:
+    """Whether a node is a kernel that returns a tuple of tensors, each in memory of its own."""
+    return bool(getattr(node.target, "separate", False))
+
+
+def results(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that stand for the tensors which a kernel writes."""
+    return list(node.users) if _is_separate(node) else [node]
 
 
 def outputs(graph: fx.Graph) -> list[Any]:

@@ -49,7 +49,7 @@ def count(module: fx.GraphModule) -> Counts:
     nodes = [n for n in graphs.calls(module.graph) if n.target is not operator.getitem]
     kernels = [n for n in nodes if not graphs.is_view(n)]
     ends = {graphs.base_of(n) for n in graphs.outputs(module.graph) if isinstance(n, fx.Node)}
-    between = [n for n in kernels if n not in ends]
+    between = [r for n in kernels for r in graphs.results(n) if r not in ends]
     moved = sum(
         _size(graphs.tensors(n)) + sum(_size(graphs.tensors(i)) for i in n.all_input_nodes)
         for n in kernels

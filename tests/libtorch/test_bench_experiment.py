@@ -121,6 +121,7 @@ def quick_processes(monkeypatch):
     monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
 
 
+@pytest.mark.slow
 def test_processes_share_the_cases(tmp_path, quick_processes):
     path = tmp_path / "out.json"
     lines = []
@@ -144,6 +145,7 @@ def test_processes_share_the_cases(tmp_path, quick_processes):
         experiment.run(MANY, path, "cpu", "small", processes=0)
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_loses_no_other_case(tmp_path, quick_processes):
     path = tmp_path / "out.json"
     with pytest.raises(ProcessEndedError, match=r"n 99.*--processes 1"):

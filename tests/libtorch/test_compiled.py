@@ -263,6 +263,7 @@ assert "udf" not in str(config.cpp.cxx)
 """
 
 
+@pytest.mark.slow
 def test_a_compiler_that_is_imported_inside_the_session_is_reached_too():
     # Inductor would try every vector ISA anew, by compiling and loading a library for each.
     tried = {"TORCHINDUCTOR_VEC_ISA_OK": str(int(bool(pick_vec_isa())))}

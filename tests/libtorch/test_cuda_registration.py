@@ -91,28 +91,31 @@ def test_every_overload_that_is_overridden_exists_for_cuda():
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"), name
 
 
-@pytest.mark.skipif(torch.cuda.is_initialized(), reason="this process uses CUDA already")
 def test_nothing_is_registered_before_cuda_is_used():
+    if torch.cuda.is_initialized():
+        pytest.skip("this process uses CUDA already")
     cuda_operators = CudaOperators()
     queue = torch.cuda._queued_calls
     queued = len(queue)
     stock = kernel("exp")
     undo = Undo()
-    cuda_operators.change(torch.cuda, Chosen("exp"), undo)
-    assert kernel("exp") == stock
-    undo.run()
-    cuda_operators.change(torch.cuda, Chosen("exp"), undo)
-    (started,) = (call for call, _ in queue[queued:])
-    started()
-    assert kernel("exp") != stock
-    undo.run()
-    assert kernel("exp") == stock
-    started()
-    assert kernel("exp") == stock
-    cuda_operators.change(torch.cuda, Chosen("exp"), undo)
-    started()
-    assert kernel("exp") != stock
-    cuda_operators.reset()
+    try:
+        cuda_operators.change(torch.cuda, Chosen("exp"), undo)
+        assert kernel("exp") == stock
+        undo.run()
+        cuda_operators.change(torch.cuda, Chosen("exp"), undo)
+        (started,) = (call for call, _ in queue[queued:])
+        started()
+        assert kernel("exp") != stock
+        undo.run()
+        assert kernel("exp") == stock
+        started()
+        assert kernel("exp") == stock
+        cuda_operators.change(torch.cuda, Chosen("exp"), undo)
+        started()
+        assert kernel("exp") != stock
+    finally:
+        cuda_operators.reset()
     assert kernel("exp") == stock
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ from planted import next_number, planted
 from torch import nn
 
 from pytest_udftorch import cli
-from pytest_udftorch.diff import Side, first_difference, save_reproducer, side
+from pytest_udftorch.diff import Side, first_difference, save_reproducer, side, truth
 from pytest_udftorch.diff.recorder import Kept
 from pytest_udftorch.diff.truth import judged
 from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
@@ -140,6 +141,28 @@ def test_only_what_rounding_does_not_explain_is_accused(model, inputs, operator,
     found = first_difference("eager", planted(operator, change), model, inputs, causes=1)
     assert found.first.operator == operator
     assert found.first.explained is explained
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_outputs_are_judged_alike_in_parts_and_as_a_whole(dtype, monkeypatch):
+    a = torch.linspace(-3, 3, 60).view(3, 20).to(dtype)
+    b = a.clone()
+    b[2, 7] *= 1.5
+    b[1, 0], b[1, 1] = -a[1, 0], a[1, 1] * (1 + torch.finfo(dtype).eps)
+    exact, bound = a.double().clone(), a.double().abs() * 0.1
+    whole = truth.apart(a, b, 0), truth._error(b, exact, bound, None)
+    assert (whole[0].differ, whole[0].worst[0], whole[1].beyond) == (3, (1, 0), 2)
+    a[0, 3] = b[0, 3] = exact[0, 3] = math.nan
+    a[0, 4] = math.inf
+    broken = truth.apart(a, b, 0), truth._error(a, exact, bound, None)
+    assert (broken[0].differ, broken[0].relative, broken[1].ulp) == (4, math.inf, math.inf)
+    monkeypatch.setattr(truth, "_PART", 7)
+    assert truth.apart(a, b, 0) == broken[0]
+    assert truth._error(a, exact, bound, None).beyond == broken[1].beyond
+    a[0, 3:5] = b[0, 3:5] = exact[0, 3:5] = 1.0
+    parts = truth._error(b, exact, bound, None)
+    assert (parts.ulp, parts.beyond, parts.excess) == (whole[1].ulp, 2, whole[1].excess)
+    assert math.isclose(parts.relative, whole[1].relative, rel_tol=0.2)
 
 
 def test_other_arguments_are_told_from_another_operator(inputs):

@@ -63,3 +63,46 @@ def test_results_are_those_that_gfloat_rounds(library):
     for at in chosen.tolist():
         wanted = round_float(info, float(exact[at]))
         assert float(got[at]) == wanted or (wanted != wanted and got[at].isnan())
+
+
+def posits(bits):
+    """All positive posits of so many bits with two bits of exponent, by their definition."""
+    found = []
+    for encoding in range(1, 1 << (bits - 1)):
+        string = format(encoding, f"0{bits - 1}b")
+        run = len(string) - len(string.lstrip(string[0]))
+        regime = run - 1 if string[0] == "1" else -run
+        rest = string[run + 1 :]
+        exponent, fraction = int(rest[:2].ljust(2, "0"), 2), rest[2:]
+        significand = 1 + (int(fraction, 2) / 2 ** len(fraction) if fraction else 0)
+        found.append(significand * 2.0 ** (4 * regime + exponent))
+    return np.array(found)
+
+
+def test_results_are_the_nearest_posits():
+    numbers = posits(16)
+    # The standard: a posit of one more bit, which ends in 1, lies on the border of its neighbours.
+    borders = posits(17)[2:-1:2]
+    assert len(borders) == len(numbers) - 1
+    for function in find_library("format-posit16").function_names:
+        got, exact = (t.double().numpy() for t in results("format-posit16", function))
+        finite = np.isfinite(exact)
+        assert np.isnan(got[~finite]).all()
+        got, exact = got[finite], exact[finite]
+        size = np.abs(exact)
+        at = np.searchsorted(borders, size)
+        tie = (at < len(borders)) & (borders[np.minimum(at, len(borders) - 1)] == size)
+        at += tie & (at % 2 == 0)  # encodings begin with 1, and a tie goes to the even one
+        wanted = np.where(exact == 0, 0.0, np.copysign(numbers[at], exact))
+        assert (got == wanted).all(), (function, got[got != wanted][:3], exact[got != wanted][:3])
+        assert not np.signbit(got[exact == 0]).any()
+        assert (exact != wanted).any()
+
+
+def test_results_are_the_posits_that_softposit_rounds():
+    softposit = pytest.importorskip("softposit")
+    got, exact = results("format-posit16", "exp")
+    chosen = exact.isfinite().nonzero().flatten()[::7]
+    for at in chosen.tolist():
+        posit = softposit.convertDoubleToPX2(float(exact[at]), 16)
+        assert float(got[at]) == softposit.convertPX2ToDouble(posit)

@@ -16,6 +16,7 @@ from pytest_udftorch import operator_udf, patched, stock
 from pytest_udftorch.build import job
 from pytest_udftorch.compiled.follower import STOCK, follower
 from pytest_udftorch.errors import (
+    CompilerNotFoundError,
     CompositeOperatorError,
     DispatchKeyError,
     LibraryFormatError,
@@ -441,6 +442,16 @@ def enter(library, *names: str, **options):
         pass
 
 
+def test_without_a_compiler_the_library_and_its_source_are_named(cpp, monkeypatch):
+    def no_compiler():
+        raise CompilerNotFoundError("There is no clang here. Install it.")
+
+    monkeypatch.setattr(operator_udfs, "find_compiler", no_compiler)
+    said = r"^The operators of UDF library '.+' in ops\.cpp are C\+\+.* There is no clang"
+    with pytest.raises(CompilerNotFoundError, match=said):
+        enter(cpp, "aten::log")
+
+
 def test_unknown_operators_and_overloads():
     def udf(name: str):
         return operator_udf(name)(lambda self: self)
@@ -579,6 +590,11 @@ def test_sources_that_do_not_compile(tmp_path):
     broken = write_library(tmp_path / "broken", table, ops_cpp="at::Tensor log_out(;\n")
     with pytest.raises(SourceCompileError, match=r"(?s)ops\.cpp does not compile.*expected"):
         enter(broken)
+
+
+@pytest.mark.slow  # another compilation of torch's headers
+def test_a_source_without_the_function(tmp_path):
+    table = '[operators."aten::log"]\nsource = "ops.cpp"\nfunction = "log_out"\n'
     other = write_library(tmp_path / "other", table, ops_cpp="at::Tensor log2_out();\n")
     with pytest.raises(SignatureError, match="does not define log_out"):
         enter(other)

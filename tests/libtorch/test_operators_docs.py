@@ -27,6 +27,7 @@ def shown(tmp_path, monkeypatch):
     return scripts
 
 
+@pytest.mark.slow
 def test_the_scripts(shown, capsys):
     space: dict[str, object] = {}
     for script in shown:

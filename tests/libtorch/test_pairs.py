@@ -152,6 +152,7 @@ def test_a_branch_that_a_trace_would_lose_is_said(images):
     )
 
 
+@pytest.mark.slow
 def test_a_package_of_aotinductor_takes_other_layouts_and_refuses_other_shapes():
     model = nn.Sequential(nn.Softmax(1), nn.Sigmoid()).eval()
     x = torch.randn(3, 4, 5, 6)

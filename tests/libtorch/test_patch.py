@@ -98,7 +98,7 @@ def test_a_python_process_with_only_a_path_set_computes_with_the_library(made):
     assert set(nested.values()) == {ours}, nested
 
 
-@pytest.mark.parametrize("capability", ["avx2", "default"])
+@pytest.mark.parametrize("capability", ["avx2", pytest.param("default", marks=pytest.mark.slow)])
 def test_narrower_kernels_of_torch_call_the_library_too(made, capability):
     code = (
         "import patch_probe, torch, json\n"
@@ -117,6 +117,7 @@ def test_narrower_kernels_of_torch_call_the_library_too(made, capability):
     assert [k for k in names if got[k] != expected[k]] == []
 
 
+@pytest.mark.slow
 def test_a_cpp_program_linked_with_the_original_runs_on_it(made, tmp_path):
     program = tmp_path / "program"
     include, lib = TORCH / "include", TORCH / "lib"

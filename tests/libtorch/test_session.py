@@ -340,7 +340,7 @@ def test_entry_leaves_the_random_state_and_defaults_alone(shifted):
         assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("capability", ["avx2", "default"])
+@pytest.mark.parametrize("capability", ["avx2", pytest.param("default", marks=pytest.mark.slow)])
 def test_lower_cpu_capabilities(shifted, capability):
     run = run_script(
         f"import torch\nfrom pytest_udftorch import patched\nx = torch.linspace(-5, 5, 101)\n"

@@ -51,6 +51,7 @@ def test_the_array_form_is_counted_by_element(tracer, forms):
     assert all(0 < c < array["instructions"] for c in array["cycles"].values())
 
 
+@pytest.mark.slow
 def test_both_arguments_reach_a_function_of_two(tracer):
     forms = {c.name: c for c in contenders("pow", WIDEST)}
     for name in ("corem", "corem vector"):

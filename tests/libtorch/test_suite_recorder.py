@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import sys
 
+import pytest
+
 from benches.experiments import foreign_suites as foreign
 
 SUITE = """
@@ -20,6 +22,7 @@ def test_of_the_seeds():
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_library_shows_in_the_outcomes(tmp_path):
     folder = tmp_path / "suite"
     folder.mkdir()

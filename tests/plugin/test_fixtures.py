@@ -33,8 +33,8 @@ def test_udf_session_without_a_library_tells_how_to_choose_one(suite):
     assert text.count(how) == 2
     assert (
         "Libraries: canary, canary-composites, canary-d, corem, corem-composites, corem-d, "
-        "corem-ff, format-bfloat16, format-e4m3, format-e5m2, format-half, ladder-10, ladder-12, "
-        "ladder-16, ladder-20, ladder-8, repro, std, stochastic." in text
+        "corem-ff, format-bfloat16, format-e4m3, format-e5m2, format-half, format-posit16, "
+        "ladder-10, ladder-12, ladder-16, ladder-20, ladder-8, repro, std, stochastic." in text
     )
     assert "udf_session cannot be parametrized (here with 'std')" in text
     assert "Traceback" not in text

@@ -108,6 +108,23 @@ def test_mistakes_are_told_before_the_first_test(suite):
         assert "ran" not in result.stdout.str()
 
 
+def test_a_limit_on_times_that_were_not_taken_is_told_before_the_first_test(suite):
+    suite.write(test_it="import torch\ndef test(): print('ran', torch.exp(torch.ones(3)))")
+    assert suite.run("--udf-save=main").ret == 0
+    limited = ("--udf-compare=main", "--udf-compare-fail=ulp:1,time:10%", "-s")
+    for more, says in (
+        ([], "*The limit time:10% needs times, and this run takes none. Add --udf-profile=timed."),
+        (
+            ["--udf-profile=timed"],
+            "*times, and the baseline main was saved without. Save *",
+        ),
+    ):
+        result = suite.run(*limited, *more)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([says])
+        assert "ran" not in result.stdout.str()
+
+
 def test_a_missing_numpy_is_told_before_the_first_test(suite):
     suite.write(test_it="def test(): print('ran')")
     (suite.path / "hide.py").write_text("import sys; sys.modules['numpy'] = None")

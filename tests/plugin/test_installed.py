@@ -44,7 +44,7 @@ THEIR_SUITE = """
             "canary", "canary-composites", "canary-d",
             "corem", "corem-composites", "corem-d", "corem-ff",
             "format-bfloat16", "format-e4m3", "format-e5m2", "format-half",
-            "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
+            "format-posit16", "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
             "repro", "shop", "std", "stochastic",
         ]
 
@@ -131,6 +131,7 @@ def test_their_suite_uses_our_fixtures_and_their_library(suite, their_python):
     ]
 
 
+@pytest.mark.slow
 def test_their_profile_has_its_page(suite, their_python):
     suite.write(test_theirs="def test_it(): import torch; torch.exp(torch.zeros(70))")
     arguments = ("--udf-lib=shop", "--udf-profile", "--udf-profile-out=out", "-p", "no:benchmark")

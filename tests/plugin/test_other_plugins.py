@@ -175,6 +175,7 @@ def run(suite):
     return call
 
 
+@pytest.mark.slow
 def test_a_test_that_is_run_again_has_the_library_again(suite, run):
     pytest.importorskip("pytest_rerunfailures")
     result = run(
@@ -198,6 +199,7 @@ def test_a_test_that_is_run_again_has_the_library_again(suite, run):
     assert suite.log == ["one:one", "one:one", "two:two", "two:two"]
 
 
+@pytest.mark.slow
 def test_a_test_that_runs_out_of_time_leaves_the_next_one_its_library(suite, run):
     pytest.importorskip("pytest_timeout")
     result = run(

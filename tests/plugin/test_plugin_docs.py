@@ -20,7 +20,9 @@ def sections():
         for text in page.read_text().split("\n## ")[1:]:
             title, _, body = text.partition("\n")
             if "```" in body:
-                yield pytest.param(list(BLOCK.finditer(body)), id=title)
+                # test_fixtures runs a suite of the same fixtures.
+                marks = pytest.mark.slow if title.startswith("The fixtures") else ()
+                yield pytest.param(list(BLOCK.finditer(body)), id=title, marks=marks)
 
 
 def commands(body):

@@ -164,6 +164,7 @@ def test_workers_of_xdist_are_merged(profiled):
     assert (out / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_workers_without_a_folder_leave_nothing_behind(profiled, tmp_path, monkeypatch):
     pytest.importorskip("xdist")
     (tmp_path / "temporary").mkdir()
@@ -390,6 +391,7 @@ DISK = """
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_records_and_no_test(suite):
     suite.write(test_it=DISK)
     # Through pipes: pytester's own files would be full as well.

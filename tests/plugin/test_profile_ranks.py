@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pytest_udftorch.profile.aggregate import Profile
 
 TRAINING = """
@@ -57,6 +59,7 @@ def test_ranks_share_a_folder_and_are_added_up(suite):
     assert stages == {"forward", "backward"}
 
 
+@pytest.mark.slow
 def test_strict_ranks_fail_under_different_libraries(suite):
     suite.write(test_ranks=TRAINING)
     command = (

@@ -58,6 +58,7 @@ def test_same_ids_and_libraries_as_without_xdist(distributed):
     assert controller == {"controller: stock"}
 
 
+@pytest.mark.slow
 def test_one_library(distributed):
     result = distributed.run("-n2", "--udf-lib=./one", "-rA")
     result.assert_outcomes(passed=5, failed=1)

@@ -42,7 +42,11 @@ def test_a_library_for_aarch64_has_every_form_and_does_not_load_here():
 @needs_qemu
 @pytest.mark.parametrize(
     ("level", "form"),
-    [(name, form) for name, level in aarch64_forms.LEVELS.items() for form in level.forms],
+    [
+        pytest.param(name, form, marks=pytest.mark.slow if name == "sve256" else ())
+        for name, level in aarch64_forms.LEVELS.items()
+        for form in level.forms
+    ],
 )
 def test_forms_for_aarch64_give_the_bits_of_this_cpu_and_a_wrong_twin_does_not(
     tmp_path, level, form

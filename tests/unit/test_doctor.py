@@ -48,6 +48,8 @@ def test_doctor_says_the_same_as_text_and_as_json(cache, capsys):
     assert "clang" in found["compilers"]["clang"]["version"]
     assert main(["info"]) == 0
     text = capsys.readouterr().out
+    assert f"{found['torch']['version']}, " in text
+    assert f"tried with {found['torch']['tested']}\n" in text
     for entry in found["works"]:
         assert f"{'works' if entry['works'] else 'does not work'}: {entry['what']}" in text
 

@@ -201,6 +201,20 @@ def test_an_export_keeps_what_the_store_has(store, library, cache, monkeypatch):
     assert len(prebuilt.contents(store)) == 2
 
 
+def test_an_export_has_shipped_builds_too_as_the_store_replaces_theirs(
+    store, library, tmp_path, monkeypatch
+):
+    copy = tmp_path / "copy"
+    with prebuilt.recording():
+        build_library(library, "avx2")
+        assert prebuilt.export(copy) == 1
+    forget(monkeypatch)
+    monkeypatch.setenv(prebuilt.VARIABLE, str(copy))
+    build = build_library(library, "avx2")
+    assert build.path.is_relative_to(copy)
+    assert doubled(build) == 42.0
+
+
 def test_export_outside_a_recording_is_an_error(tmp_path):
     with pytest.raises(NativeLibraryError, match="recording"):
         prebuilt.export(tmp_path / "store")
@@ -301,3 +315,21 @@ def test_the_wheel_holds_every_library_of_the_package_that_has_functions():
     folders = sorted(p.parent for p in description.shipped_folder().glob("*/udf.toml"))
     with_functions = {lib.name for lib in map(description.find_library, folders) if lib.functions}
     assert set(prebuild.LIBRARIES) == with_functions
+
+
+def test_a_shipped_build_of_every_library_is_found_wherever_the_package_lies(tmp_path):
+    """The recipe names no folder of the machine that made it, nor of another one."""
+    moved = tmp_path / "a" / "udfs"
+    shutil.copytree(description.shipped_folder(), moved)
+
+    def recipe(library):
+        return build_module.library_job(library, "avx2", ABSENT).recipe()
+
+    for name in prebuild.LIBRARIES:
+        here = description.find_library(name)
+        assert recipe(description.find_library(moved / name)) == recipe(here), name
+    with (moved / "corem" / "exp" / "expf.c").open("a") as source:
+        source.write("/* changed */\n")
+    assert recipe(description.find_library(moved / "repro")) != recipe(
+        description.find_library("repro")
+    )

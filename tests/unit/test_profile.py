@@ -231,6 +231,11 @@ def test_a_row_of_nothing_but_nans_has_no_range():
     assert np.isnan(p.to_pandas()["in_min"][0])
 
 
+def test_a_part_that_no_profile_has_is_named():
+    with pytest.raises(ValueError, match=r"no part 'layer'\..*cells.*call rows\(\)"):
+        from_recorder(Recorder()).to_pandas("layer")
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.0, "0"), (-25.234, "-25.23"), (1e-9, "1e-9"), (1.23456e10, "1.235e10"), (1e100, "1e100"),

@@ -301,6 +301,7 @@ def test_the_chart_is_drawn_in_its_colors(opened):
         assert len(set(fills)) > 6
 
 
+@pytest.mark.slow
 def test_the_picture_has_the_colors_of_inputs_and_outputs(opened, tmp_path):
     Image = pytest.importorskip("PIL.Image")
     opened.screenshot(tmp_path / "p.png")

@@ -77,6 +77,55 @@ def test_links_to_other_files_lead_to_their_pages(text, source, page, want):
     assert site_pages.relinked(text, source, page) == want
 
 
+@pytest.mark.parametrize(
+    ("fence", "want"),
+    [
+        ("```c file=user.c", '```c title="user.c"'),
+        ("```text output", "```text"),
+        ("  ```sh build", "  ```sh"),
+        ("```python", "```python"),
+        ("```", "```"),
+    ],
+)
+def test_a_fence_says_its_language_alone(fence, want):
+    assert site_pages.plain_fences(f"a\n{fence}\nb\n```\n") == f"a\n{want}\nb\n```\n"
+
+
+def test_every_fence_of_every_page_is_one_that_the_site_knows():
+    known = re.compile(r'```(\w+( title="[^"]+")?)?')
+    for page in DOCS.rglob("*.md"):
+        text = site_pages.plain_fences(page.read_text())
+        fences = [line.strip() for line in text.splitlines() if line.lstrip().startswith("```")]
+        assert [f for f in fences if not known.fullmatch(f)] == [], page.name
+        assert len(fences) % 2 == 0, page.name
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as GitHub and MkDocs make them."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+def lost_anchors(pages):
+    """Return the links of pages to headings that their targets lack."""
+    lost = []
+    for page in pages:
+        for target, anchor in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", page.read_text()):
+            file = (page.parent / target).resolve() if target else page
+            if file.suffix == ".md" and anchor not in anchors(file):
+                lost.append(f"{page.name}: {target}#{anchor}")
+    return lost
+
+
+def test_every_link_to_a_heading_finds_it(tmp_path):
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    assert lost_anchors(pages) == []
+    bad = tmp_path / "bad.md"
+    bad.write_text("# Here\n[a](#here) [b](#there)\n")
+    assert lost_anchors([bad]) == ["bad.md: #there"], "the control"
+
+
 def test_the_recipe_for_ci_runs_what_exists():
     (recipe,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "ci.md").read_text(), re.S)
     job = yaml.safe_load(recipe)["jobs"]["correctly-rounded"]
@@ -138,6 +187,8 @@ def test_the_site_is_built_without_a_warning_and_asks_the_network_for_nothing(tm
     size = site.size(tmp_path / "site")
     assert size["pages"] >= 40
     assert size["bytes"] < 20e6
+    unrendered = [p.name for p in (tmp_path / "site").rglob("*.html") if "```" in p.read_text()]
+    assert unrendered == []
     chromium = browser.find()
     if chromium is None:
         pytest.skip("no Chromium looks at the site; it was built")

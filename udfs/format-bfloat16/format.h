@@ -10,6 +10,8 @@
 //   FORMAT_OVERFLOW      what a result beyond it becomes: FORMAT_INFINITY, or
 //                        FORMAT_NAN where there is no infinity (OCP E4M3)
 //
+// With FORMAT_POSIT it is a posit of 16 bits instead (posit.h).
+//
 // Adding and subtracting 1.5 * 2^52 units in the last place of the format
 // rounds a double to it; a float32 result and the constant fit in.
 //
@@ -19,6 +21,10 @@
 #define UDF_FORMAT_H
 
 #include "common/corem.h"
+
+#ifdef FORMAT_POSIT
+#include "posit.h"
+#else
 
 #define FORMAT_INFINITY __builtin_inff()
 #define FORMAT_NAN __builtin_nanf("")
@@ -37,6 +43,8 @@ UDF_INLINE float udf_format_round(float y) {
   r = u < UINT32_C(0x7f800000) ? r : udf_f32_from_bits(u) + FORMAT_OVERFLOW;
   return udf_f32_add_sign(r, y);
 }
+
+#endif // FORMAT_POSIT
 
 #define UDF_FORMAT(NAME)                                                       \
   UDF_INLINE float udf_format_##NAME##_fast(float x, int *hard) {              \

@@ -20,10 +20,10 @@
 //
 // Its error, relative to T, in units of U = 2^-53 max |r^3 q| = 2^-72.1. r^3
 // has two roundings (2 U), q about one (0.9 U), their product one, w one and
-// T w + e two without FMA (2.1 U); q itself leaves out 0.4 U (generate.py), log
+// T w + e two without FMA (2.1 U); q itself leaves out 1.0 U (generate.py), log
 // of T in a float 0.3 U. What is neglected, s^2/2 < 2^-87, and the roundings of
-// w.lo, s and e, below 2^-94, are less than 0.01 U. In all 7.8 U, and 1 U more
-// for low + EXP_MARGIN: times T < 1.92 this is below 2^-68.0 = EXP_MARGIN.
+// w.lo, s and e, below 2^-94, are less than 0.01 U. In all 8.4 U, and 1 U more
+// for low + EXP_MARGIN: times T < 1.916 that is less than 2^-68 < EXP_MARGIN.
 // So the true value lies between the two sums of the rounding test, and when
 // they round to the same double, that is its rounding. 2^k goes to the exponent
 // field; subnormal results are left to the accurate path.
@@ -33,11 +33,11 @@
 // and 0 <= r < ln(2) is left. With i = floor(128 r), exp(r) is a table's entry
 // times exp(r - i/128), a Taylor polynomial whose rest is below 2^-132. All
 // results are truncated; fewer than 8 units of 2^-127 are lost: error < 2^-124.
-// For |x| < 2^-30 no double but 0 has exp(x) within 2^-110.6 of a
-// boundary: hard_cases.py tries the arguments next to every one. For the others
-// Lefevre and Muller, Worst Cases for Correct Rounding of the Elementary
-// Functions in Double Precision (ARITH 15, 2001), found none within 2^-114,
-// relative. Subnormal results have fewer bits.
+// For |x| < 2^-30 no double but 0 has exp(x) within 2^-110.6 of a boundary:
+// hard_cases.py tries the arguments next to every one. For the others Lefevre
+// and Muller, Worst Cases for Correct Rounding of the Elementary Functions in
+// Double Precision (ARITH 15, 2001), found none within 2^-114, relative.
+// Subnormal results have fewer bits.
 //
 //===----------------------------------------------------------------------===//
 
@@ -49,7 +49,7 @@ typedef unsigned __int128 udf_u128;
 
 #include "constants.h"
 
-#define EXP_MARGIN 0x1p-68
+#define EXP_MARGIN 0x1.2p-68
 
 UDF_INLINE double udf_exp_fast(double x, int *hard) {
   double shifted = UDF_FMA(x, EXP_INV_STEP, UDF_ROUND_MAGIC);
