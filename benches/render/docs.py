@@ -195,7 +195,7 @@ def speed(results: Results) -> str:
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
-def float64_exp(results: Results) -> str:
+def double_exp(results: Results) -> str:
     """Return what of corem-d's exp was compared with MPFR, and its time over stock's."""
     document = results["float64_exp"]
     counts, wrong = document["arguments"], document["wrong"]
@@ -830,7 +830,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "demo_details": demo_details,
     "speed": speed,
     "compiled_cpu": compiled_cpu,
-    "float64_exp": float64_exp,
+    "double_exp": double_exp,
     "quick_paths": quick_paths,
     "patch": patch,
     "site": site,
