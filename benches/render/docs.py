@@ -547,6 +547,34 @@ def taso_funnel(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
+def fusion_plans(results: Results) -> str:
+    """Return the times of fusion plans beside eager mode, TorchInductor and SystemDS."""
+    document = results["fusion_plans"]
+    rows = []
+    for name, case in document["cases"].items():
+        eager = case["median_ns"]["eager"]
+        low, ratio, high = case["speedup"]["udf_fusion"]
+        beside = case["systemds_ns"]
+        kernels = ", ".join(f["rule"] for f in case["report"]["fired"] if f["rule"][0].isupper())
+        rows.append(
+            (
+                name,
+                kernels or "left alone",
+                f"{eager / 1e6:.1f}",
+                f"{eager / case['median_ns']['inductor']:.2f}",
+                f"{ratio:.2f} ({low:.2f} to {high:.2f})",
+                "not measured" if beside is None else f"{eager / beside:.2f}",
+            )
+        )
+    said = (
+        f"Functions of {document['library']}, one thread, {document['scale']:g} of the full sizes. "
+        "Ratios say how many times as fast as eager mode; in brackets the 95 % interval. "
+        f"Opponent: {document['systemds']}."
+    )
+    header = ["case", "kernels", "eager, ms", "Inductor", "udf_fusion", "SystemDS"]
+    return _with_source([*table(header, rows), "", said], document)
+
+
 def contract_digests(results: Results) -> str:
     """Return the digests of weights after training, and how long a step took."""
     document = results["contract_digests"]
@@ -765,6 +793,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage_cuda": coverage_cuda,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
+    "fusion_plans": fusion_plans,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
