@@ -39,6 +39,10 @@
 // Double Precision (ARITH 15, 2001), found none within 2^-114, relative.
 // Subnormal results have fewer bits.
 //
+// Of 2^26 random arguments with normal results 2,360 take the accurate path.
+// Hardest case for |x| < 2^-30, 2^-110.6 from the middle of two doubles:
+//   x      0x1.9e9cbbfd6080bp-31 (0x3e09e9cbbfd6080b)
+//
 //===----------------------------------------------------------------------===//
 
 #include "common/corem.h"
