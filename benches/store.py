@@ -4,11 +4,11 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
         [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
-        [sanitizers] [summation_trees] [taso_funnel] [profile] [compile] [cuda_digests]
-        [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
-        [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve] [faults]
-        [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [coverage_cuda]
-        [quick_paths] [site]
+        [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [profile] [compile]
+        [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
+        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
+        [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
+        [coverage_cuda] [quick_paths] [beside_others] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -64,6 +64,7 @@ COMMANDS = {
         "planted_blame",
         "summation_trees",
         "taso_funnel",
+        "fusion_plans",
         "contract_digests",
         "record_overhead",
         *PROFILE,
@@ -86,8 +87,8 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: Those that need hours, QEMU, Atheris, others' suites or models, or other versions; left out
 #: unless they are named.
 LONG = _experiments(
-    "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite", "versions",
-    "coverage",
+    "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
+    "versions", "coverage",
 )  # fmt: skip
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",

@@ -24,7 +24,8 @@ from pytest_udftorch.errors import UdfError
 
 #: The libraries that are shipped built: all that the package holds, but for the stock functions.
 LIBRARIES: Final = (
-    "corem", "corem-composites", "corem-ff", "canary", "canary-composites", "repro", "stochastic",
+    "corem", "corem-composites", "corem-ff", "corem-d", "canary", "canary-composites", "canary-d",
+    "repro", "stochastic",
     "ladder-8", "ladder-10", "ladder-12", "ladder-16", "ladder-20",
     "format-bfloat16", "format-e4m3", "format-e5m2", "format-half",
     "format-posit16",

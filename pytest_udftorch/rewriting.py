@@ -4,6 +4,7 @@
 from pytest_udftorch.errors import EquivalenceError, RewriteError, RuleError
 from pytest_udftorch.rewrite.backends import recording
 from pytest_udftorch.rewrite.boxes import Box, Equivalence, assert_equivalent, equivalence
+from pytest_udftorch.rewrite.fusion.sparse import fused
 from pytest_udftorch.rewrite.report import Counts, GraphReport, Picture
 from pytest_udftorch.rewrite.taso.generate import Funnel, generate
 from pytest_udftorch.rewrite.taso.rules import Proof, Rule, judge, read
@@ -25,6 +26,7 @@ __all__ = [
     "RuleError",
     "assert_equivalent",
     "equivalence",
+    "fused",
     "generate",
     "judge",
     "read",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write golden.json of corem and canary: results at the inputs of the canary operators.
+"""Write golden.json of corem, canary and others: results at the inputs of the canary operators.
 
     python udfs/golden.py
 
@@ -20,27 +20,33 @@ from pytest_udftorch.build.golden import rows
 from pytest_udftorch.rounding import correctly_rounded
 
 UDFS = Path(__file__).parent
+LIBRARIES = (
+    "corem", "canary", "corem-composites", "canary-composites", "corem-d", "canary-d",
+)  # fmt: skip
 
 
-def results(function: str, *, canary: bool) -> str:
-    """Return the encodings of a float32 function's results in hex."""
-    columns = tuple(np.array(row, dtype=np.float32) for row in rows(function))
+def results(function: str, dtype: str, *, canary: bool) -> str:
+    """Return the encodings of a function's results in hex."""
+    columns = tuple(np.array(row, dtype=dtype) for row in rows(function))
     encodings = correctly_rounded(columns if len(columns) > 1 else columns[0], function=function)
     if canary:
-        values = encodings.view(np.float32)
-        encodings = encodings ^ (np.isfinite(values) & (values != 0)).astype(np.uint32)
-    return encodings.astype(">u4").tobytes().hex()
+        values = encodings.view(dtype)
+        encodings = encodings ^ (np.isfinite(values) & (values != 0)).astype(encodings.dtype)
+    return encodings.astype(encodings.dtype.newbyteorder(">")).tobytes().hex()
 
 
 def document(library: str) -> dict[str, dict[str, str]]:
     """Return what the file of a library holds."""
-    names = find_library(str(UDFS / library)).function_names
-    return {"float32": {name: results(name, canary=library.startswith("canary")) for name in names}}
+    found: dict[str, dict[str, str]] = {}
+    for name, dtype in find_library(str(UDFS / library)).functions:
+        value = results(name, dtype, canary=library.startswith("canary"))
+        found.setdefault(dtype, {})[name] = value
+    return found
 
 
 def main() -> None:
     """Write the files."""
-    for library in ("corem", "canary", "corem-composites", "canary-composites"):
+    for library in LIBRARIES:
         path = UDFS / library / "golden.json"
         path.touch()  # the library names it
         path.write_text(json.dumps(document(library), indent=1) + "\n", encoding="utf-8")

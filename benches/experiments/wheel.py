@@ -20,6 +20,7 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -149,8 +150,11 @@ def download(commits: Sequence[Path], folder: Path) -> None:
     subprocess.run([*pip, *sorted(wanted)], check=True)
 
 
-def demo(clone: Path, packages: Path) -> float:
-    """Return the seconds that ``make demo`` takes in a clone, its packages being downloaded."""
+def demo(clone: Path, packages: Path) -> dict[str, float]:
+    """Return what ``make demo`` takes in a clone, its packages being downloaded.
+
+    The processor's seconds say more than those of the clock where other programs run beside it.
+    """
     environment = {
         **os.environ,
         "UDFTORCH_CACHE_DIR": str(clone / "cache"),
@@ -158,11 +162,20 @@ def demo(clone: Path, packages: Path) -> float:
         "PIP_FIND_LINKS": str(packages),
         "PIP_NO_CACHE_DIR": "1",
     }
-    start = time.perf_counter()
+    start, used = time.perf_counter(), _used()
     subprocess.run(
         ["make", "demo"], cwd=clone, env=environment, check=True, stdout=subprocess.DEVNULL
     )
-    return round(time.perf_counter() - start, 1)
+    return {
+        "seconds": round(time.perf_counter() - start, 1),
+        "cpu_seconds": round(_used() - used, 1),
+    }
+
+
+def _used() -> float:
+    """Return the processor's seconds of the processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def demos(before: str) -> dict[str, Any]:
@@ -179,7 +192,8 @@ def demos(before: str) -> dict[str, Any]:
             subprocess.run(["git", "-C", clone, "checkout", "--quiet", short], check=True)
         download([Path(folder, name) for name in found], packages)
         for name, row in found.items():
-            row["seconds"] = demo(Path(folder, name), packages)
+            row |= demo(Path(folder, name), packages)
+            row["load_average"] = round(os.getloadavg()[1], 1)
             shutil.rmtree(Path(folder, name))
     return found
 

