@@ -67,6 +67,7 @@ COMMANDS = {
         "fusion_plans",
         "contract_digests",
         "record_overhead",
+        "float64_exp",
         *PROFILE,
     ),
 }

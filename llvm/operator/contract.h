@@ -84,6 +84,45 @@ EXPORT void ref_sums(int64_t outer, int64_t n, int64_t inner, const float *x,
       y[o * inner + i] = ref_sum(n, x + o * n * inner + i, inner);
 }
 
+/// y[o][r][i] = the sum of the first r + 1 terms x[o][0][i], x[o][1][i], ...
+EXPORT void ref_prefixes(int64_t outer, int64_t n, int64_t inner,
+                         const float *x, float *y) {
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t r = 0; r < n; ++r)
+      for (int64_t i = 0; i < inner; ++i)
+        y[(o * n + r) * inner + i] =
+            ref_sum(r + 1, x + o * n * inner + i, inner);
+}
+
+/// The sum of those of n terms that belong to one row. The other terms are left
+/// out of the tree: a node with one child is the child. Tells whether any term
+/// belongs to the row.
+static int ref_picked(int64_t n, const int64_t *rows, int64_t row,
+                      const float *x, int64_t stride, float *sum) {
+  if (n == 0)
+    return 0;
+  if (n == 1) {
+    *sum = x[0];
+    return rows[0] == row;
+  }
+  int64_t p = half_of(n);
+  float left = 0.0f, right = 0.0f;
+  int first = ref_picked(p, rows, row, x, stride, &left);
+  int second = ref_picked(n - p, rows + p, row, x + p * stride, stride, &right);
+  *sum = first && second ? left + right : first ? left : right;
+  return first || second;
+}
+
+/// Adds to each row of y the sum of the rows of x that belong to it.
+EXPORT void ref_scatter(int64_t n, int64_t count, int64_t inner,
+                        const int64_t *rows, const float *x, float *y) {
+  float sum;
+  for (int64_t row = 0; row < count; ++row)
+    for (int64_t i = 0; i < inner; ++i)
+      if (ref_picked(n, rows, row, x + i, inner, &sum))
+        y[row * inner + i] += sum;
+}
+
 //===----------------------------------------------------------------------===//
 // Sums, fast
 //===----------------------------------------------------------------------===//
@@ -198,6 +237,164 @@ EXPORT void fast_sums(int64_t outer, int64_t n, int64_t inner, const float *x,
                       float *y, const struct threads *t) {
   struct sums s = {outer, n, inner, x, y, 0};
   share_out(t, outer * n * inner, sums_part, &s);
+}
+
+/// Carries a row into a binary counter of sums of whole blocks, as sum_columns
+/// does, and after each row adds up what waits.
+static void prefix_columns(int64_t n, int64_t inner, int64_t width,
+                           const float *x, float *y) {
+  float level[LEVELS][WIDTH], sum[WIDTH];
+  int64_t waiting = 0;
+  for (int64_t r = 0; r < n; ++r) {
+    for (int64_t i = 0; i < width; ++i)
+      sum[i] = x[r * inner + i];
+    for (int64_t c = r; c & 1; c >>= 1) {
+      --waiting;
+      for (int64_t i = 0; i < width; ++i)
+        sum[i] = level[waiting][i] + sum[i];
+    }
+    for (int64_t i = 0; i < width; ++i)
+      level[waiting][i] = sum[i];
+    for (int64_t left = waiting++; left > 0; --left)
+      for (int64_t i = 0; i < width; ++i)
+        sum[i] = level[left - 1][i] + sum[i];
+    for (int64_t i = 0; i < width; ++i)
+      y[r * inner + i] = sum[i];
+  }
+}
+
+static void prefixes_part(void *data) {
+  struct sums *s = data;
+  int64_t across = (s->inner + WIDTH - 1) / WIDTH, task;
+  while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) <
+         s->outer * across) {
+    int64_t i = task % across * WIDTH;
+    int64_t at = task / across * s->n * s->inner + i;
+    int64_t width = s->inner - i < WIDTH ? s->inner - i : WIDTH;
+    prefix_columns(s->n, s->inner, width, s->x + at, s->y + at);
+  }
+}
+
+EXPORT void fast_prefixes(int64_t outer, int64_t n, int64_t inner,
+                          const float *x, float *y, const struct threads *t) {
+  struct sums s = {outer, n, inner, x, y, 0};
+  share_out(t, outer * n * inner, prefixes_part, &s);
+}
+
+//===----------------------------------------------------------------------===//
+// Scattered sums, fast
+//===----------------------------------------------------------------------===//
+
+struct scatter {
+  int64_t groups, inner;
+  const int64_t *start; ///< of each group in terms, and the end of the last
+  const int64_t *terms; ///< rows of x: by the row of y, then in their order
+  const int64_t *rows;  ///< the row of y of each group
+  int64_t each;         ///< terms share a place by so many
+  const float *x;
+  float *y;
+  int64_t next;
+};
+
+/// Adds up columns of the terms of a group. Two neighbours join at the highest
+/// bit in which their places differ; that is the tree of ref_picked.
+static void scatter_columns(const struct scatter *s, int64_t group, int64_t i,
+                            int64_t width) {
+  float level[LEVELS + 1][WIDTH];
+  int joins[LEVELS + 1]; // at which bit a sum joins the one below it
+  int64_t waiting = 0, before = 0;
+  for (int64_t k = s->start[group]; k < s->start[group + 1]; ++k) {
+    int64_t term = s->terms[k], place = term / s->each;
+    int bit = waiting ? 63 - __builtin_clzll((uint64_t)(place ^ before)) : 0;
+    for (; waiting > 1 && joins[waiting - 1] < bit; --waiting)
+      for (int64_t c = 0; c < width; ++c)
+        level[waiting - 2][c] += level[waiting - 1][c];
+    for (int64_t c = 0; c < width; ++c)
+      level[waiting][c] = s->x[term * s->inner + i + c];
+    joins[waiting++] = bit;
+    before = place;
+  }
+  for (; waiting > 1; --waiting)
+    for (int64_t c = 0; c < width; ++c)
+      level[waiting - 2][c] += level[waiting - 1][c];
+  float *y = s->y + s->rows[group] * s->inner + i;
+  for (int64_t c = 0; c < width; ++c)
+    y[c] += level[0][c];
+}
+
+static void scatter_part(void *data) {
+  struct scatter *s = data;
+  int64_t across = (s->inner + WIDTH - 1) / WIDTH, task;
+  while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) <
+         s->groups * across) {
+    int64_t i = task % across * WIDTH;
+    scatter_columns(s, task / across, i,
+                    s->inner - i < WIDTH ? s->inner - i : WIDTH);
+  }
+}
+
+EXPORT void fast_scatter(int64_t groups, int64_t inner, const int64_t *start,
+                         const int64_t *terms, const int64_t *rows,
+                         int64_t each, const float *x, float *y,
+                         const struct threads *t) {
+  struct scatter s = {groups, inner, start, terms, rows, each, x, y, 0};
+  share_out(t, start[groups] * inner, scatter_part, &s);
+}
+
+//===----------------------------------------------------------------------===//
+// Random numbers
+//===----------------------------------------------------------------------===//
+
+struct words {
+  int64_t n;
+  uint64_t key;
+  uint32_t *out;
+  int64_t next;
+};
+
+/// Four words of Philox-4x32 with ten rounds (Salmon, Moraes, Dror and Shaw,
+/// Parallel random numbers: as easy as 1, 2, 3, 2011), for a counter of 64
+/// bits.
+static void philox(uint64_t counter, uint64_t key, uint32_t *out) {
+  uint32_t a = (uint32_t)counter, b = (uint32_t)(counter >> 32), c = 0, d = 0;
+  uint32_t k = (uint32_t)key, l = (uint32_t)(key >> 32);
+#pragma clang loop unroll(full)
+  for (int round = 0; round < 10; ++round) {
+    uint64_t p = (uint64_t)a * 0xD2511F53u, q = (uint64_t)c * 0xCD9E8D57u;
+    a = (uint32_t)(q >> 32) ^ b ^ k;
+    c = (uint32_t)(p >> 32) ^ d ^ l;
+    b = (uint32_t)q;
+    d = (uint32_t)p;
+    k += 0x9E3779B9u;
+    l += 0xBB67AE85u;
+  }
+  out[0] = a;
+  out[1] = b;
+  out[2] = c;
+  out[3] = d;
+}
+
+static void words_part(void *data) {
+  struct words *w = data;
+  int64_t tasks = (w->n + GRAIN - 1) / GRAIN, task;
+  while ((task = __atomic_fetch_add(&w->next, 1, __ATOMIC_RELAXED)) < tasks) {
+    int64_t at = task * GRAIN;
+    int64_t end = at + GRAIN < w->n ? at + GRAIN : w->n;
+    for (; at + 4 <= end; at += 4)
+      philox((uint64_t)at / 4, w->key, w->out + at);
+    if (at < end) {
+      uint32_t last[4];
+      philox((uint64_t)at / 4, w->key, last);
+      memcpy(w->out + at, last, (size_t)(end - at) * sizeof *last);
+    }
+  }
+}
+
+/// Word e is a function of the key and of e alone.
+EXPORT void random_words(int64_t n, uint64_t key, uint32_t *out,
+                         const struct threads *t) {
+  struct words w = {n, key, out, 0};
+  share_out(t, n, words_part, &w);
 }
 
 //===----------------------------------------------------------------------===//

@@ -83,6 +83,18 @@ class Contract:
         library.ref_mm.restype = library.ref_sums.restype = library.fast_sums.restype = None
         library.ref_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 2)
         library.fast_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 3)
+        library.ref_prefixes.argtypes = library.ref_sums.argtypes
+        library.fast_prefixes.argtypes = library.fast_sums.argtypes
+        library.ref_scatter.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 3)
+        library.fast_scatter.argtypes = (
+            *_SIZES[:2], *(ctypes.c_void_p,) * 3, ctypes.c_int64, *(ctypes.c_void_p,) * 3,
+        )  # fmt: skip
+        library.random_words.argtypes = (
+            ctypes.c_int64, ctypes.c_uint64, *(ctypes.c_void_p,) * 2,
+        )  # fmt: skip
+        for name in ("ref_prefixes", "fast_prefixes", "ref_scatter", "fast_scatter"):
+            getattr(library, name).restype = None
+        library.random_words.restype = None
 
     def _threads(self, name: bytes) -> Any:
         import torch
@@ -118,6 +130,62 @@ class Contract:
             self.library.ref_sums(*given)
         else:
             self.library.fast_sums(*given, ctypes.byref(self._threads(b"aten::sum")))
+        return y
+
+    def prefixes(self, x: Any, dim: int, *, reference: bool = False) -> Any:
+        """Return for each place along a dimension the sum of what stands up to there."""
+        import torch
+
+        shape, x = x.shape, x.contiguous()
+        y = torch.empty(shape)
+        given = (
+            shape[:dim].numel(), shape[dim], shape[dim + 1 :].numel(), x.data_ptr(), y.data_ptr(),
+        )  # fmt: skip
+        if reference:
+            self.library.ref_prefixes(*given)
+        else:
+            self.library.fast_prefixes(*given, ctypes.byref(self._threads(b"aten::cumsum")))
+        return y
+
+    def scatter(self, y: Any, rows: Any, x: Any, *, each: int = 1, reference: bool = False) -> Any:
+        """Add to each row of ``y`` the sum of the rows of ``x`` that belong to it.
+
+        Args:
+            y: a dense matrix, which is changed.
+            rows: for each row of ``x`` the row of ``y`` that it is added to.
+            x: a matrix.
+            each: so many rows of ``x`` in succession belong to different rows of ``y``, and
+                stand at one place in the order. The reference knows 1 alone.
+            reference: take the scalar loop, which is the contract.
+
+        Returns:
+            ``y``.
+        """
+        import torch
+
+        x, rows = x.contiguous(), rows.contiguous()
+        if reference:
+            self.library.ref_scatter(len(x), *y.shape, rows.data_ptr(), x.data_ptr(), y.data_ptr())
+            return y
+        if not x.numel():
+            return y
+        named, terms = torch.sort(rows, stable=True)
+        groups, counts = torch.unique_consecutive(named, return_counts=True)
+        start = torch.zeros(len(groups) + 1, dtype=torch.int64)
+        torch.cumsum(counts, 0, out=start[1:])
+        self.library.fast_scatter(
+            len(groups), y.shape[1], start.data_ptr(), terms.data_ptr(), groups.data_ptr(), each,
+            x.data_ptr(), y.data_ptr(), ctypes.byref(self._threads(b"aten::index_add")),
+        )  # fmt: skip
+        return y
+
+    def words(self, count: int, key: int) -> Any:
+        """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
+        import torch
+
+        y = torch.empty(count, dtype=torch.int32)
+        threads = self._threads(b"aten::random_")
+        self.library.random_words(count, key, y.data_ptr(), ctypes.byref(threads))
         return y
 
 

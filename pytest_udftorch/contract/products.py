@@ -37,7 +37,8 @@ def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
     return product.add_(self if beta == 1 else self * beta)
 
 
-def _batch(self: Any, mat2: Any) -> Any:
+def batch_product(self: Any, mat2: Any) -> Any:
+    """Return the product of each two matrices of two batches, which fit."""
     import torch
 
     made = contract()
@@ -51,14 +52,14 @@ def bmm(self: Any, mat2: Any) -> Any:
     """Return the product of each two matrices of two batches."""
     if not _fit(self, mat2, 3) or self.shape[0] != mat2.shape[0]:
         return stock(self, mat2)
-    return _batch(self, mat2)
+    return batch_product(self, mat2)
 
 
 def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     """Return beta * self + alpha * product of each two matrices, as ``addmm`` does."""
     if not _fit(batch1, batch2, 3) or batch1.shape[0] != batch2.shape[0]:
         return stock(self, batch1, batch2, beta=beta, alpha=alpha)
-    product = _batch(batch1, batch2)
+    product = batch_product(batch1, batch2)
     if alpha != 1:
         product *= alpha
     if beta == 0:
@@ -148,24 +149,32 @@ def _correlate(x: Any, weight: Any, stride: Any, dilation: Any, groups: int) -> 
     return y.view(weight.shape[0], batch, *out).transpose(0, 1).contiguous()
 
 
+def _described(
+    input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
+) -> bool:
+    rank = input.dim() - 2
+    return bool(
+        rank >= 1
+        and weight.dim() == input.dim()
+        and weight.numel()
+        and len(stride) == len(padding) == len(dilation) == rank
+        and groups >= 1
+        and weight.shape[0] % groups == 0
+        and min(stride) >= 1
+        and min(dilation) >= 1
+        and min(padding) >= 0
+    )
+
+
 def _takes(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> bool:
     """Tell whether a convolution is one that stock accepts, and has results."""
-    rank = input.dim() - 2
     return bool(
-        input.numel()
-        and weight.numel()
-        and rank >= 1
-        and weight.dim() == input.dim()
-        and len(stride) == len(padding) == len(dilation) == rank
-        and groups >= 1
+        _described(input, weight, stride, padding, dilation, groups)
+        and input.numel()
         and input.shape[1] == weight.shape[1] * groups
-        and weight.shape[0] % groups == 0
         and (bias is None or bias.shape == weight.shape[:1])
-        and min(stride) >= 1
-        and min(dilation) >= 1
-        and min(padding) >= 0
         and all(
             size + 2 * p >= d * (k - 1) + 1
             for size, k, p, d in zip(
@@ -180,17 +189,62 @@ def convolution(
     transposed: bool, output_padding: Any, groups: int,
 ) -> Any:  # fmt: skip
     """Convolve; a result is a product over channels of its group and taps, then the bias."""
-    if transposed or not _takes(input, weight, bias, stride, padding, dilation, groups):
-        return stock(
-            input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+    given = (input, weight, bias, stride, padding, dilation)
+    if transposed:
+        size = _transposed_size(*given, output_padding, groups)
+        if not size:
+            return stock(*given, transposed, output_padding, groups)
+        y = _input_gradient(input, size, weight, stride, padding, dilation, groups)
+    elif not _takes(*given, groups):
+        return stock(*given, transposed, output_padding, groups)
+    else:
+        y = _correlate(_padded(input, padding, padding), weight, stride, dilation, groups)
+    y = y if bias is None else y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
+    return _laid_out(y, input, weight)
+
+
+def _laid_out(y: Any, *given: Any) -> Any:
+    """Put channels last if an argument has them last, as the stock kernel does."""
+    import torch
+
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(y.dim())
+    if last is not None and any(
+        x.is_contiguous(memory_format=last) and not x.is_contiguous() for x in given
+    ):
+        return y.contiguous(memory_format=last)
+    return y
+
+
+def _transposed_size(
+    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
+    output_padding: Any, groups: int,
+) -> list[int]:  # fmt: skip
+    """Return the size of a transposed convolution's result; nothing where stock has the words."""
+    rank = input.dim() - 2
+    if (
+        not _described(input, weight, stride, padding, dilation, groups)
+        or not input.numel()
+        or input.shape[1] != weight.shape[0]
+        or len(output_padding) != rank
+        or (bias is not None and bias.shape != (weight.shape[1] * groups,))
+        or not all(0 <= o < s for o, s in zip(output_padding, stride, strict=True))
+    ):
+        return []
+    size = [
+        (n - 1) * s - 2 * p + d * (k - 1) + o + 1
+        for n, k, s, p, d, o in zip(
+            input.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding,
+            strict=True,
         )
-    y = _correlate(_padded(input, padding, padding), weight, stride, dilation, groups)
-    return y if bias is None else y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
+    ]  # fmt: skip
+    return size if min(size) >= 1 else []
 
 
 def _input_gradient(
-    grad: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
-) -> Any:
+    grad: Any, shape: Sequence[int], weight: Any, stride: Any, padding: Any, dilation: Any,
+    groups: int,
+) -> Any:  # fmt: skip
+    """Return the gradient of an input whose positions have a shape."""
     import torch
 
     kernel, dims = weight.shape[2:], range(2, weight.dim())
@@ -201,9 +255,7 @@ def _input_gradient(
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
     after = [
         size + d * (k - 1) - b - have
-        for size, d, k, b, have in zip(
-            input.shape[2:], dilation, kernel, before, spread, strict=True
-        )
+        for size, d, k, b, have in zip(shape, dilation, kernel, before, spread, strict=True)
     ]
     flipped = torch.cat([w.transpose(0, 1) for w in weight.flip(tuple(dims)).chunk(groups)])
     return _correlate(_padded(wide, before, after), flipped, [1] * len(kernel), dilation, groups)
@@ -237,18 +289,27 @@ def convolution_backward(
     dilation: Any, transposed: bool, output_padding: Any, groups: int, output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias that are asked for."""
-    if transposed or not _takes(input, weight, None, stride, padding, dilation, groups):
+    how = (stride, padding, dilation)
+    if transposed:
+        taken = bool(_transposed_size(input, weight, None, *how, output_padding, groups))
+    else:
+        taken = _takes(input, weight, None, *how, groups)
+    if not taken:
         return stock(
-            grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed,
-            output_padding, groups, output_mask,
+            grad_output, input, weight, bias_sizes, *how, transposed, output_padding, groups,
+            output_mask,
         )  # fmt: skip
-    given = (grad_output, input, weight, stride, padding, dilation, groups)
-    bias = None
+    found: list[Any] = [None, None, None]
+    if output_mask[0] and transposed:
+        wide = _padded(grad_output, padding, padding)
+        found[0] = _correlate(wide, weight, stride, dilation, groups)
+    elif output_mask[0]:
+        found[0] = _input_gradient(grad_output, input.shape[2:], weight, *how, groups)
+    if output_mask[1]:
+        # A transposed convolution is the gradient of one from its result to its input.
+        pair = (input, grad_output) if transposed else (grad_output, input)
+        found[1] = _weight_gradient(*pair, weight, *how, groups)
     if output_mask[2]:
         sums = contract().sums(grad_output.flatten(2), 2)
-        bias = contract().sums(sums, 0)
-    return (
-        _input_gradient(*given) if output_mask[0] else None,
-        _weight_gradient(*given) if output_mask[1] else None,
-        bias,
-    )
+        found[2] = contract().sums(sums, 0)
+    return tuple(g if g is None else _laid_out(g, input, weight) for g in found)

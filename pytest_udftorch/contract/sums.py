@@ -15,7 +15,7 @@ from pytest_udftorch.contract.native import contract
 from pytest_udftorch.overrides.python_override import stock
 
 
-def _over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
+def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
     """Return sums over dimensions, which form one sequence in their order."""
     rank = x.dim()
     chosen = sorted({d % rank for d in dims}) if dims and rank else list(range(rank))
@@ -31,37 +31,77 @@ def _over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
     return y.view(shape if keep else kept)
 
 
-def _float32(dtype: Any) -> bool:
+def is_float32(dtype: Any) -> bool:
+    """Tell whether a result is asked for in float32, or in the dtype of the input."""
     return dtype is None or str(dtype) == "torch.float32"
 
 
 def sum_dims(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Return sums over dimensions."""
-    if not _float32(dtype):
+    if not is_float32(dtype):
         return stock(self, dim, keepdim, dtype=dtype)
-    return _over(self, dim, keepdim)
+    return over(self, dim, keepdim)
 
 
 def sum_all(self: Any, *, dtype: Any = None) -> Any:
     """Return the sum of all elements."""
-    return _over(self, None) if _float32(dtype) else stock(self, dtype=dtype)
+    return over(self, None) if is_float32(dtype) else stock(self, dtype=dtype)
 
 
 def _mean(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
-    y = _over(x, dims, keep)
+    y = over(x, dims, keep)
     return y.div_(x.numel() / y.numel()) if y.numel() else y
 
 
 def mean_dims(self: Any, dim: Any, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """Return means over dimensions."""
-    if not _float32(dtype):
+    if not is_float32(dtype):
         return stock(self, dim, keepdim, dtype=dtype)
     return _mean(self, dim, keepdim)
 
 
 def mean_all(self: Any, *, dtype: Any = None) -> Any:
     """Return the mean of all elements."""
-    return _mean(self, None) if _float32(dtype) else stock(self, dtype=dtype)
+    return _mean(self, None) if is_float32(dtype) else stock(self, dtype=dtype)
+
+
+# Products and running sums ----------------------------------------------------------------
+
+
+def _product(x: Any, dim: int) -> Any:
+    """Multiply neighbours level by level, which is the tree of a sum; of none it is 1."""
+    import torch
+
+    x = x.movedim(dim, 0)
+    if not len(x):
+        return x.new_ones(x.shape[1:])
+    while len(x) > 1:
+        pairs = len(x) // 2
+        y = x[0 : 2 * pairs : 2] * x[1 : 2 * pairs : 2]
+        x = torch.cat([y, x[-1:]]) if len(x) & 1 else y
+    return x[0].clone()
+
+
+def prod_all(self: Any, *, dtype: Any = None) -> Any:
+    """Return the product of all elements."""
+    return _product(self.flatten(), 0) if is_float32(dtype) else stock(self, dtype=dtype)
+
+
+def prod_dim(self: Any, dim: int, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """Return products over a dimension."""
+    if not is_float32(dtype) or not self.dim() or not -self.dim() <= dim < self.dim():
+        return stock(self, dim, keepdim, dtype=dtype)
+    y = _product(self, dim)
+    return y.unsqueeze(dim) if keepdim else y
+
+
+def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
+    """Return for each place the sum of what stands up to there."""
+    if not is_float32(dtype) or not self.numel() or not self.dim():
+        return stock(self, dim, dtype=dtype)
+    if not -self.dim() <= dim < self.dim():
+        return stock(self, dim, dtype=dtype)
+    return contract().prefixes(self, dim % self.dim())
 
 
 # Softmax and losses -----------------------------------------------------------------------
@@ -71,23 +111,33 @@ def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return exponentials over their sums."""
     if not self.numel():
         return stock(self, dim, half_to_float)
-    e = (self - self.amax(dim, keepdim=True)).exp_()
-    return e.div_(_over(e, [dim], keep=True))
+    e = (self.contiguous() - self.amax(dim, keepdim=True)).exp_()
+    return e.div_(over(e, [dim], keep=True))
 
 
 def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return logarithms of softmax."""
     if not self.numel():
         return stock(self, dim, half_to_float)
-    z = self - self.amax(dim, keepdim=True)
-    return z.sub_(_over(z.exp(), [dim], keep=True).log_())
+    z = self.contiguous() - self.amax(dim, keepdim=True)
+    return z.sub_(over(z.exp(), [dim], keep=True).log_())
+
+
+def logsumexp(self: Any, dim: Any, keepdim: bool = False) -> Any:
+    """Return the logarithm of a sum of exponentials, less the largest argument."""
+    if not self.numel():
+        return stock(self, dim, keepdim)
+    largest = self.amax(dim, keepdim=True)
+    largest.masked_fill_(largest.isinf(), 0.0)
+    y = over((self - largest).exp_(), dim, keep=True).log_().add_(largest)
+    return y if keepdim else y.squeeze(tuple(dim) or tuple(range(y.dim())))
 
 
 def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) -> Any:
     """Return the gradient of softmax."""
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
-    total = _over(grad_output * output, [dim], keep=True)
+    total = over(grad_output * output, [dim], keep=True)
     return (grad_output - total).mul_(output)
 
 
@@ -95,7 +145,7 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
     """Return the gradient of log_softmax."""
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
-    total = _over(grad_output, [dim], keep=True)
+    total = over(grad_output, [dim], keep=True)
     return grad_output - output.exp().mul_(total)
 
 
@@ -125,8 +175,66 @@ def mse_loss(self: Any, target: Any, reduction: int = 1) -> Any:
     d = d * d
     if reduction == 0:
         return d
-    total = _over(d, None)
+    total = over(d, None)
     return total / d.numel() if reduction == 1 else total
+
+
+def _reduced(losses: Any, reduction: int) -> Any:
+    if reduction == 0:
+        return losses
+    return _mean(losses, None) if reduction == 1 else over(losses, None)
+
+
+#: A logarithm of a probability in binary_cross_entropy is at least this; torch's choice.
+_LEAST_LOG = -100.0
+
+
+def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
+    """Return the cross entropy of probabilities and targets between 0 and 1."""
+    if self.shape != target.shape or bool(((self < 0) | (self > 1)).any()):
+        return stock(self, target, weight, reduction)
+    no = (-self).log1p_().clamp_(min=_LEAST_LOG).mul_(target - 1)
+    losses = no.sub_(self.log().clamp_(min=_LEAST_LOG).mul_(target))
+    if weight is not None:
+        losses = losses * weight
+    return _reduced(losses, reduction)
+
+
+def binary_cross_entropy_backward(
+    grad_output: Any, self: Any, target: Any, weight: Any = None, reduction: int = 1
+) -> Any:
+    """Return the gradient of the probabilities."""
+    below = (1 - self).mul_(self).clamp_(min=1e-12)
+    found = (self - target).mul_(grad_output).div_(below)
+    if weight is not None:
+        found = found * weight
+    return found.div_(self.numel()) if reduction == 1 else found
+
+
+def binary_cross_entropy_with_logits(
+    self: Any, target: Any, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> Any:
+    """Return the cross entropy of logits: (1 - target) x, less a weighted logarithm of sigmoid."""
+    if self.shape != target.shape:
+        return stock(self, target, weight, pos_weight, reduction)
+    # log(sigmoid(x)) = min(x, 0) - log1p(exp(-|x|))
+    logs = self.clamp(max=0).sub_(self.abs().neg_().exp_().log1p_())
+    if pos_weight is not None:
+        logs = logs * ((pos_weight - 1) * target + 1)
+    losses = (1 - target).mul_(self).sub_(logs)
+    if weight is not None:
+        losses = losses * weight
+    return _reduced(losses, reduction)
+
+
+def smooth_l1_loss(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
+    """Return stock's losses of elements, reduced in the order of the contract."""
+    return _reduced(stock(self, target, 0, beta), reduction)
+
+
+def huber_loss(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
+    """Return stock's losses of elements, reduced in the order of the contract."""
+    return _reduced(stock(self, target, 0, delta), reduction)
 
 
 # Norms --------------------------------------------------------------------------------------

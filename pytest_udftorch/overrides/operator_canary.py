@@ -146,6 +146,7 @@ class _Arguments:
         values: dict[str, Any] = {
             "Tensor": self._tensor(),
             "List[Tensor]": [self._tensor(), self._tensor()],
+            "List[Optional[Tensor]]": [self._tensor()],
             **dict.fromkeys(("number", "Scalar", "int", "SymInt"), 1),
             "float": 0.5,
             "bool": False,

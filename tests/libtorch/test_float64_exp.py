@@ -94,7 +94,7 @@ def test_small_arguments_of_the_search_are_hard_and_constants_are_the_generators
     found = [int(n, 16) for n in lines[1 : 1 + 2 * search["KEPT"]]]
     values = np.array(found, dtype=np.uint64).view(np.float64)
     assert min(search["bits_beyond"](float(x)) for x in values) >= 44
-    # The hardest of all doubles that Lefevre and Muller found is among them.
+    # One that is published as a worst case is among them.
     assert float.fromhex("0x1.9e9cbbfd6080bp-31") in values
     assert search["bits_beyond"](0.7) < 20  # negative control
     header = (FOLDER / "constants.h").read_text(encoding="utf-8").splitlines()

@@ -24,13 +24,14 @@
 // of T in a float 0.3 U. What is neglected, s^2/2 < 2^-87, and the roundings of
 // w.lo, s and e, below 2^-94, are less than 0.01 U. In all 8.4 U, and 1 U more
 // for low + EXP_MARGIN: times T < 1.916 that is less than 2^-68 < EXP_MARGIN.
+// Gappa proves it, with and without FMA (exp.gappa).
 // So the true value lies between the two sums of the rounding test, and when
 // they round to the same double, that is its rounding. 2^k goes to the exponent
 // field; subnormal results are left to the accurate path.
 //
-// Accurate path. x 2^128 modulo 2^128 is exact for |x| >= 2^-75, and the fast
-// path decides all below 2^-60. k ln(2) is subtracted with an error of 2^-128,
-// and 0 <= r < ln(2) is left. With i = floor(128 r), exp(r) is a table's entry
+// Accurate path. |x| < 2^-54 gives 1. For all others x 2^128 modulo 2^128 is
+// exact. k ln(2) is subtracted with an error of 2^-128, and 0 <= r < ln(2) is
+// left. With i = floor(128 r), exp(r) is a table's entry
 // times exp(r - i/128), a Taylor polynomial whose rest is below 2^-132. All
 // results are truncated; fewer than 8 units of 2^-127 are lost: error < 2^-124.
 // For |x| < 2^-30 no double but 0 has exp(x) within 2^-110.6 of a boundary:
@@ -38,6 +39,10 @@
 // and Muller, Worst Cases for Correct Rounding of the Elementary Functions in
 // Double Precision (ARITH 15, 2001), found none within 2^-114, relative.
 // Subnormal results have fewer bits.
+//
+// Of 2^26 random arguments with normal results 2,360 take the accurate path.
+// Hardest case for |x| < 2^-30, 2^-110.6 from the middle of two doubles:
+//   x      0x1.9e9cbbfd6080bp-31 (0x3e09e9cbbfd6080b)
 //
 //===----------------------------------------------------------------------===//
 
@@ -111,15 +116,13 @@ UDF_INLINE udf_u128 udf_high_product(udf_u128 a, udf_u128 b) {
   return (udf_u128)ah * bh + (left >> 64) + (right >> 64) + (middle >> 64);
 }
 
-// x 2^128 modulo 2^128, for a normal |x| < 2^11. Bits below 2^-128 are lost.
+// x 2^128 modulo 2^128, for 2^-54 <= |x| < 2^11.
 UDF_INLINE udf_u128 udf_exp_fraction(double x) {
   uint64_t bits = udf_f64_bits(x);
   int exponent = (int)(bits >> 52 & 0x7ff) - 1023;
   udf_u128 significand = (bits & UINT64_C(0xfffffffffffff)) | UINT64_C(1) << 52;
   int shift = exponent - 52 + 128;
-  udf_u128 magnitude = shift >= 0    ? significand << shift
-                       : shift > -64 ? significand >> -shift
-                                     : 0;
+  udf_u128 magnitude = significand << shift;
   return bits >> 63 ? -magnitude : magnitude;
 }
 

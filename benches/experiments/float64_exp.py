@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""corem-d's float64 exp: what of it was compared with MPFR, and its speed beside stock.
+
+    python -m benches.experiments.float64_exp --store benches/results/float64_exp.json
+
+The claim is proved by the bounds in the header of ``udfs/corem-d/exp/exp.c`` and sampled here;
+2^64 arguments cannot be tried. Every form runs at every CPU level of this machine on hard cases,
+on structured arguments and on random ones. The accurate path runs on all of them alone, too.
+canary-d, one bit off, must fail. Then whole operators, stock against corem-d, on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import re
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+import pytest_udftorch
+from benches import stored
+from benches.experiments import native, speed
+from pytest_udftorch.rounding import correctly_rounded
+
+Doubles = npt.NDArray[np.float64]
+
+#: Arguments of one comparison.
+BLOCK: Final = 1 << 17
+#: Elements of an operator's tensor: in the first cache, in the second, in memory.
+ELEMENTS: Final = (1 << 11, 1 << 15, 1 << 22)
+#: Time of one turn of an operator, at least.
+TURN_NS: Final = 3_000_000
+INTERVALS: Final = {"-20 to 20": (-20.0, 20.0), "-1 to 0": (-1.0, 0.0)}
+#: The last arguments with a finite, a normal and a nonzero result, and powers of two.
+ENDS: Final = (709.782712893384, -708.3964185322641, -745.1332191019411)
+
+
+def listed() -> Doubles:
+    """Return hard.txt of the library."""
+    path = pytest_udftorch.find_library("corem-d").folder / "exp" / "hard.txt"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return np.array([int(n, 16) for n in lines if n[0] != "#"], dtype=np.uint64).view(np.float64)
+
+
+def structured() -> Doubles:
+    """Return neighbours of ends and of powers of two, multiples of ln(2)/32, small multiples."""
+    near = np.arange(-500.0, 500.0)
+    powers = np.ldexp(1.0, np.arange(-70, 10))
+    beside = powers[:, None] * (1 + np.ldexp(np.arange(-64.0, 64.0), -52))
+    multiples = np.arange(-24_000, 23_000) * (np.log(2) / 32)
+    found = [
+        *(end + np.spacing(end) * near for end in ENDS), beside.ravel(), -beside.ravel(),
+        multiples, np.nextafter(multiples, np.inf), np.ldexp(np.arange(-4096.0, 4096.0), -54),
+        np.arange(-746.0, 711.0), np.arange(-746.0, 711.0, 1 / 64),
+    ]  # fmt: skip
+    return np.concatenate(found)
+
+
+def drawn(count: int, seed: int) -> Iterator[Doubles]:
+    """Yield random arguments in blocks: over the range, over all exponents, over all encodings."""
+    draw = np.random.default_rng(seed)
+    for block in range(-(-count // BLOCK)):
+        size = min(BLOCK, count - block * BLOCK)
+        if block % 4 < 2:
+            yield draw.uniform(-745.2, 709.8, size)
+        elif block % 4 == 2:
+            yield np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
+        else:
+            yield draw.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
+
+
+def wrong(got: Doubles, wanted: npt.NDArray[np.uint64]) -> int:
+    """Return how many results have other bits than those of MPFR; any NaN is a NaN."""
+    nan = np.isnan(got) & np.isnan(wanted.view(np.float64))
+    return int(np.sum((got.view(np.uint64) != wanted) & ~nan))
+
+
+@contextmanager
+def accurate_alone() -> Iterator[Path]:
+    """Yield a copy of corem-d whose exp is the accurate path."""
+    folder = pytest_udftorch.find_library("corem-d").folder
+    with tempfile.TemporaryDirectory() as temporary:
+        copies = Path(temporary)
+        for name in ("corem", "corem-d", "corem-ff", "corem-composites"):
+            shutil.copytree(folder.parent / name, copies / name)
+        description = copies / "corem-d" / "udf.toml"
+        text = re.sub(r"^fast = .*\n", "", description.read_text(encoding="utf-8"), flags=re.M)
+        description.write_text(text.replace("accurate =", "scalar ="), encoding="utf-8")
+        yield copies / "corem-d"
+
+
+class Forms:
+    """The forms of a library at one CPU level, called on arrays of arguments."""
+
+    def __init__(self, library: str | Path, level: str, harness: ctypes.CDLL) -> None:
+        self.forms = pytest_udftorch.build_library(library, level).forms("exp", "float64")
+        self.harness = harness
+
+    def run(self, form: str, x: Doubles) -> Doubles:
+        """Return the results of a form. Vector forms need a multiple of their lanes."""
+        lanes = int(form[1:]) if form[0] == "v" else 1
+        padded = np.ascontiguousarray(np.append(x, np.zeros(-x.size % lanes)))
+        out = np.empty_like(padded)
+        call = getattr(self.harness, f"run_{form}")
+        call.restype = None
+        call(
+            ctypes.c_void_p(self.forms[form]), ctypes.c_int64(padded.size),
+            ctypes.c_void_p(padded.ctypes.data), ctypes.c_void_p(out.ctypes.data),
+        )  # fmt: skip
+        return out[: x.size]
+
+
+def compare(count: int) -> dict[str, Any]:
+    """Compare every form at every level with MPFR; count arguments and wrong results."""
+    harness = native.load("doubles.c", "-O2")
+    levels = ("baseline", *(n for n in speed.levels() if n != "scalar"))
+    with accurate_alone() as alone:
+        every = {
+            f"{name} {level} {form}": (forms, form)
+            for name, library in (("corem-d", "corem-d"), ("accurate path", alone),
+                                  ("canary-d", "canary-d"))
+            for level in (levels if name == "corem-d" else levels[:1])
+            for forms in (Forms(library, level, harness),)
+            for form in (forms.forms if name == "corem-d" else ("array",))
+        }  # fmt: skip
+        found = {name: 0 for name in every}
+        counts = {}
+        for kind, blocks in (
+            ("hard", iter([listed()])),
+            ("structured", iter([structured()])),
+            ("random", drawn(count, 22)),
+        ):
+            counts[kind] = 0
+            for x in blocks:
+                wanted = correctly_rounded(x, function="exp")
+                counts[kind] += x.size
+                for name, (forms, form) in every.items():
+                    found[name] += wrong(forms.run(form, x), wanted)
+    return {"method": "proved and sampled", "arguments": counts, "wrong": found}
+
+
+def turn(x: Any, y: Any, library: str) -> float:
+    """Return the time of torch.exp under a library, in ns an element."""
+    import torch
+
+    with pytest_udftorch.patched(library):
+        torch.exp(x, out=y)
+        calls, start = 0, time.perf_counter_ns()
+        while (spent := time.perf_counter_ns() - start) < TURN_NS or not calls:
+            torch.exp(x, out=y)
+            calls += 1
+    return spent / (calls * int(x.numel()))
+
+
+def operators(rounds: int) -> list[dict[str, Any]]:
+    """Time torch.exp on float64 tensors, stock and corem-d interleaved; strided ones call SLEEF."""
+    import torch
+
+    torch.set_num_threads(1)
+    found = []
+    for interval, (low, high) in INTERVALS.items():
+        for elements in ELEMENTS:
+            for stride in (1, 2):
+                x = torch.empty(stride * elements, dtype=torch.float64).uniform_(low, high)
+                x = x[::stride]
+                y = torch.empty(elements, dtype=torch.float64)
+                times: dict[str, list[float]] = {"std": [], "corem-d": []}
+                for index in range(rounds):
+                    for library in sorted(times, reverse=bool(index % 2)):
+                        times[library].append(turn(x, y, library))
+                ratios = [a / b for a, b in zip(times["corem-d"], times["std"], strict=True)]
+                found.append({
+                    "interval": interval, "elements": elements, "stride": stride,
+                    "std_ns": statistics.median(times["std"]),
+                    "corem_d_ns": statistics.median(times["corem-d"]),
+                    "ratio": stored.summary(ratios),
+                })  # fmt: skip
+                print(interval, elements, stride, f"{found[-1]['ratio']['median']:.2f}", flush=True)
+    return found
+
+
+def main() -> None:
+    """Run the comparison and the timing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=1 << 22, help="random arguments")
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--store", type=Path, help="write the figures there")
+    options = parser.parse_args()
+    compared = compare(options.samples)
+    print(compared, flush=True)
+    figures = {**compared, "operators": operators(options.rounds)}
+    if options.store is not None:
+        command = (
+            f"python -m benches.experiments.float64_exp --samples {options.samples} "
+            f"--rounds {options.rounds} --store {os.path.relpath(options.store)}"
+        )
+        stored.save(options.store, command, figures)
+
+
+if __name__ == "__main__":
+    main()

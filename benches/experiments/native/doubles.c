@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+//===- doubles.c - Call one form of a float64 function over an array ------===//
+//
+// n is a multiple of the lanes of a vector form.
+//
+//===----------------------------------------------------------------------===//
+
+#include <immintrin.h>
+#include <stdint.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef void (*array_function)(int64_t, const double *, double *, int64_t);
+typedef double (*scalar_function)(double);
+typedef __m256d (*v4_function)(__m256d);
+typedef __m512d (*v8_function)(__m512d);
+
+EXPORT void run_array(void *f, int64_t n, const double *in, double *out) {
+  ((array_function)f)(n, in, out, 0);
+}
+
+EXPORT void run_scalar(void *f, int64_t n, const double *in, double *out) {
+  for (int64_t i = 0; i < n; ++i)
+    out[i] = ((scalar_function)f)(in[i]);
+}
+
+__attribute__((target("avx2"))) EXPORT void
+run_v4(void *f, int64_t n, const double *in, double *out) {
+  for (int64_t i = 0; i < n; i += 4)
+    _mm256_storeu_pd(out + i, ((v4_function)f)(_mm256_loadu_pd(in + i)));
+}
+
+__attribute__((target("avx512f"))) EXPORT void
+run_v8(void *f, int64_t n, const double *in, double *out) {
+  for (int64_t i = 0; i < n; i += 8)
+    _mm512_storeu_pd(out + i, ((v8_function)f)(_mm512_loadu_pd(in + i)));
+}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random numbers of docs/contract.md: each element is a function of a key and of its number.
+
+A call draws one key from torch's generator, so seeds, states and forks of generators are torch's.
+The words of the call are Philox's of that key.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pytest_udftorch.contract.native import contract
+from pytest_udftorch.overrides.python_override import stock
+
+
+def _key(generator: Any) -> int:
+    import torch
+
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+
+
+def _words(count: int, generator: Any) -> Any:
+    return contract().words(count, _key(generator))
+
+
+def _fractions(words: Any) -> Any:
+    """Return the upper 24 bits of words as numbers in [0, 1), exact."""
+    return (words >> 8).bitwise_and_(0xFFFFFF).float().mul_(2.0**-24)
+
+
+def _uniform(count: int, generator: Any) -> Any:
+    return _fractions(_words(count, generator))
+
+
+def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> Any:
+    """Fill with numbers between two: a fraction times the distance, plus the lower one."""
+    if not from_ <= to or not math.isfinite(to - from_):
+        return stock(self, from_, to, generator=generator)
+    u = _uniform(self.numel(), generator)
+    if (from_, to) != (0.0, 1.0):
+        u.mul_(to - from_).add_(from_)
+    return self.copy_(u.view(self.shape))
+
+
+def _normal(count: int, generator: Any) -> Any:
+    """Return normal variates, two of each two words (Box and Muller, 1958).
+
+    Of elements 2i and 2i + 1 the first is the radius times the cosine, the second times the sine.
+    """
+    import torch
+
+    pairs = _uniform(count + (count & 1), generator).view(-1, 2)
+    radius = (1 - pairs[:, 0]).log_().mul_(-2).sqrt_()
+    angle = pairs[:, 1] * (2 * math.pi)
+    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1)[:count]
+
+
+def normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
+    """Fill with normal variates: a variate times the deviation, plus the mean."""
+    if not std >= 0:
+        return stock(self, mean, std, generator=generator)
+    z = _normal(self.numel(), generator)
+    if std != 1:
+        z.mul_(std)
+    if mean != 0:
+        z.add_(mean)
+    return self.copy_(z.view(self.shape))
+
+
+def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Any:
+    """Fill with exponential variates: the negative logarithm of 1 - u, over the rate."""
+    if not lambd > 0:
+        return stock(self, lambd, generator=generator)
+    e = (1 - _uniform(self.numel(), generator)).log_().neg_()
+    # -log(1) is a zero, which is outside of the distribution.
+    e.clamp_(min=2.0**-25)
+    if lambd != 1:
+        e.div_(lambd)
+    return self.copy_(e.view(self.shape))
+
+
+def bernoulli_float_(self: Any, p: float = 0.5, *, generator: Any = None) -> Any:
+    """Fill with ones where a fraction is below the probability, and zeros."""
+    if not 0 <= p <= 1:
+        return stock(self, p, generator=generator)
+    return self.copy_((_uniform(self.numel(), generator) < p).view(self.shape))
+
+
+def bernoulli_tensor_(self: Any, p: Any, *, generator: Any = None) -> Any:
+    """Fill with ones where a fraction is below a probability of its own, and zeros."""
+    if bool(((p < 0) | (p > 1) | p.isnan()).any()):
+        return stock(self, p, generator=generator)
+    return self.copy_(_uniform(self.numel(), generator).view(self.shape) < p)
+
+
+def randperm_(n: int, *, generator: Any, out: Any) -> Any:
+    """Put numbers below n in the order of words that belong to them, of 64 bits each."""
+    import torch
+
+    if n < 0:
+        return stock(n, generator=generator, out=out)
+    words = _words(2 * n, generator).view(-1, 2).long()
+    order = torch.argsort((words[:, 0] << 32) | (words[:, 1] & 0xFFFFFFFF), stable=True)
+    out.resize_(n)
+    return out.copy_(order)
