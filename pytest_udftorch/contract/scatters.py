@@ -24,9 +24,11 @@ def embedding_backward(
         return stock(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq)
     rows = indices.reshape(-1).long()
     terms = grad_output.reshape(-1, width)
+    # Terms of no row go to one that is not read, so that the others keep their places.
+    unread = (rows < 0) | (rows >= num_weights)
     if padding_idx >= 0:
-        # A row that is not read, so that the other terms keep their places.
-        rows = rows.masked_fill(rows == padding_idx, num_weights)
+        unread |= rows == padding_idx
+    rows = rows.masked_fill(unread, num_weights)
     found = contract().scatter(grad_output.new_zeros(num_weights + 1, width), rows, terms)
     if scale_grad_by_freq:
         found /= rows.bincount(minlength=num_weights + 1).clamp(min=1)[:, None]

@@ -333,3 +333,11 @@ def test_nan_zeros_and_empty_inputs():
         norm = torch.linalg.vector_norm(torch.ones(3), 3)
         torch.testing.assert_close(norm, torch.tensor(3 ** (1 / 3)))  # stock's: not in the contract
         assert torch.empty(0).normal_().shape == (0,)
+
+
+def test_indices_outside_of_an_embedding_are_left_out_as_stock_leaves_them():
+    given = (torch.ones(4, 2), torch.tensor([0, 5, -2, 0]), 3, -1, False)
+    want = torch.ops.aten.embedding_dense_backward(*given)
+    with patched("repro"):
+        assert torch.equal(torch.ops.aten.embedding_dense_backward(*given), want)
+    assert want.tolist() == [[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
