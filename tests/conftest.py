@@ -21,6 +21,10 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    gc.unfreeze()
+
+
 @pytest.fixture
 def faults(request):
     """Count what a test injects; see ``injected.Faults``."""

@@ -33,12 +33,14 @@ from pytest_udftorch.errors import (
     SourceCompileError,
 )
 from pytest_udftorch.library.symbols import CPU_LEVELS, FUNCTIONS, forms
-from pytest_udftorch.native.manifest import link_inputs, observe_source
+from pytest_udftorch.native.manifest import link_inputs, observe_source, team_source
 from pytest_udftorch.native.runtime import pass_plugin
 
 _SCRIPT: Final = "udf-clang++"
 _BITCODE: Final = "bitcode"
 _SUMS: Final = "SHA256SUMS"
+#: Linked into everything: see ``llvm/runtime/team.c``.
+_TEAM: Final = "team.o"
 
 #: Function -> the first LLVM version that has an intrinsic for it. Compilers turn calls of libm
 #: into intrinsics.
@@ -105,10 +107,10 @@ def compiler_for(parts: tuple[Part, ...]) -> Path:
         'case "$*" in --version|-v|-dumpversion|-print-*) ;; *)\n'
         f'(cd "$here/{_BITCODE}" && sha256sum --status -c {_SUMS}) 2>/dev/null || '
         f'{maker} "$here" || exit 1\n'
-        f'export UDFTORCH_REPLACE_MAP="$here/{_BITCODE}/map.json";;\n'
-        "esac\n"
+        f'export UDFTORCH_REPLACE_MAP="$here/{_BITCODE}/map.json"\n'
         'case " $* " in *" -c "*|*" -E "*|*" c++-header "*) ;; '
-        f'*) set -- "$@" {shlex.join(counting)};; esac\n'
+        f'*) set -- "$@" "$here/{_BITCODE}/{_TEAM}" {shlex.join(counting)};; esac;;\n'
+        "esac\n"
         f"exec {shlex.quote(str(compiler.path))} --driver-mode=g++ "
         f'-fpass-plugin={shlex.quote(str(compiler.plugin))} "$@"\n'
     )
@@ -175,7 +177,7 @@ def make_bitcode(folder: Path) -> None:
         replaced = _compile(scratch, description, find_compiler())
         facts = {"bitcode": str(home / "udf.bc"), "targets": replaced}
         (scratch / "map.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-        sums = [f"{sha256_of(scratch / n)}  {n}\n" for n in ("map.json", "udf.bc")]
+        sums = [f"{sha256_of(scratch / n)}  {n}\n" for n in ("map.json", "udf.bc", _TEAM)]
         (scratch / _SUMS).write_text("".join(sums), encoding="utf-8")
         return {}
 
@@ -215,6 +217,8 @@ def _compile(
     if counter is not None:
         steps.append(counter)
     pieces = [step.arguments[-1] for step in steps]
+    arguments = ("-O2", "-fPIC", "-c", str(team_source()), "-o", str(scratch / _TEAM))
+    steps.append(Step(compiler.path, arguments, team_source()))
     link = Step(tool(compiler, "llvm-link"), (*pieces, "-o", str(scratch / "udf.bc")))
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         run_stages([steps, [link]], texts, Path(folder), failed)

@@ -62,6 +62,8 @@ _SPLIT_PASSES: Final = ("udf-branchless", "internalize", "globaldce", "verify")
 def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     """Return a copy of CUDA's libdevice whose functions are those of a selection.
 
+    It is ``stock`` itself for a selection without float32 functions: GPUs get no others.
+
     Args:
         parts: the selection.
         stock: the ``libdevice.10.bc`` that triton ships.
@@ -74,6 +76,8 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
         CacheError: the cache folder cannot be written.
     """
     chosen = [source for part in parts for source in cuda_sources(part)]
+    if not chosen:
+        return stock
     packed = pack.find(chosen, tuple(SPLIT), functools.partial(_pack_recipe, stock))
     if packed:
         return packed

@@ -49,7 +49,7 @@ def cuda_sources(part: Part) -> list[tuple[UdfLibrary, tuple[tuple[str, str], ..
     library = part.build.library
     keys = tuple(key for key in part.functions if key[1] == "float32")
     if library.float_float is None or resolved_form(part.cuda_form) != FLOAT_FLOAT:
-        return [(library, keys)]
+        return [(library, keys)] if keys else []
     pairs = find_library(library.float_float)
     inside = tuple(key for key in keys if key in pairs.functions)
     outside = tuple(key for key in keys if key not in pairs.functions)

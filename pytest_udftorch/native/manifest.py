@@ -103,6 +103,11 @@ def observe_source() -> tuple[Path, Path]:
     return native_file("observe.c"), native_file("udfprof.h")
 
 
+def team_source() -> Path:
+    """Return team.c, which is linked into what Inductor compiles."""
+    return native_file("team.c")
+
+
 def link_inputs() -> list[str]:
     """Return what a profiled library is linked with: the runtime that holds its cells."""
     return [str(native_file("libudfrt.so"))]

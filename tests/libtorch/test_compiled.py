@@ -72,6 +72,20 @@ def test_compiled_functions_give_the_udfs_bits_at_every_length():
         assert differing(compiled(*rows), want) == {}
 
 
+def test_each_thread_keeps_a_partial_sum_of_its_own():
+    """torch's libgomp and the libomp of clang's code both number threads."""
+    x = inputs("exp", 400_000)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with patched("corem"), torch.no_grad():
+            compiled = torch.compile(lambda x: x.exp().sum(), dynamic=False)
+            got, want = compiled(x), x.double().exp().sum()
+    finally:
+        torch.set_num_threads(threads)
+    torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=0)
+
+
 def softmax(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.softmax(2 * x + 1, -1) * torch.exp(y)
 

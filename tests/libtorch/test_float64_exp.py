@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from pytest_udftorch import find_library, patched
+from pytest_udftorch.build.libdevice import libdevice_for
+from pytest_udftorch.build.selection import Part
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.rounding import correctly_rounded
 
@@ -120,3 +122,9 @@ def test_other_kernels_of_torch_have_the_bits_of_mpfr(capability):
     )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+def test_triton_keeps_its_own_libdevice_where_no_function_is_for_gpus(tmp_path):
+    stock = tmp_path / "libdevice.10.bc"
+    build = build_library("corem-d")
+    assert libdevice_for((Part(build, (("exp", "float64"),)),), stock) == stock
