@@ -9,16 +9,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.overrides.python_override import stock
 
 
+def _chosen(dims: Sequence[int] | None, rank: int) -> list[int]:
+    """Return dimensions in their order, all for none; errors have torch's words and classes."""
+    if not dims:
+        return list(range(rank))
+    room = max(rank, 1)
+    for d in dims:
+        if not -room <= d < room:
+            raise IndexError(
+                "Dimension out of range (expected to be in range of "
+                f"[{-room}, {room - 1}], but got {d})"
+            )
+    found = sorted(d % room for d in dims)
+    for one, next_one in pairwise(found):
+        if one == next_one:
+            raise RuntimeError(f"dim {one} appears multiple times in the list of dims")
+    return found if rank else []
+
+
 def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
     """Return sums over dimensions, which form one sequence in their order."""
     rank = x.dim()
-    chosen = sorted({d % rank for d in dims}) if dims and rank else list(range(rank))
+    chosen = _chosen(dims, rank)
     shape = [1 if d in chosen else s for d, s in enumerate(x.shape)]
     kept = [s for d, s in enumerate(x.shape) if d not in chosen]
     if not chosen:
@@ -160,6 +179,8 @@ def nll_loss(self: Any, target: Any, weight: Any, reduction: int, ignore_index: 
     rows, labels = (self, target) if self.dim() == 2 else (self[None], target[None])
     used = labels != ignore_index
     safe = torch.where(used, labels, 0)
+    if bool(((safe < 0) | (safe >= rows.shape[1])).any()):
+        return stock(self, target, weight, reduction, ignore_index)
     share = used.to(self.dtype) if weight is None else torch.where(used, weight[safe], 0.0)
     losses = torch.where(used, -rows.gather(1, safe[:, None])[:, 0] * share, 0.0)
     if reduction == 0:
@@ -191,7 +212,7 @@ _LEAST_LOG = -100.0
 
 def binary_cross_entropy(self: Any, target: Any, weight: Any = None, reduction: int = 1) -> Any:
     """Return the cross entropy of probabilities and targets between 0 and 1."""
-    if self.shape != target.shape or bool(((self < 0) | (self > 1)).any()):
+    if self.shape != target.shape or not bool(((self >= 0) & (self <= 1)).all()):
         return stock(self, target, weight, reduction)
     no = (-self).log1p_().clamp_(min=_LEAST_LOG).mul_(target - 1)
     losses = no.sub_(self.log().clamp_(min=_LEAST_LOG).mul_(target))

@@ -312,6 +312,13 @@ def test_what_stock_refuses_is_refused_with_its_words():
         "between 0 and 1": lambda: F.binary_cross_entropy(2 * ones, ones),
         "(?i)target size": lambda: F.binary_cross_entropy_with_logits(ones, torch.ones(2)),
         "(?i)dimension out of range": lambda: ones.cumsum(1),
+        "range of .-1, 0., but got 5": lambda: ones.sum(5),
+        "range of .-1, 0., but got -2": lambda: ones.var(-2),
+        "range of .-1, 0., but got 1": lambda: torch.tensor(1.0).mean(1),
+        "range of .-1, 0., but got 2": lambda: torch.linalg.vector_norm(ones, 2, 2),
+        "dim 0 appears multiple times": lambda: ones.sum((0, -1)),
+        "all elements of input should be": lambda: F.binary_cross_entropy(ones * math.nan, ones),
+        "Target 7 is out of bounds": lambda: F.nll_loss(torch.ones(1, 3), torch.tensor([7])),
     }
     for place in ("stock", "repro"):
         with patched("repro" if place == "repro" else "std"):
