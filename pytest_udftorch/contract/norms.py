@@ -3,13 +3,27 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
-from pytest_udftorch.contract.sums import is_float32, over
+from pytest_udftorch.contract.sums import in_range, is_float32, over, root
 from pytest_udftorch.overrides.python_override import stock
 
 # Variances --------------------------------------------------------------------------------
+
+
+def _correction(given: Any) -> float:
+    return 1 if given is None else given
+
+
+def _defined(x: Any, dim: Any, correction: Any) -> bool:
+    """Tell whether a variance has degrees of freedom; stock has the errors and the warning."""
+    if not x.numel() or not in_range(x, dim):
+        return False
+    named = [dim] if isinstance(dim, int) else list(dim or range(x.dim()))
+    count = math.prod(x.shape[d] for d in named if x.dim())
+    return bool(count > _correction(correction))
 
 
 def _spread(x: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, Any]:
@@ -18,49 +32,49 @@ def _spread(x: Any, dim: Any, correction: Any, keepdim: bool) -> tuple[Any, Any]
     count = x.numel() / mean.numel()
     mean = mean.div_(count)
     d = x - mean
-    free = max(0.0, count - (1 if correction is None else correction))
+    free = max(0.0, count - _correction(correction))
     var = over(d * d, dim, keepdim).div_(free)
     return var, mean if keepdim else mean.view(var.shape)
 
 
 def var(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """Return variances."""
-    if not self.numel():
+    if not _defined(self, dim, correction):
         return stock(self, dim, correction=correction, keepdim=keepdim)
     return _spread(self, dim, correction, keepdim)[0]
 
 
 def std(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """Return roots of variances."""
-    if not self.numel():
+    if not _defined(self, dim, correction):
         return stock(self, dim, correction=correction, keepdim=keepdim)
-    return _spread(self, dim, correction, keepdim)[0].sqrt_()
+    return root(_spread(self, dim, correction, keepdim)[0])
 
 
 def var_mean(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """Return variances and means."""
-    if not self.numel():
+    if not _defined(self, dim, correction):
         return stock(self, dim, correction=correction, keepdim=keepdim)
     return _spread(self, dim, correction, keepdim)
 
 
 def std_mean(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     """Return roots of variances, and means."""
-    if not self.numel():
+    if not _defined(self, dim, correction):
         return stock(self, dim, correction=correction, keepdim=keepdim)
     found, mean = _spread(self, dim, correction, keepdim)
-    return found.sqrt_(), mean
+    return root(found), mean
 
 
 def vector_norm(
     self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     """Return the root of a sum of squares, or a sum of magnitudes; stock has the other norms."""
-    if ord not in (1, 2) or not is_float32(dtype) or not self.numel():
+    if ord not in (1, 2) or not is_float32(dtype) or not self.numel() or not in_range(self, dim):
         return stock(self, ord, dim, keepdim, dtype=dtype)
     if ord == 1:
         return over(self.abs(), dim, keepdim)
-    return over(self * self, dim, keepdim).sqrt_()
+    return root(over(self * self, dim, keepdim))
 
 
 # Batch norm -------------------------------------------------------------------------------
@@ -77,19 +91,33 @@ def _channels(v: Any, like: Any) -> Any:
     return v.view(1, -1, *(1,) * (like.dim() - 2))
 
 
+def _fit(input: Any, *channels: Any) -> bool:
+    """Tell whether there are elements, and one number for each channel in what is given."""
+    return bool(
+        input.dim() >= 2
+        and input.numel()
+        and all(v is None or v.shape == input.shape[1:2] for v in channels)
+    )
+
+
+def _given(*tensors: Any) -> bool:
+    return all(t is not None for t in tensors)
+
+
 def batch_norm(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
     momentum: float, eps: float,
 ) -> Any:  # fmt: skip
     """Return normalized channels, and in training their means and reciprocal deviations."""
-    if input.dim() < 2 or not input.numel():
+    statistics = (running_mean, running_var)
+    if not _fit(input, weight, bias, *statistics) or not (training or _given(*statistics)):
         return stock(input, weight, bias, running_mean, running_var, training, momentum, eps)
     count = input.numel() // input.shape[1]
     if training:
         mean = _per_channel(input).div_(count)
         d = input - _channels(mean, input)
         squares = _per_channel(d * d)
-        rstd = squares.div(count).add_(eps).sqrt_().reciprocal_()
+        rstd = root(squares.div(count).add_(eps)).reciprocal_()
         keep = 1 - momentum
         if running_mean is not None:
             running_mean.copy_((running_mean * keep).add_(mean * momentum))
@@ -99,7 +127,7 @@ def batch_norm(
         saved = mean, rstd
     else:
         d = input - _channels(running_mean, input)
-        rstd = (running_var + eps).sqrt_().reciprocal_()
+        rstd = root(running_var + eps).reciprocal_()
         saved = input.new_empty(0), input.new_empty(0)
     y = d.mul_(_channels(rstd, input))
     if weight is not None:
@@ -109,19 +137,21 @@ def batch_norm(
     return y, *saved
 
 
-def batch_norm_backward(  # noqa: PLR0913
+def batch_norm_backward(  # noqa: PLR0913 - torch's signature
     grad_out: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, save_mean: Any,
     save_invstd: Any, train: bool, eps: float, output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias that are asked for."""
-    if not input.numel():
+    import torch
+
+    mean = save_mean if train else running_mean
+    if not _fit(input, weight, mean) or not _given(mean) or grad_out.shape != input.shape:
         return stock(
             grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train,
             eps, output_mask,
         )  # fmt: skip
     count = input.numel() // input.shape[1]
-    mean = save_mean if train else running_mean
-    rstd = save_invstd if train else (running_var + eps).sqrt_().reciprocal_()
+    rstd = save_invstd if train else root(running_var + eps).reciprocal_()
     hat = (input - _channels(mean, input)).mul_(_channels(rstd, input))
     sums, products = _per_channel(grad_out), _per_channel(grad_out * hat)
     found = None
@@ -132,7 +162,8 @@ def batch_norm_backward(  # noqa: PLR0913
             found = (grad_out - _channels(sums / count, input)).sub_(
                 hat * _channels(products / count, input)
             )
-        found = found * _channels(scale, input)
+        # The layout is the stock kernel's.
+        found = torch.mul(found, _channels(scale, input), out=torch.empty_like(input))
     return found, products if output_mask[1] else None, sums if output_mask[2] else None
 
 
@@ -145,13 +176,13 @@ def group_norm(
     """Return normalized groups, their means and reciprocal deviations."""
     import torch
 
-    if not input.numel():
+    if not _fit(input, weight, bias) or C % group or input.shape[:2] != (N, C):
         return stock(input, weight, bias, N, C, HxW, group, eps)
     x = input.reshape(N * group, -1)
     made, count = contract(), x.shape[1]
     mean = made.sums(x, 1)[:, None].div_(count)
     d = x - mean
-    rstd = made.sums(d * d, 1)[:, None].div_(count).add_(eps).sqrt_().reciprocal_()
+    rstd = root(made.sums(d * d, 1)[:, None].div_(count).add_(eps)).reciprocal_()
     # The layout is the stock kernel's.
     y = torch.empty_like(input).copy_(d.mul_(rstd).view(input.shape))
     if weight is not None:
@@ -161,12 +192,14 @@ def group_norm(
     return y, mean.view(N, group), rstd.view(N, group)
 
 
-def group_norm_backward(  # noqa: PLR0913
+def group_norm_backward(  # noqa: PLR0913 - torch's signature
     grad_out: Any, input: Any, mean: Any, rstd: Any, weight: Any, N: int, C: int, HxW: int,
     group: int, output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias that are asked for."""
-    if not input.numel():
+    import torch
+
+    if not _fit(input, weight) or C % group or grad_out.shape != input.shape:
         return stock(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
     rows = N * group
     x, rstd = input.reshape(rows, -1), rstd.reshape(rows, 1)
@@ -178,7 +211,8 @@ def group_norm_backward(  # noqa: PLR0913
         scaled = scaled.reshape(rows, -1)
         one = made.sums(scaled, 1)[:, None].div_(x.shape[1])
         two = made.sums(scaled * hat, 1)[:, None].div_(x.shape[1])
-        found[0] = (scaled - one).sub_(hat * two).mul_(rstd).view(input.shape)
+        dense = (scaled - one).sub_(hat * two).mul_(rstd).view(input.shape)
+        found[0] = torch.empty_like(input).copy_(dense)
     each = grad_out.reshape(N, C, -1)
     if output_mask[1]:
         found[1] = _per_channel(each * hat.view(N, C, -1))

@@ -50,6 +50,23 @@ def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
     return y.view(shape if keep else kept)
 
 
+def root(x: Any) -> Any:
+    """Return square roots, correctly rounded.
+
+    Torch's float32 roots are not on every CPU. A root of a float32 number lies at least four ulps
+    of float64 away from a midpoint of two float32 numbers, so any float64 root with a smaller error
+    rounds to the right one.
+    """
+    return x.double().sqrt_().float()
+
+
+def in_range(x: Any, dims: Any) -> bool:
+    """Tell whether dimensions are those of a tensor, each named once."""
+    rank = max(x.dim(), 1)
+    named = [dims] if isinstance(dims, int) else list(dims or ())
+    return all(-rank <= d < rank for d in named) and len({d % rank for d in named}) == len(named)
+
+
 def is_float32(dtype: Any) -> bool:
     """Tell whether a result is asked for in float32, or in the dtype of the input."""
     return dtype is None or str(dtype) == "torch.float32"
@@ -270,7 +287,7 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: f
     x = input.reshape(-1, n)
     mean = contract().sums(x, 1)[:, None].div_(n)
     d = x - mean
-    rstd = contract().sums(d * d, 1)[:, None].div_(n).add_(eps).sqrt_().reciprocal_()
+    rstd = root(contract().sums(d * d, 1)[:, None].div_(n).add_(eps)).reciprocal_()
     y = d.mul_(rstd).view(input.shape)
     if weight is not None:
         y *= weight

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.contract.sums import root
 from pytest_udftorch.overrides.python_override import stock
 
 
@@ -51,7 +52,7 @@ def _normal(count: int, generator: Any) -> Any:
     import torch
 
     pairs = _uniform(count + (count & 1), generator).view(-1, 2)
-    radius = (1 - pairs[:, 0]).log_().mul_(-2).sqrt_()
+    radius = root((1 - pairs[:, 0]).log_().mul_(-2))
     angle = pairs[:, 1] * (2 * math.pi)
     return torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1)[:count]
 
