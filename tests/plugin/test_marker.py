@@ -188,7 +188,7 @@ MISUSE = {
     ),
     "unknown_library": (
         '("corm")',
-        "No UDF library is called 'corm'. Did you mean 'corem' or 'corem-ff'?",
+        "No UDF library is called 'corm'. Did you mean 'corem' or 'corem-d' or 'corem-ff'?",
     ),
     "unknown_folder": ('("./gone")', "No folder '*gone'*"),
     "not_a_name": ("(3)", "3 is neither the name nor the path of a library."),
