@@ -122,7 +122,9 @@ class CpuOperators:
             if (cpp := direct.loaded()) is not None:
                 cpp.unregister()
             while self._libraries:
-                compat.destroy(self._libraries.pop())
+                # Kept until it is gone: an interrupt may come before.
+                compat.destroy(self._libraries[-1])
+                self._libraries.pop()
 
 
 #: The overrides of this process.

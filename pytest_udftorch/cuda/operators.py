@@ -132,7 +132,9 @@ class Registration:
         if (cpp := direct.loaded()) is not None:
             cpp.unregister(self)
         while self._libraries:
-            compat.destroy(self._libraries.pop())
+            # Kept until it is gone: an interrupt may come before.
+            compat.destroy(self._libraries[-1])
+            self._libraries.pop()
 
 
 class CudaOperators:
