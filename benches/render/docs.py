@@ -602,15 +602,20 @@ def fusion_plans(results: Results) -> str:
 
 
 def contract_digests(results: Results) -> str:
-    """Return the digests of weights after training, and how long a step took."""
-    document = results["contract_digests"]
-    rows = [
-        (r["library"], r["capability"], str(r["threads"]), f"`{r['digest'][:12]}`")
-        for r in document["runs"]
-    ]
+    """Return the digests of weights after training, on two machines."""
+    document, other = results["contract_digests"], results["contract_digests_intel"]
+    there = {_run(r): r["digest"] for r in other["runs"]}
+    rows = [(*_run(r), *(f"`{d[:12]}`" for d in (r["digest"], there[_run(r)])))
+            for r in document["runs"]]  # fmt: skip
     said = f"{document['model']}, {document['steps']} steps. The first twelve digits of SHA-256."
-    header = ["library", "torch's kernels", "threads", "weights"]
-    return _with_source([*table(header, rows), "", said], document)
+    machines = [d["environment"]["machine"]["cpu"].split("(")[0] for d in (document, other)]
+    header = ["library", "torch's kernels", "threads", *(f"weights, {m}" for m in machines)]
+    second = f"{machines[1]}: {caption(other['environment'])}"
+    return _with_source([*table(header, rows), "", said, "", second], document)
+
+
+def _run(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return row["library"], row["capability"], str(row["threads"])
 
 
 def _whole(share: float) -> str:
