@@ -445,7 +445,10 @@ _CHANGED: Final[dict[str, tuple[str, ...]]] = {
     INDUCTOR_CONFIG: (
         "aot_inductor.metadata", "compile_threads", "cpp.cxx", "eager_numerics.division_rounding",
     ),
-    INDUCTOR_CPP: ("CppVecOverrides.asinh", "CppVecOverrides.atanh", "CppVecOverrides.erf"),
+    INDUCTOR_CPP: (
+        "CppVecOverrides.asinh", "CppVecOverrides.atanh", "CppVecOverrides.erf",
+        "CppVecOverrides.expm1",
+    ),
     INDUCTOR_DECOMPOSITION: ("decompositions", "fast_random_decomps.cache_clear"),
     INDUCTOR_LOWERING: ("fallback_handler", "lowerings", "make_pointwise", "to_dtype"),
     INDUCTOR_PACKAGE: ("AOTICompiledModel.__call__",),

@@ -43,14 +43,16 @@ METADATA: Final = "UDFTORCH_FUNCTIONS"
 _LIBRARIES: Final = "UDFTORCH_LIBRARIES"
 
 #: Raise it when the changes to Inductor change: its caches, keyed by it, outlive this package.
-_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "3"}
+_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "4"}
 
 # Functions that Inductor's vector code does not call by name -> what it calls instead. It writes
-# asinh and atanh out with log, although at::vec has them, and at::vec's erf for AVX-512 is a
-# polynomial around exp. {lanes} is the number of floats in one register.
+# asinh and atanh out with log, and that of torch 2.11 expm1 with exp, although at::vec has them;
+# at::vec's erf for AVX-512 is a polynomial around exp. {lanes} is the number of floats in one
+# register.
 _REWRITTEN: Final = {
     "asinh": "{x}.asinh()",
     "atanh": "{x}.atanh()",
+    "expm1": "{x}.expm1()",
     "erf": (
         "[](const auto& v) {{ using V = std::decay_t<decltype(v)>; "
         "using One = at::vec::Vectorized<float>; "
