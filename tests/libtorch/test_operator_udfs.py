@@ -632,7 +632,7 @@ def test_unknown_selections(cpp):
 def test_what_torch_does_not_take(monkeypatch):
     """An operator without a stock kernel at the key has nothing to fall back to."""
 
-    def refuse(self, *_):
+    def refuse(self, *_, **__):
         raise RuntimeError("not this one")
 
     monkeypatch.setattr(torch.library.Library, "impl", refuse)
