@@ -7,7 +7,8 @@ Some cases come from a search of ours that is complete in an interval where it i
 published: FUNCTION/published.txt names where. The files hold thresholds and special values too.
 
 exp, |x| < 2^-30: a middle 1 + h has one double next to log(1 + h) on each side, and there are only
-2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles.
+2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every exponent,
+arguments next to multiples of pi/2, which try the reduction; these are not near middles.
 """
 
 from __future__ import annotations
@@ -83,13 +84,38 @@ def log_search(sign: int) -> tuple[Doubles, Doubles]:
     return 1 + sign * h, off / np.ldexp(h, unit + 53 - bits)
 
 
+def next_to_multiples(sign: int) -> tuple[Doubles, Doubles]:
+    """Return, for every exponent, a double that is very near a multiple of pi/2, and how near.
+
+    Numerators m of x = m 2^e are denominators of convergents of 2^e 2/pi, times a whole number.
+    """
+    found, distances = [], []
+    with gmpy2.context(precision=3000):
+        ratio = 2 / gmpy2.const_pi()
+        for exponent in range(-52, 972):
+            rest = gmpy2.mul_2exp(ratio, exponent)
+            before, last = 0, 1
+            while True:
+                rest = 1 / (rest - gmpy2.floor(rest))
+                after = int(gmpy2.floor(rest)) * last + before
+                if after >= 1 << 53:
+                    break
+                before, last = last, after
+            m = last * (((1 << 53) - 1) // last)
+            multiples = gmpy2.mul_2exp(ratio * m, exponent)
+            found.append(sign * float(gmpy2.mul_2exp(gmpy2.mpfr(m), exponent)))
+            distances.append(float(abs(multiples - gmpy2.rint(multiples))))
+    return np.array(found), np.array(distances)
+
+
 @dataclass(frozen=True)
 class Function:
     """Where a function's cases come from.
 
     Attributes:
-        search: sign -> arguments and their distances from a middle, relative; complete.
-        interval: where the search is complete, in words.
+        search: sign -> arguments and their distances from a middle, relative, or from multiples of
+            pi/2, in units of it.
+        interval: what was searched, in words.
         kept: cases of the search that are kept, for either sign.
         ends: thresholds of the implementation and of the formats; neighbours are added, and the
             same with the other sign.
@@ -116,6 +142,14 @@ FUNCTIONS: Final = {
         # Ends of the intervals of the tables, and of what is scaled.
         (*np.arange(0.703125, 1, 2**-5).tolist(), *np.arange(1.03125, 1.42, 2**-4).tolist(),
          *np.arange(1.40625, 2, 2**-4).tolist(), 1.0, 2.0, 0.5, 2.0**-1021, 2.0**1023, float(np.e)),
+    ),
+    "sin": Function(
+        next_to_multiples, "Next to multiples of pi/2, for every exponent", 1024,
+        (2.0**-27, 2.0**-26, 2.0**-9, 2.0**-4, 2.0**23, float(np.pi), float(np.pi) / 2),
+    ),
+    "cos": Function(
+        next_to_multiples, "Next to multiples of pi/2, for every exponent", 1024,
+        (2.0**-27, 2.0**-26, 2.0**-9, 2.0**-4, 2.0**23, float(np.pi), float(np.pi) / 2),
     ),
 }  # fmt: skip
 
