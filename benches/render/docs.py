@@ -222,6 +222,20 @@ def double_precision(results: Results) -> str:
     return _with_source([*facts, "", *table(header, rows)], document)
 
 
+def float64_check(results: Results) -> str:
+    """Return what of corem-d was compared on very many arguments."""
+    document = results["float64_check"]
+    rows = [
+        [function, f"{entry['arguments']:,}", f"{entry['wrong']:,}", f"{entry['mpfr']:,}",
+         entry["digest"], f"{entry['controls']['first_reference_wrong']:,}",
+         f"{entry['controls']['canary_wrong']:,} of {entry['controls']['arguments']:,}"]
+        for function, entry in document["functions"].items()
+    ]  # fmt: skip
+    header = ["function", "arguments", "wrong", "decided by MPFR", "digest",
+              "first reference against MPFR: wrong", "canary-d: wrong"]  # fmt: skip
+    return _with_source(table(header, rows), document)
+
+
 def quick_paths(results: Results) -> str:
     """Return what corem's quick paths gain, on each machine."""
     sections = []
@@ -837,6 +851,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "speed": speed,
     "compiled_cpu": compiled_cpu,
     "double_precision": double_precision,
+    "double_precision_check": float64_check,
     "quick_paths": quick_paths,
     "patch": patch,
     "site": site,

@@ -7,8 +7,8 @@ Some cases come from a search of ours that is complete in an interval where it i
 published: FUNCTION/published.txt names where. The files hold thresholds and special values too.
 
 exp, |x| < 2^-30: a middle 1 + h has one double next to log(1 + h) on each side, and there are only
-2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every exponent,
-arguments next to multiples of pi/2, which try the reduction; these are not near middles.
+2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every
+exponent, an argument next to a multiple of pi/2, which tries the reduction. It is near no middle.
 """
 
 from __future__ import annotations

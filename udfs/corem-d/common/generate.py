@@ -24,7 +24,7 @@ STEPS: Final = 16
 #: The fast path takes arguments up to that.
 LIMIT: Final = 2.0**23
 #: Largest |r|: half a step, and what rounding x / step may add.
-RADIUS: Final = mpmath.pi / (2 * STEPS) * (1 + mpf(2) ** -26)
+RADIUS: Final = mpmath.pi / (2 * STEPS) * (1 + mpf(2) ** -24)
 #: Bits of the second part of a step: its products with n < 2^26 are exact.
 MIDDLE_BITS: Final = 27
 #: Coefficients of the polynomials of the fast path: sin(r) = r + r^3 s(z) and
@@ -68,7 +68,7 @@ def polynomial_error(name: str, found: list[float]) -> mpf:
     for n in range(length):
         for i, share in enumerate(power_of_t[:length]):
             total[i] += difference[n] * middle**n * share
-        shifted = power_of_t[:length] + [mpf(0)]
+        shifted = [*power_of_t[:length], mpf(0)]
         for i, share in enumerate(power_of_t[:length]):
             if i == 0:
                 shifted[1] += share
@@ -80,7 +80,7 @@ def polynomial_error(name: str, found: list[float]) -> mpf:
 
 
 def table(function: str) -> list[tuple[float, float, float]]:
-    """Return three floats for each j, nearly sin or cos(j pi / STEPS); two of them make a double."""
+    """Return three floats for each j, nearly sin or cos(j pi / STEPS); two make a double."""
     found = []
     for j in range(STEPS):
         # Exact where it is 0 or 1.

@@ -39,13 +39,18 @@
 // number m < 2^53 times a power of two, and x 2/pi modulo 4 is m times a window
 // of 320 bits of 2/pi, of which 318 are below the point (Payne and Hanek, ACM
 // SIGNUM Newsletter 18(1), 1983); what lies below the window is less than
-// 2^-264. No double is nearer to a multiple of pi/2 than 2^-61 (Kahan; Muller,
-// Elementary Functions, 3rd edition, 11.3), so that the 192 bits from the first
-// that is set are exact. The angle is below pi/4; sine and cosine of it are
-// Taylor polynomials whose rests are below 2^-190, in units of 2^-191. All
-// results are truncated. In all the relative error is below 2^-184.
-// No search covers all doubles. For one of 2^64 arguments to lie so near to the
-// middle of two doubles, where 2^-117 is to be expected, has odds of 2^-66.
+// 2^-264. No double is nearer to a multiple of pi/2 than 2^-61 (Kahan; see
+// Muller, Elementary Functions, 3rd edition, 11.3), so that 192 bits from the
+// first that is set are known. Sine and cosine of the angle, which is below
+// pi/4, are Taylor polynomials.
+// With 128 bits they have less than 2^7 units of 2^-128 of error, relative: 17
+// terms, each truncated in the last place, and three products; twice as much is
+// allowed for. What that leaves undecided is done again with 192 bits and 23
+// terms, with a relative error below 2^-184.
+// Published searches end at pi; of their cases in hard.txt the nearest to the
+// middle of two doubles is 2^-112.5 from it. No search covers all others. That
+// one of 2^64 arguments is nearer than 2^-184 has odds of 2^-66; 2^-117 is to
+// be expected.
 //
 //===----------------------------------------------------------------------===//
 
@@ -61,7 +66,8 @@
 #define TRIG_WIDTH 0x1p-70
 #define TRIG_DRIFT 0x1p-134
 
-// Terms of the series that 128 bits need, and 2^8 units of 2^-128 for their error.
+// Terms of the series that 128 bits need, and 2^8 units of 2^-128 for their
+// error.
 #define TRIG_SHORT_TERMS 17
 #define TRIG_SHORT_ERROR ((udf_u128)1 << (53 + 8))
 

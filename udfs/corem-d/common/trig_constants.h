@@ -13,12 +13,12 @@
 #define TRIG_S0 -0x1.5555555555555p-3
 #define TRIG_S1 0x1.1111111111111p-7
 #define TRIG_S2 -0x1.a01a01a018feap-13
-#define TRIG_S3 0x1.71de3a0bf2355p-19
-#define TRIG_S4 -0x1.ae53521b24d6ap-26
+#define TRIG_S3 0x1.71de3a0bf2347p-19
+#define TRIG_S4 -0x1.ae53521b0b509p-26
 #define TRIG_C0 0x1.5555555555555p-5
 #define TRIG_C1 -0x1.6c16c16c163acp-10
-#define TRIG_C2 0x1.a01a015bdf4cep-16
-#define TRIG_C3 -0x1.27d9ebcebd1d0p-22
+#define TRIG_C2 0x1.a01a015bdf4c1p-16
+#define TRIG_C3 -0x1.27d9ebceac85dp-22
 static const float udf_trig_sin_high[] = {
     0x0.0p+0f,
     0x1.8f8b840000000p-3f,
