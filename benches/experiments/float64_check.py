@@ -9,8 +9,10 @@ most results; MPFR decides what they cannot, and whatever differs. Both are inde
 Two controls: MPFR judges the first reference on a part of the arguments, and canary-d's finite
 results must be found wrong.
 
-A run of a function takes about 2^32 * 0.3 us of processor time. It goes on from its journal if it
-is interrupted. The digest is a sum over all arguments and results; it is the same on every machine.
+A function takes 10 to 20 minutes of one processor. A run that is interrupted goes on from its
+journal, as long as the function's sources are the same. The digest is a sum over all arguments and
+results; it is the same on every machine. ``--store`` keeps the figures of functions that are not
+asked for.
 
 It needs clang and gmpy2, whose wheel has MPFR and its headers.
 """
@@ -19,7 +21,9 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import importlib.util
+import json
 import os
 import time
 from collections.abc import Iterator
@@ -70,6 +74,16 @@ def judge(library: str, level: str, function: str, first: int, count: int) -> di
         "first": first, "count": count, "wrong": found[0], "mpfr": found[1],
         "digest": f"{found[2]:016x}", "argument": f"{found[3]:016x}",
     }  # fmt: skip
+
+
+def sources(function: str) -> str:
+    """Return a digest of what a function of corem-d is compiled from."""
+    folder = pytest_udftorch.find_library("corem-d").folder
+    digest = hashlib.sha256()
+    for part in (folder / function, folder / "common", folder.parent / "corem" / "common"):
+        for path in sorted([*part.glob("*.c"), *part.glob("*.h")]):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 class Journal(LineJournal):
@@ -127,14 +141,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures = {}
     with ProcessPoolExecutor(options.jobs) as pool:
         for function in options.functions:
-            build = pytest_udftorch.build_library("corem-d", options.level)
             name = {"function": function, "level": options.level, "seed": SEED,
-                    "chunk": CHUNK, "build": build.path.parent.name}  # fmt: skip
+                    "chunk": CHUNK, "sources": sources(function)}  # fmt: skip
             path = options.journal.with_suffix(f".{function}.journal")
-            journal = Journal(path, name)
-            start, before = time.monotonic(), len(journal.done)
-            run(pool, journal, function, options.level, 1 << options.bits, options.jobs)
-            seconds = time.monotonic() - start
+            start = time.monotonic()
+            with Journal(path, name) as journal:
+                before = len(journal.done)
+                run(pool, journal, function, options.level, 1 << options.bits, options.jobs)
+            fresh = (len(journal.done) - before) * CHUNK
+            print(f"{function}: {fresh / (time.monotonic() - start):,.0f} arguments a second")
             parts = [journal.done[n] for n in range(0, 1 << options.bits, CHUNK)]
             figures[function] = {
                 "method": "proved and sampled",
@@ -143,8 +158,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 "first_wrong": [part["argument"] for part in parts if part["wrong"]][:8],
                 "mpfr": sum(part["mpfr"] for part in parts),
                 "digest": f"{sum(int(part['digest'], 16) for part in parts) % 2**64:016x}",
-                "inputs_per_second": (len(journal.done) - before) * CHUNK / seconds,
-                "jobs": options.jobs,
                 "level": options.level,
                 "controls": controls(function, options.level),
             }
@@ -169,6 +182,9 @@ def main() -> None:
     options = parser.parse_args()
     figures = measure(options)
     if options.store is not None:
+        if options.store.exists():
+            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            figures = {n: (before | figures)[n] for n in FUNCTIONS if n in before | figures}
         command = (
             f"python -m benches.experiments.float64_check --bits {options.bits} "
             f"--store {os.path.relpath(options.store)}"

@@ -7,17 +7,20 @@ import os
 import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import gmpy2
 import numpy as np
 import pytest
 import torch
 
+from benches.experiments import float64_check
 from pytest_udftorch import find_library, patched
 from pytest_udftorch.build.libdevice import libdevice_for
 from pytest_udftorch.build.selection import Part
 from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.rounding import correctly_rounded
+from pytest_udftorch.verify.line_journal import OtherRunError
 
 FOLDER = find_library("corem-d").folder
 FUNCTIONS = tuple(name for name, _ in find_library("corem-d").functions)
@@ -178,3 +181,31 @@ def test_triton_keeps_its_own_libdevice_where_no_function_is_for_gpus(tmp_path):
     stock = tmp_path / "libdevice.10.bc"
     build = build_library("corem-d")
     assert libdevice_for((Part(build, (("exp", "float64"),)),), stock) == stock
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_the_check_of_many_arguments_finds_the_canary_alone(function, tmp_path, monkeypatch):
+    count = 1 << 13
+    right = float64_check.judge("corem-d", "baseline", function, 0, count)
+    assert right["wrong"] == 0
+    assert 0 < right["mpfr"] < count
+    flipped = float64_check.judge("canary-d", "baseline", function, 0, count)
+    assert flipped["wrong"] > count * 0.6
+    assert int(flipped["argument"], 16)
+    assert flipped["digest"] != right["digest"]
+    # A run that was interrupted ends with the same digest as one that was not.
+    monkeypatch.setattr(float64_check, "CHUNK", count // 4)
+    name = {"function": function}
+    with float64_check.Journal(tmp_path / "journal", name) as journal:
+        for first in range(0, count // 2, count // 4):
+            journal.finish(float64_check.judge("corem-d", "baseline", function, first, count // 4))
+    with (
+        float64_check.Journal(tmp_path / "journal", name) as again,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        assert sorted(again.done) == [0, count // 4]
+        float64_check.run(pool, again, function, "baseline", count, 1)
+    digests = [int(part["digest"], 16) for part in again.done.values()]
+    assert sum(digests) % 2**64 == int(right["digest"], 16)
+    with pytest.raises(OtherRunError, match="differs in function"):
+        float64_check.Journal(tmp_path / "journal", {"function": "another"})
