@@ -67,7 +67,7 @@ COMMANDS = {
         "fusion_plans",
         "contract_digests",
         "record_overhead",
-        "float64_exp",
+        "float64",
         *PROFILE,
     ),
 }
