@@ -67,7 +67,7 @@ COMMANDS = {
         "fusion_plans",
         "contract_digests",
         "record_overhead",
-        "float64_exp",
+        "float64",
         *PROFILE,
     ),
 }
@@ -89,7 +89,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage",
+    "versions", "coverage", "float64_check",
 )  # fmt: skip
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",

@@ -5,17 +5,20 @@
 
 Every library trains its own model from the same seed on the same batches, twice. In the timed run
 the libraries take turns every few steps, so that a disturbance of the machine affects both. In the
-observed run a dispatch mode sees every operator that needs exp, expm1 or log. The observed run must
-end with the weights of the timed one, bit for bit.
+observed run a dispatch mode sees every operator that needs exp, expm1 or log; the libraries have a
+process each. The observed run must end with the weights of the timed one, bit for bit.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import pickle
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -213,10 +216,13 @@ def timed(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict
     return runs
 
 
-def observed(
-    digits: Samples, settings: Settings, library: str
-) -> tuple[Training, dict[tuple[str, str], Operand]]:
+#: The weights at the end, and what the functions got there.
+Observed = tuple[torch.Tensor, dict[tuple[str, str], Operand]]
+
+
+def observed(digits: Samples, settings: Settings, library: str) -> Observed:
     """Train once more under one library and record the arguments of its functions."""
+    torch.set_num_threads(settings.threads)
     task, observer = task_of(digits, settings), Observer()
     training = Training(task, settings.seed)
     functions = None if library == "std" else FUNCTIONS
@@ -227,7 +233,27 @@ def observed(
                 training.step(batch)
             accuracy(training)
     print(f"observed {library}", file=sys.stderr)
-    return training, observer.found
+    return training.weights(), observer.found
+
+
+def side_by_side(
+    digits: Samples, settings: Settings, libraries: Sequence[str]
+) -> dict[str, Observed]:
+    """Observe the training under each library; all but the first in a process of their own."""
+    # A fork would have OpenMP's state without its threads.
+    fresh = multiprocessing.get_context("spawn")
+    first, *others = libraries
+    with ProcessPoolExecutor(len(others), mp_context=fresh) as pool:
+        running = {
+            name: pool.submit(_there, pickle.dumps((digits, settings, name))) for name in others
+        }
+        found = {first: observed(digits, settings, first)}
+        return found | {name: pickle.loads(task.result()) for name, task in running.items()}
+
+
+def _there(arguments: bytes) -> bytes:
+    """Observe in another process. Tensors cross as bytes: torch's way shares their memory."""
+    return pickle.dumps(observed(*pickle.loads(arguments)))
 
 
 # Result ------------------------------------------------------------------------------
@@ -249,9 +275,8 @@ def run(digits: Samples, settings: Settings, libraries: Sequence[str]) -> dict[s
     try:
         runs = timed(digits, settings, libraries)
         operands = {}
-        for name in libraries:
-            training, operands[name] = observed(digits, settings, name)
-            if not torch.equal(training.weights(), runs[name].training.weights()):
+        for name, (weights, operands[name]) in side_by_side(digits, settings, libraries).items():
+            if not torch.equal(weights, runs[name].training.weights()):
                 raise DemoError(
                     f"The observed training under {name!r} ended with other weights than the timed "
                     "one: this torch is not deterministic here, so the ranges belong to another "

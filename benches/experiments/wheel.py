@@ -134,7 +134,7 @@ def beside(wheel: Path, version: str) -> dict[str, Any]:
 
 
 #: What both commits need from a registry, and what ``.ci/setup`` says it installs at either.
-BUILD = ("scikit-build-core>=1", "cmake>=3.22", "ninja", "pathspec", "setuptools", "wheel")
+BUILD = ("scikit-build-core>=1", "cmake>=3.22", "ninja", "pathspec", "setuptools", "uv", "wheel")
 EXTRAS = ("torch", "verify", "profile", "bench", "test")
 
 

@@ -195,30 +195,45 @@ def speed(results: Results) -> str:
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
-def double_exp(results: Results) -> str:
-    """Return what of corem-d's exp was compared with MPFR, and its time over stock's."""
-    document = results["float64_exp"]
-    counts, wrong = document["arguments"], document["wrong"]
-    controls = {name: n for name, n in wrong.items() if name.startswith("canary")}
-    ours = {name.removeprefix("corem-d "): n for name, n in wrong.items() if name not in controls}
-    total = sum(counts.values())
-    facts = [
-        f"Proved and sampled: {', '.join(f'{n:,} {kind}' for kind, n in counts.items())} "
-        f"arguments, {total:,} in all, in each of {', '.join(ours)}. "
-        f"Wrong results: {sum(ours.values()):,}.",
-        "",
-        f"Control: {', '.join(f'{name}, {n:,} wrong' for name, n in controls.items())}.",
-        "",
-    ]
+def double_precision(results: Results) -> str:
+    """Return what of corem-d was compared with MPFR, and its time over stock's."""
+    document = results["float64"]
+    compared, rows = [], []
+    for function, entry in document["functions"].items():
+        counts, wrong = entry["arguments"], entry["wrong"]
+        controls = {name: n for name, n in wrong.items() if name.startswith("canary")}
+        ours = [n for name, n in wrong.items() if name not in controls]
+        compared.append([
+            function, *(f"{counts[kind]:,}" for kind in ("hard", "structured", "random")),
+            str(len(ours)), f"{sum(ours):,}", f"{sum(controls.values()):,}",
+        ])  # fmt: skip
+        rows += [
+            [function, row["interval"], f"{row['elements']:,}", str(row["stride"]),
+             f"{row['std_ns']:.2f}", f"{row['corem_d_ns']:.2f}", f"{row['ratio']['median']:.2f}",
+             f"{row['ratio']['lower_quartile']:.2f} to {row['ratio']['upper_quartile']:.2f}"]
+            for row in entry["operators"]
+        ]  # fmt: skip
+    facts = table(
+        ["function", "hard", "structured", "random", "forms", "wrong", "wrong in canary-d"],
+        compared,
+    )
+    header = ["operator", "arguments", "elements", "stride", "std, ns per element",
+              "corem-d, ns per element", "corem-d / std", "half of the rounds"]  # fmt: skip
+    return _with_source([*facts, "", *table(header, rows)], document)
+
+
+def float64_check(results: Results) -> str:
+    """Return what of corem-d was compared on very many arguments."""
+    document = results["float64_check"]
     rows = [
-        [row["interval"], f"{row['elements']:,}", str(row["stride"]), f"{row['std_ns']:.2f}",
-         f"{row['corem_d_ns']:.2f}", f"{row['ratio']['median']:.2f}",
-         f"{row['ratio']['lower_quartile']:.2f} to {row['ratio']['upper_quartile']:.2f}"]
-        for row in document["operators"]
+        [function, f"{entry['arguments']:,}", f"{entry['wrong']:,}", f"{entry['mpfr']:,}",
+         entry["digest"], f"{entry['controls']['first_reference_wrong']:,}",
+         f"{entry['controls']['canary_wrong']:,} of {entry['controls']['arguments']:,}"]
+        for function, entry in document["functions"].items()
     ]  # fmt: skip
-    header = ["arguments", "elements", "stride", "std, ns per element", "corem-d, ns per element",
-              "corem-d / std", "half of the rounds"]  # fmt: skip
-    return _with_source([*facts, *table(header, rows)], document)
+    header = ["function", "arguments", "wrong", "decided by MPFR", "digest",
+              "first reference against MPFR: wrong", "canary-d: wrong"]  # fmt: skip
+    return _with_source(table(header, rows), document)
 
 
 def quick_paths(results: Results) -> str:
@@ -842,7 +857,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "demo_details": demo_details,
     "speed": speed,
     "compiled_cpu": compiled_cpu,
-    "double_exp": double_exp,
+    "double_precision": double_precision,
+    "double_precision_check": float64_check,
     "quick_paths": quick_paths,
     "patch": patch,
     "site": site,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,28 @@ def test_the_demo_imports_nothing_that_its_setup_leaves_out():
         "assert load() and caption(describe())\n"
     )
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=200)
+
+
+def test_uv_looks_for_packages_where_pip_does(tmp_path):
+    (tmp_path / "bin").mkdir()
+    python, uv = tmp_path / "bin" / "python", tmp_path / "bin" / "uv"
+    python.symlink_to(Path(sys.executable).resolve())
+    uv.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    uv.chmod(0o755)
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
+    settings |= {
+        "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": sysconfig.get_path("purelib"),
+        "PIP_INDEX_URL": "https://here.example/simple", "PIP_FIND_LINKS": "/a /b",
+        "PIP_NO_CACHE_DIR": "1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [python, ROOT / ".ci" / "uv.py", "--no-deps", "torch"], env=settings, check=True,
+        capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    said = done.stdout.split()
+    assert said[:4] == ["pip", "install", "--python", str(python)]
+    assert said[-9:] == [
+        "--default-index", "https://here.example/simple", "--find-links", "/a", "--find-links",
+        "/b", "--no-cache", "--no-deps", "torch",
+    ]  # fmt: skip
+    assert "--no-index" not in said

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""corem-d's float64 exp: what of it was compared with MPFR, and its speed beside stock.
+"""corem-d's float64 functions: what was compared with MPFR, and their speed beside stock.
 
-    python -m benches.experiments.float64_exp --store benches/results/float64_exp.json
+    python -m benches.experiments.float64 --store benches/results/float64.json
 
-The claim is proved by the bounds in the header of ``udfs/corem-d/exp/exp.c`` and sampled here;
+The claim is proved by the bounds in the headers of ``udfs/corem-d/*/*.c`` and sampled here;
 2^64 arguments cannot be tried. Every form runs at every CPU level of this machine on hard cases,
 on structured arguments and on random ones. The accurate path runs on all of them alone, too.
 canary-d, one bit off, must fail. Then whole operators, stock against corem-d, on one thread.
@@ -40,43 +40,86 @@ BLOCK: Final = 1 << 17
 ELEMENTS: Final = (1 << 11, 1 << 15, 1 << 22)
 #: Time of one turn of an operator, at least.
 TURN_NS: Final = 3_000_000
-INTERVALS: Final = {"-20 to 20": (-20.0, 20.0), "-1 to 0": (-1.0, 0.0)}
-#: The last arguments with a finite, a normal and a nonzero result, and powers of two.
+#: The intervals of the timing.
+INTERVALS: Final = {
+    "exp": ((-20.0, 20.0), (-1.0, 0.0)),
+    "log": ((0.0, 100.0), (0.97, 1.03)),
+    "sin": ((-4.0, 4.0), (-1e5, 1e5)),
+    "cos": ((-4.0, 4.0), (-1e5, 1e5)),
+}
+#: exp: the last arguments with a finite, a normal and a nonzero result.
 ENDS: Final = (709.782712893384, -708.3964185322641, -745.1332191019411)
 
 
-def listed() -> Doubles:
-    """Return hard.txt of the library."""
-    path = pytest_udftorch.find_library("corem-d").folder / "exp" / "hard.txt"
+def listed(function: str) -> Doubles:
+    """Return hard.txt of a function."""
+    path = pytest_udftorch.find_library("corem-d").folder / function / "hard.txt"
     lines = path.read_text(encoding="utf-8").splitlines()
     return np.array([int(n, 16) for n in lines if n[0] != "#"], dtype=np.uint64).view(np.float64)
 
 
-def structured() -> Doubles:
-    """Return neighbours of ends and of powers of two, multiples of ln(2)/32, small multiples."""
+def beside_powers(low: int, high: int) -> Doubles:
+    """Return the neighbours of powers of two."""
+    powers = np.ldexp(1.0, np.arange(low, high))
+    return np.ravel(powers[:, None] * (1 + np.ldexp(np.arange(-64.0, 64.0), -52)))
+
+
+def structured(function: str) -> Doubles:
+    """Return neighbours of powers of two and of ends, and multiples of what is subtracted."""
     near = np.arange(-500.0, 500.0)
-    powers = np.ldexp(1.0, np.arange(-70, 10))
-    beside = powers[:, None] * (1 + np.ldexp(np.arange(-64.0, 64.0), -52))
-    multiples = np.arange(-24_000, 23_000) * (np.log(2) / 32)
-    found = [
-        *(end + np.spacing(end) * near for end in ENDS), beside.ravel(), -beside.ravel(),
-        multiples, np.nextafter(multiples, np.inf), np.ldexp(np.arange(-4096.0, 4096.0), -54),
-        np.arange(-746.0, 711.0), np.arange(-746.0, 711.0, 1 / 64),
-    ]  # fmt: skip
+    if function == "exp":
+        beside = beside_powers(-70, 10)
+        multiples = np.arange(-24_000, 23_000) * (np.log(2) / 32)
+        found = [
+            *(end + np.spacing(end) * near for end in ENDS), beside, -beside,
+            multiples, np.nextafter(multiples, np.inf), np.ldexp(np.arange(-4096.0, 4096.0), -54),
+            np.arange(-746.0, 711.0), np.arange(-746.0, 711.0, 1 / 64),
+        ]  # fmt: skip
+    elif function == "log":
+        edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-1000, 1000, 125)[:, None]).ravel()
+        found = [
+            beside_powers(-1022, 1024), (edges[:, None] * (1 + np.spacing(1.0) * near)).ravel(),
+            1 + np.ldexp(np.arange(-16384.0, 16384.0), -52), np.arange(1.0, 65536.0),
+            np.exp(np.arange(-700.0, 700.0, 1 / 16)), 1 + np.arange(-8192.0, 8192.0) / 2**17,
+        ]  # fmt: skip
+    else:
+        beside = beside_powers(-70, 1024)
+        steps = np.arange(-60_000.0, 60_000.0) * (np.pi / 32)
+        large = np.rint(np.ldexp(1.0, np.arange(1, 60)))[:, None] * (np.pi / 2)
+        found = [
+            beside, -beside, steps, np.nextafter(steps, np.inf), np.nextafter(steps, -np.inf),
+            (large * (1 + np.spacing(1.0) * near)).ravel(), np.arange(0.0, 65536.0),
+            np.ldexp(np.arange(-4096.0, 4096.0), -38), 2.0**23 + near,
+        ]  # fmt: skip
     return np.concatenate(found)
 
 
-def drawn(count: int, seed: int) -> Iterator[Doubles]:
+def drawn_angles(draw: np.random.Generator, kind: int, size: int) -> Doubles:
+    """Return random arguments of sin and cos: small ones, those of the fast path, any exponent."""
+    if kind == 0:
+        return draw.uniform(-7, 7, size)
+    if kind == 1:
+        return draw.uniform(-1, 1, size) * 2.0 ** draw.integers(0, 24, size)
+    return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-40, 1024, size))
+
+
+def drawn(function: str, count: int, seed: int) -> Iterator[Doubles]:
     """Yield random arguments in blocks: over the range, over all exponents, over all encodings."""
     draw = np.random.default_rng(seed)
     for block in range(-(-count // BLOCK)):
         size = min(BLOCK, count - block * BLOCK)
-        if block % 4 < 2:
+        if block % 4 == 3:
+            yield draw.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
+        elif function in ("sin", "cos"):
+            yield drawn_angles(draw, block % 4, size)
+        elif function == "exp" and block % 4 == 2:
+            yield np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
+        elif function == "exp":
             yield draw.uniform(-745.2, 709.8, size)
         elif block % 4 == 2:
-            yield np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
+            yield 1 + np.ldexp(draw.uniform(-1, 1, size), draw.integers(-53, 0, size))
         else:
-            yield draw.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
+            yield draw.integers(0, 2047 << 52, size, dtype=np.uint64).view(np.float64)
 
 
 def wrong(got: Doubles, wanted: npt.NDArray[np.uint64]) -> int:
@@ -86,8 +129,12 @@ def wrong(got: Doubles, wanted: npt.NDArray[np.uint64]) -> int:
 
 
 @contextmanager
-def accurate_alone() -> Iterator[Path]:
-    """Yield a copy of corem-d whose exp is the accurate path."""
+def accurate_alone(*, longest: bool = False) -> Iterator[Path]:
+    """Yield a copy of corem-d whose functions are their accurate paths.
+
+    Those of sin and cos have a longer one for what 128 bits leave undecided; with ``longest`` all
+    goes there.
+    """
     folder = pytest_udftorch.find_library("corem-d").folder
     with tempfile.TemporaryDirectory() as temporary:
         copies = Path(temporary)
@@ -96,14 +143,22 @@ def accurate_alone() -> Iterator[Path]:
         description = copies / "corem-d" / "udf.toml"
         text = re.sub(r"^fast = .*\n", "", description.read_text(encoding="utf-8"), flags=re.M)
         description.write_text(text.replace("accurate =", "scalar ="), encoding="utf-8")
+        if longest:
+            header = copies / "corem-d" / "common" / "trig.h"
+            text = header.read_text(encoding="utf-8")
+            text, count = re.subn(r"(define TRIG_SHORT_ERROR ).*", r"\1(~(udf_u128)0)", text)
+            assert count == 1, "the threshold has another name"
+            header.write_text(text, encoding="utf-8")
         yield copies / "corem-d"
 
 
 class Forms:
     """The forms of a library at one CPU level, called on arrays of arguments."""
 
-    def __init__(self, library: str | Path, level: str, harness: ctypes.CDLL) -> None:
-        self.forms = pytest_udftorch.build_library(library, level).forms("exp", "float64")
+    def __init__(
+        self, library: str | Path, level: str, harness: ctypes.CDLL, function: str
+    ) -> None:
+        self.forms = pytest_udftorch.build_library(library, level).forms(function, "float64")
         self.harness = harness
 
     def run(self, form: str, x: Doubles) -> Doubles:
@@ -120,55 +175,55 @@ class Forms:
         return out[: x.size]
 
 
-def compare(count: int) -> dict[str, Any]:
+def compare(function: str, count: int) -> dict[str, Any]:
     """Compare every form at every level with MPFR; count arguments and wrong results."""
     harness = native.load("doubles.c", "-O2")
     levels = ("baseline", *(n for n in speed.levels() if n != "scalar"))
-    with accurate_alone() as alone:
+    with accurate_alone() as alone, accurate_alone(longest=True) as longest:
         every = {
             f"{name} {level} {form}": (forms, form)
             for name, library in (("corem-d", "corem-d"), ("accurate path", alone),
+                                  ("longest path", longest),
                                   ("canary-d", "canary-d"))
             for level in (levels if name == "corem-d" else levels[:1])
-            for forms in (Forms(library, level, harness),)
+            for forms in (Forms(library, level, harness, function),)
             for form in (forms.forms if name == "corem-d" else ("array",))
         }  # fmt: skip
         found = {name: 0 for name in every}
         counts = {}
         for kind, blocks in (
-            ("hard", iter([listed()])),
-            ("structured", iter([structured()])),
-            ("random", drawn(count, 22)),
+            ("hard", iter([listed(function)])),
+            ("structured", iter([structured(function)])),
+            ("random", drawn(function, count, 22)),
         ):
             counts[kind] = 0
             for x in blocks:
-                wanted = correctly_rounded(x, function="exp")
+                wanted = correctly_rounded(x, function=function)
                 counts[kind] += x.size
                 for name, (forms, form) in every.items():
                     found[name] += wrong(forms.run(form, x), wanted)
     return {"method": "proved and sampled", "arguments": counts, "wrong": found}
 
 
-def turn(x: Any, y: Any, library: str) -> float:
-    """Return the time of torch.exp under a library, in ns an element."""
-    import torch
-
+def turn(call: Any, x: Any, y: Any, library: str) -> float:
+    """Return the time of an operator under a library, in ns an element."""
     with pytest_udftorch.patched(library):
-        torch.exp(x, out=y)
+        call(x, out=y)
         calls, start = 0, time.perf_counter_ns()
         while (spent := time.perf_counter_ns() - start) < TURN_NS or not calls:
-            torch.exp(x, out=y)
+            call(x, out=y)
             calls += 1
     return spent / (calls * int(x.numel()))
 
 
-def operators(rounds: int) -> list[dict[str, Any]]:
-    """Time torch.exp on float64 tensors, stock and corem-d interleaved; strided ones call SLEEF."""
+def operators(function: str, rounds: int) -> list[dict[str, Any]]:
+    """Time an operator on float64 tensors, stock and corem-d interleaved; strided: SLEEF."""
     import torch
 
     torch.set_num_threads(1)
     found = []
-    for interval, (low, high) in INTERVALS.items():
+    for low, high in INTERVALS[function]:
+        interval = f"{low:g} to {high:g}"
         for elements in ELEMENTS:
             for stride in (1, 2):
                 x = torch.empty(stride * elements, dtype=torch.float64).uniform_(low, high)
@@ -177,7 +232,7 @@ def operators(rounds: int) -> list[dict[str, Any]]:
                 times: dict[str, list[float]] = {"std": [], "corem-d": []}
                 for index in range(rounds):
                     for library in sorted(times, reverse=bool(index % 2)):
-                        times[library].append(turn(x, y, library))
+                        times[library].append(turn(getattr(torch, function), x, y, library))
                 ratios = [a / b for a, b in zip(times["corem-d"], times["std"], strict=True)]
                 found.append({
                     "interval": interval, "elements": elements, "stride": stride,
@@ -185,26 +240,36 @@ def operators(rounds: int) -> list[dict[str, Any]]:
                     "corem_d_ns": statistics.median(times["corem-d"]),
                     "ratio": stored.summary(ratios),
                 })  # fmt: skip
-                print(interval, elements, stride, f"{found[-1]['ratio']['median']:.2f}", flush=True)
+                print(
+                    function,
+                    interval,
+                    elements,
+                    stride,
+                    f"{found[-1]['ratio']['median']:.2f}",
+                    flush=True,
+                )
     return found
 
 
 def main() -> None:
     """Run the comparison and the timing."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", nargs="+", choices=[*INTERVALS], default=[*INTERVALS])
     parser.add_argument("--samples", type=int, default=1 << 22, help="random arguments")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--store", type=Path, help="write the figures there")
     options = parser.parse_args()
-    compared = compare(options.samples)
-    print(compared, flush=True)
-    figures = {**compared, "operators": operators(options.rounds)}
+    figures: dict[str, Any] = {}
+    for function in options.functions:
+        compared = compare(function, options.samples)
+        print(function, compared, flush=True)
+        figures[function] = {**compared, "operators": operators(function, options.rounds)}
     if options.store is not None:
         command = (
-            f"python -m benches.experiments.float64_exp --samples {options.samples} "
+            f"python -m benches.experiments.float64 --samples {options.samples} "
             f"--rounds {options.rounds} --store {os.path.relpath(options.store)}"
         )
-        stored.save(options.store, command, figures)
+        stored.save(options.store, command, {"functions": figures})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write FUNCTION/hard.txt, arguments whose result lies near the middle of two doubles.
+
+    python udfs/corem-d/hard_cases.py [FUNCTION ...]
+
+Some cases come from a search of ours that is complete in an interval where it is cheap, others are
+published: FUNCTION/published.txt names where. The files hold thresholds and special values too.
+
+exp, |x| < 2^-30: a middle 1 + h has one double next to log(1 + h) on each side, and there are only
+2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every
+exponent, an argument next to a multiple of pi/2, which tries the reduction. It is near no middle.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import gmpy2
+import numpy as np
+import numpy.typing as npt
+
+FOLDER: Final = Path(__file__).parent
+#: The searches cover arguments nearer than 2^-RANGE to 0 or 1.
+RANGE: Final = 30
+Doubles = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+def exp_middles(sign: int) -> Integers:
+    """Return every h with |h| < 2^-RANGE and 1 + h between two doubles, in units of 2^-54."""
+    step = 2 if sign > 0 else 1  # doubles above 1 are twice as far apart
+    odd = np.arange(1, 2 ** (54 - RANGE) // step, 2, dtype=np.int64)
+    return sign * step * odd
+
+
+def exp_distances(h: Integers) -> tuple[Doubles, Doubles]:
+    """Return log(1 + h) rounded to double, and how far it is from it.
+
+    log(1 + h) is h - h^2/2 + h^3/3 - h^4/4. In units of x's last place h is a whole number, h^2/2
+    has a remainder that int64 gives exactly, and the rest is below 2^-7: the distance is known to
+    2^-52 units.
+    """
+    real = np.ldexp(h.astype(np.float64), -54)
+    place = np.frexp(real)[1].astype(np.int64) - 53  # of the last bit of h and of x
+    bits = (109 + place).astype(np.int64)  # h^2/2 has as many bits below the last place
+    square = h * h
+    remainder = np.ldexp((square & ((np.int64(1) << bits) - 1)).astype(np.float64), -bits)
+    small = np.ldexp(real**3 / 3 - real**4 / 4, -place)
+    below = small - remainder
+    nearest = np.rint(below)
+    units = np.ldexp(h.astype(np.float64), -54 - place) - (square >> bits) + nearest
+    return np.ldexp(units, place), np.ldexp(np.abs(below - nearest), place)
+
+
+def exp_search(sign: int) -> tuple[Doubles, Doubles]:
+    """Return the arguments of one sign next to middles, and how far exp is from the middle."""
+    return exp_distances(exp_middles(sign))
+
+
+def log_search(sign: int) -> tuple[Doubles, Doubles]:
+    """Return the doubles on one side of 1, and how far log is from a middle, relative.
+
+    With h = n 2^-53 (2^-52 above 1) and b the bits of n, |log(1 + h)| has its last place at
+    2^(b - 106), 2^(b - 105) above 1, for all n but powers of two above 1, which cannot be hard.
+    There h is a whole number, h^2/2 has a remainder that int64 gives exactly, and the rest is below
+    2^-7.
+    """
+    unit = 52 if sign > 0 else 53
+    n = np.arange(1, 2 ** (unit - RANGE), dtype=np.int64)
+    bits = np.frexp(n.astype(np.float64))[1].astype(np.int64)
+    h = np.ldexp(n.astype(np.float64), -unit)
+    # h^2/2 is n^2 2^-(2 unit + 1).
+    dropped = (unit - 52) + bits
+    square = n * n
+    remainder = np.ldexp((square & ((np.int64(1) << dropped) - 1)).astype(np.float64), -dropped)
+    small = np.ldexp(h**3 / 3 - sign * h**4 / 4, unit + 53 - bits)
+    fraction = (small - sign * remainder) % 1
+    power = (n & (n - 1)) == 0
+    off = np.where(power, 0.5, np.abs(fraction - 0.5))
+    return 1 + sign * h, off / np.ldexp(h, unit + 53 - bits)
+
+
+def next_to_multiples(sign: int) -> tuple[Doubles, Doubles]:
+    """Return, for every exponent, a double that is very near a multiple of pi/2, and how near.
+
+    Numerators m of x = m 2^e are denominators of convergents of 2^e 2/pi, times a whole number.
+    """
+    found, distances = [], []
+    with gmpy2.context(precision=3000):
+        ratio = 2 / gmpy2.const_pi()
+        for exponent in range(-52, 972):
+            rest = gmpy2.mul_2exp(ratio, exponent)
+            before, last = 0, 1
+            while True:
+                rest = 1 / (rest - gmpy2.floor(rest))
+                after = int(gmpy2.floor(rest)) * last + before
+                if after >= 1 << 53:
+                    break
+                before, last = last, after
+            m = last * (((1 << 53) - 1) // last)
+            multiples = gmpy2.mul_2exp(ratio * m, exponent)
+            found.append(sign * float(gmpy2.mul_2exp(gmpy2.mpfr(m), exponent)))
+            distances.append(float(abs(multiples - gmpy2.rint(multiples))))
+    return np.array(found), np.array(distances)
+
+
+@dataclass(frozen=True)
+class Function:
+    """Where a function's cases come from.
+
+    Attributes:
+        search: sign -> arguments and their distances from a middle, relative, or from multiples of
+            pi/2, in units of it.
+        interval: what was searched, in words.
+        kept: cases of the search that are kept, for either sign.
+        ends: thresholds of the implementation and of the formats; neighbours are added, and the
+            same with the other sign.
+    """
+
+    search: Callable[[int], tuple[Doubles, Doubles]]
+    interval: str
+    kept: int
+    ends: tuple[float, ...]
+
+
+FUNCTIONS: Final = {
+    "exp": Function(
+        exp_search,
+        f"|x| < 2^-{RANGE}, all middles tried",
+        200,
+        (2.0**-54, 2.0**-53, 709.782712893384, 745.1332191019412, 708.3964185322641, 1.0,
+         float(np.log(2))),
+    ),
+    "log": Function(
+        log_search,
+        f"|x - 1| < 2^-{RANGE}, all doubles tried",
+        40,
+        # Ends of the intervals of the tables, and of what is scaled.
+        (*np.arange(0.703125, 1, 2**-5).tolist(), *np.arange(1.03125, 1.42, 2**-4).tolist(),
+         *np.arange(1.40625, 2, 2**-4).tolist(), 1.0, 2.0, 0.5, 2.0**-1021, 2.0**1023, float(np.e)),
+    ),
+    "sin": Function(
+        next_to_multiples, "Next to multiples of pi/2, for every exponent", 1024,
+        (2.0**-27, 2.0**-26, 2.0**-9, 2.0**-4, 2.0**23, float(np.pi), float(np.pi) / 2),
+    ),
+    "cos": Function(
+        next_to_multiples, "Next to multiples of pi/2, for every exponent", 1024,
+        (2.0**-27, 2.0**-26, 2.0**-9, 2.0**-4, 2.0**23, float(np.pi), float(np.pi) / 2),
+    ),
+}  # fmt: skip
+
+
+def search(function: str, sign: int) -> tuple[list[float], float]:
+    """Return the hardest arguments of one sign, and the distance of the hardest."""
+    x, distance = FUNCTIONS[function].search(sign)
+    order = np.argsort(distance, kind="stable")[: FUNCTIONS[function].kept]
+    return [float(v) for v in x[order]], float(distance[order[0]])
+
+
+def bits_beyond(function: str, x: float) -> int:
+    """Return how many equal bits follow the rounding bit of a result, or the last bit."""
+    with gmpy2.context(precision=400) as context:
+        _, mantissa = gmpy2.frexp(getattr(context, function)(gmpy2.mpfr(x)))
+        scaled = gmpy2.mul_2exp(abs(mantissa), 54)
+        gap = abs(scaled - gmpy2.rint(scaled))
+        return int(-gmpy2.floor(gmpy2.log2(gap))) - 2 if gap else 400
+
+
+def encodings(values: Iterable[float]) -> list[int]:
+    """Return the encodings of doubles."""
+    return [int(v) for v in np.array(list(values), dtype=np.float64).view(np.uint64)]
+
+
+def thresholds(function: str) -> list[float]:
+    """Return zeros, the ends of the ranges and what lies beside them."""
+    ends = [0.0, 2.0**-1074, 2.0**-1022, float(np.finfo(np.float64).max), np.inf]
+    ends += FUNCTIONS[function].ends
+    with np.errstate(over="ignore"):  # the largest double is one of them
+        near = [float(v) for e in ends for v in (np.nextafter(e, 0), e, np.nextafter(e, np.inf))]
+    return sorted({*near, *(-v for v in near)})
+
+
+def published(function: str) -> dict[str, list[int]]:
+    """Return the published cases, by their source."""
+    found: dict[str, list[int]] = {}
+    lines = (FOLDER / function / "published.txt").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        if line.startswith("# "):
+            title = line[2:]
+            found[title] = []
+        else:
+            found[title] += encodings([float.fromhex(line)])
+    return found
+
+
+def main() -> None:
+    """Write the files."""
+    for function in sys.argv[1:] or FUNCTIONS:
+        above, nearest_above = search(function, 1)
+        below, nearest_below = search(function, -1)
+        parts = {
+            f"{FUNCTIONS[function].interval}; none nearer than "
+            f"2^{np.log2(min(nearest_above, nearest_below)):.2f}": encodings(above + below),
+            **{f"Published: {title}": part for title, part in published(function).items()},
+            "Thresholds and special values": encodings([*thresholds(function), np.nan]),
+        }
+        lines = []
+        for title, part in parts.items():
+            lines += [f"# {title}", *(f"{each:016x}" for each in part)]
+        file = FOLDER / function / "hard.txt"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
