@@ -441,7 +441,8 @@ const std::map<std::string, Make> &makers() {
                              "atanh", "erf",
                              "erfc",  "silu",
                              "mish",  "sigmoid",
-                             "rsqrt", "special_log_ndtr"}) {
+                             "rsqrt", "special_log_ndtr",
+                             "lgamma"}) {
       M[Name] = functional<T>();
       M[Name + ".out"] = into<T>();
       M[Name + "_"] = inPlace<>();

@@ -43,7 +43,6 @@ _LEAVES: Final[dict[str, tuple[str, ...]]] = {
     "erfinv": ("log",),
     "lgamma": ("log",),
     "digamma": ("log",),
-    "polygamma": ("log", "exp"),
     "i0": ("exp",),
     "bessel_i0": ("exp",),
     "special_i1": ("exp",),
@@ -181,6 +180,12 @@ def _drawn(size: Any, seed: Any, mode: str, **_: Any) -> Counts:
     return Counts(log=count, cos=count) if mode == "randn" else Counts()
 
 
+def _polygamma(order: int, x: Any) -> Counts:
+    """Return what polygamma evaluates: the reflection of trigamma; then Hurwitz's zeta function."""
+    named = {0: ("log",), 1: ("sin",)}.get(order, ("exp", "pow"))
+    return Counts(dict.fromkeys(named, x.numel()))
+
+
 _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
     **{
@@ -195,6 +200,7 @@ _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_cdist_forward": _distances,
     "_pdist_forward": _distances,
     "inductor_random": _drawn,
+    "polygamma": _polygamma,
 }
 
 
@@ -365,8 +371,9 @@ def defined_result(operator: Any, args: Any, kwargs: Any) -> Any:
     def wide(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        # Sessions have functions of float32: those of other dtypes would not change.
-        return value.float() if value.is_floating_point() else value.clone()
+        # Sessions have functions of float32: those of other dtypes would not change. A copy, since
+        # operators write into their arguments.
+        return value.clone().float() if value.is_floating_point() else value.clone()
 
     args, kwargs = compat.pytree().tree_map(wide, (args, kwargs))
     if any(t.is_complex() for t in _tensors((args, kwargs))):

@@ -42,6 +42,8 @@ QUERY = X.reshape(1, 2, 6, 8)
         (ATEN.pow.Tensor_Scalar, (X, 2.5), {}, {"pow": 96}),
         (ATEN._cdist_forward.default, (X, X, 2.0, None), {}, {}),
         (ATEN.normal_.default, (X,), {}, {"log": 96, "cos": 96}),
+        (ATEN.polygamma.default, (0, X), {}, {"log": 96}),
+        (ATEN.polygamma.default, (2, X), {}, {"exp": 96, "pow": 96}),
         (ATEN.mm.default, (X, X.t()), {}, {}),
         (ATEN.native_layer_norm.default, (X, [24], None, None, 1e-5), {}, {}),
         (ATEN.view.default, (X, [96]), {}, {}),
@@ -112,6 +114,11 @@ def test_what_no_session_swaps_is_counted_with_its_reason():
     assert rows["aten::exp", "float32"].share == 1.0
     assert found.share == pytest.approx(1 / 3)
     assert not found.complete
+
+
+def test_what_writes_into_its_argument_is_judged_from_the_same_numbers():
+    assert coverage(lambda: (X / 3).erfinv_()).share == 0.0
+    assert coverage(lambda: (X / 3).exp_()).share == 1.0
 
 
 def test_calls_are_counted_and_joined():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from pytest_udftorch import cli
 from pytest_udftorch.compiled import inductor
 from pytest_udftorch.errors import CoverageError
-from pytest_udftorch.reach import coverage, generated
+from pytest_udftorch.reach import coverage, definitions, generated
 
 X = torch.linspace(-2.0, 2.0, 128).reshape(8, 16)
 
@@ -78,6 +79,13 @@ def test_a_function_that_the_compiler_does_not_swap_is_seen(rows, monkeypatch):
     assert hidden["exp"].share == 0.0
     assert "inlined" in hidden["exp"].reasons[0]
     assert hidden["erf"].share == 1.0
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("randn", {"log": 96, "cos": 96}), ("rand", {})])
+def test_random_numbers_of_inductor_are_defined(kind, expected):
+    seed = torch.zeros((), dtype=torch.int64)
+    draw = importlib.import_module("torch._inductor.inductor_prims").random
+    assert definitions.evaluations(draw, ([96], seed, kind), {}) == (expected, [])
 
 
 def test_a_run_that_compiles_nothing_is_refused():

@@ -289,6 +289,32 @@ def test_log_ndtr_is_nearer_to_the_exact_result_than_stock():
     assert {n for n, count in row.swapped.items() if count == 100} == {"erfc", "log", "log1p"}
 
 
+def test_every_lgamma_in_bfloat16_is_right_and_the_sessions():
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
+    exact = torch.lgamma(x.double()).to(x.dtype)
+    theirs = stock(lambda: torch.lgamma(x))
+
+    def wrong(y):
+        return int(((y != exact) & ~exact.isnan()).sum())
+
+    with patched("corem"):
+        for ours in (torch.lgamma(x), torch.lgamma(x), x.clone().lgamma_()):
+            assert wrong(ours) == 0
+            assert torch.equal(ours.isnan(), exact.isnan())
+        gaps = torch.empty(len(x) // 2, 2, dtype=x.dtype)[:, 0]
+        assert bits(torch.lgamma(x[::2], out=gaps)) == bits(torch.lgamma(x)[::2])
+    with patched("canary"):
+        assert wrong(torch.lgamma(x)) > 0
+    assert wrong(theirs) > 0
+    near = torch.linspace(0.1, 0.9, 100)
+    shares = {d: coverage(lambda d=d: torch.lgamma(near.to(d))).share for d in DTYPES}
+    assert shares == {torch.float32: 0.0, torch.bfloat16: 1.0, torch.float16: 0.0}
+    left = torch.linspace(-0.9, 0.9, 64, dtype=torch.bfloat16).requires_grad_()
+    with patched("corem"):
+        (grad,) = torch.autograd.grad(torch.lgamma(left).sum(), left)
+    assert bits(grad) == bits(torch.digamma(left))
+
+
 def inlined_elsewhere():
     """Operator -> a call that evaluates functions, all of which are the session's."""
     x = torch.linspace(0.1, 0.9, 96)
