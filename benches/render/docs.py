@@ -643,6 +643,11 @@ def coverage(results: Results) -> str:
     return _coverage(results["coverage"])
 
 
+def coverage_compiled(results: Results) -> str:
+    """Return the same under torch.compile, as far as it was measured."""
+    return _coverage(results["coverage_compiled"])
+
+
 def coverage_cuda(results: Results) -> str:
     """Return the same for a GPU, as far as it was measured."""
     return _coverage(results["coverage_cuda"])
@@ -663,7 +668,8 @@ def _coverage(document: Mapping[str, Any]) -> str:
         lines.append([name, origin, f"{plain['evaluations']:,}", str(len(operators)), *shares])
         for precision, row in found.items():
             left += [
-                f"{name}, {precision}: `{each['operator']}`: {'; '.join(each['reasons'])}"
+                f"{name}, {precision}: `{each['operator']}`"
+                f"{', generated' if each.get('generated') else ''}: {'; '.join(each['reasons'])}"
                 for each in row["rows"]
                 if sum(each["swapped"].values()) < sum(each["evaluations"].values())
             ]
@@ -836,6 +842,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "cpu_operators": cpu_operators,
     "coverage": coverage,
     "contract_digests": contract_digests,
+    "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
