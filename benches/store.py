@@ -8,7 +8,7 @@
         [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
-        [coverage_cuda] [quick_paths] [beside_others] [site]
+        [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -89,11 +89,15 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage",
+    "versions", "coverage", "float64_check",
 )  # fmt: skip
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",
     "--store", str(stored.RESULTS / "aarch64_sve.json"),
+)  # fmt: skip
+LONG["coverage_compiled"] = (
+    "benches.experiments.coverage", "--compiled",
+    "--store", str(stored.RESULTS / "coverage_compiled.json"),
 )  # fmt: skip
 GPU["coverage_cuda"] = (
     "benches.experiments.coverage", "--device", "cuda",

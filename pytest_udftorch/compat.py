@@ -10,6 +10,7 @@ torch is imported when a name is first asked for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import operator
@@ -17,7 +18,7 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -425,6 +426,7 @@ DYNAMO: Final = "torch._dynamo"
 DYNAMO_FRAMES: Final = "torch._dynamo.convert_frame"
 INDUCTOR_ASYNC: Final = "torch._inductor.async_compile"
 INDUCTOR_CODECACHE: Final = "torch._inductor.codecache"
+INDUCTOR_COMPILE: Final = "torch._inductor.compile_fx"
 INDUCTOR_CONFIG: Final = "torch._inductor.config"
 INDUCTOR_CPP: Final = "torch._inductor.codegen.cpp"
 INDUCTOR_DECOMPOSITION: Final = "torch._inductor.decomposition"
@@ -484,6 +486,13 @@ _MODULES: Final = PrivateName(
 )
 _LAZY_INIT: Final = PrivateName("torch._lazy.ts_backend", "init", "to compile with lazy tensors")
 _LAZY_STEP: Final = PrivateName("torch._lazy", "mark_step", "to compile with lazy tensors")
+_COMPILE: Final = PrivateName("torch._inductor", "compile", "to judge what Inductor generates")
+_COMPILE_GRAPH: Final = PrivateName(
+    INDUCTOR_COMPILE, "_compile_fx_inner", "to judge what Inductor generates"
+)
+_AOT_CONFIG: Final = PrivateName(
+    "torch._functorch.config", "patch", "to judge what Inductor generates"
+)
 _DYNAMO_CONFIG: Final = PrivateName(
     "torch._dynamo", "config.patch", "to compile a model without the limits on recompiling"
 )
@@ -578,6 +587,74 @@ def aten_graph(function: Any, examples: Any) -> Any:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*examples)
+
+
+def inductor_compiled(function: Any, examples: Any) -> Any:
+    """Return a function of tensors as Inductor compiles it, without gradients."""
+    return _COMPILE.get()(aten_graph(function, examples), list(examples))
+
+
+@contextlib.contextmanager
+def around_compiled_graphs(around: Any) -> Iterator[None]:
+    """Have Inductor call ``around(compile_graph, module, ...)`` where it compiles a graph.
+
+    AOTAutograd's cache, which goes past it, is off for so long.
+    """
+    module = importlib.import_module(INDUCTOR_COMPILE)
+    compile_graph = _COMPILE_GRAPH.of(module)
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return around(compile_graph, *args, **kwargs)
+
+    with _AOT_CONFIG.get()(enable_autograd_cache=False):
+        setattr(module, _COMPILE_GRAPH.path, compiled)
+        try:
+            yield
+        finally:
+            setattr(module, _COMPILE_GRAPH.path, compile_graph)
+
+
+def is_generated(compiled: Any) -> bool:
+    """Tell whether Inductor generated code for a graph: not if nothing is in it."""
+    return hasattr(compiled, "current_callable")
+
+
+def around_calls(compiled: Any, around: Any) -> None:
+    """Have calls of a graph that Inductor compiled go to ``around(call, inputs)``."""
+    call = compiled.current_callable
+
+    def watched(inputs: Any) -> Any:
+        return around(call, inputs)
+
+    watched._boxed_call = True  # type: ignore[attr-defined]
+    compiled.current_callable = watched
+
+
+def copied_graph(module: Any) -> Any:
+    """Return a module with a copy of a graph, and the same attributes."""
+    from torch import fx
+
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return fx.GraphModule(module, graph)
+
+
+def graph_calls(module: Any, inputs: Any) -> list[tuple[Any, Any, Any]]:
+    """Run a graph; return the overloads that it calls, each with its arguments."""
+    import torch
+    from torch import fx
+
+    calls: list[tuple[Any, Any, Any]] = []
+
+    class Noting(fx.Interpreter):
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if isinstance(target, torch._ops.OpOverload):
+                calls.append((target, args, kwargs))
+            return super().call_function(target, args, kwargs)
+
+    with no_modes(), torch.no_grad():
+        Noting(module).run(*inputs)
+    return calls
 
 
 def aot_backend(inference: Any, training: Any) -> Any:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What share of the evaluations inside 24 models a session swaps, eager, on the CPU or a GPU.
+"""What share of the evaluations inside 24 models a session swaps, on the CPU or a GPU.
 
-    python -m benches.experiments.coverage [--device cuda] [--model NAME ...] [--again]
-        [--store FILE]
+    python -m benches.experiments.coverage [--device cuda] [--compiled] [--model NAME ...]
+        [--again] [--store FILE]
 
 One row for each model of ``benches/data/models/zoo.py`` and precision: float32, and bfloat16 under
-autocast. A run is a forward pass, a loss, a backward pass and a step of AdamW. With ``--store``
+autocast. A run is a forward pass, a loss, a backward pass and a step of AdamW; with ``--compiled``
+all but the last is under torch.compile. With ``--store``
 every row is written as soon as it is measured, and rows that the file has are kept: the command
 goes on where it was stopped. The models need the extra ``models``.
 """
@@ -44,18 +45,25 @@ def _check_packages(wanted: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def measure(make: Any, precision: str, device: str = "cpu") -> dict[str, Any]:
+def measure(
+    make: Any, precision: str, device: str = "cpu", compiled: bool = False
+) -> dict[str, Any]:
     """Return what a session swaps of one model."""
     torch.manual_seed(SEED)
     with torch.device(device):
         made = make()
-    step = zoo.training_step(made, precision, device)
-    step()  # what the optimizer keeps is made
-    return coverage(step).document()
+    step = zoo.training_step(made, precision, device, compiled)
+    if not compiled:  # otherwise the run is called twice
+        step()  # what the optimizer keeps is made
+    return coverage(step, compiled=compiled).document()
 
 
 def measure_all(
-    models: Sequence[tuple[str, str]], path: Path | None, again: bool, device: str = "cpu"
+    models: Sequence[tuple[str, str]],
+    path: Path | None,
+    again: bool,
+    device: str = "cpu",
+    compiled: bool = False,
 ) -> Any:
     """Return the rows of models, and store each when it is there.
 
@@ -71,7 +79,7 @@ def measure_all(
             key = f"{name}, {precision}"
             if key in rows and not again:
                 continue
-            found = measure(zoo.ZOO[origin, name], precision, device)
+            found = measure(zoo.ZOO[origin, name], precision, device, compiled)
             rows[key] = {"origin": origin, "model": name, "precision": precision, **found}
             print(f"{key:40} {found['share']:8.2%} of {found['evaluations']:,}", flush=True)
             if path is not None:
@@ -98,11 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = {name: (origin, name) for origin, name in zoo.ZOO}
     parser.add_argument("--model", action="append", choices=names, help="these models only")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--compiled", action="store_true", help="under torch.compile")
     parser.add_argument("--again", action="store_true", help="measure rows that are stored, too")
     options = parser.parse_args(arguments)
     chosen = [names[n] for n in options.model or names]
     try:
-        measure_all(chosen, options.store, options.again, options.device)
+        measure_all(chosen, options.store, options.again, options.device, options.compiled)
     except UdfError as error:
         print(f"coverage: {error}", file=sys.stderr)
         return 2

@@ -222,6 +222,20 @@ def double_precision(results: Results) -> str:
     return _with_source([*facts, "", *table(header, rows)], document)
 
 
+def float64_check(results: Results) -> str:
+    """Return what of corem-d was compared on very many arguments."""
+    document = results["float64_check"]
+    rows = [
+        [function, f"{entry['arguments']:,}", f"{entry['wrong']:,}", f"{entry['mpfr']:,}",
+         entry["digest"], f"{entry['controls']['first_reference_wrong']:,}",
+         f"{entry['controls']['canary_wrong']:,} of {entry['controls']['arguments']:,}"]
+        for function, entry in document["functions"].items()
+    ]  # fmt: skip
+    header = ["function", "arguments", "wrong", "decided by MPFR", "digest",
+              "first reference against MPFR: wrong", "canary-d: wrong"]  # fmt: skip
+    return _with_source(table(header, rows), document)
+
+
 def quick_paths(results: Results) -> str:
     """Return what corem's quick paths gain, on each machine."""
     sections = []
@@ -629,6 +643,11 @@ def coverage(results: Results) -> str:
     return _coverage(results["coverage"])
 
 
+def coverage_compiled(results: Results) -> str:
+    """Return the same under torch.compile, as far as it was measured."""
+    return _coverage(results["coverage_compiled"])
+
+
 def coverage_cuda(results: Results) -> str:
     """Return the same for a GPU, as far as it was measured."""
     return _coverage(results["coverage_cuda"])
@@ -649,7 +668,8 @@ def _coverage(document: Mapping[str, Any]) -> str:
         lines.append([name, origin, f"{plain['evaluations']:,}", str(len(operators)), *shares])
         for precision, row in found.items():
             left += [
-                f"{name}, {precision}: `{each['operator']}`: {'; '.join(each['reasons'])}"
+                f"{name}, {precision}: `{each['operator']}`"
+                f"{', generated' if each.get('generated') else ''}: {'; '.join(each['reasons'])}"
                 for each in row["rows"]
                 if sum(each["swapped"].values()) < sum(each["evaluations"].values())
             ]
@@ -822,6 +842,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "cpu_operators": cpu_operators,
     "coverage": coverage,
     "contract_digests": contract_digests,
+    "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
@@ -837,6 +858,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "speed": speed,
     "compiled_cpu": compiled_cpu,
     "double_precision": double_precision,
+    "double_precision_check": float64_check,
     "quick_paths": quick_paths,
     "patch": patch,
     "site": site,

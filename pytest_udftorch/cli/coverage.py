@@ -14,7 +14,7 @@ def add(commands: Subparsers) -> None:
     parser = commands.add_parser(
         "coverage",
         help="count which evaluations of functions in a model a session swaps",
-        description="Records the operators of a run on the CPU, counts the transcendental "
+        description="Records the operators of a run, counts the transcendental "
         "functions that they evaluate by their definitions, and finds out with wrong functions "
         "which of these evaluations a session swaps.",
     )
@@ -22,6 +22,12 @@ def add(commands: Subparsers) -> None:
         "model",
         metavar="FILE:FUNCTION",
         help="a function that returns a callable, which is the run, or a model and its inputs",
+    )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="compile the model with torch.compile, and judge the code that is generated; a "
+        "callable has to run compiled code itself",
     )
     parser.add_argument("--store", type=Path, metavar="FILE", help="also write everything as JSON")
     parser.set_defaults(
@@ -35,9 +41,10 @@ def run(options: argparse.Namespace) -> int:
     """Judge one run, store it and print it; fail unless everything is swapped."""
     from pytest_udftorch.reach import counted
 
-    found = counted.coverage(counted.load_step(options.model))
+    step = counted.load_step(options.model, compiled=options.compiled)
+    found = counted.coverage(step, compiled=options.compiled)
     if options.store:
-        command = f"udftorch coverage {options.model}"
+        command = f"udftorch coverage{' --compiled' * options.compiled} {options.model}"
         counted.save_coverage({options.model: found}, options.store, command)
     print(found.text())
     return 0 if found.complete else FAILED

@@ -220,10 +220,11 @@ def patched_libtorch(request: pytest.FixtureRequest) -> Generator[PatchedLibtorc
 
 
 @pytest.fixture(scope="session")
-def udf_coverage() -> Callable[[Callable[[], Any]], Coverage]:
+def udf_coverage() -> Callable[..., Coverage]:
     """Count which evaluations of functions a session swaps: ``udf_coverage(step).share``.
 
-    See :func:`pytest_udftorch.reach.coverage`. ``step`` runs what is to be judged.
+    See :func:`pytest_udftorch.reach.coverage`. ``step`` runs what is to be judged; with
+    ``compiled=True`` it runs compiled code.
     """
     from pytest_udftorch.reach.counted import coverage
 

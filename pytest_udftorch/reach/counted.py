@@ -9,7 +9,7 @@ wrong by a quarter and more (``table.write_probe``). An element of the result th
 although torch's decomposition of the operator says that it depends on the family, was computed by
 other code: that evaluation is not swapped. Elements that the definition changes by no more than
 rounding may hide do not count; where none is left, the first tensor is amplified. Nothing here
-reads the lists of what sessions override.
+reads the lists of what sessions override. Of compiled code, ``generated`` says what is repeated.
 
 Where torch has no decomposition, every element is taken to depend on every family. An operator
 that mixes elements (softmax, attention) may change everywhere if one evaluation does; the table of
@@ -32,6 +32,7 @@ from typing import Any, Final
 from pytest_udftorch import compat
 from pytest_udftorch.build.cache import cache_folder, fill, turn
 from pytest_udftorch.errors import CoverageError
+from pytest_udftorch.library.description import find_library
 from pytest_udftorch.library.symbols import FUNCTIONS
 from pytest_udftorch.reach import definitions
 from pytest_udftorch.reach.recording import strided_copy
@@ -49,6 +50,8 @@ _INLINED: Final = "its code calls no symbol: the function is inlined, or code is
 _DOUBLE: Final = "computes in double precision"
 _WIDE: Final = "float64 and complex stay stock: no library has functions for them"
 _ON_CUDA: Final = "no session overrides the operator on CUDA"
+_GENERATED: Final = "the generated code has the function inlined"
+_STOCK: Final = "a generated kernel calls {}"
 _OTHER: Final = "calls {}, but the result does not depend on it in the elements that count"
 
 
@@ -63,6 +66,7 @@ class CoverageRow:
         evaluations: function -> how often the calls evaluate it, by definition.
         swapped: function -> how many of these evaluations a session swaps.
         reasons: why the rest is not swapped; empty if nothing is left.
+        generated: whether it is code that torch.compile generated, and no call of an operator.
     """
 
     operator: str
@@ -71,6 +75,7 @@ class CoverageRow:
     evaluations: dict[str, int]
     swapped: dict[str, float]
     reasons: tuple[str, ...] = ()
+    generated: bool = False
 
     @property
     def share(self) -> float:
@@ -114,7 +119,7 @@ class Coverage:
 
         lines = [
             (
-                row.operator,
+                row.operator + (", generated" if row.generated else ""),
                 row.dtype,
                 f"{row.calls:,}",
                 ", ".join(sorted(row.evaluations)),
@@ -166,6 +171,16 @@ class _Call:
     counts: definitions.Counts
     unknown: list[str]
     times: int = 1
+    #: What computes it where it is generated code, which no dispatcher calls.
+    repeat: Callable[[Any, Any], Any] | None = None
+    #: Function -> the stock symbols through which generated code calls it all the same.
+    stock: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def __call__(self, args: Any, kwargs: Any) -> Any:
+        """Compute it from other arguments."""
+        if self.repeat is not None:
+            return self.repeat(args, kwargs)
+        return self.operator(*args, **kwargs)
 
 
 def _signature(operator: Any, values: Any) -> tuple[Any, ...]:
@@ -179,8 +194,8 @@ def _signature(operator: Any, values: Any) -> tuple[Any, ...]:
     return (str(operator.name()), str(structure), shown)
 
 
-def _recorder() -> Any:
-    """Return a mode that records every operator called inside it."""
+def _recorder(also: Callable[[Any, Any, Any], None] | None = None) -> Any:
+    """Return a mode that records every operator called inside it, and tells ``also``."""
 
     class Recorder(compat.dispatch_mode()):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -188,11 +203,18 @@ def _recorder() -> Any:
             self.calls: dict[tuple[Any, ...], _Call] = {}
             self.operators: set[str] = set()
 
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Tell torch.compile that it may compile under this mode."""
+            return True
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
             self.operators.add(str(func.name()))
+            if also is not None:
+                also(func, args, kwargs)
             if not definitions.is_view(func):
                 self._note(func, args, kwargs)
             return func(*args, **kwargs)
@@ -231,7 +253,7 @@ def _run(call: _Call) -> list[Any]:
     args, kwargs = compat.pytree().tree_map(strided_copy, (call.args, call.kwargs))
     with compat.no_modes(), torch.no_grad(), torch.random.fork_rng(devices=_gpus(call)):
         torch.manual_seed(0)
-        result = call.operator(*args, **kwargs)
+        result = call(args, kwargs)
     found = _floats(result if result is not None else args)
     wide = any(t.dtype == torch.float64 for t in _floats((args, kwargs)))
     # The seeds of dropout that attention hands on within a session are no numbers.
@@ -287,7 +309,9 @@ def _library(neutral: bool, gpu: bool = False) -> Path | str:
     if gpu and neutral:
         return "corem"
     write = write_gpu_probe if gpu else write_probe
-    said = inspect.getsource(write) + repr(FUNCTIONS) + repr(neutral)
+    # The library for GPUs includes corem's sources from where they lie.
+    sources = str(find_library("corem").folder) if gpu else ""
+    said = inspect.getsource(write) + repr(FUNCTIONS) + repr(neutral) + sources
     name = f"probe-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
     def make(scratch: Path) -> dict[str, Any]:
@@ -383,7 +407,8 @@ class _Verdict:
 
 def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
     """Return, for each call by its place, function -> the share of its evaluations swapped."""
-    gpu = any(_gpus(call) for call in calls)
+    # Generated code that calls libm's functions would not show that it does so by itself.
+    gpu = any(_gpus(call) or call.repeat for call in calls)
     wrong = _library(neutral=False, gpu=gpu)
     verdicts = {
         (i, family): _Verdict(definitions.mixes(call.operator))
@@ -403,7 +428,8 @@ def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
                         verdicts[i, family].add(*judged[i].changed())
     shares: dict[int, dict[str, float]] = {i: {} for i in range(len(calls))}
     for (i, family), verdict in verdicts.items():
-        shares[i] |= {f: verdict.share for f in family if calls[i].counts[f]}
+        share = 0.0 if calls[i].stock.keys() & {*family} else verdict.share
+        shares[i] |= {f: share for f in family if calls[i].counts[f]}
     return shares
 
 
@@ -441,10 +467,14 @@ def _reason(call: _Call, dtype: str, functions: Sequence[str]) -> str:
     """Return why a call is not swapped, from what it calls."""
     if dtype not in _SWAPPED_DTYPES:
         return _WIDE
+    family = {f for group in definitions.FAMILIES if set(group) & set(functions) for f in group}
+    if call.repeat is not None:
+        called_names = sorted(n for f in family for n in call.stock.get(f, ()))
+        why = _STOCK.format(", ".join(called_names)) if called_names else _GENERATED
+        return f"{', '.join(functions)}: {why}"
     if _gpus(call):
         return f"{', '.join(functions)}: {_ON_CUDA}"
     known = binder().symbols
-    family = {f for group in definitions.FAMILIES if set(group) & set(functions) for f in group}
     called = {n: known[n] for n in _symbols(call)}
     named = ", ".join(functions)
     if any(s.dtype == "float64" and s.function in family for s in called.values()):
@@ -468,36 +498,75 @@ def _recorded_under() -> contextlib.AbstractContextManager[Any]:
     return patched("corem", ranks="ignore") if cuda.is_initialized() else contextlib.nullcontext()
 
 
-def coverage(step: Callable[[], Any]) -> Coverage:
+def _recorded(step: Callable[[], Any]) -> tuple[list[_Call], set[str]]:
+    """Return the calls of an eager run, and the names of all operators in it."""
+    recorder = _recorder()
+    with _recorded_under(), recorder:
+        step()
+    return list(recorder.calls.values()), recorder.operators
+
+
+def _recorded_compiled(step: Callable[[], Any]) -> tuple[list[_Call], set[str]]:
+    """Return the calls of a run of compiled code, and the operators that code is generated for.
+
+    Under corem, so that the code is that of a session. What it is compiled to is repeated later
+    with other functions.
+    """
+    import torch
+
+    from pytest_udftorch.reach import generated
+
+    torch.compiler.reset()  # code of before would not be seen
+    with patched("corem", ranks="ignore"), generated.watching() as graphs:
+        step()
+        recorder = _recorder(graphs.left)
+        graphs.recording = True
+        with recorder:
+            step()
+        graphs.recording = False
+        if not any(graph.calls for graph in graphs.graphs):
+            raise CoverageError(
+                "The run called no code that Inductor compiled, so there is nothing to judge. Give "
+                "a callable that runs a model of torch.compile, or count without compiled=True."
+            )
+        found = [
+            _Call(g.operator, g.args, g.kwargs, g.counts, g.unknown, g.times, g.repeat, g.stock)
+            for g in generated.generated(graphs)
+        ]
+    names = {str(call.operator.name()) for call in found}
+    return [*recorder.calls.values(), *found], recorder.operators | names
+
+
+def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
     """Find out which evaluations of transcendental functions in a run a session swaps.
 
-    The run is recorded under what is active at the call (once CUDA is in use, under corem), and
-    judged under libraries that have every function of ``library.FUNCTIONS`` in float32. It is about
-    eager operators, on the CPU and on GPUs.
+    The run is recorded under what is active at the call (once CUDA is in use, and for compiled
+    code, under corem), and judged under libraries that have every function of
+    ``library.FUNCTIONS`` in float32. It is about operators, on the CPU and on GPUs.
 
     Args:
         step: runs what is to be judged, for instance a forward pass, a loss, a backward pass and
             a step of the optimizer.
+        compiled: the run calls code of torch.compile, with the backend Inductor: also judge what
+            is generated. The run is called twice then: once to compile.
 
     Raises:
-        CoverageError: the run calls no operator.
+        CoverageError: the run calls no operator, or no compiled code.
         UdfError: as from building and opening a session.
     """
-    recorder = _recorder()
-    with _recorded_under(), recorder:
-        step()
-    if not recorder.operators:
+    recorded, operators = _recorded_compiled(step) if compiled else _recorded(step)
+    if not operators:
         raise CoverageError(
             "The run called no operator of torch, so there is nothing to judge. Give a callable "
             "that runs the model."
         )
-    calls = [call for call in recorder.calls.values() if call.counts]
+    calls = [call for call in recorded if call.counts]
     shares = _judge(calls)
-    rows: dict[tuple[str, str], CoverageRow] = {}
+    rows: dict[tuple[str, str, bool], CoverageRow] = {}
     for i, call in enumerate(calls):
-        dtype = _dtype(call)
-        key = (str(call.operator.name()), dtype)
-        row = rows.setdefault(key, CoverageRow(*key, 0, {}, {}))
+        dtype, made = _dtype(call), call.repeat is not None
+        key = (str(call.operator.name()), dtype, made)
+        row = rows.setdefault(key, CoverageRow(*key[:2], 0, {}, {}, generated=made))
         times, reasons = call.times, dict.fromkeys(row.reasons)
         evaluations, swapped = dict(row.evaluations), dict(row.swapped)
         for function, count in call.counts.items():
@@ -507,20 +576,22 @@ def coverage(step: Callable[[], Any]) -> Coverage:
         left = sorted(f for f in call.counts if shares[i].get(f, 0.0) < 1.0)
         if left:
             reasons[_reason(call, dtype, left)] = None
-        rows[key] = CoverageRow(*key, row.calls + times, evaluations, swapped, tuple(reasons))
+        rows[key] = CoverageRow(
+            *key[:2], row.calls + times, evaluations, swapped, tuple(reasons), made
+        )
     unknown: dict[str, tuple[str, ...]] = {}
-    for call in recorder.calls.values():
+    for call in recorded:
         for name in call.unknown:
             unknown.setdefault(name, tuple(sorted(_symbols(call))))
     ordered = sorted(rows.values(), key=lambda r: -sum(r.evaluations.values()))
-    return Coverage(tuple(ordered), unknown, len(recorder.operators))
+    return Coverage(tuple(ordered), unknown, len(operators))
 
 
 # Models from files -------------------------------------------------------------------
 
 
-def load_step(where: str) -> Callable[[], Any]:
-    """Return the run that ``model.py:make`` names.
+def load_step(where: str, *, compiled: bool = False) -> Callable[[], Any]:
+    """Return the run that ``model.py:make`` names; with ``compiled``, of a compiled model.
 
     ``make()`` returns a callable, which is the run, or a model and its inputs. For a model the run
     is a forward pass, the mean of the squares of its floating-point results, a backward pass and a
@@ -531,13 +602,19 @@ def load_step(where: str) -> Callable[[], Any]:
     """
     made = load_make(where)()
     if isinstance(made, tuple | list) and len(made) == 2 and callable(made[0]):
-        return training_step(made[0], made[1])
+        return training_step(_compiled(made[0]) if compiled else made[0], made[1])
     if callable(made):
         return made  # type: ignore[no-any-return]
     raise CoverageError(
         f"{where} returned {type(made).__name__}. It has to return a callable without parameters, "
         "or a model and its inputs."
     )
+
+
+def _compiled(model: Any) -> Any:
+    import torch
+
+    return torch.compile(model)
 
 
 def load_make(where: str) -> Callable[[], Any]:

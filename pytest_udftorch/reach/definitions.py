@@ -175,6 +175,12 @@ def _distances(*args: Any, **_: Any) -> Counts:
     return Counts(pow=pairs * (size + 1))
 
 
+def _drawn(size: Any, seed: Any, mode: str, **_: Any) -> Counts:
+    """Return what Inductor's random numbers evaluate: normal ones Box and Muller's method."""
+    count = math.prod(size)
+    return Counts(log=count, cos=count) if mode == "randn" else Counts()
+
+
 _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_scaled_dot_product_flash_attention_for_cpu_backward": _scores,
     **{
@@ -188,6 +194,7 @@ _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_ctc_loss_backward": _alignments_backward,
     "_cdist_forward": _distances,
     "_pdist_forward": _distances,
+    "inductor_random": _drawn,
 }
 
 

@@ -23,22 +23,23 @@ pytestmark = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gap
 
 def header(function):
     """The macros of constants.h as numbers, and the columns of its tables of floats."""
-    text = (FOLDER / function / "constants.h").read_text(encoding="utf-8")
-    macros = re.findall(r"#define [A-Z]+_(\w+) (-?0x[\d.a-f]+p[+-]\d+)", text)
-    tables = re.findall(r"float udf_[a-z]+_(\w+)\[\] = \{(.*?)\};", text, re.DOTALL)
+    [path] = (FOLDER / function).glob("*constants.h")
+    text = path.read_text(encoding="utf-8")
+    macros = re.findall(r"#define [A-Z0-9]+?_(\w+) (-?0x[\d.a-f]+p[+-]\d+)", text)
+    tables = re.findall(r"float udf_[a-z0-9]+?_(\w+)\[\] = \{(.*?)\};", text, re.DOTALL)
     columns = {n: [float.fromhex(v) for v in re.findall(r"(\S+)f,", b)] for n, b in tables}
     return {name: float.fromhex(value) for name, value in macros}, columns
 
 
-def source_macro(function, name):
-    """A macro of the function's source, a number."""
-    source = (FOLDER / function / f"{function}.c").read_text(encoding="utf-8")
+def source_macro(source, name):
+    """A macro of a source, a number."""
+    source = (FOLDER / source).read_text(encoding="utf-8")
     return float.fromhex(re.search(rf"#define \w+_{name} (\S+)", source)[1])
 
 
-def gappa(function, known):
-    """What Gappa prints of a function's script, with names between @ signs filled in."""
-    script = (FOLDER / function / f"{function}.gappa").read_text(encoding="utf-8")
+def gappa(script, known):
+    """What Gappa prints of a script, with names between @ signs filled in."""
+    script = (FOLDER / script).read_text(encoding="utf-8")
     for name, value in known.items():
         script = script.replace(f"@{name}@", value)
     ran = subprocess.run(["gappa"], input=script, capture_output=True, text=True, check=False)
@@ -59,7 +60,7 @@ def exp_rounding(macros, product, radius, margin):
     known |= {"product": PRODUCTS[product], "MARGIN": margin.hex()}
     pieces = ((-radius, 0.0), (0.0, radius))
     return max(
-        ends(gappa("exp", known | {"r": f"{a.hex()}, {b.hex()}"}), "|sum - SUM|")[1]
+        ends(gappa("exp/exp.gappa", known | {"r": f"{a.hex()}, {b.hex()}"}), "|sum - SUM|")[1]
         for a, b in pieces
     )
 
@@ -69,7 +70,7 @@ def test_the_error_of_the_fast_exp_is_below_its_margin(product):
     mpmath.mp.prec = 300
     generator = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
     macros, columns = header("exp")
-    margin = source_macro("exp", "MARGIN")
+    margin = source_macro("exp/exp.c", "MARGIN")
     radius = float(generator["RADIUS"] * (1 + mpf(2) ** -50))
 
     step = mpmath.log(2) / 16
@@ -105,7 +106,7 @@ def log_terms(macros, product, generator, coefficients):
     errors, largest = [], []
     # r is zero or at least 2^-53.
     for piece in (f"-{radius}, -0x1p-53", f"0x1p-53, {radius}"):
-        printed = gappa("log", known | {"r": piece})
+        printed = gappa("log/log.gappa", known | {"r": piece})
         q = ends(printed, "  q")
         roundings = [max(map(abs, ends(printed, name)))
                      for name in ("cube -/ r * (r * r)", "cubic -/ cube * q")]  # fmt: skip
@@ -120,7 +121,7 @@ def test_the_error_of_the_fast_log_is_below_its_margin(product):
     mpmath.mp.prec = 300
     generator = runpy.run_path(str(FOLDER / "log" / "generate.py"))
     macros, columns = header("log")
-    extent, width = (mpf(source_macro("log", name)) for name in ("EXTENT", "WIDTH"))
+    extent, width = (mpf(source_macro("log/log.c", name)) for name in ("EXTENT", "WIDTH"))
     steps, unit, ln2 = generator["steps"](), mpf(2) ** -53, mpmath.log(2)
     assert [s.c for s in steps] == columns["reciprocal"]
 
@@ -156,6 +157,165 @@ def test_the_error_of_the_fast_log_is_below_its_margin(product):
         error, largest = log_terms(macros, product, generator, coefficients)
         # The two sums that take it in, and low + margin.
         return (error + 3 * unit * (1 + error)) * largest * generator["RADIUS"]
+
+    assert cubic(coefficients) < extent * (1 - 4 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(coefficients) > extent / 2
+    assert cubic([coefficients[0] + 2.0**-51, *coefficients[1:]]) > extent
+
+
+def trig_terms(macros, product, generator, coefficients):
+    """Relative errors of the terms of sin(h) and cos(h), and the largest |s| and |c|."""
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+    for letter, found in (("S", coefficients["sin"]), ("C", coefficients["cos"])):
+        known |= {f"{letter}{i}": value.hex() for i, value in enumerate(found)}
+    radius = float(generator["RADIUS"] * (1 + mpf(2) ** -40)).hex()
+    # Below 2^-200 both terms are less than 2^-390 of h.
+    pieces = (f"-{radius}, -0x1p-200", f"0x1p-200, {radius}")
+    found = {"sin": [], "cos": []}
+    for printed in (gappa("common/trig.gappa", known | {"h": piece}) for piece in pieces):
+        for name, letter, roundings in (
+            ("sin", "s", ("cube -/ h * H", "sine -/ cube * s")),
+            ("cos", "c", ("z2 -/ H * H", "cosine -/ z2 * c")),
+        ):
+            values = ends(printed, f"  {letter}")
+            neglected = generator["polynomial_error"](name, coefficients[name])
+            absolute = ends(printed, f"|{letter} - {letter.upper()}|")[1] + neglected
+            relative = 1 + absolute / (min(map(abs, values)) - mpf(2) ** -50)
+            for each in roundings:
+                relative *= 1 + max(map(abs, ends(printed, each)))
+            found[name].append((relative - 1, max(map(abs, values))))
+    return {name: tuple(map(max, zip(*each, strict=True))) for name, each in found.items()}
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
+    generator = runpy.run_path(str(FOLDER / "common" / "generate.py"))
+    mpmath.mp.prec = 300
+    macros, columns = header("common")
+    extent, width, drift = (
+        mpf(source_macro("common/trig.h", name)) for name in ("EXTENT", "WIDTH", "DRIFT")
+    )
+    unit, radius, step = mpf(2) ** -53, generator["RADIUS"], mpmath.pi / 16
+
+    # n is below 2^26, and its rounding adds less to |r| than RADIUS has.
+    largest = macros["LIMIT"] * macros["INV_STEP"] + 1
+    assert largest < 2.0**26
+    inverse = abs(macros["INV_STEP"] * step - 1)
+    assert step / 2 + largest * step * (inverse + unit) < radius
+    # x, where n is not zero, and n STEP_HI are multiples of 2^-56; their difference is below 2^-3.
+    high, middle, low = (macros[f"STEP_{name}"] for name in ("HI", "MIDDLE", "LO"))
+    assert float(high * 2.0**56).is_integer()
+    assert step / 2 > mpf(2) ** -4
+    second = largest * mpf(middle)
+    assert radius + second < mpf(2) ** -3
+    # n STEP_MIDDLE is a double, a multiple of 2^-83; if it is the larger one, h is a double.
+    assert float(middle * 2.0**83).is_integer()
+    assert middle * 2.0**83 < 2**27
+    assert 2 * second < mpf(2) ** -30
+
+    errors = {}
+    for function in ("sin", "cos"):
+        exact = [getattr(mpmath, function)(j * step) for j in range(16)]
+        parts = [columns[f"{function}_{name}"] for name in ("high", "low", "rest")]
+        sums = [mpf(a) + b for a, b, _ in zip(*parts, strict=True)]
+        assert all(mpf(float(v)) == v for v in sums)
+        errors[function] = max(
+            abs(e - v - r) for e, v, r in zip(exact, sums, parts[2], strict=True)
+        )
+        assert max(map(abs, parts[2])) < mpf(2) ** -49
+    assert columns["sin_high"][0] == columns["sin_low"][0] == columns["sin_rest"][0] == 0
+    assert columns["cos_high"][0] == 1
+    assert columns["cos_low"][0] == columns["cos_rest"][0] == 0
+    # The fast two-sums have the larger term first: S > C h, and S + C h > S z / 2.
+    smallest = mpmath.sin(step - radius)
+    assert min(abs(v) for v in columns["sin_high"][1:]) > 1.9 * radius
+    assert smallest > radius**2
+
+    # l has its own roundings and those of its product with the slope, each below 2^-53 of it, at
+    # most eight together; the part of it that is not n STEP_LO is below 2^-53 of h.
+    lacking = abs(step - mpf(high) - mpf(middle) - mpf(low))
+    assert lacking + 8 * unit * abs(mpf(low)) < drift * (1 - 4 * unit)
+    # For j = 0 nothing else is in low but the terms below. For the others |sin| > SMALLEST, and
+    # each of at most 40 roundings is of something below 2^-48.
+    tail = errors["sin"] + errors["cos"] * radius + 40 * unit * mpf(2) ** -48
+    assert tail < width * smallest * (1 - 4 * unit)
+    assert 8 * unit**2 < width / 2
+
+    coefficients = {
+        "sin": [macros[f"S{i}"] for i in range(generator["TERMS"]["sin"])],
+        "cos": [macros[f"C{i}"] for i in range(generator["TERMS"]["cos"])],
+    }
+
+    def cubic(coefficients):
+        found = trig_terms(macros, product, generator, coefficients)
+        # Each product, their sum, the sum with the rest, and low + margin.
+        sine, cosine = ((error + 4 * unit * (1 + error)) * most for error, most in found.values())
+        return sine + radius * cosine
+
+    assert cubic(coefficients) < extent * (1 - 4 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(coefficients) > extent / 2
+    wrong = [coefficients["sin"][0] + 2.0**-53, *coefficients["sin"][1:]]
+    assert cubic(coefficients | {"sin": wrong}) > extent
+
+
+def test_exp2_gives_the_sum_of_exp_no_more_error_than_exp():
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
+    macros, columns = header("exp")
+    ln2, f = mpmath.log(2), mpf(2) ** -5
+    assert f * ln2 * (1 + mpf(2) ** -50) < generator["RADIUS"]
+    # What constants leave out, and the roundings of s, against those of exp.
+    left_out = f * abs(ln2 - macros["LN2_HI"] - macros["LN2_LO"])
+    step = mpmath.log(2) / 16
+    assert left_out < COUNT * abs(step - macros["STEP_HI"] - macros["STEP_LO"])
+    s = f * abs(mpf(macros["LN2_LO"])) + f * mpf(2) ** -53 + max(map(abs, columns["rest"]))
+    assert s < mpf(2) ** -44
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_log2_is_below_its_margin(product):
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "log" / "generate.py"))
+    macros, _ = header("log")
+    ours, columns = header("log2")
+    extent, width = (mpf(source_macro("log2/log2.c", name)) for name in ("EXTENT", "WIDTH"))
+    steps, unit, ln2 = generator["steps"](), mpf(2) ** -53, mpmath.log(2)
+    scale, radius = 1 / ln2, generator["RADIUS"]
+    logs = [mpf(a) + b for a, b in zip(columns["high"], columns["low"], strict=True)]
+    assert all(mpf(float(v)) == v for v in logs)
+    assert all(
+        s.c == 1 or abs(v) > scale * s.radius * (1 + radius)
+        for s, v in zip(steps, logs, strict=True)
+    )
+    assert max(map(abs, logs)) < 1
+
+    # 1/log(2) lacks less than 2^-108; t E_LO and the small parts of rest are below 2^-53 of r.
+    lacking = abs(scale - mpf(ours["E_HI"]) - mpf(ours["E_LO"]))
+    assert lacking < mpf(2) ** -107
+    for k in (0, *(sign * 2**n for n in range(11) for sign in (-1, 1))):
+        for step, value, rest in zip(steps, logs, columns["rest"], strict=True):
+            exact = -mpmath.log(mpf(step.c)) * scale
+            left_out = abs(exact - value - rest) + lacking * step.radius
+            smallest = min(
+                abs(mpmath.log(mpf(2) ** k * mpf(m)) * scale) for m in (step.first, step.end)
+            )
+            if step.c == 1 and k == 0:
+                assert rest == value == 0
+                continue
+            # Roundings of the small parts of rest and of the sums of these, of a.lo and of s.lo.
+            low = abs(rest) + 4 * unit * (2 * smallest + 1)
+            assert left_out + 8 * unit * low < width * smallest * (1 - 4 * unit)
+    # In the interval of 1 all is relative to r, and s > r.
+    assert lacking + 12 * unit * 4 * unit < width / 2
+
+    coefficients = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+
+    def cubic(coefficients):
+        error, largest = log_terms(macros, product, generator, coefficients)
+        # The sum in rest, E_HI's error, the product, its sum, two more sums, and low + margin.
+        return (error + 7 * unit * (1 + error)) * largest * radius * scale
 
     assert cubic(coefficients) < extent * (1 - 4 * unit)
     # Negative controls: the margin is not idle, and a wrong coefficient breaks it.

@@ -171,15 +171,20 @@ ZOO: Final[dict[tuple[str, str], Callable[[], Made]]] = {
 }  # fmt: skip
 
 
-def training_step(made: Made, precision: str, device: str = "cpu") -> Callable[[], None]:
+def training_step(
+    made: Made, precision: str, device: str = "cpu", compiled: bool = False
+) -> Callable[[], None]:
     """Return a run: forward pass, loss, backward pass, and a step of AdamW.
 
     Args:
         made: an entry of ``ZOO``, made.
         device: where the model is.
         precision: ``float32``, or ``bfloat16`` for autocast in the forward pass and the loss.
+        compiled: whether torch.compile compiles forward pass, loss and backward pass.
     """
     model, loss_of = made
+    if compiled:
+        loss_of = torch.compile(loss_of)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 
     def step() -> None:

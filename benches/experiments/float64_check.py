@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""corem-d's functions on 2^32 arguments each, against two references.
+
+    python -m benches.experiments.float64_check --store benches/results/float64_check.json
+
+``native/sampled.c`` draws the arguments: random over the range and over all exponents, random
+encodings, and neighbours of the ends of table steps. The C library's long double functions decide
+most results; MPFR decides what they cannot, and whatever differs. Both are independent of corem-d.
+Two controls: MPFR judges the first reference on a part of the arguments, and canary-d's finite
+results must be found wrong.
+
+A function takes 10 to 20 minutes of one processor. A run that is interrupted goes on from its
+journal, as long as the function's sources are the same. The digest is a sum over all arguments and
+results; it is the same on every machine. ``--store`` keeps the figures of functions that are not
+asked for.
+
+It needs clang and gmpy2, whose wheel has MPFR and its headers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import hashlib
+import importlib.util
+import json
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest_udftorch
+from benches import stored
+from benches.experiments import native, speed
+from pytest_udftorch.verify.line_journal import LineJournal
+
+#: Arguments of a line of the journal.
+CHUNK: Final = 1 << 23
+SEED: Final = 22
+#: Arguments on which MPFR judges the first reference, and canary-d is run.
+CONTROLS: Final = 1 << 20
+FUNCTIONS: Final = tuple(n for n, _ in pytest_udftorch.find_library("corem-d").functions)
+
+
+@cache
+def harness() -> ctypes.CDLL:
+    """Compile and load the checker; MPFR and its headers are those of gmpy2."""
+    inside = importlib.util.find_spec("gmpy2")
+    if inside is None or inside.origin is None:
+        raise SystemExit("float64_check needs gmpy2, whose wheel has MPFR: pip install gmpy2.")
+    folder = Path(inside.origin).parent
+    bundled = sorted(folder.parent.glob("gmpy2.libs/libgmp*.so*"))
+    bundled += sorted(folder.parent.glob("gmpy2.libs/libmpfr*.so*"))
+    for library in bundled or ["libgmp.so.10", "libmpfr.so.6"]:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    loaded = native.load("sampled.c", "-O2", f"-I{folder}", "-lm")
+    loaded.find.argtypes = (ctypes.c_char_p,)
+    words = (ctypes.c_uint64,) * 3
+    loaded.judge.argtypes = (ctypes.c_void_p, ctypes.c_int, *words, ctypes.c_void_p)
+    loaded.examine.argtypes = (ctypes.c_int, *words, ctypes.c_void_p)
+    return loaded
+
+
+def judge(library: str, level: str, function: str, first: int, count: int) -> dict[str, Any]:
+    """Judge the results of a library's array form on a part of a function's arguments."""
+    form = pytest_udftorch.build_library(library, level).forms(function, "float64")["array"]
+    found = (ctypes.c_uint64 * 4)()
+    which = harness().find(function.encode())
+    harness().judge(form, which, SEED, first, count, ctypes.addressof(found))
+    return {
+        "first": first, "count": count, "wrong": found[0], "mpfr": found[1],
+        "digest": f"{found[2]:016x}", "argument": f"{found[3]:016x}",
+    }  # fmt: skip
+
+
+def sources(function: str) -> str:
+    """Return a digest of what a function of corem-d is compiled from."""
+    folder = pytest_udftorch.find_library("corem-d").folder
+    digest = hashlib.sha256()
+    for part in (folder / function, folder / "common", folder.parent / "corem" / "common"):
+        for path in sorted([*part.glob("*.c"), *part.glob("*.h")]):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Journal(LineJournal):
+    """The finished chunks of a function."""
+
+    def __init__(self, path: Path, name: dict[str, Any]) -> None:
+        self.done: dict[int, dict[str, Any]] = {}
+        super().__init__(path, name, resume=True, option="--journal")
+
+    def read(self, payload: dict[str, Any]) -> None:
+        """Take in a chunk."""
+        self.done[payload["first"]] = payload
+
+    def finish(self, payload: dict[str, Any]) -> None:
+        """Write a chunk."""
+        self.add(payload)
+        self.done[payload["first"]] = payload
+
+
+def run(
+    pool: ProcessPoolExecutor, journal: Journal, function: str, level: str, count: int, jobs: int
+) -> None:
+    """Judge the chunks that the journal does not have."""
+    rest: Iterator[int] = (n for n in range(0, count, CHUNK) if n not in journal.done)
+    under_way: set[Future[dict[str, Any]]] = set()
+    while True:
+        for first in rest:
+            size = min(CHUNK, count - first)
+            under_way.add(pool.submit(judge, "corem-d", level, function, first, size))
+            if len(under_way) > jobs:
+                break
+        if not under_way:
+            return
+        done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+        for each in done:
+            journal.finish(each.result())
+        wrong = sum(part["wrong"] for part in journal.done.values())
+        print(f"{function}: {len(journal.done) * CHUNK:,}, {wrong} wrong", flush=True)
+
+
+def controls(function: str, level: str) -> dict[str, int]:
+    """Return what the controls find."""
+    found = (ctypes.c_uint64 * 2)()
+    which = harness().find(function.encode())
+    harness().examine(which, SEED + 1, 0, CONTROLS, ctypes.addressof(found))
+    canary = judge("canary-d", level, function, 0, CONTROLS)
+    return {
+        "arguments": CONTROLS, "first_reference_decided": found[0],
+        "first_reference_wrong": found[1], "canary_wrong": canary["wrong"],
+    }  # fmt: skip
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Check every function that is asked for."""
+    figures = {}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for function in options.functions:
+            name = {"function": function, "level": options.level, "seed": SEED,
+                    "chunk": CHUNK, "sources": sources(function)}  # fmt: skip
+            path = options.journal.with_suffix(f".{function}.journal")
+            start = time.monotonic()
+            with Journal(path, name) as journal:
+                before = len(journal.done)
+                run(pool, journal, function, options.level, 1 << options.bits, options.jobs)
+            fresh = (len(journal.done) - before) * CHUNK
+            print(f"{function}: {fresh / (time.monotonic() - start):,.0f} arguments a second")
+            parts = [journal.done[n] for n in range(0, 1 << options.bits, CHUNK)]
+            figures[function] = {
+                "method": "proved and sampled",
+                "arguments": sum(part["count"] for part in parts),
+                "wrong": sum(part["wrong"] for part in parts),
+                "first_wrong": [part["argument"] for part in parts if part["wrong"]][:8],
+                "mpfr": sum(part["mpfr"] for part in parts),
+                "digest": f"{sum(int(part['digest'], 16) for part in parts) % 2**64:016x}",
+                "level": options.level,
+                "controls": controls(function, options.level),
+            }
+            print(function, figures[function], flush=True)
+    return figures
+
+
+def widest() -> str:
+    """Return the widest CPU level here."""
+    return next(level if level != "scalar" else "baseline" for level in speed.levels())
+
+
+def main() -> None:
+    """Run the check."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--functions", nargs="+", choices=FUNCTIONS, default=[*FUNCTIONS])
+    parser.add_argument("--bits", type=int, default=32, help="2^BITS arguments a function")
+    parser.add_argument("--level", default=widest(), help="CPU level of the build")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--journal", type=Path, default=Path("build/float64_check"))
+    parser.add_argument("--store", type=Path, help="write the figures there")
+    options = parser.parse_args()
+    figures = measure(options)
+    if options.store is not None:
+        if options.store.exists():
+            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            figures = {n: (before | figures)[n] for n in FUNCTIONS if n in before | figures}
+        command = (
+            f"python -m benches.experiments.float64_check --bits {options.bits} "
+            f"--store {os.path.relpath(options.store)}"
+        )
+        stored.save(options.store, command, {"functions": figures})
+
+
+if __name__ == "__main__":
+    main()
