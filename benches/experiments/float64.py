@@ -46,7 +46,11 @@ INTERVALS: Final = {
     "log": ((0.0, 100.0), (0.97, 1.03)),
     "sin": ((-4.0, 4.0), (-1e5, 1e5)),
     "cos": ((-4.0, 4.0), (-1e5, 1e5)),
+    "exp2": ((-20.0, 20.0), (-1.0, 0.0)),
+    "log2": ((0.0, 100.0), (0.97, 1.03)),
 }
+#: Where a result is neither zero nor infinite.
+RANGES: Final = {"exp": (-745.2, 709.8), "exp2": (-1075.0, 1024.0)}
 #: exp: the last arguments with a finite, a normal and a nonzero result.
 ENDS: Final = (709.782712893384, -708.3964185322641, -745.1332191019411)
 
@@ -75,7 +79,14 @@ def structured(function: str) -> Doubles:
             multiples, np.nextafter(multiples, np.inf), np.ldexp(np.arange(-4096.0, 4096.0), -54),
             np.arange(-746.0, 711.0), np.arange(-746.0, 711.0, 1 / 64),
         ]  # fmt: skip
-    elif function == "log":
+    elif function == "exp2":
+        whole = np.arange(-1076.0, 1025.0, 1 / 16)
+        beside = beside_powers(-70, 10)
+        found = [
+            whole, whole + 1 / 32, np.nextafter(whole + 1 / 32, np.inf), beside, -beside,
+            np.nextafter(whole, np.inf), np.nextafter(whole, -np.inf),
+        ]  # fmt: skip
+    elif function in ("log", "log2"):
         edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-1000, 1000, 125)[:, None]).ravel()
         found = [
             beside_powers(-1022, 1024), (edges[:, None] * (1 + np.spacing(1.0) * near)).ravel(),
@@ -112,10 +123,10 @@ def drawn(function: str, count: int, seed: int) -> Iterator[Doubles]:
             yield draw.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
         elif function in ("sin", "cos"):
             yield drawn_angles(draw, block % 4, size)
-        elif function == "exp" and block % 4 == 2:
+        elif function in ("exp", "exp2") and block % 4 == 2:
             yield np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
-        elif function == "exp":
-            yield draw.uniform(-745.2, 709.8, size)
+        elif function in ("exp", "exp2"):
+            yield draw.uniform(*RANGES[function], size)
         elif block % 4 == 2:
             yield 1 + np.ldexp(draw.uniform(-1, 1, size), draw.integers(-53, 0, size))
         else:

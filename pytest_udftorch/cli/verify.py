@@ -70,6 +70,12 @@ def add(commands: Subparsers) -> None:
         metavar="LIBRARY",
         help="do not judge outputs that have the digests of this library's certificate",
     )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="run what the certificates hold on the present builds: with the same outputs, the "
+        "certificates name these builds",
+    )
     parser.add_argument("--resume", action="store_true", help="continue an interrupted run")
     parser.add_argument(
         "--chunks",
@@ -114,6 +120,8 @@ def run(options: argparse.Namespace) -> int:
 
     if options.quick:
         return _sample(options)
+    if options.again:
+        return _repeat(options)
     if not 8 <= options.chunk_bits <= 28:
         raise ScheduleError("--chunk-bits must lie between 8 and 28.")
     if options.pairs < 1 or (options.workers is not None and options.workers < 0):
@@ -152,6 +160,39 @@ def _sample(options: argparse.Namespace) -> int:
             found = sample(options.library, function, form, options.seed)
             print(found.text(), flush=True)
             failures += found.failures()
+    return report_failures(failures)
+
+
+#: Options that a certificate answers itself.
+_OF_RUNS = (
+    "form", "cpu_level", "flush_denormal", "garbage", "judge_all", "against", "resume", "chunks",
+)  # fmt: skip
+
+
+def _repeat(options: argparse.Namespace) -> int:
+    """Run the runs of certificates once more, on the present builds."""
+    from pytest_udftorch.verify.again import UnwantedOptionError, repeat
+    from pytest_udftorch.verify.find import Request, functions_of
+    from pytest_udftorch.verify.run import Execution, certificate_path
+    from pytest_udftorch.verify.schedule import make_schedule
+    from pytest_udftorch.verify.workers import cluster_address
+
+    given = [name for name in _OF_RUNS if getattr(options, name) not in (None, False)]
+    if given:
+        raise UnwantedOptionError(
+            f"--again takes forms, levels and modes from the certificates, so "
+            f"--{given[0].replace('_', '-')} has no meaning. Leave out one of the two."
+        )
+    failures: list[str] = []
+    with cluster_address(options.workers, options.scheduler) as scheduler:
+        for function in options.functions or functions_of(options.library, options.dtype):
+            plain = Request(dtype=options.dtype, reference="libm", count_hard=False)
+            schedule = make_schedule(options.library, function, plain)
+            path = certificate_path(schedule, options.out, options.library)
+            how = Execution(workers=options.workers, scheduler=scheduler)
+            for found in repeat(options.library, function, path, how):
+                print(found.text(), flush=True)
+                failures += found.failures()
     return report_failures(failures)
 
 

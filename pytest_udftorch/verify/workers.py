@@ -94,6 +94,19 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
         yield client
 
 
+@contextmanager
+def cluster_address(workers: int | None, scheduler: str | None) -> Iterator[str | None]:
+    """Yield the scheduler of a cluster that many runs share: the given one or a local one.
+
+    With 0 workers, it yields None: the runs stay in this process.
+    """
+    if workers == 0 or scheduler is not None:
+        yield scheduler
+        return
+    with cluster(workers or default_workers(), None) as client:
+        yield client.scheduler.address
+
+
 def _files_plugin(schedule: Schedule) -> Any:
     """Return a plugin that sends the schedule's files to all workers, later ones too."""
     contents = {}

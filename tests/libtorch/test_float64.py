@@ -25,9 +25,9 @@ from pytest_udftorch.verify.line_journal import OtherRunError
 FOLDER = find_library("corem-d").folder
 FUNCTIONS = tuple(name for name, _ in find_library("corem-d").functions)
 #: Fewest equal bits after the rounding bit of a case that the search kept.
-HARD = {"exp": 44, "log": 25}
+HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40}
 #: The generator of a function's constants, where it is not in its own folder.
-GENERATORS = {"sin": "common", "cos": "common"}
+GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp"}
 
 
 def ordinary(function, draw):
@@ -41,6 +41,13 @@ def ordinary(function, draw):
             draw.uniform(-745.2, -708.3, 1000),
             *(end + np.spacing(end) * np.arange(-50, 50) for end in ends),
         )
+    if function == "exp2":
+        whole = np.arange(-1080.0, 1030)
+        return (
+            draw.uniform(-1076, 1025, 5000),
+            np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-80, 10, 5000)),
+            *(np.nextafter(whole, end) for end in (-np.inf, np.inf)), whole, whole + 0.5,
+        )  # fmt: skip
     if function in ("sin", "cos"):
         signs = draw.choice([-1.0, 1.0], 3000)
         return (

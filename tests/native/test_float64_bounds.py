@@ -25,8 +25,8 @@ def header(function):
     """The macros of constants.h as numbers, and the columns of its tables of floats."""
     [path] = (FOLDER / function).glob("*constants.h")
     text = path.read_text(encoding="utf-8")
-    macros = re.findall(r"#define [A-Z]+_(\w+) (-?0x[\d.a-f]+p[+-]\d+)", text)
-    tables = re.findall(r"float udf_[a-z]+?_(\w+)\[\] = \{(.*?)\};", text, re.DOTALL)
+    macros = re.findall(r"#define [A-Z0-9]+?_(\w+) (-?0x[\d.a-f]+p[+-]\d+)", text)
+    tables = re.findall(r"float udf_[a-z0-9]+?_(\w+)\[\] = \{(.*?)\};", text, re.DOTALL)
     columns = {n: [float.fromhex(v) for v in re.findall(r"(\S+)f,", b)] for n, b in tables}
     return {name: float.fromhex(value) for name, value in macros}, columns
 
@@ -258,3 +258,66 @@ def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
     assert cubic(coefficients) > extent / 2
     wrong = [coefficients["sin"][0] + 2.0**-53, *coefficients["sin"][1:]]
     assert cubic(coefficients | {"sin": wrong}) > extent
+
+
+def test_exp2_gives_the_sum_of_exp_no_more_error_than_exp():
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
+    macros, columns = header("exp")
+    ln2, f = mpmath.log(2), mpf(2) ** -5
+    assert f * ln2 * (1 + mpf(2) ** -50) < generator["RADIUS"]
+    # What constants leave out, and the roundings of s, against those of exp.
+    left_out = f * abs(ln2 - macros["LN2_HI"] - macros["LN2_LO"])
+    step = mpmath.log(2) / 16
+    assert left_out < COUNT * abs(step - macros["STEP_HI"] - macros["STEP_LO"])
+    s = f * abs(mpf(macros["LN2_LO"])) + f * mpf(2) ** -53 + max(map(abs, columns["rest"]))
+    assert s < mpf(2) ** -44
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_log2_is_below_its_margin(product):
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "log" / "generate.py"))
+    macros, _ = header("log")
+    ours, columns = header("log2")
+    extent, width = (mpf(source_macro("log2/log2.c", name)) for name in ("EXTENT", "WIDTH"))
+    steps, unit, ln2 = generator["steps"](), mpf(2) ** -53, mpmath.log(2)
+    scale, radius = 1 / ln2, generator["RADIUS"]
+    logs = [mpf(a) + b for a, b in zip(columns["high"], columns["low"], strict=True)]
+    assert all(mpf(float(v)) == v for v in logs)
+    assert all(
+        s.c == 1 or abs(v) > scale * s.radius * (1 + radius)
+        for s, v in zip(steps, logs, strict=True)
+    )
+    assert max(map(abs, logs)) < 1
+
+    # 1/log(2) lacks less than 2^-108; t E_LO and the small parts of rest are below 2^-53 of r.
+    lacking = abs(scale - mpf(ours["E_HI"]) - mpf(ours["E_LO"]))
+    assert lacking < mpf(2) ** -107
+    for k in (0, *(sign * 2**n for n in range(11) for sign in (-1, 1))):
+        for step, value, rest in zip(steps, logs, columns["rest"], strict=True):
+            exact = -mpmath.log(mpf(step.c)) * scale
+            left_out = abs(exact - value - rest) + lacking * step.radius
+            smallest = min(
+                abs(mpmath.log(mpf(2) ** k * mpf(m)) * scale) for m in (step.first, step.end)
+            )
+            if step.c == 1 and k == 0:
+                assert rest == value == 0
+                continue
+            # Roundings of the small parts of rest and of the sums of these, of a.lo and of s.lo.
+            low = abs(rest) + 4 * unit * (2 * smallest + 1)
+            assert left_out + 8 * unit * low < width * smallest * (1 - 4 * unit)
+    # In the interval of 1 all is relative to r, and s > r.
+    assert lacking + 12 * unit * 4 * unit < width / 2
+
+    coefficients = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+
+    def cubic(coefficients):
+        error, largest = log_terms(macros, product, generator, coefficients)
+        # The sum in rest, E_HI's error, the product, its sum, two more sums, and low + margin.
+        return (error + 7 * unit * (1 + error)) * largest * radius * scale
+
+    assert cubic(coefficients) < extent * (1 - 4 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(coefficients) > extent / 2
+    assert cubic([coefficients[0] + 2.0**-51, *coefficients[1:]]) > extent

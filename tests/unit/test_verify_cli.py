@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from pytest_udftorch import certificates as certificate
 from pytest_udftorch import cli
+from pytest_udftorch.build.cache import sha256_of
+from pytest_udftorch.build.shared import build_library
 from pytest_udftorch.library.description import find_library
 from pytest_udftorch.verify.reference import checker as reference
 
@@ -250,3 +253,74 @@ def test_a_sample_of_two_arguments(capsys):
 def test_what_cannot_be_sampled(arguments, says, capsys):
     assert run("verify", *arguments, "--quick") == cli.MISUSE
     assert says in capsys.readouterr().err
+
+
+HYPOT = """
+#include <math.h>
+float own_hypotf(float x, float y) { return (float)hypot(x, y); }
+"""
+OWN = """
+[library]
+name = "own"
+version = "1"
+[functions.hypot.float32]
+source = "hypot.c"
+scalar = "own_hypotf"
+"""
+GROWN = (
+    OWN + '[functions.exp.float32]\nsource = "exp.c"\nscalar = "own_expf"\n',
+    "float own_expf(float x) { return 1 + x; }\n",
+)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A library, certified over few pairs, that has got another function since."""
+    (tmp_path / "udf.toml").write_text(OWN)
+    (tmp_path / "hypot.c").write_text(HYPOT)
+    options = ("--pairs=65536", "--chunk-bits=14", "--workers=0", "--quiet", "--reference=libm")
+    assert run("verify", tmp_path, "hypot", *options) == 0
+    (tmp_path / "udf.toml").write_text(GROWN[0])
+    (tmp_path / "exp.c").write_text(GROWN[1])
+    return tmp_path
+
+
+def again(library, *more):
+    return run("verify", library, "hypot", "--again", "--workers=0", *more)
+
+
+def own_run(library):
+    return certificate.load(library / "hypot.float32.certificate.json").runs[0]
+
+
+def test_a_new_build_with_the_same_outputs_is_named(own, capsys):
+    before = own_run(own)
+    assert again(own) == 0
+    assert "the same outputs; names this build now" in capsys.readouterr().out
+    after = own_run(own)
+    assert after.identity["library_sha256"] == sha256_of(build_library(own).path)
+    assert after.identity["library_sha256"] != before.identity["library_sha256"]
+    assert (after.chunks, after.tally, after.date) == (before.chunks, before.tally, before.date)
+    assert again(own) == 0
+    assert "names this build already" in capsys.readouterr().out
+
+
+def test_a_new_build_with_other_outputs_is_not_named(own, capsys):
+    path = own / "hypot.float32.certificate.json"
+    stored = certificate.load(path)
+    (only,) = stored.runs
+    other = replace(only, chunks={**only.chunks, 2: only.chunks[1]})
+    certificate.save(replace(stored, runs=(other,)), path)
+    assert again(own) == cli.FAILED
+    captured = capsys.readouterr()
+    assert "other outputs in 1 chunks" in captured.out
+    assert "--chunks 2:3 with --out shows the first" in captured.err
+    assert own_run(own) == other
+
+
+def test_what_cannot_be_repeated_is_refused(own, capsys):
+    assert again(own, "--form=array") == cli.MISUSE
+    assert "so --form has no meaning" in capsys.readouterr().err
+    (own / "hypot.c").write_text(HYPOT.replace("x, y", "y, x"))
+    assert again(own) == cli.MISUSE
+    assert "is not of the present sources of own hypot" in capsys.readouterr().err

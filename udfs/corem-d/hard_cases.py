@@ -9,6 +9,8 @@ published: FUNCTION/published.txt names where. The files hold thresholds and spe
 exp, |x| < 2^-30: a middle 1 + h has one double next to log(1 + h) on each side, and there are only
 2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every
 exponent, an argument next to a multiple of pi/2, which tries the reduction. It is near no middle.
+exp2 and log2: published cases moved by whole numbers and scaled by powers of 2, which leaves them
+hard.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -108,6 +111,25 @@ def next_to_multiples(sign: int) -> tuple[Doubles, Doubles]:
     return np.array(found), np.array(distances)
 
 
+def from_middle(function: str, x: float) -> float:
+    """Return how far a result is from the nearest middle of two doubles, relative."""
+    with gmpy2.context(precision=400) as context:
+        _, mantissa = gmpy2.frexp(getattr(context, function)(gmpy2.mpfr(x)))
+        scaled = gmpy2.mul_2exp(abs(mantissa), 53)
+        return float(abs(scaled - gmpy2.floor(scaled) - gmpy2.mpfr(0.5)) / scaled)
+
+
+def moved(function: str, sign: int) -> tuple[Doubles, Doubles]:
+    """Return published cases of exp2 or log2 moved to results of one sign, and their distances."""
+    listed = [x for part in published(function).values() for x in doubles(part)]
+    if function == "exp2":
+        fractions = {x % 1 for x in listed if x >= 512}
+        found = [sign * n + f for n in range(1, 1000, 3) for f in fractions]
+    else:
+        found = [x * 2.0 ** (sign * n) for n in range(1, 510) for x in listed]
+    return np.array(found), np.array([from_middle(function, x) for x in found])
+
+
 @dataclass(frozen=True)
 class Function:
     """Where a function's cases come from.
@@ -151,6 +173,15 @@ FUNCTIONS: Final = {
         next_to_multiples, "Next to multiples of pi/2, for every exponent", 1024,
         (2.0**-27, 2.0**-26, 2.0**-9, 2.0**-4, 2.0**23, float(np.pi), float(np.pi) / 2),
     ),
+    "exp2": Function(
+        partial(moved, "exp2"), "Published cases, moved by whole numbers", 60,
+        (2.0**-54, 2.0**-53, 1024.0, 1075.0, 1074.0, 1022.0, 1023.0, 1.0, 0.5),
+    ),
+    "log2": Function(
+        partial(moved, "log2"), "Published cases, scaled by powers of 2", 30,
+        (*np.arange(0.703125, 1, 2**-5).tolist(), *np.arange(1.03125, 1.42, 2**-4).tolist(),
+         1.0, 2.0, 0.5, 2.0**-1021, 2.0**1023, 2.0**-1073),
+    ),
 }  # fmt: skip
 
 
@@ -173,6 +204,11 @@ def bits_beyond(function: str, x: float) -> int:
 def encodings(values: Iterable[float]) -> list[int]:
     """Return the encodings of doubles."""
     return [int(v) for v in np.array(list(values), dtype=np.float64).view(np.uint64)]
+
+
+def doubles(encoded: list[int]) -> list[float]:
+    """Return doubles of their encodings."""
+    return [float(v) for v in np.array(encoded, dtype=np.uint64).view(np.float64)]
 
 
 def thresholds(function: str) -> list[float]:

@@ -72,6 +72,14 @@ static double draw_exp(uint64_t kind, uint64_t u, uint64_t v) {
                 v);
 }
 
+static double draw_exp2(uint64_t kind, uint64_t u, uint64_t v) {
+  if (kind < 4)
+    return between(-1075, 1024, u);
+  if (kind < 6)
+    return scaled(-64, 10, u, v);
+  return beside((double)((int64_t)(u % 67168) - 34400) / 32, v);
+}
+
 static double draw_log(uint64_t kind, uint64_t u, uint64_t v) {
   if (kind < 4)
     return from_bits(u % (UINT64_C(0x7ff) << 52));
@@ -101,10 +109,9 @@ typedef struct {
 } function;
 
 static const function functions[] = {
-    {"exp", draw_exp, expl, mpfr_exp},
-    {"log", draw_log, logl, mpfr_log},
-    {"sin", draw_angle, sinl, mpfr_sin},
-    {"cos", draw_angle, cosl, mpfr_cos},
+    {"exp", draw_exp, expl, mpfr_exp},     {"log", draw_log, logl, mpfr_log},
+    {"sin", draw_angle, sinl, mpfr_sin},   {"cos", draw_angle, cosl, mpfr_cos},
+    {"exp2", draw_exp2, exp2l, mpfr_exp2}, {"log2", draw_log, log2l, mpfr_log2},
 };
 
 EXPORT int find(const char *name) {

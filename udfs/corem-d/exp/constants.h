@@ -9,6 +9,8 @@
 #define EXP_STEP_HI 0x1.62e42fefa39efp-5
 #define EXP_STEP_LO 0x1.abc9e3b39803fp-60
 #define EXP_INV_LN2 0x1.71547652b82fep+0
+#define EXP_LN2_HI 0x1.62e42fefa39efp-1
+#define EXP_LN2_LO 0x1.abc9e3b39803fp-56
 #define EXP_MAX 0x1.62e42fefa39efp+9
 #define EXP_MIN -0x1.74910d52d3051p+9
 #define EXP_NORMAL_MIN -0x1.6232bdd7abcd2p+9

@@ -54,19 +54,15 @@
 
 #define EXP_MARGIN 0x1.2p-68
 
-UDF_INLINE double udf_exp_fast(double x, int *hard) {
-  double shifted = UDF_FMA(x, EXP_INV_STEP, UDF_ROUND_MAGIC);
-  double n = shifted - UDF_ROUND_MAGIC;
-  uint64_t i = udf_f64_bits(shifted);
-#ifdef __FMA__
-  double r = __builtin_fma(n, -EXP_STEP_HI, x);
-#else
-  udf_dd multiple = udf_two_prod(n, EXP_STEP_HI);
-  double r = (x - multiple.hi) - multiple.lo;
-#endif
+// The two sums of the rounding test for 2^(j/16) exp(r + s), j the low bits of
+// i.
+typedef struct {
+  double upper, lower;
+} udf_exp_ends;
+
+UDF_INLINE udf_exp_ends udf_exp_sum(uint64_t i, double r, double s) {
   double t =
       (double)udf_exp_high[i % EXP_STEPS] + (double)udf_exp_low[i % EXP_STEPS];
-  double s = UDF_FMA(n, -EXP_STEP_LO, (double)udf_exp_rest[i % EXP_STEPS]);
 
   udf_dd square = udf_two_prod(r, r);
   double r2 = square.hi;
@@ -89,17 +85,34 @@ UDF_INLINE double udf_exp_fast(double x, int *hard) {
   double e = sum.lo + product.lo;
 #endif
   double low = UDF_FMA(t, w, e);
-  double upper = high + (low + EXP_MARGIN);
-  double lower = high + (low - EXP_MARGIN);
+  return (udf_exp_ends){high + (low + EXP_MARGIN), high + (low - EXP_MARGIN)};
+}
 
+// 2^k times the result, where it is normal; i is 16 k + j, modulo 2^64.
+UDF_INLINE double udf_exp_scale(udf_exp_ends ends, uint64_t i, _Bool infinite,
+                                _Bool zero, _Bool normal, int *hard) {
   // k is added to the exponent field, of which it takes the low bits.
-  double y = udf_f64_from_bits(udf_f64_bits(upper) + (i / EXP_STEPS << 52));
-  _Bool infinite = x > EXP_MAX;
-  _Bool zero = x < EXP_MIN;
-  // NaN is hard.
-  *hard = !(infinite | zero) & ((upper != lower) | !(x >= EXP_NORMAL_MIN));
+  double y =
+      udf_f64_from_bits(udf_f64_bits(ends.upper) + (i / EXP_STEPS << 52));
+  *hard = !(infinite | zero) & ((ends.upper != ends.lower) | !normal);
   y = infinite ? __builtin_inf() : y;
   return zero ? 0 : y;
+}
+
+UDF_INLINE double udf_exp_fast(double x, int *hard) {
+  double shifted = UDF_FMA(x, EXP_INV_STEP, UDF_ROUND_MAGIC);
+  double n = shifted - UDF_ROUND_MAGIC;
+  uint64_t i = udf_f64_bits(shifted);
+#ifdef __FMA__
+  double r = __builtin_fma(n, -EXP_STEP_HI, x);
+#else
+  udf_dd multiple = udf_two_prod(n, EXP_STEP_HI);
+  double r = (x - multiple.hi) - multiple.lo;
+#endif
+  double s = UDF_FMA(n, -EXP_STEP_LO, (double)udf_exp_rest[i % EXP_STEPS]);
+  // NaN is hard.
+  return udf_exp_scale(udf_exp_sum(i, r, s), i, x > EXP_MAX, x < EXP_MIN,
+                       x >= EXP_NORMAL_MIN, hard);
 }
 
 // x 2^128 modulo 2^128, for 2^-54 <= |x| < 2^11.
@@ -125,6 +138,15 @@ UDF_INLINE udf_u128 udf_exp_fixed(udf_u128 r) {
   return cut + udf_high_product(cut, less_one);
 }
 
+// 2^k times y, in units of 2^-127 and below 2, rounded.
+UDF_INLINE double udf_exp_round(udf_u128 y, int k) {
+  // Drop what lies below the last place; no argument is half-way.
+  int drop = k >= -1022 ? 75 : 75 - 1022 - k;
+  uint64_t rounded = (uint64_t)(((y >> (drop - 1)) + 1) >> 1);
+  uint64_t exponent = k >= -1022 ? (uint64_t)(k + 1022) << 52 : 0;
+  return udf_f64_from_bits(exponent + rounded);
+}
+
 static UDF_COLD double udf_exp_accurate(double x) {
   if (x != x)
     return x + x;
@@ -146,10 +168,5 @@ static UDF_COLD double udf_exp_accurate(double x) {
     r -= EXP_LN2_WORDS;
     k += 1;
   }
-  udf_u128 y = udf_exp_fixed(r);
-  // Drop what lies below the last place; no argument is half-way.
-  int drop = k >= -1022 ? 75 : 75 - 1022 - k;
-  uint64_t rounded = (uint64_t)(((y >> (drop - 1)) + 1) >> 1);
-  uint64_t exponent = k >= -1022 ? (uint64_t)(k + 1022) << 52 : 0;
-  return udf_f64_from_bits(exponent + rounded);
+  return udf_exp_round(udf_exp_fixed(r), k);
 }

@@ -110,6 +110,8 @@ def scalars() -> dict[str, float]:
         "STEP_HI": step_high,
         "STEP_LO": nearest(step - mpf(step_high)),
         "INV_LN2": nearest(1 / mpmath.log(2)),
+        "LN2_HI": nearest(mpmath.log(2)),
+        "LN2_LO": nearest(mpmath.log(2) - mpf(nearest(mpmath.log(2)))),
         "MAX": threshold(largest, above=False),
         "MIN": threshold(mpf(2) ** -1075, above=True),
         "NORMAL_MIN": threshold(mpf(2) ** -1022, above=True),

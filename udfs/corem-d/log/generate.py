@@ -124,11 +124,10 @@ def polynomial_error(coefficients: list[float]) -> mpf:
     return sum(abs(c) for c in total) + 2 * RADIUS**length / (length + 3)
 
 
-def parts(c: float) -> tuple[float, float, float]:
-    """Return three floats whose sum is -log(c) nearly; the sum of the first two is a double."""
-    if c == 1:
+def split(whole: mpf) -> tuple[float, float, float]:
+    """Return three floats whose sum is nearly a number; the sum of the first two is a double."""
+    if not whole:
         return 0.0, 0.0, 0.0
-    whole = -mpmath.log(mpf(c))
     high = float(np.float32(nearest(whole)))
     place = mpf(2) ** (int(np.frexp(high)[1]) - 49)
     low = float(np.float32(nearest(mpmath.nint((whole - mpf(high)) / place) * place)))
@@ -170,7 +169,7 @@ def lines() -> list[str]:
     """Return the lines of the header."""
     coefficients = cubic_factor()
     table = steps()
-    columns = list(zip(*(parts(s.c) for s in table), strict=True))
+    columns = list(zip(*(split(-mpmath.log(mpf(s.c))) for s in table), strict=True))
     high, low = ln2_parts()
     error = mpmath.log(polynomial_error(coefficients), 2)
     return [

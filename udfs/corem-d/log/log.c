@@ -77,23 +77,12 @@ UDF_INLINE double udf_log_significand(uint64_t offset) {
   return udf_f64_from_bits((offset & UINT64_C(0xfffffffffffff)) + LOG_START);
 }
 
-UDF_INLINE double udf_log_fast(double x, int *hard) {
-  uint64_t offset = udf_log_offset(udf_f64_bits(x));
-  uint64_t i = offset >> LOG_STEP_SHIFT;
-  double m = udf_log_significand(offset);
-  double k = udf_f64_from_bits(offset >> 52 | UINT64_C(0x4330000000000000)) -
-             (0x1p52 + 1024);
-  double c = (double)udf_log_reciprocal[i % LOG_STEPS];
-#ifdef __FMA__
-  double r = __builtin_fma(m, c, -1.0);
-#else
-  double left = udf_f64_from_bits(udf_f64_bits(m) & ~UINT64_C(0x7ffffff));
-  double r = (left * c - 1.0) + (m - left) * c;
-#endif
-  double logc =
-      (double)udf_log_high[i % LOG_STEPS] + (double)udf_log_low[i % LOG_STEPS];
-  double tiny = UDF_FMA(k, LOG_LN2_LO, (double)udf_log_rest[i % LOG_STEPS]);
+// log(1 + r) as t.hi + rest; r2 is r^2 rounded.
+typedef struct {
+  double t, rest, r2;
+} udf_log_part;
 
+UDF_INLINE udf_log_part udf_log_near_one(double r) {
   udf_dd square = udf_two_prod(r, r);
   double r2 = square.hi;
   double q01 = UDF_FMA(r, LOG_Q1, LOG_Q0);
@@ -103,13 +92,41 @@ UDF_INLINE double udf_log_fast(double x, int *hard) {
   double q = UDF_FMA(r2, UDF_FMA(r2, LOG_Q8, q67), q45);
   q = UDF_FMA(r2, UDF_FMA(r2, q, q23), q01);
   double cubic = (r * r2) * q;
-
-  udf_dd a = udf_fast_two_sum(k * LOG_LN2_HI, logc);
   udf_dd t = udf_fast_two_sum(r, -0.5 * r2);
-  udf_dd s = udf_fast_two_sum(a.hi, t.hi);
-  double low =
-      (UDF_FMA(-0.5, square.lo, t.lo) + cubic) + (s.lo + (a.lo + tiny));
-  double margin = UDF_FMA(r2, LOG_EXTENT, __builtin_fabs(s.hi) * LOG_WIDTH);
+  return (udf_log_part){t.hi, UDF_FMA(-0.5, square.lo, t.lo) + cubic, r2};
+}
+
+UDF_INLINE double udf_log_exponent(uint64_t offset) {
+  return udf_f64_from_bits(offset >> 52 | UINT64_C(0x4330000000000000)) -
+         (0x1p52 + 1024);
+}
+
+// m c - 1, exact.
+UDF_INLINE double udf_log_ratio(uint64_t offset) {
+  double m = udf_log_significand(offset);
+  double c = (double)udf_log_reciprocal[(offset >> LOG_STEP_SHIFT) % LOG_STEPS];
+#ifdef __FMA__
+  return __builtin_fma(m, c, -1.0);
+#else
+  double left = udf_f64_from_bits(udf_f64_bits(m) & ~UINT64_C(0x7ffffff));
+  return (left * c - 1.0) + (m - left) * c;
+#endif
+}
+
+UDF_INLINE double udf_log_fast(double x, int *hard) {
+  uint64_t offset = udf_log_offset(udf_f64_bits(x));
+  uint64_t i = offset >> LOG_STEP_SHIFT;
+  double k = udf_log_exponent(offset);
+  double logc =
+      (double)udf_log_high[i % LOG_STEPS] + (double)udf_log_low[i % LOG_STEPS];
+  double tiny = UDF_FMA(k, LOG_LN2_LO, (double)udf_log_rest[i % LOG_STEPS]);
+
+  udf_log_part part = udf_log_near_one(udf_log_ratio(offset));
+  udf_dd a = udf_fast_two_sum(k * LOG_LN2_HI, logc);
+  udf_dd s = udf_fast_two_sum(a.hi, part.t);
+  double low = part.rest + (s.lo + (a.lo + tiny));
+  double margin =
+      UDF_FMA(part.r2, LOG_EXTENT, __builtin_fabs(s.hi) * LOG_WIDTH);
   double upper = s.hi + (low + margin);
   double lower = s.hi + (low - margin);
   // NaN is hard.
@@ -155,34 +172,49 @@ UDF_INLINE double udf_log_round(udf_log_sum sum) {
   return udf_f64_from_bits((uint64_t)negative << 63 | (exponent + rounded));
 }
 
-static UDF_COLD double udf_log_accurate(double x) {
-  if (x != x)
-    return x + x;
-  if (x == 0)
-    return -__builtin_inf();
-  if (x < 0)
-    return __builtin_nan("");
-  if (x == __builtin_inf() || x == 1)
-    return x == 1 ? 0 : x;
+// x = 2^k m, m c = 1 + r 2^-59, for finite x > 0.
+typedef struct {
+  int k;
+  unsigned interval;
+  int64_t r;
+} udf_log_argument;
+
+UDF_INLINE udf_log_argument udf_log_reduce(double x) {
   int k = -1024;
   if (x < 0x1p-1022) {
     x *= 0x1p54;
     k -= 54;
   }
   uint64_t offset = udf_log_offset(udf_f64_bits(x));
-  k += (int)(offset >> 52);
   unsigned i = udf_log_interval(offset);
   uint64_t m = (uint64_t)(udf_log_significand(offset) * 0x1p53);
-  int64_t r = (int64_t)(m * (uint64_t)(udf_log_reciprocal[i] * 64)) -
-              (INT64_C(1) << 59);
+  uint64_t product = m * (uint64_t)(udf_log_reciprocal[i] * 64);
+  return (udf_log_argument){k + (int)(offset >> 52), i,
+                            (int64_t)product - (INT64_C(1) << 59)};
+}
 
-  udf_log_sum sum = udf_log_exact[i];
-  uint64_t count = (uint64_t)(k < 0 ? -k : k);
+// The logarithm of 0, 1, infinity, NaN and negative numbers.
+UDF_INLINE double udf_log_special(double x) {
+  if (x != x)
+    return x + x;
+  if (x == 0)
+    return -__builtin_inf();
+  if (x < 0)
+    return __builtin_nan("");
+  return x == 1 ? 0 : x;
+}
+
+static UDF_COLD double udf_log_accurate(double x) {
+  if (!(x > 0) || x == __builtin_inf() || x == 1)
+    return udf_log_special(x);
+  udf_log_argument of = udf_log_reduce(x);
+  uint64_t count = (uint64_t)(of.k < 0 ? -of.k : of.k);
   udf_u128 low = (udf_u128)count * udf_log_ln2.low;
   udf_log_sum multiple = {count * udf_log_ln2.high + (low >> 64),
                           (uint64_t)low};
-  sum = udf_log_add(sum, multiple, k < 0 ? -1 : 1);
-  uint64_t magnitude = (uint64_t)(r < 0 ? -r : r);
-  udf_log_sum series = udf_log_series(magnitude, r < 0);
-  return udf_log_round(udf_log_add(sum, series, r < 0 ? -1 : 1));
+  udf_log_sum sum =
+      udf_log_add(udf_log_exact[of.interval], multiple, of.k < 0 ? -1 : 1);
+  uint64_t magnitude = (uint64_t)(of.r < 0 ? -of.r : of.r);
+  udf_log_sum series = udf_log_series(magnitude, of.r < 0);
+  return udf_log_round(udf_log_add(sum, series, of.r < 0 ? -1 : 1));
 }
