@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -324,6 +325,22 @@ def test_certificates_are_of_the_shipped_sources(wheel, tmp_path):
     for path in certificates:
         subject = certificate.load(path).subject
         assert subject["source_sha256"] == source_sha256(corem, subject["function"]), path.name
+
+
+def test_certificates_name_the_shipped_builds(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        libraries = (n for n in archive.namelist() if "/_prebuilt/" in n and n.endswith(".so"))
+        shipped = {hashlib.sha256(archive.read(name)).hexdigest() for name in libraries}
+        certificates = re.compile(r"/udfs/corem(|-composites|-ff)/.*\.certificate\.json$")
+        named = [name for name in archive.namelist() if certificates.search(name)]
+        archive.extractall(tmp_path, named)
+    for path in sorted(tmp_path.rglob("*.certificate.json")):
+        builds = {run.identity["library_sha256"] for run in certificate.load(path).runs}
+        assert builds <= shipped, (
+            f"{path.name} names a build that the wheel does not have. Repeat its runs on the "
+            "builds of the wheel: udftorch verify LIBRARY --again, with UDFTORCH_PREBUILT set."
+        )
+    assert len(named) == 58, named
 
 
 def test_no_file_of_the_wheel_names_the_place_where_it_was_made(wheel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import defaultdict
 
 import numpy as np
 import pytest
@@ -199,6 +200,16 @@ def stale(library, digest, sources=source_sha256):
         ):
             found.append(path.name)
     return found
+
+
+@pytest.mark.parametrize("library", ["corem", "corem-composites", "corem-ff"])
+def test_certificates_name_one_build_of_each_level(library):
+    builds = defaultdict(set)
+    for path in find_library(library).folder.glob("*/*.certificate.json"):
+        for run in certificate.load(path).runs:
+            builds[run.identity["cpu_level"]].add(run.identity["library_sha256"])
+    assert builds
+    assert {level: len(named) for level, named in builds.items()} == dict.fromkeys(builds, 1)
 
 
 @pytest.mark.parametrize("library", ["corem", "corem-composites"])
