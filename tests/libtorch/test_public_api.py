@@ -81,6 +81,10 @@ WITHIN = {
     ("benches/experiments/aarch64_session.py", "pytest_udftorch.session.binder.binder"),
     ("benches/experiments/cuda_digests.py", "pytest_udftorch.compiled.follower.follower"),
     ("benches/experiments/cuda_pairs.py", "pytest_udftorch.compiled.follower.follower"),
+    (
+        "benches/experiments/float64_check.py",
+        "pytest_udftorch.verify.line_journal.LineJournal",
+    ),
     ("benches/experiments/profile_overhead.py", "pytest_udftorch.native.runtime.runtime"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.library.symbols.CPU_LEVELS"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.native.runtime.native_file"),
