@@ -49,10 +49,11 @@ build/plugins:
 	  'pytest<9' pytest-forked
 
 test-slow: site-tools build/plugins
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -m slow --timeout 7200 -o faulthandler_timeout=7500
 
 test-sanitizers: setup
-	$(PY) -m pytest -m 'slow or not slow' tests/native/test_sanitizers.py
+	$(PY) -m pytest -m 'slow or not slow' --timeout 7200 -o faulthandler_timeout=7500 \
+	  tests/native/test_sanitizers.py
 
 TESTS = tests
 

@@ -21,6 +21,7 @@ from typing import Final
 from pytest_udftorch import plain_data as shapes
 from pytest_udftorch.build.cache import cache_folder, opened, store
 from pytest_udftorch.errors import CudaFormError, nearest
+from pytest_udftorch.undisturbed import undisturbed
 
 DOUBLE: Final = "double"
 FLOAT_FLOAT: Final = "float-float"
@@ -99,7 +100,7 @@ def gpus() -> tuple[Gpu, ...]:
     """Return the GPUs: torch's if it has initialised CUDA, else all that the driver lists.
 
     Reading the list takes nvidia-ml-py, and does not initialise CUDA: a process that has opened
-    CUDA cannot fork.
+    CUDA cannot fork. The driver is asked once in a process.
     """
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -107,6 +108,16 @@ def gpus() -> tuple[Gpu, ...]:
             Gpu(torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i))
             for i in range(torch.cuda.device_count())
         )
+    return _listed()
+
+
+@functools.cache
+def _listed() -> tuple[Gpu, ...]:
+    # pynvml takes a lock, and would keep it if an interrupt came at once afterwards.
+    return undisturbed(_from_driver)
+
+
+def _from_driver() -> tuple[Gpu, ...]:
     try:
         import pynvml
     except ImportError:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from pytest_udftorch.undisturbed import undisturbed
+
 #: Bits of the clock event reasons; nvml.h, nvmlClocksEventReasons.
 REASONS: Final = {
     0x001: "idle",
@@ -83,6 +85,11 @@ def _read(nvml: Any, index: int) -> GpuState:
 
 def read_gpu_state(index: int = 0) -> GpuState:
     """Return the state of the GPU with this index; never raises, see ``error``."""
+    # pynvml takes a lock, and would keep it if an interrupt came at once afterwards.
+    return undisturbed(lambda: _from_driver(index))
+
+
+def _from_driver(index: int) -> GpuState:
     try:
         import pynvml
     except ImportError:

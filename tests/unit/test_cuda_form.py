@@ -167,11 +167,20 @@ class Driver:
         return self._answer("nvmlDeviceGetCudaComputeCapability", list(gpu.capability))
 
 
-def test_the_drivers_list_is_read(monkeypatch):
+@pytest.fixture(autouse=True)
+def asked_anew():
+    cuda_form._listed.cache_clear()
+    yield
+    cuda_form._listed.cache_clear()
+
+
+def test_the_drivers_list_is_read_once(monkeypatch):
     driver = Driver(RTX, H200)
     monkeypatch.setitem(sys.modules, "pynvml", driver)
     assert gpus() == (RTX, H200)
     assert driver.opened == 0
+    driver.gpus = ()
+    assert gpus() == (RTX, H200)
 
 
 def test_auto_asks_the_driver(cache, monkeypatch):

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of other people's code that an interrupt must not break off."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def undisturbed(run: Callable[[], T]) -> T:
+    """Return what ``run`` returns, computed in a thread of its own.
+
+    Python runs signal handlers in the main thread alone. So a Ctrl-C, or another handler that
+    raises, ends the wait of the caller and not ``run``, which goes on to its end and gives back
+    the locks that it holds.
+
+    Raises:
+        What ``run`` raises.
+    """
+    found: list[T] = []
+    raised: list[BaseException] = []
+
+    def keep() -> None:
+        try:
+            found.append(run())
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=keep, name="udftorch-undisturbed", daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return found[0]
