@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from benches.certified import composite_digest
 from benches.experiments import command
 from benches.experiments.cuda_digests import SLAB_BITS, Hasher, canonical, digest_of, encodings, gpu
-from pytest_udftorch import find_library, patched
-from pytest_udftorch.certificates import load as load_certificate
+from pytest_udftorch import patched
 
 CALLS = {
     "sigmoid": torch.sigmoid,
@@ -35,16 +35,6 @@ CALLS = {
     "selu": torch.selu,
     "rsqrt": torch.rsqrt,
 }
-
-
-def certified(name: str) -> str | None:
-    """Return the digest of the CPU's certificate, or None if there is no complete one."""
-    folder = find_library("corem-composites").folder
-    for path in sorted((folder / name).glob("*.float32.certificate.json")):
-        runs = [r for r in load_certificate(path).runs if r.complete and not r.identity["flush"]]
-        if runs:
-            return runs[0].digest()
-    return None
 
 
 def narrow(name: str) -> dict[str, int]:
@@ -80,7 +70,7 @@ def measure(functions: tuple[str, ...], threads: int) -> dict[str, Any]:
             jobs = []
             for (x,) in encodings():
                 jobs += hasher.add(canonical(CALLS[name](x)))
-            digest, known = digest_of(jobs), certified(name)
+            digest, known = digest_of(jobs), composite_digest(name)
             results[name] = {
                 "digest": digest, "certificate": known, "different": narrow(name),
                 "seconds": round(time.perf_counter() - start, 2),

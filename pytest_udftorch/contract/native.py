@@ -26,6 +26,7 @@ from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.runtime import load_built, native_file
 
 _SOURCE: Final = "contract.c"
+_HEADERS: Final = ("contract.h", "contract_elements.h", "contract_pools.h")
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
 _SIZES: Final = (ctypes.c_int64,) * 3
@@ -50,7 +51,7 @@ def contract_job(level: str, compiler: Compiler, defines: Sequence[str] = ()) ->
         compiler: the compiler.
         defines: macros; a negative control changes the length of chunks with one.
     """
-    headers = [native_file(name) for name in ("contract.h", "cpu_loops.h")]
+    headers = [native_file(name) for name in (*_HEADERS, "cpu_loops.h")]
     arguments = (
         "-std=c17", *VALUE_FLAGS, "-Wall", "-Wno-unused-function", *CPU_LEVELS[level][0], *defines,
         f"-I{headers[0].parent}", _SOURCE, "-o", "contract.so", *LINK_FLAGS,
@@ -61,7 +62,7 @@ def contract_job(level: str, compiler: Compiler, defines: Sequence[str] = ()) ->
         stages=((Step(compiler.path, arguments, Path(_SOURCE)),),),
         output="contract.so",
         failed=_failed,
-        texts={_SOURCE: '#include "contract.h"\n'},
+        texts={_SOURCE: "".join(f'#include "{name}"\n' for name in _HEADERS)},
         root=headers[0].parent,
         inputs=headers,
         facts={"compiler": compiler.version, "cpu_level": level},
@@ -92,6 +93,8 @@ class Contract:
         library.random_words.argtypes = (
             ctypes.c_int64, ctypes.c_uint64, *(ctypes.c_void_p,) * 2,
         )  # fmt: skip
+        library.fast_roots.argtypes = (ctypes.c_int64, *(ctypes.c_void_p,) * 3)
+        library.fast_roots.restype = None
         for name in ("ref_prefixes", "fast_prefixes", "ref_scatter", "fast_scatter"):
             getattr(library, name).restype = None
         library.random_words.restype = None
@@ -178,6 +181,20 @@ class Contract:
             x.data_ptr(), y.data_ptr(), ctypes.byref(self._threads(b"aten::index_add")),
         )  # fmt: skip
         return y
+
+    def roots(self, x: Any, *, out: Any = None) -> Any:
+        """Return the correctly rounded square roots of a tensor, dense and in its layout."""
+        import torch
+
+        y = torch.empty_like(x)
+        if y.stride() != x.stride():  # then x is not dense
+            x = y.copy_(x)
+        there = out is not None and out.stride() == x.stride() and out.dtype == x.dtype
+        if there:
+            y = out
+        threads = self._threads(b"aten::sqrt")
+        self.library.fast_roots(x.numel(), x.data_ptr(), y.data_ptr(), ctypes.byref(threads))
+        return y if out is None or there else out.copy_(y)
 
     def words(self, count: int, key: int) -> Any:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""

@@ -51,13 +51,8 @@ def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
 
 
 def root(x: Any) -> Any:
-    """Return square roots, correctly rounded.
-
-    Torch's float32 roots are not on every CPU. A root of a float32 number lies at least four ulps
-    of float64 away from a midpoint of two float32 numbers, so any float64 root with a smaller error
-    rounds to the right one.
-    """
-    return x.double().sqrt_().float()
+    """Return square roots, correctly rounded; torch's float32 roots are not on every CPU."""
+    return contract().roots(x)
 
 
 def in_range(x: Any, dims: Any) -> bool:
@@ -187,21 +182,44 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
 
 def nll_loss(self: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
     """Return the negative log-likelihood, and the total weight."""
-    import torch
-
-    if self.dtype is not torch.float32 or self.dim() not in (1, 2) or not self.numel():
-        return stock(self, target, weight, reduction, ignore_index)
-    if target.dtype is not torch.int64 or target.shape != self.shape[:-1]:
+    if self.dim() not in (1, 2) or target.shape != self.shape[:-1]:
         return stock(self, target, weight, reduction, ignore_index)
     rows, labels = (self, target) if self.dim() == 2 else (self[None], target[None])
+    found = _likelihood(rows, labels, weight, reduction, ignore_index)
+    if found is None:
+        return stock(self, target, weight, reduction, ignore_index)
+    loss, total = found
+    return (loss[0] if reduction == 0 and self.dim() == 1 else loss), total
+
+
+def nll_loss2d(self: Any, target: Any, weight: Any, reduction: int, ignore_index: int) -> Any:
+    """Return the negative log-likelihood of images: positions are further rows, in their order."""
+    if self.dim() != 4 or target.shape != (self.shape[0], *self.shape[2:]):
+        return stock(self, target, weight, reduction, ignore_index)
+    rows = self.movedim(1, -1).reshape(-1, self.shape[1])
+    found = _likelihood(rows, target.reshape(-1), weight, reduction, ignore_index)
+    if found is None:
+        return stock(self, target, weight, reduction, ignore_index)
+    loss, total = found
+    return (loss.view(target.shape) if reduction == 0 else loss), total
+
+
+def _likelihood(
+    rows: Any, labels: Any, weight: Any, reduction: int, ignore_index: int
+) -> tuple[Any, Any] | None:
+    """Return losses and the total weight, or nothing where the stock kernel has the words."""
+    import torch
+
+    if rows.dtype is not torch.float32 or labels.dtype is not torch.int64 or not rows.numel():
+        return None
     used = labels != ignore_index
     safe = torch.where(used, labels, 0)
     if bool(((safe < 0) | (safe >= rows.shape[1])).any()):
-        return stock(self, target, weight, reduction, ignore_index)
-    share = used.to(self.dtype) if weight is None else torch.where(used, weight[safe], 0.0)
+        return None
+    share = used.to(rows.dtype) if weight is None else torch.where(used, weight[safe], 0.0)
     losses = torch.where(used, -rows.gather(1, safe[:, None])[:, 0] * share, 0.0)
     if reduction == 0:
-        return (losses if self.dim() == 2 else losses[0]), self.new_zeros(())
+        return losses, rows.new_zeros(())
     total = contract().sums(share, 0)
     loss = contract().sums(losses, 0)
     return (loss / total if reduction == 1 else loss), total

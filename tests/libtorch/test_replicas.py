@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,13 +121,22 @@ def digests(folder, library, *, adam, more):
     script, parts = re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL)
     head = f"FOLDER, LIBRARY, ADAM, MORE = {str(folder)!r}, {library!r}, {adam}, {more}\n"
     script = script.replace('if __name__ == "__main__":', "if False:")
-    run = subprocess.run(
-        [sys.executable, "-c", head + script + parts + RANKS],
-        capture_output=True, text=True, timeout=600, check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    said, failed = folder / "said", folder / "failed"
+    # Files, and not pipes, which a rank would hold open; and a group, which ends as a whole.
+    with said.open("w") as out, failed.open("w") as err:
+        run = subprocess.Popen(
+            [sys.executable, "-c", head + script + parts + RANKS],
+            stdout=out, stderr=err, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        try:
+            status = run.wait(600)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    assert status == 0, failed.read_text()
+    return json.loads(said.read_text().splitlines()[-1])
 
 
 def test_the_pages_runs_end_with_one_digest(tmp_path):
@@ -157,7 +168,9 @@ def test_the_page_runs_as_a_script(tmp_path):
     script = re.findall(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL)[0]
     path = tmp_path / "train.py"
     path.write_text(script)
-    run = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=True, timeout=300
+    )
     assert re.fullmatch(r"[0-9a-f]{64}\n", run.stdout)
 
 

@@ -5,6 +5,11 @@ from pytest_udftorch.contract.attention import (
     attention,
     attention_backward,
 )
+from pytest_udftorch.contract.elements import (
+    pow_scalar,
+    pow_scalar_,
+    sqrt,
+)
 from pytest_udftorch.contract.norms import (
     batch_norm,
     batch_norm_backward,
@@ -15,6 +20,12 @@ from pytest_udftorch.contract.norms import (
     var,
     var_mean,
     vector_norm,
+)
+from pytest_udftorch.contract.optimizers import (
+    fused_adagrad_,
+    fused_adam_,
+    fused_adamw_,
+    fused_sgd_,
 )
 from pytest_udftorch.contract.products import (
     addmm,
@@ -50,6 +61,7 @@ from pytest_udftorch.contract.sums import (
     mean_dims,
     mse_loss,
     nll_loss,
+    nll_loss2d,
     prod_all,
     prod_dim,
     smooth_l1_loss,
@@ -87,6 +99,10 @@ __all__ = [
     "dot",
     "embedding_backward",
     "exponential_",
+    "fused_adagrad_",
+    "fused_adam_",
+    "fused_adamw_",
+    "fused_sgd_",
     "group_norm",
     "group_norm_backward",
     "huber_loss",
@@ -104,7 +120,10 @@ __all__ = [
     "mse_loss",
     "mv",
     "nll_loss",
+    "nll_loss2d",
     "normal_",
+    "pow_scalar",
+    "pow_scalar_",
     "prod_all",
     "prod_dim",
     "randperm_",
@@ -113,6 +132,7 @@ __all__ = [
     "smooth_l1_loss",
     "softmax",
     "softmax_backward",
+    "sqrt",
     "std",
     "std_mean",
     "sum_all",
