@@ -21,7 +21,7 @@ PACKAGE = ROOT / "pytest_udftorch"
 #: Modules at the package's top that are not an interface.
 PRIVATE = {
     "__init__", "__main__", "cli", "compat", "delta_debugging", "doctor", "notebook", "optional",
-    "plain_data", "prebuild", "whole_file",
+    "plain_data", "prebuild", "undisturbed", "whole_file",
 }  # fmt: skip
 
 
