@@ -91,7 +91,8 @@ def structured(function: str) -> Doubles:
         beside = beside_powers(-70, 6)
         multiples = np.arange(-1000, 1000) * (np.log(2) / 64)
         found = [
-            beside, -beside, multiples, np.nextafter(multiples, np.inf), np.arange(-20, 20, 1 / 512),
+            beside, -beside, multiples, np.nextafter(multiples, np.inf),
+            np.arange(-20, 20, 1 / 512),
             19.061547465398498 + np.spacing(16.0) * near, np.ldexp(np.arange(-4096.0, 4096.0), -38),
         ]  # fmt: skip
     elif function in ("log", "log2"):
