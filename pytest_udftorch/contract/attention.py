@@ -41,7 +41,7 @@ def _scores(query: Any, key: Any, is_causal: bool, mask: Any, scale: Any) -> tup
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = _product(query, key.mT).mul_(factor)
     if is_causal:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores.masked_fill_(~allowed, -math.inf)
     if mask is not None:
         if mask.dtype is torch.bool:
