@@ -63,7 +63,7 @@ class GpuContract:
         n = b.shape[2]
         if not k or not batches * m * n:
             return a.new_zeros(batches, m, n)
-        rows, columns = (64 if m > 32 else 32 if m > 16 else 16), (64 if n > 32 else 32)
+        rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
         tiles = batches * -(-m // rows) * -(-n // columns)
         levels = min(_log(-(-k // _chunk)), _MOST_LEVELS)
         while levels > 2 and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
@@ -162,7 +162,7 @@ class GpuContract:
             starts = torch.where(bits > level, order, 0).cummax(0).values
             _launch(
                 "joins", n * -(-inner // columns), x.device, x, bits, starts, n, inner,
-                LEVEL=level, COLUMNS=columns, num_warps=1,
+                level, COLUMNS=columns, num_warps=1,
             )  # fmt: skip
         # Every row has one first term, so no two additions meet.
         first = torch.where(bits == 63, named, len(y))

@@ -32,7 +32,7 @@ def _tree(x, LOG: tl.constexpr):
     return tl.reshape(x, [LANES])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "lanes", "groups", "blocks", "y_group", "y_block", "y_lane"])
 def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_block, y_lane,
          LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
     """Sum blocks of 2^LOG terms: y[group, block, lane] of x[group, term, lane]."""
@@ -63,7 +63,7 @@ def _rest(kept, total, q, LEVEL: tl.constexpr):
     return tl.where(((q >> LEVEL) & 1) != 0, kept + total, total)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["m", "n", "k", "batches", "a_batch", "b_batch"])
 def products(a, b, c, m, n, k, batches, a_batch, a_row, a_k, b_batch, b_k, b_column,
              LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
              COLUMNS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
@@ -144,7 +144,7 @@ def products(a, b, c, m, n, k, batches, a_batch, a_row, a_k, b_batch, b_k, b_col
     tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "key_low", "key_high"])
 def words(out, n, key_low, key_high, BLOCK: tl.constexpr):
     """Word e of Philox-4x32 with ten rounds: word e mod 4 at the counter e / 4."""
     quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -172,13 +172,13 @@ def words(out, n, key_low, key_high, BLOCK: tl.constexpr):
     tl.store(out + at + 3, d.to(tl.int32, bitcast=True), at + 3 < n)
 
 
-@triton.jit
-def joins(x, bits, starts, n, inner, LEVEL: tl.constexpr, COLUMNS: tl.constexpr):
+@triton.jit(do_not_specialize=["n", "inner", "level"])
+def joins(x, bits, starts, n, inner, level, COLUMNS: tl.constexpr):
     """Add each run of terms that joins the one before it at a bit to where that run begins."""
     across = tl.cdiv(inner, COLUMNS)
     program = tl.program_id(0).to(tl.int64)
     term = program // across
-    if tl.load(bits + term) == LEVEL:
+    if tl.load(bits + term) == level:
         i = program % across * COLUMNS + tl.arange(0, COLUMNS)
         to = x + tl.load(starts + term) * inner + i
         right = tl.load(x + term * inner + i, i < inner, other=0.0)
