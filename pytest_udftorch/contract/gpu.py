@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Final
 
+from pytest_udftorch.cuda.launcher import alike
 from pytest_udftorch.errors import LibdeviceError
 
 #: Products of one chunk are accumulated one after the other.
@@ -20,6 +22,9 @@ _PROGRAMS: Final = 264
 #: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
 _ROW: Final = 11
 _COLUMN: Final = 6
+
+#: Elements of a program that maps them.
+_BLOCK: Final = 1024
 
 #: A negative control changes the length of chunks here.
 _chunk = CHUNK
@@ -171,17 +176,31 @@ class GpuContract:
         return y.copy_(wide[:-1])
 
     def roots(self, x: Any, *, out: Any = None) -> Any:
-        """Return the correctly rounded square roots of a tensor, dense and in its layout."""
+        """Return the correctly rounded square roots of a tensor."""
+        return self.elements("root", (x,), 0.0, out=out)
+
+    def elements(self, kind: str, given: Sequence[Any], number: float, *, out: Any = None) -> Any:
+        """Map the elements of tensors, which are broadcast, as the kernel of this name does.
+
+        Args:
+            kind: what ``triton_kernels.elements`` does.
+            given: one to three float32 tensors.
+            number: a scalar.
+            out: where the result goes to; it may be one of the tensors. None makes a tensor.
+        """
         import torch
 
-        y = torch.empty_like(x)
-        if y.stride() != x.stride():  # then x is not dense
-            x = y.copy_(x)
-        _launch(
-            "elements", -(-x.numel() // 1024), x.device, x, None, None, y, x.numel(), 0.0,
-            KIND="root", BLOCK=1024,
-        ) if x.numel() else None  # fmt: skip
-        return y if out is None else out.copy_(y)
+        if not alike(given):
+            wide = torch.broadcast_tensors(*given)
+            given = [t.contiguous() for t in wide]
+        y = torch.empty_like(given[0]) if out is None or not alike([given[0], out]) else out
+        if y.numel():
+            x = (*given, None, None)[:3]
+            _launch(
+                "elements", -(-y.numel() // _BLOCK), y.device, *x, y, y.numel(), float(number),
+                KIND=kind, BLOCK=_BLOCK, num_warps=4,
+            )  # fmt: skip
+        return y if out is None or y is out else out.copy_(y)
 
     def words(self, count: int, key: int, device: Any) -> Any:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""

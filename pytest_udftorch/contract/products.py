@@ -259,8 +259,6 @@ def _weight_gradient(
     grad: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Return a product over positions for each sample, and their sum by the tree."""
-    import torch
-
     batch = input.shape[0]
     if batch * weight.numel() > _ROOM and batch > 1:
         half = 1 << (batch - 1).bit_length() - 1

@@ -15,7 +15,6 @@ from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.sums import root
 from pytest_udftorch.overrides.python_override import stock
 
-
 #: Seeds of generators on GPUs -> how many keys were drawn, and what draws the next ones.
 _shadows: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
 _MOST_SHADOWS: Final = 64

@@ -52,10 +52,13 @@ class PythonOverride:
         self.function = function
         self._library: Any = None
         self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
-        arguments = schema(spec.operator).arguments
+        written = schema(spec.operator)
+        arguments = written.arguments
         self._positional = [a for a in arguments if not a.kwarg_only]
         self._keywords = [a for a in arguments if a.kwarg_only]
-        self._written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
+        self._written = [
+            a.name for a in arguments if written.returns and a.alias_info and a.alias_info.is_write
+        ]
         self._out = written_keyword(spec.author)
 
     def register(self) -> None:

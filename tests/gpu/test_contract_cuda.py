@@ -178,11 +178,15 @@ NORMS: dict[str, Case] = {
         lambda x, w, b: F.layer_norm(x, (30,), w, b), numbers(7, 30), numbers(30), numbers(30)
     ),
     "batch_norm": gradients(
-        lambda x, w, b: F.batch_norm(x, None, None, w, b, True), numbers(6, 5, 7, 7), numbers(5),
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+        numbers(6, 5, 7, 7),
+        numbers(5),
         numbers(5),
     ),
     "batch_norm of vectors": gradients(
-        lambda x, w, b: F.batch_norm(x, None, None, w, b, True), numbers(60, 5), numbers(5),
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+        numbers(60, 5),
+        numbers(5),
         numbers(5),
     ),
     "group_norm": gradients(
@@ -199,11 +203,15 @@ SCATTERS: dict[str, Case] = {
         lambda y, i, x: y.index_add(0, i, x), numbers(9, 5), INDICES, numbers(100, 5)
     ),
     "scatter_add": plain(
-        lambda y, i, x: y.scatter_add(0, i[:, None].expand(100, 5), x), numbers(9, 5), INDICES,
+        lambda y, i, x: y.scatter_add(0, i[:, None].expand(100, 5), x),
+        numbers(9, 5),
+        INDICES,
         numbers(100, 5),
     ),
     "index_put": plain(
-        lambda y, i, x: y.index_put((i,), x, accumulate=True), numbers(9, 5), INDICES,
+        lambda y, i, x: y.index_put((i,), x, accumulate=True),
+        numbers(9, 5),
+        INDICES,
         numbers(100, 5),
     ),
     "gather": gradients(lambda x, i: x.gather(0, i), numbers(9), INDICES),
