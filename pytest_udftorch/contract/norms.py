@@ -101,6 +101,7 @@ def fit(input: Any, *channels: Any) -> bool:
 
 
 def given(*tensors: Any) -> bool:
+    """Tell whether tensors are there."""
     return all(t is not None for t in tensors)
 
 

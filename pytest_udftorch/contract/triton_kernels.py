@@ -153,18 +153,18 @@ def words(out, n, key_low, key_high, BLOCK: tl.constexpr):
     c = tl.zeros((BLOCK,), tl.uint32)
     d = c
     k = tl.full((BLOCK,), 0, tl.uint32) + key_low.to(tl.uint32)
-    l = tl.full((BLOCK,), 0, tl.uint32) + key_high.to(tl.uint32)
+    m = tl.full((BLOCK,), 0, tl.uint32) + key_high.to(tl.uint32)
     p = tl.full((BLOCK,), 0xD2511F53, tl.uint32)
     q = tl.full((BLOCK,), 0xCD9E8D57, tl.uint32)
     for _ in tl.static_range(10):
         a_next = tl.umulhi(c, q) ^ b ^ k
         b = c * q
-        c_next = tl.umulhi(a, p) ^ d ^ l
+        c_next = tl.umulhi(a, p) ^ d ^ m
         d = a * p
         a = a_next
         c = c_next
         k += tl.full((BLOCK,), 0x9E3779B9, tl.uint32)
-        l += tl.full((BLOCK,), 0xBB67AE85, tl.uint32)
+        m += tl.full((BLOCK,), 0xBB67AE85, tl.uint32)
     at = quad * 4
     tl.store(out + at, a.to(tl.int32, bitcast=True), at < n)
     tl.store(out + at + 1, b.to(tl.int32, bitcast=True), at + 1 < n)
