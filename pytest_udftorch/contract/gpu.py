@@ -191,7 +191,8 @@ class GpuContract:
         import torch
 
         if not alike(given):
-            shape = torch.broadcast_shapes(*(t.shape for t in given))
+            untyped: Any = torch
+            shape = untyped.broadcast_shapes(*(t.shape for t in given))
             given = [t.expand(shape).contiguous() for t in given]
         y = torch.empty_like(given[0]) if out is None or not alike([given[0], out]) else out
         if y.numel():
