@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pytest_udftorch.cuda.launcher import alike
+from pytest_udftorch import compat
+from pytest_udftorch.cuda.launcher import alike, on_device
 from pytest_udftorch.errors import LibdeviceError
 
 #: Products of one chunk are accumulated one after the other.
@@ -42,12 +43,56 @@ def _kernels() -> Any:
     return triton_kernels
 
 
-def _launch(name: str, programs: int, device: Any, *arguments: Any, **options: Any) -> None:
-    import torch
+def _kind(argument: Any) -> Any:
+    """Return what Triton may specialise a kernel on."""
+    if isinstance(argument, int):
+        return argument == 1, argument % 16 == 0, -(1 << 31) <= argument < 1 << 31
+    return argument.data_ptr() % 16 == 0 if hasattr(argument, "data_ptr") else argument is None
 
-    kernel = getattr(_kernels(), name)
-    with torch.cuda.device(device):
-        kernel[(programs,)](*arguments, enable_fp_fusion=False, **options)
+
+#: How each kernel is launched, by what it is specialised on.
+_launchers: Final[dict[Any, Any]] = {}
+
+
+def _launch(
+    name: str, programs: int, device: Any, arguments: Sequence[Any], constants: Mapping[str, Any],
+    warps: int,
+) -> None:  # fmt: skip
+    """Launch a kernel on the current stream of a GPU.
+
+    Args:
+        name: of the kernel.
+        programs: how many.
+        device: the GPU.
+        arguments: the run-time arguments, in order.
+        constants: the compile-time arguments by name, in order.
+        warps: of a program.
+    """
+    if device.index != compat.current_device()():
+        with on_device(device):
+            _launch(name, programs, device, arguments, constants, warps)
+        return
+    key = (name, device.index, *constants.values(), *map(_kind, arguments))
+    found = _launchers.get(key)
+    if found is None:
+        kernels = _kernels()
+        compiled = getattr(kernels, name)[(programs,)](
+            *arguments, **constants, num_warps=warps, enable_fp_fusion=False
+        )
+        _launchers[key] = compiled, tuple(constants.values()), kernels.triton.knobs.runtime
+        return
+    # This is how triton.runtime.jit launches a kernel that it finds in its cache.
+    compiled, rest, hooks = found
+    stream, enter = compat.current_stream()(device.index), hooks.launch_enter_hook
+    metadata = (
+        None
+        if enter is None
+        else compiled.launch_metadata((programs, 1, 1), stream, *arguments, *rest)
+    )
+    compiled.run(
+        programs, 1, 1, stream, compiled.function, compiled.packed_metadata, metadata, enter,
+        hooks.launch_exit_hook, *arguments, *rest,
+    )  # fmt: skip
 
 
 def _log(n: int) -> int:
@@ -76,9 +121,9 @@ class GpuContract:
         splits = -(-k // (_chunk << levels))
         c = a.new_empty(splits, batches, m, n)
         _launch(
-            "products", tiles * splits, a.device, a, b, c, m, n, k, batches, *a.stride(),
-            *b.stride(), LEVELS=levels, CHUNK=_chunk, ROWS=rows, COLUMNS=columns, STEP=16,
-            num_warps=4, num_stages=3,
+            "products", tiles * splits, a.device,
+            (a, b, c, m, n, k, batches, *a.stride(), *b.stride()),
+            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": 16}, 4,
         )  # fmt: skip
         return c[0] if splits == 1 else self.sums(c, 0)
 
@@ -104,8 +149,8 @@ class GpuContract:
             width = max(1, 1 << min(_log(lanes), max(0, (11 if along else 12) - log)))
             programs = groups * -(-lanes // width) * blocks
             _launch(
-                "sums", programs, x.device, x, y, n, lanes, groups, blocks, *given,
-                LANES=width, LOG=log, num_warps=4,
+                "sums", programs, x.device, (x, y, n, lanes, groups, blocks, *given),
+                {"LANES": width, "LOG": log}, 4,
             )  # fmt: skip
             x, n = y, blocks
         return x.view(left)
@@ -166,8 +211,8 @@ class GpuContract:
         for level in range(levels):
             starts = torch.where(bits > level, order, 0).cummax(0).values
             _launch(
-                "joins", n * -(-inner // columns), x.device, x, bits, starts, n, inner,
-                level, COLUMNS=columns, num_warps=1,
+                "joins", n * -(-inner // columns), x.device,
+                (x, bits, starts, n, inner, level), {"COLUMNS": columns}, 1,
             )  # fmt: skip
         # Every row has one first term, so no two additions meet.
         first = torch.where(bits == 63, named, len(y))
@@ -198,8 +243,8 @@ class GpuContract:
         if y.numel():
             x = (*given, None, None)[:3]
             _launch(
-                "elements", -(-y.numel() // _BLOCK), y.device, *x, y, y.numel(), float(number),
-                KIND=kind, BLOCK=_BLOCK, num_warps=4,
+                "elements", -(-y.numel() // _BLOCK), y.device,
+                (*x, y, y.numel(), float(number)), {"KIND": kind, "BLOCK": _BLOCK}, 4,
             )  # fmt: skip
         return y if out is None or y is out else out.copy_(y)
 
@@ -210,7 +255,7 @@ class GpuContract:
         y = torch.empty(count, dtype=torch.int32, device=device)
         if count:
             low, high = ((w ^ 1 << 31) - (1 << 31) for w in (key & 0xFFFFFFFF, key >> 32))
-            _launch("words", -(-count // 1024), device, y, count, low, high, BLOCK=256)
+            _launch("words", -(-count // 1024), device, (y, count, low, high), {"BLOCK": 256}, 4)
         return y
 
 
