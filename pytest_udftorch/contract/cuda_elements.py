@@ -15,7 +15,7 @@ from pytest_udftorch.overrides.python_override import stock
 
 
 def _float32(*tensors: Any) -> bool:
-    return all(str(t.dtype) == "torch.float32" and t.is_cuda for t in tensors)
+    return all(t.is_cuda and str(t.dtype) == "torch.float32" for t in tensors)
 
 
 def _number(x: Any) -> bool:
@@ -81,32 +81,6 @@ def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) 
     return stock(self, tensor1, tensor2, value=value, out=out)
 
 
-def _add(kind_of: float) -> tuple[Any, Any, Any]:
-    def fits(self: Any, other: Any, alpha: Any) -> bool:
-        return _float32(self, other) and _real(alpha) and alpha != 1
-
-    def new(self: Any, other: Any, *, alpha: Any = 1) -> Any:
-        if fits(self, other, alpha):
-            return GPU.elements("add", (self, other), kind_of * float(alpha))
-        return stock(self, other, alpha=alpha)
-
-    def in_place(self: Any, other: Any, *, alpha: Any = 1) -> Any:
-        if fits(self, other, alpha) and self.shape == other.shape:
-            return GPU.elements("add", (self, other), kind_of * float(alpha), out=self)
-        return stock(self, other, alpha=alpha)
-
-    def into(self: Any, other: Any, *, alpha: Any = 1, out: Any) -> Any:
-        if fits(self, other, alpha) and out.shape == self.shape == other.shape and _float32(out):
-            return GPU.elements("add", (self, other), kind_of * float(alpha), out=out)
-        return stock(self, other, alpha=alpha, out=out)
-
-    return new, in_place, into
-
-
-add, add_, add_out = _add(1.0)
-sub, sub_, sub_out = _add(-1.0)
-
-
 # Lists of tensors -------------------------------------------------------------------------
 
 
@@ -126,7 +100,7 @@ def _each(numbers: Any, count: int) -> list[float] | None:
     if isinstance(numbers, list | tuple):
         found = list(numbers)
     elif hasattr(numbers, "dim"):
-        if not _number(numbers):
+        if numbers.is_cuda or numbers.is_complex():
             return None
         found = [numbers.item()] * count if not numbers.dim() else numbers.tolist()
     else:

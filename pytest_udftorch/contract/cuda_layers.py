@@ -6,10 +6,12 @@ They compute what torch composes on the CPU of other operators.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pytest_udftorch.contract.attention import attention, attention_backward, taken
 from pytest_udftorch.contract.norms import batch_norm, batch_norm_backward, fit, given
+from pytest_udftorch.contract.sums import over
 from pytest_udftorch.overrides.python_override import stock
 
 # Dropout ----------------------------------------------------------------------------------
@@ -115,3 +117,42 @@ def efficient_attention_backward(
         scale=scale,
     )
     return *found, None
+
+
+# RMS norm ---------------------------------------------------------------------------------
+
+
+def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: Any) -> Any:
+    """Return the normalized rows and one over their root mean square."""
+    import torch
+
+    rank = len(normalized_shape)
+    fits = rank and tuple(input.shape[-rank:]) == tuple(normalized_shape) and input.numel()
+    if not fits or str(input.dtype) != "torch.float32":
+        return stock(input, normalized_shape, weight, eps)
+    dims = list(range(-rank, 0))
+    least = torch.finfo(input.dtype).eps if eps is None else eps
+    one_over = input.pow(2).mean(dims, keepdim=True).add_(least).rsqrt_()
+    y = input * one_over
+    return (y if weight is None else y.mul_(weight)), one_over
+
+
+def rms_norm_backward(
+    grad_out: Any, input: Any, normalized_shape: Any, rstd: Any, weight: Any, output_mask: Any
+) -> Any:
+    """Return the gradients of input and weight that are asked for, as autograd composes them."""
+    if not input.numel() or str(input.dtype) != "torch.float32":
+        return stock(grad_out, input, normalized_shape, rstd, weight, output_mask)
+    rank = len(normalized_shape)
+    rows, count = list(range(input.dim() - rank)), math.prod(normalized_shape)
+    found: list[Any] = [None, None]
+    if output_mask[0]:
+        scaled = grad_out if weight is None else grad_out * weight
+        of_root = over(scaled * input, [d + input.dim() for d in range(-rank, 0)], keep=True)
+        of_mean = (of_root * -0.5).mul_(rstd.pow(3))
+        squares = (of_mean.expand(input.shape) / count).mul_(input * 2)
+        found[0] = (scaled * rstd).add_(squares)
+    if output_mask[1] and weight is not None:
+        products = grad_out * (input * rstd)
+        found[1] = over(products, rows) if rows else products
+    return tuple(found)

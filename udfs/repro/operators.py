@@ -6,9 +6,6 @@ from pytest_udftorch.contract.attention import (
     attention_backward,
 )
 from pytest_udftorch.contract.cuda_elements import (
-    add,
-    add_,
-    add_out,
     addcdiv,
     addcmul,
     div,
@@ -29,9 +26,6 @@ from pytest_udftorch.contract.cuda_elements import (
     lerp,
     lerp_,
     rsqrt,
-    sub,
-    sub_,
-    sub_out,
 )
 from pytest_udftorch.contract.cuda_layers import (
     cudnn_batch_norm,
@@ -40,6 +34,8 @@ from pytest_udftorch.contract.cuda_layers import (
     efficient_attention_backward,
     native_dropout,
     native_dropout_backward,
+    rms_norm,
+    rms_norm_backward,
 )
 from pytest_udftorch.contract.elements import (
     pow_scalar,
@@ -116,9 +112,6 @@ from pytest_udftorch.contract.variates import (
 )
 
 __all__ = [
-    "add",
-    "add_",
-    "add_out",
     "addcdiv",
     "addcmul",
     "addmm",
@@ -191,6 +184,8 @@ __all__ = [
     "prod_all",
     "prod_dim",
     "randperm_",
+    "rms_norm",
+    "rms_norm_backward",
     "rsqrt",
     "scatter_add",
     "scatter_add_",
@@ -200,9 +195,6 @@ __all__ = [
     "sqrt",
     "std",
     "std_mean",
-    "sub",
-    "sub_",
-    "sub_out",
     "sum_all",
     "sum_dims",
     "uniform_",
