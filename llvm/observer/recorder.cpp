@@ -252,10 +252,25 @@ bool hasText(const IValue &V, Shown As) {
          V.isComplexDouble() || V.isDevice() || V.isGenerator();
 }
 
+/// The number that torch wrapped in a tensor.
+IValue numberIn(const Tensor &T) {
+  const void *Data = T.const_data_ptr();
+  switch (T.is_cpu() ? T.scalar_type() : ScalarType::Undefined) {
+  case ScalarType::Double:
+    return *static_cast<const double *>(Data);
+  case ScalarType::Long:
+    return *static_cast<const int64_t *>(Data);
+  default:
+    return T.item();
+  }
+}
+
 /// Adds the text of what is no tensor; devices and generators have none.
 void addText(std::string &Text, const IValue &V, Shown As) {
   if (V.isDevice() || V.isGenerator())
     return;
+  if (V.isTensor() && V.toTensor().defined())
+    return addText(Text, numberIn(V.toTensor()), As);
   if (!Text.empty())
     Text += ", ";
   if (V.isInt()) {
@@ -283,8 +298,10 @@ void addText(std::string &Text, const IValue &V, Shown As) {
   }
 }
 
+/// A tensor. Python gets a number that torch wrapped as the number.
 bool isTensor(const IValue &V) {
-  return V.isTensor() && V.toTensor().defined();
+  return V.isTensor() && V.toTensor().defined() &&
+         !V.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
 }
 
 /// Calls `Do` for what is in a value and in lists of them, in order.
