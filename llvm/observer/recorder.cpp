@@ -129,12 +129,19 @@ Object textOf(std::string_view Text) {
       Text.data(), static_cast<Py_ssize_t>(Text.size())));
 }
 
+/// What holds no cycle is nothing for the garbage collector, which would look
+/// through many objects often.
+Object uncollected(Object It) {
+  PyObject_GC_UnTrack(It.get());
+  return It;
+}
+
 Object numbersOf(c10::IntArrayRef Numbers) {
   Object Tuple = made(PyTuple_New(static_cast<Py_ssize_t>(Numbers.size())));
   for (size_t I = 0; I < Numbers.size(); ++I)
     PyTuple_SetItem(Tuple.get(), static_cast<Py_ssize_t>(I),
                     made(PyLong_FromLongLong(Numbers[I])).release());
-  return Tuple;
+  return uncollected(std::move(Tuple));
 }
 
 Object tupleOf(std::vector<Object> &Parts) {
@@ -142,7 +149,7 @@ Object tupleOf(std::vector<Object> &Parts) {
   for (size_t I = 0; I < Parts.size(); ++I)
     PyTuple_SetItem(Tuple.get(), static_cast<Py_ssize_t>(I),
                     Parts[I].release());
-  return Tuple;
+  return uncollected(std::move(Tuple));
 }
 
 /// Makes an instance of a class of typing.NamedTuple.
@@ -151,7 +158,7 @@ template <typename... Ts> Object named(PyObject *Type, Ts... Parts) {
       reinterpret_cast<PyTypeObject *>(Type), sizeof...(Parts)));
   Py_ssize_t At = 0;
   (PyTuple_SetItem(Tuple.get(), At++, Parts.release()), ...);
-  return Tuple;
+  return uncollected(std::move(Tuple));
 }
 
 //===----------------------------------------------------------------------===//
@@ -633,16 +640,12 @@ Object Recorder::note(const Tensor &T, bool IsWritten) {
 /// note_of() of digests.py.
 Object Recorder::newNote(const Tensor &T) {
   const Dtype &D = dtypeOf(T.scalar_type());
-  Object Device = textOf(c10::DeviceTypeName(T.device().type(), true));
-  if (T.layout() != at::kStrided || T.is_meta() || T.is_quantized())
-    return named(NoteType.get(), numbersOf(T.sizes()), D.Name,
-                 made(PyTuple_New(0)), std::move(Device),
-                 made(PyBytes_FromStringAndSize("", 0)), NoRows,
-                 made(PyBytes_FromStringAndSize("", 0)));
+  const bool IsStrided =
+      T.layout() == at::kStrided && !T.is_meta() && !T.is_quantized();
   Object Hash, Taken;
-  if (D.Kind == Numbers::Unreadable || !T.has_storage()) {
+  if (!IsStrided || D.Kind == Numbers::Unreadable || !T.has_storage()) {
     Hash = made(PyBytes_FromStringAndSize("", 0));
-    Taken = Hash;
+    Taken = made(PyTuple_New(0));
   } else {
     // Elements in the order of the indices, in memory that the CPU reads.
     Tensor Dense = T.detach();
@@ -656,8 +659,9 @@ Object Recorder::newNote(const Tensor &T) {
     Hash = digest(Dense, D);
   }
   return named(NoteType.get(), numbersOf(T.sizes()), D.Name,
-               numbersOf(T.strides()), std::move(Device), std::move(Hash),
-               NoRows, std::move(Taken));
+               IsStrided ? numbersOf(T.strides()) : made(PyTuple_New(0)),
+               textOf(c10::DeviceTypeName(T.device().type(), true)),
+               std::move(Hash), NoRows, std::move(Taken));
 }
 
 /// The values at evenly spaced places.

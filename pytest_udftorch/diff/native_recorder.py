@@ -68,9 +68,9 @@ class NativeRecorder:
 
 @functools.cache
 def load_recorder() -> NativeRecorder | None:
-    """Return the recorder of the installed torch, or None if it can be had in no way.
+    """Return the recorder of the installed torch, compiled on first use if none was shipped.
 
-    It is compiled on first use if none was shipped; :func:`why_not` says why there is none.
+    None if it can be had in no way; :func:`why_not` says why.
     """
     try:
         return NativeRecorder(load_built(RECORDER.obtain()))
@@ -83,5 +83,5 @@ _reasons: list[str] = []
 
 
 def why_not() -> str | None:
-    """Return why runs are recorded in Python, or None."""
-    return None if load_recorder() is not None else _reasons[-1]
+    """Return why this process records in Python; None if it does not, or has recorded nothing."""
+    return _reasons[-1] if _reasons else None

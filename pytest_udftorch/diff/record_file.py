@@ -65,7 +65,6 @@ _LARGEST: Final = 1 << 30
 _ELEMENTS: Final = 1 << 48
 
 
-
 @dataclass(frozen=True)
 class Record:
     """A recorded run.
