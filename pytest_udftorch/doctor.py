@@ -197,9 +197,13 @@ def _exclusive() -> str:
 
 def _gpu() -> str:
     from pytest_udftorch.build.libdevice import available_for_gpus
+    from pytest_udftorch.compat import import_torch
     from pytest_udftorch.compiled.triton import stock_libdevice
+    from pytest_udftorch.cuda.launcher import wake_triton
 
     _need("triton")
+    if import_torch().cuda.is_available():
+        wake_triton()
     spec = util.find_spec("triton")
     assert spec is not None
     return f"corem is {_WAYS[available_for_gpus(stock_libdevice(spec.origin or ''))]}"
