@@ -58,7 +58,7 @@ class NativeRecorder:
             parts: what ``udfrecorder_start`` describes.
             kept: positions of calls that the mode has to see.
         """
-        return self._start(mode, tuple(parts), tuple(kept)) == 0
+        return bool(self._start(mode, tuple(parts), tuple(kept)) == 0)
 
     def stop(self) -> BaseException | None:
         """End what :meth:`start` began; return the error that ended the run."""
