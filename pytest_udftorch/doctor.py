@@ -219,7 +219,7 @@ def _cpu_launch() -> str:
 
 def _recorder() -> str:
     from pytest_udftorch.compat import import_torch
-    from pytest_udftorch.diff.native_recorder import RECORDER
+    from pytest_udftorch.reach.native_recorder import RECORDER
 
     import_torch()
     return _WAYS[RECORDER.available()]

@@ -73,8 +73,8 @@ def torch_tasks(package: Path, local: Any) -> Iterator[Task]:
     from pytest_udftorch.build.toolchain import find_compiler
     from pytest_udftorch.cpu.direct import LAUNCHER as OF_CPU
     from pytest_udftorch.cuda.direct import LAUNCHER
-    from pytest_udftorch.diff.native_recorder import RECORDER
     from pytest_udftorch.profile.observer import OBSERVER
+    from pytest_udftorch.reach.native_recorder import RECORDER
     from pytest_udftorch.session.exclusive import GATE
 
     version = str(runpy.run_path(str(package / "version.py"))["__version__"])
@@ -126,9 +126,9 @@ def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     from pytest_udftorch.compat import has_kernel, import_torch
     from pytest_udftorch.cpu.direct import LAUNCHER as OF_CPU
     from pytest_udftorch.cuda.direct import LAUNCHER
-    from pytest_udftorch.diff.native_recorder import RECORDER
     from pytest_udftorch.library.description import find_library
     from pytest_udftorch.profile.observer import OBSERVER
+    from pytest_udftorch.reach.native_recorder import RECORDER
     from pytest_udftorch.session.exclusive import GATE
 
     import_torch()

@@ -46,8 +46,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     options = own_options(options, parser)
     if options.out is None:
         parser.error("name the folder of the record: --out FOLDER")
-    from pytest_udftorch.diff.native_recorder import why_not
     from pytest_udftorch.diff.recorded import record
+    from pytest_udftorch.reach.native_recorder import why_not
 
     found = record(
         options.out,

@@ -13,7 +13,7 @@ import weakref
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch import compat
-from pytest_udftorch.diff.native_recorder import NativeRecorder
+from pytest_udftorch.reach.native_recorder import NativeRecorder
 
 #: Phases of a step.
 PHASES: Final = ("forward", "backward", "optimizer")

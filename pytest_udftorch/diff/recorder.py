@@ -25,8 +25,8 @@ from pytest_udftorch.diff.digests import (
     xxh3,
 )
 from pytest_udftorch.diff.layers import Place, Whereabouts
-from pytest_udftorch.diff.native_recorder import load_recorder
 from pytest_udftorch.reach.definitions import is_view, name_of
+from pytest_udftorch.reach.native_recorder import load_recorder
 from pytest_udftorch.reach.recording import Effects, draws, effects, results, strided_copy
 
 #: Operators whose results hold whatever lay in memory, or that say nothing about numbers.

@@ -12,10 +12,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_udftorch import cli
 from pytest_udftorch.build import toolchain
-from pytest_udftorch.diff import native_recorder, recorder
+from pytest_udftorch.diff import recorder
 from pytest_udftorch.diff.layers import Whereabouts
 from pytest_udftorch.diff.recorder import Stopped, Wanted
 from pytest_udftorch.errors import CompilerNotFoundError
+from pytest_udftorch.reach import native_recorder
 
 
 def recorded(step, native=True, wanted=None):

@@ -271,7 +271,7 @@ def test_a_pack_without_a_name_or_with_two_is_an_error(content):
     [
         "profile.observer.OBSERVER",
         "session.exclusive.GATE",
-        "diff.native_recorder.RECORDER",
+        "reach.native_recorder.RECORDER",
         "cuda.direct.LAUNCHER",
     ],
 )
