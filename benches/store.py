@@ -8,7 +8,7 @@
         [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
-        [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site]
+        [compilers] [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -98,6 +98,12 @@ LONG["aarch64_sve"] = (
 LONG["coverage_compiled"] = (
     "benches.experiments.coverage", "--compiled",
     "--store", str(stored.RESULTS / "coverage_compiled.json"),
+)  # fmt: skip
+LONG["compilers"] = (
+    "benches.experiments.compile_models", str(stored.RESULTS / "compile_compilers_cpu.json"),
+    "--only", "end_to_end", "--models", "squeezenet1_1", "mobilenet_v2", "googlenet", "resnet50",
+    "--batches", "1", "--runs", "7", "--rounds", "1",
+    "--executors", "eager", "compile", "onnxruntime", "openvino", "iree", "tvm",
 )  # fmt: skip
 GPU["coverage_cuda"] = (
     "benches.experiments.coverage", "--device", "cuda",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import fcntl
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -48,6 +49,15 @@ EXECUTORS = {
         "compile-max-autotune",
         "aotinductor",
     ],
+}
+
+
+#: Executors that are other projects' compilers -> the package whose version is stored.
+COMPILERS = {
+    "onnxruntime": "onnxruntime",
+    "openvino": "openvino",
+    "iree": "iree-base-compiler",
+    "tvm": "apache-tvm",
 }
 
 
@@ -94,7 +104,15 @@ def end_to_end(name, batch, device, executors=None, lock=None, **timer):
         )
     with turn(lock, fcntl.LOCK_EX):
         pair.measure(**timer).complete()
-    return {"model": name, "batch": batch, "left_out": left_out, **pair.to_json()}
+    packages = {e: COMPILERS[e] for e in pair.members if e in COMPILERS}
+    compilers = {e: importlib.metadata.version(p) for e, p in packages.items() if e in pair.working}
+    return {
+        "model": name,
+        "batch": batch,
+        "left_out": left_out,
+        **({"compilers": compilers} if packages else {}),
+        **pair.to_json(),
+    }
 
 
 def validation(name, batch, device, lock=None, runs=20, rounds=10, prefix_rounds=3):

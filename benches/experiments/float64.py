@@ -48,6 +48,7 @@ INTERVALS: Final = {
     "cos": ((-4.0, 4.0), (-1e5, 1e5)),
     "exp2": ((-20.0, 20.0), (-1.0, 0.0)),
     "log2": ((0.0, 100.0), (0.97, 1.03)),
+    "tanh": ((-4.0, 4.0), (-0.05, 0.05)),
 }
 #: Where a result is neither zero nor infinite.
 RANGES: Final = {"exp": (-745.2, 709.8), "exp2": (-1075.0, 1024.0)}
@@ -86,6 +87,14 @@ def structured(function: str) -> Doubles:
             whole, whole + 1 / 32, np.nextafter(whole + 1 / 32, np.inf), beside, -beside,
             np.nextafter(whole, np.inf), np.nextafter(whole, -np.inf),
         ]  # fmt: skip
+    elif function == "tanh":
+        beside = beside_powers(-70, 6)
+        multiples = np.arange(-1000, 1000) * (np.log(2) / 64)
+        found = [
+            beside, -beside, multiples, np.nextafter(multiples, np.inf),
+            np.arange(-20, 20, 1 / 512),
+            19.061547465398498 + np.spacing(16.0) * near, np.ldexp(np.arange(-4096.0, 4096.0), -38),
+        ]  # fmt: skip
     elif function in ("log", "log2"):
         edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-1000, 1000, 125)[:, None]).ravel()
         found = [
@@ -123,6 +132,10 @@ def drawn(function: str, count: int, seed: int) -> Iterator[Doubles]:
             yield draw.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
         elif function in ("sin", "cos"):
             yield drawn_angles(draw, block % 4, size)
+        elif function == "tanh" and block % 4 == 2:
+            yield np.ldexp(draw.uniform(-1, 1, size), draw.integers(-30, 6, size))
+        elif function == "tanh":
+            yield draw.uniform(-20, 20, size)
         elif function in ("exp", "exp2") and block % 4 == 2:
             yield np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
         elif function in ("exp", "exp2"):

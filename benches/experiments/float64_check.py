@@ -35,6 +35,7 @@ from typing import Any, Final
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
+from pytest_udftorch.environment import describe
 from pytest_udftorch.verify.line_journal import LineJournal
 
 #: Arguments of a line of the journal.
@@ -159,6 +160,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 "mpfr": sum(part["mpfr"] for part in parts),
                 "digest": f"{sum(int(part['digest'], 16) for part in parts) % 2**64:016x}",
                 "level": options.level,
+                "cpu": describe()["machine"]["cpu"],
                 "controls": controls(function, options.level),
             }
             print(function, figures[function], flush=True)

@@ -177,6 +177,13 @@ def end_to_end(document: Document) -> list[str]:
     return [*_steady(cells, "measurement"), "", *first, "", source(document)]
 
 
+def compilers(document: Document) -> list[str]:
+    """Return the end to end times of other projects' compilers, with their versions."""
+    found = {n: v for cell in document["end_to_end"] for n, v in cell["compilers"].items()}
+    versions = ", ".join(f"{name} {version}" for name, version in found.items())
+    return [*end_to_end(document), "", f"Compilers: {versions}."]
+
+
 def uniform(document: Document) -> list[str]:
     """Return the steady state of the executors that plans are compared with."""
     cells = [cell for cell in document["cells"] if "fresh_measurement" in cell]
@@ -256,6 +263,7 @@ TABLES: dict[str, tuple[str, Callable[..., list[str]]]] = {
     "compile_plans_cpu": ("compile_oracle_cpu", plans),
     "compile_oracles_cpu": ("compile_oracle_cpu", oracles),
     "compile_end_to_end": ("compile_models", end_to_end),
+    "compile_compilers": ("compile_compilers_cpu", compilers),
     "compile_uniform": ("compile_oracle", uniform),
     "compile_uniform_cpu": ("compile_oracle_cpu", uniform),
     "compile_plans_profiled": ("compile_profiled", plans),

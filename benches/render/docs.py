@@ -228,11 +228,12 @@ def float64_check(results: Results) -> str:
     rows = [
         [function, f"{entry['arguments']:,}", f"{entry['wrong']:,}", f"{entry['mpfr']:,}",
          entry["digest"], f"{entry['controls']['first_reference_wrong']:,}",
-         f"{entry['controls']['canary_wrong']:,} of {entry['controls']['arguments']:,}"]
+         f"{entry['controls']['canary_wrong']:,} of {entry['controls']['arguments']:,}",
+         entry["cpu"]]
         for function, entry in document["functions"].items()
     ]  # fmt: skip
     header = ["function", "arguments", "wrong", "decided by MPFR", "digest",
-              "first reference against MPFR: wrong", "canary-d: wrong"]  # fmt: skip
+              "first reference against MPFR: wrong", "canary-d: wrong", "CPU"]  # fmt: skip
     return _with_source(table(header, rows), document)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -41,6 +42,26 @@ def launched() -> set[str]:
     if (cpp := direct.loaded()) is not None:
         found |= cpp.ran()
     return found
+
+
+def wake_triton() -> None:
+    """Let Triton build, at its first use on a machine, what it calls the GPU's driver with.
+
+    Raises:
+        CompilerNotFoundError: it cannot; its message says why and what to do.
+    """
+    from triton.runtime import driver
+
+    try:
+        _ = driver.active
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+        raise CompilerNotFoundError(
+            "Triton, which runs a session's functions on CUDA tensors, cannot start: "
+            f"{type(error).__name__}: {str(error).rstrip('.')}. It compiles a small C file at its "
+            "first use, under torch.compile too. Install a C compiler and Python's headers "
+            "(apt-get install gcc libc6-dev python3-dev), or name a compiler in CC; or keep CUDA "
+            "tensors out of the session."
+        ) from error
 
 
 def _home(kernel: str) -> Any:
@@ -206,6 +227,8 @@ class Launcher:
                 "tensors out of the session."
             ) from error
 
+        if self._hooks is None:
+            wake_triton()
         home = _home(kernel)
         self._hooks = triton.knobs.runtime
         formula = str(constants.get("F", ""))

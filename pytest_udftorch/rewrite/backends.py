@@ -48,6 +48,15 @@ def announce(report: GraphReport) -> None:
         reports.append(report)
 
 
+def _as_it_is(module: fx.GraphModule) -> Callable[..., Any]:
+    return module
+
+
+def _by_inductor(module: fx.GraphModule) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = torch.compile(module, dynamic=False)
+    return compiled
+
+
 @dataclass
 class Candidate:
     """A graph that may take the place of another.
@@ -56,13 +65,14 @@ class Candidate:
         module: takes the same inputs.
         exact: whether it must give the same bits.
         fold: whether what depends on weights alone is computed once.
-        compiled: whether TorchInductor compiles it.
+        make: makes of the module, without what was folded, what is called; by default it is
+            called itself.
     """
 
     module: fx.GraphModule
     exact: bool
     fold: bool
-    compiled: bool = False
+    make: Callable[[fx.GraphModule], Callable[..., Any]] = _as_it_is
 
 
 #: Makes a candidate of a graph, the real inputs of the call, and the numbers of the weights among
@@ -72,6 +82,22 @@ Rewriter: TypeAlias = Callable[
 ]
 
 
+class WeightState:
+    """Which tensors the weights are, and how often they have been written by now."""
+
+    def __init__(self, weights: Sequence[Any]) -> None:
+        self._known: list[tuple[Any, int, int]] = [
+            (weakref.ref(w), compat.write_count(w), w.data_ptr()) for w in weights
+        ]
+
+    def holds(self, weights: Sequence[Any]) -> bool:
+        """Whether these are the same tensors, and have not been written since."""
+        return len(self._known) == len(weights) and all(
+            known() is w and (count, place) == (compat.write_count(w), w.data_ptr())
+            for (known, count, place), w in zip(self._known, weights, strict=True)
+        )
+
+
 class _Runner:
     """Runs a candidate; what depends on weights alone is computed when the weights change."""
 
@@ -79,22 +105,16 @@ class _Runner:
         self.split = graphs.split_constants(candidate.module, held) if candidate.fold else None
         self.held = sorted(held)
         self.module = self.split[1] if self.split else candidate.module
-        self.call: Any = self.module
+        self.call = candidate.make(self.module)
         self._constants: tuple[Any, ...] = ()
-        self._state: list[tuple[Any, int, int]] = []
-        if candidate.compiled:
-            self.call = torch.compile(self.module, dynamic=False)
+        self._state: WeightState | None = None
 
     def _current(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the constants, computed anew if a weight is another tensor or was written."""
         assert self.split is not None
         weights = [inputs[number] for number in self.held]
-        same = len(self._state) == len(weights) and all(
-            known() is w and (count, place) == (compat.write_count(w), w.data_ptr())
-            for (known, count, place), w in zip(self._state, weights, strict=True)
-        )
-        if not same:
-            state = [(weakref.ref(w), compat.write_count(w), w.data_ptr()) for w in weights]
+        if self._state is None or not self._state.holds(weights):
+            state = WeightState(weights)
             with torch.no_grad():
                 self._constants = tuple(self.split[0](*inputs))
             self._state = state
@@ -287,7 +307,7 @@ def templates(
             graph,
             all(TEMPLATES[name].exact for name in names),
             "fold" in names,
-            "fusion" in names,
+            _by_inductor if "fusion" in names else _as_it_is,
         )
 
     return compile_graph("udf_templates", rewriter, module, examples, wanted["strict"])

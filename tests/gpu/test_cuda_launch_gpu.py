@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -292,6 +295,7 @@ def test_python_launches_where_it_is_asked_to(tmp_path):
 
     code = (
         "import torch, pytest_udftorch\n"
+        "from pytest_udftorch.errors import CompilerNotFoundError\n"
         "x = torch.ones(10, device='cuda')\n"
         "with pytest_udftorch.patched('corem'):\n"
         "    torch.exp(x); print(torch.exp(x)[0].item())\n"
@@ -314,3 +318,26 @@ def test_other_devices_than_the_current_one(cpp):
         y = torch.exp(x)
     assert y.device == x.device
     assert same(y.to("cuda:0"), torch.exp(x.to("cuda:0")))
+
+
+def test_a_machine_without_a_c_compiler_is_told_what_triton_needs(tmp_path):
+    code = (
+        "import torch, pytest_udftorch\n"
+        "from pytest_udftorch.errors import CompilerNotFoundError\n"
+        "x = torch.ones(8, device='cuda')\n"
+        "stock = torch.exp(x)\n"
+        "try:\n"
+        "    with pytest_udftorch.patched('corem'):\n"
+        "        torch.exp(x)\n"
+        "except CompilerNotFoundError as error:\n"
+        "    print(error)\n"
+        "assert torch.equal(torch.exp(x), stock)\n"
+    )
+    hidden = {"CC": "no-such-compiler", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **hidden}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "no-such-compiler" in done.stdout
+    assert "apt-get install gcc" in done.stdout

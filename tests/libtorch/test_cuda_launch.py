@@ -11,6 +11,7 @@ import torch
 from pytest_udftorch import compat
 from pytest_udftorch.build import torch_part
 from pytest_udftorch.cuda import direct
+from pytest_udftorch.cuda.launcher import wake_triton
 from pytest_udftorch.cuda.operators import Registration
 from pytest_udftorch.cuda.table import overloads
 from pytest_udftorch.errors import CompilerNotFoundError, CudaLaunchBuildError, CudaLaunchError
@@ -231,3 +232,10 @@ def test_a_forked_process_gives_the_operators_back_for_itself(cpp):
     finally:
         state.close()
     assert kernel("exp") == stock
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton finds a GPU here")
+def test_what_triton_lacks_is_said():
+    pytest.importorskip("triton")
+    with pytest.raises(CompilerNotFoundError, match=r"0 active drivers.*Install a C compiler"):
+        wake_triton()

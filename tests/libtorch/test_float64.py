@@ -25,7 +25,7 @@ from pytest_udftorch.verify.line_journal import OtherRunError
 FOLDER = find_library("corem-d").folder
 FUNCTIONS = tuple(name for name, _ in find_library("corem-d").functions)
 #: Fewest equal bits after the rounding bit of a case that the search kept.
-HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40}
+HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40, "tanh": 45}
 #: The generator of a function's constants, where it is not in its own folder.
 GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp"}
 
@@ -48,6 +48,13 @@ def ordinary(function, draw):
             np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-80, 10, 5000)),
             *(np.nextafter(whole, end) for end in (-np.inf, np.inf)), whole, whole + 0.5,
         )  # fmt: skip
+    if function == "tanh":
+        return (
+            draw.uniform(-4, 4, 5000),
+            draw.uniform(-21, 21, 3000),
+            np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-30, 6, 5000)),
+            np.arange(-500, 500) * (np.log(2) / 64),
+        )
     if function in ("sin", "cos"):
         signs = draw.choice([-1.0, 1.0], 3000)
         return (

@@ -97,16 +97,13 @@ def test_the_error_of_the_fast_exp_is_below_its_margin(product):
     assert error([q[0] + 2.0**-52, *q[1:]]) > margin
 
 
-def log_terms(macros, product, generator, coefficients):
-    """The relative error of r^3 q(r), and the largest |q|."""
-    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
-    known |= {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
-    radius = float(generator["RADIUS"]).hex()
-    neglected = generator["polynomial_error"](coefficients)
+def cubic_terms(script, known, radius, neglected):
+    """The relative error of r^3 q(r), and the largest |q|; q leaves out at most ``neglected``."""
+    radius = float(radius).hex()
     errors, largest = [], []
-    # r is zero or at least 2^-53.
-    for piece in (f"-{radius}, -0x1p-53", f"0x1p-53, {radius}"):
-        printed = gappa("log/log.gappa", known | {"r": piece})
+    # r is zero or at least 2^-53; for tanh, 2^-58.
+    for piece in (f"-{radius}, -0x1p-58", f"0x1p-58, {radius}"):
+        printed = gappa(script, known | {"r": piece})
         q = ends(printed, "  q")
         roundings = [max(map(abs, ends(printed, name)))
                      for name in ("cube -/ r * (r * r)", "cubic -/ cube * q")]  # fmt: skip
@@ -114,6 +111,14 @@ def log_terms(macros, product, generator, coefficients):
         errors.append((1 + whole) * (1 + roundings[0]) * (1 + roundings[1]) - 1)
         largest.append(max(q))
     return max(errors), max(largest)
+
+
+def log_terms(macros, product, generator, coefficients):
+    """The relative error of log's r^3 q(r), and the largest |q|."""
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+    known |= {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+    neglected = generator["polynomial_error"](coefficients)
+    return cubic_terms("log/log.gappa", known, generator["RADIUS"], neglected)
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -321,3 +326,56 @@ def test_the_error_of_the_fast_log2_is_below_its_margin(product):
     # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
     assert cubic(coefficients) > extent / 2
     assert cubic([coefficients[0] + 2.0**-51, *coefficients[1:]]) > extent
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_tanh_is_below_its_margin(product):
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
+    macros, columns = header("exp")
+    extent, width, small, end = (
+        mpf(source_macro("tanh/tanh.c", name)) for name in ("EXTENT", "WIDTH", "SMALL", "END")
+    )
+    unit, radius, step = mpf(2) ** -53, generator["RADIUS"], mpmath.log(2) / 16
+    # What is not computed: the result of the smallest arguments is x, that of the largest 1.
+    assert small**2 / 3 < mpf(2) ** -54
+    assert 1 - mpmath.tanh(end) < mpf(2) ** -54
+
+    # S - 1 is zero or larger than S |c|: (S - 1) / S grows with S, and n = 1 is the first.
+    first = mpf(columns["high"][1]) + columns["low"][1]
+    assert (first - 1) / first > radius * (1 + radius)
+    # For n = 0 the constants leave nothing out.
+    assert columns["high"][0] == 1
+    assert columns["low"][0] == columns["rest"][0] == 0
+
+    # For the others they leave out, as in exp, with s^2/2 and the roundings of s and of w's parts:
+    count = 2 * end / step + 1
+    left_out = count * abs(step - macros["STEP_HI"] - macros["STEP_LO"]) + max(
+        abs(mpmath.log(mpf(2) ** (mpf(j) / 16) / (mpf(high) + low)) - rest)
+        for j, (high, low, rest) in enumerate(zip(*columns.values(), strict=True))
+    )
+    s = count * mpf(abs(macros["STEP_LO"])) + max(map(abs, columns["rest"]))
+    assert s < mpf(2) ** -44
+    neglected = s * s + 8 * mpf(2) ** (-43 - 53)
+    # S / P is largest for n = 1 and the smallest argument that has it.
+    smallest = step - radius
+    share = mpmath.exp(smallest + radius) / mpmath.expm1(smallest)
+    division = mpf(2) ** -100
+    assert (left_out + neglected) * share + division < width * (1 - 8 * unit)
+    # For n = 0 w's parts but r^3 q(r) are below 2^-53 of r, and P > r.
+    assert 8 * unit**2 + division < width
+
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+
+    def cubic(coefficients):
+        ours = known | {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+        lacking = generator["polynomial_error"](coefficients) / radius**3
+        error, largest = cubic_terms("tanh/tanh.gappa", ours, radius, lacking)
+        # w, S w, and the sum with the exact parts.
+        return (error + 3 * unit * (1 + error)) * largest
+
+    q = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    assert cubic(q) < extent * (1 - 8 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(q) > extent / 2
+    assert cubic([q[0] + 2.0**-52, *q[1:]]) > extent

@@ -10,7 +10,8 @@ exp, |x| < 2^-30: a middle 1 + h has one double next to log(1 + h) on each side,
 2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every
 exponent, an argument next to a multiple of pi/2, which tries the reduction. It is near no middle.
 exp2 and log2: published cases moved by whole numbers and scaled by powers of 2, which leaves them
-hard.
+hard. tanh, |x| < 2^-20: x - tanh(x) grows slowly there, and is half-way between multiples of the
+last place for few x.
 """
 
 from __future__ import annotations
@@ -130,6 +131,30 @@ def moved(function: str, sign: int) -> tuple[Doubles, Doubles]:
     return np.array(found), np.array([from_middle(function, x) for x in found])
 
 
+def tanh_search(sign: int) -> tuple[Doubles, Doubles]:
+    """Return the doubles below 2^-20 next to where tanh is a middle, and their distances.
+
+    With u the last place of x, x - tanh(x) is (j + 1/2) u there. Where tanh(x) is below a power of
+    two and x is not, all doubles are tried.
+    """
+    found = []
+    with gmpy2.context(precision=200):
+        for exponent in range(-28, -20):
+            power = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent)
+            place = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent - 52)
+            low, high = ((end - gmpy2.tanh(end)) / place for end in (power, 2 * power))
+            for j in range(int(low - 0.5), int(high) + 1):
+                lost = (j + gmpy2.mpfr(0.5)) * place
+                x = gmpy2.mpfr(0)
+                for _ in range(6):
+                    x = gmpy2.cbrt(3 * (lost + 2 * x**5 / 15 - 17 * x**7 / 315))
+                if power <= x < 2 * power:
+                    found.append(float(x))
+            found += [float(power + i * place) for i in range(int(low) + 2)]
+    found = sorted({*found})
+    return sign * np.array(found), np.array([from_middle("tanh", x) for x in found])
+
+
 @dataclass(frozen=True)
 class Function:
     """Where a function's cases come from.
@@ -181,6 +206,11 @@ FUNCTIONS: Final = {
         partial(moved, "log2"), "Published cases, scaled by powers of 2", 30,
         (*np.arange(0.703125, 1, 2**-5).tolist(), *np.arange(1.03125, 1.42, 2**-4).tolist(),
          1.0, 2.0, 0.5, 2.0**-1021, 2.0**1023, 2.0**-1073),
+    ),
+    "tanh": Function(
+        tanh_search, "|x| < 2^-20, all middles tried", 100,
+        (2.0**-28, 2.0**-27, 2.0**-26, float(np.log(2)) / 64, float(np.log(2)) / 2, 1.0, 19.0, 20.0,
+         19.061547465398498),
     ),
 }  # fmt: skip
 

@@ -101,6 +101,15 @@ static double draw_angle(uint64_t kind, uint64_t u, uint64_t v) {
                 v);
 }
 
+static double draw_tanh(uint64_t kind, uint64_t u, uint64_t v) {
+  if (kind < 4)
+    return between(-20, 20, u);
+  if (kind < 6)
+    return scaled(-30, 6, u, v);
+  // The ends and the middles of the steps of exp's table.
+  return beside((double)((int64_t)(u % 4096) - 2048) * 0x1.62e42fefa39efp-7, v);
+}
+
 typedef struct {
   const char *name;
   double (*draw)(uint64_t, uint64_t, uint64_t);
@@ -112,6 +121,7 @@ static const function functions[] = {
     {"exp", draw_exp, expl, mpfr_exp},     {"log", draw_log, logl, mpfr_log},
     {"sin", draw_angle, sinl, mpfr_sin},   {"cos", draw_angle, cosl, mpfr_cos},
     {"exp2", draw_exp2, exp2l, mpfr_exp2}, {"log2", draw_log, log2l, mpfr_log2},
+    {"tanh", draw_tanh, tanhl, mpfr_tanh},
 };
 
 EXPORT int find(const char *name) {

@@ -31,12 +31,16 @@ from pytest_udftorch.planning.executor import Executor, Run
 from pytest_udftorch.planning.executors import (
     aotinductor,
     interpreted,
+    iree,
     jax,
     lazy,
+    onnxruntime,
+    openvino,
     rewriting,
     thunder,
     torch_compile,
     torchscript,
+    tvm,
 )
 from pytest_udftorch.planning.executors.registry import Registry
 
@@ -52,6 +56,10 @@ REGISTRY: Final = Registry(
             lazy,
             thunder,
             jax,
+            onnxruntime,
+            openvino,
+            tvm,
+            iree,
             rewriting,
         )
         for executor in module.EXECUTORS
