@@ -2,7 +2,7 @@
 """What share of the evaluations inside 24 models a session swaps, on the CPU or a GPU.
 
     python -m benches.experiments.coverage [--device cuda] [--compiled] [--model NAME ...]
-        [--again] [--store FILE]
+        [--precision NAME] [--again] [--store FILE]
 
 One row for each model of ``benches/data/models/zoo.py`` and precision: float32, and bfloat16 under
 autocast. A run is a forward pass, a loss, a backward pass and a step of AdamW; with ``--compiled``
@@ -64,6 +64,7 @@ def measure_all(
     again: bool,
     device: str = "cpu",
     compiled: bool = False,
+    precisions: Sequence[str] = PRECISIONS,
 ) -> Any:
     """Return the rows of models, and store each when it is there.
 
@@ -75,7 +76,7 @@ def measure_all(
     if path is not None and path.exists():
         rows = stored.load(path)["models"]
     for origin, name in models:
-        for precision in PRECISIONS:
+        for precision in precisions:
             key = f"{name}, {precision}"
             if key in rows and not again:
                 continue
@@ -106,12 +107,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = {name: (origin, name) for origin, name in zoo.ZOO}
     parser.add_argument("--model", action="append", choices=names, help="these models only")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", choices=PRECISIONS, help="this precision only")
     parser.add_argument("--compiled", action="store_true", help="under torch.compile")
     parser.add_argument("--again", action="store_true", help="measure rows that are stored, too")
     options = parser.parse_args(arguments)
     chosen = [names[n] for n in options.model or names]
+    precisions = [options.precision] if options.precision else PRECISIONS
     try:
-        measure_all(chosen, options.store, options.again, options.device, options.compiled)
+        measure_all(
+            chosen, options.store, options.again, options.device, options.compiled, precisions
+        )
     except UdfError as error:
         print(f"coverage: {error}", file=sys.stderr)
         return 2
