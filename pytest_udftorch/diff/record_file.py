@@ -27,7 +27,7 @@ from pytest_udftorch.diff.digests import (
     numbers_of,
     same_bits,
 )
-from pytest_udftorch.diff.layers import Place
+from pytest_udftorch.diff.layers import PHASES, Place
 from pytest_udftorch.diff.recorder import Call, Kept, Recording, overload_of
 from pytest_udftorch.diff.stored_values import packed, unpacked
 from pytest_udftorch.errors import DiffRecordError
@@ -63,8 +63,6 @@ _LARGEST: Final = 1 << 30
 
 #: Elements of a tensor, at most; far more than fit into any memory.
 _ELEMENTS: Final = 1 << 48
-
-_PHASES: Final = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def _document(record: Record) -> dict[str, Any]:
     operators, layers, tensors = _Numbers(), _Numbers(), _Tensors()
     calls = [
         [
-            operators.of(c.operator), layers.of(c.place.layer), _PHASES.index(c.place.phase),
+            operators.of(c.operator), layers.of(c.place.layer), PHASES.index(c.place.phase),
             c.place.step, [tensors.of(t) for t in c.inputs], [tensors.of(t) for t in c.outputs],
             c.arguments, None if c.random is None else c.random.hex(),
         ]
@@ -237,7 +235,7 @@ def _call_shape(operators: int, layers: int, tensors: int) -> Shape:
 
     # Arguments are text as Python's repr gives it, in which strings may hold anything.
     return row(
-        below(operators), below(layers), below(len(_PHASES)), whole(), each(below(tensors)),
+        below(operators), below(layers), below(len(PHASES)), whole(), each(below(tensors)),
         each(below(tensors)), of(str), optional(_HEX),
     )  # fmt: skip
 
@@ -284,7 +282,7 @@ def _record(data: dict[str, Any]) -> Record:
     calls = [
         Call(
             data["operators"][operator],
-            Place(data["layers"][layer], _PHASES[phase], step),
+            Place(data["layers"][layer], PHASES[phase], step),
             tuple(tensors[i] for i in inputs),
             tuple(tensors[i] for i in outputs),
             arguments,
