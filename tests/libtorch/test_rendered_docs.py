@@ -100,7 +100,8 @@ def test_figures_asked_for():
             "erf": {"avx512": {"vml": over(1.2), "intel 1-ulp": over(1.1)}},
         },
         "operators": {
-            "softmax": over(1.3), "elu": over(0.9), "torch.exp": over(1.05), "torch.erf": over(1.05),
+            "softmax": over(1.3), "elu": over(0.9),
+            "torch.exp": over(1.05), "torch.erf": over(1.05),
         },
     }  # fmt: skip
     figures = asked.figures(speeds)
