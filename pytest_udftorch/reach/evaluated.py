@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_udftorch import compat
@@ -38,6 +38,28 @@ def _by_family(counts: Mapping[str, int]) -> dict[str, int]:
         group = next((g for g in definitions.FAMILIES if name in g), (name,))
         found[group[0]] += count
     return dict(found)
+
+
+def sentence(asked: Mapping[str, int], had: Mapping[str, int], unknown: Sequence[str]) -> str:
+    """Return the share that is swapped as a sentence.
+
+    Args:
+        asked: operator -> its evaluations.
+        had: operator -> how many of them are swapped.
+        unknown: operators whose definition is not known.
+    """
+    total = sum(asked.values())
+    lacking = {name: lack for name in asked if (lack := asked[name] - had.get(name, 0))}
+    text = f"{percent((total - sum(lacking.values())) / total if total else 1.0)} of {total:,} "
+    text += "evaluations are swapped"
+    if lacking:
+        worst = sorted(lacking, key=lambda name: -lacking[name])
+        named = ", ".join(f"{lacking[name]:,} of {name}" for name in worst[:_NAMED])
+        rest = f" and {len(worst) - _NAMED} other operators" if len(worst) > _NAMED else ""
+        text += f"; not: {named}{rest}"
+    if unknown:
+        text += f"; what {', '.join(unknown)} evaluates is not known"
+    return text + "."
 
 
 @dataclasses.dataclass
@@ -71,13 +93,13 @@ class Evaluations:
             counts = seen.setdefault(_plain(row.key["operator"]), collections.Counter())
             counts[row.key["function"]] += row.elements
         found = {}
-        for operator, counts in self.operators.items():
+        for operator, asked in self.operators.items():
             mine = seen.get(operator, collections.Counter())
             whole = any(name in COMPOSITES for name in mine)
             had = _by_family(mine)
             found[operator] = sum(
                 count if whole else min(count, had.get(family, 0))
-                for family, count in _by_family(counts).items()
+                for family, count in _by_family(asked).items()
             )
         return found
 
@@ -87,23 +109,8 @@ class Evaluations:
         Args:
             profile: of the same run.
         """
-        had = self.swapped(profile)
-        total = self.total
-        lacking = {
-            name: lack
-            for name, counts in self.operators.items()
-            if (lack := sum(counts.values()) - had[name])
-        }
-        share = sum(had.values()) / total if total else 1.0
-        text = f"{percent(share)} of {total:,} evaluations are swapped"
-        if lacking:
-            worst = sorted(lacking, key=lambda name: -lacking[name])
-            named = ", ".join(f"{lacking[name]:,} of {name}" for name in worst[:_NAMED])
-            rest = f" and {len(worst) - _NAMED} other operators" if len(worst) > _NAMED else ""
-            text += f"; not: {named}{rest}"
-        if self.unknown:
-            text += f"; what {', '.join(sorted(self.unknown))} evaluates is not known"
-        return text + "."
+        asked = {name: sum(counts.values()) for name, counts in self.operators.items()}
+        return sentence(asked, self.swapped(profile), sorted(self.unknown))
 
     def noted(self, profile: Profile) -> Profile:
         """Return a profile with that line among its notes, for its table, page and JSON.
@@ -128,6 +135,11 @@ def evaluations() -> Iterator[Evaluations]:
     known: dict[Any, tuple[definitions.Counts, list[str]]] = {}
 
     class Counter(compat.dispatch_mode()):  # type: ignore[misc]
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Tell torch.compile that it may compile under this mode."""
+            return True
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
