@@ -2,9 +2,9 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
-        [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
-        [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [profile] [compile]
+        [compiled_cpu] [contract_digests] [contract_models] [cpu_operators] [exclusive]
+        [innocent_pairs] [interrupts] [ladder] [tolerance] [patch] [planted_blame]
+        [planted_faults] [record_overhead] [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [profile] [compile]
         [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
@@ -66,6 +66,7 @@ COMMANDS = {
         "taso_funnel",
         "fusion_plans",
         "contract_digests",
+        "contract_models",
         "record_overhead",
         "float64",
         *PROFILE,
