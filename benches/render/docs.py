@@ -683,6 +683,21 @@ def _coverage(document: Mapping[str, Any]) -> str:
     return _with_source([*table(header, lines), "", *rest, "", f"{packages}."], document)
 
 
+def inlined(results: Results) -> str:
+    """Return the kernels of libtorch that have a function inlined."""
+    from benches.experiments.inlined import WAYS
+
+    document = results["inlined"]
+    rows = [
+        [f"`{name}`", ", ".join(one["families"]), str(one["functions"]),
+         ", ".join(f"`{c}`" for c in one["calls"]) or "none", WAYS[name]]
+        for name, one in document["kernels"].items()
+    ]  # fmt: skip
+    header = ["kernel", "family", "functions", "math symbols that it calls", "in a session"]
+    others = ", ".join(f"{count} of {who}" for who, count in sorted(document["others"].items()))
+    return _with_source([*table(header, rows), "", f"Besides: {others}."], document)
+
+
 def _ratio(summary: Mapping[str, float]) -> str:
     low, high = summary["lower_quartile"], summary["upper_quartile"]
     return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
@@ -845,6 +860,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_digests": contract_digests,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
+    "inlined": inlined,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
