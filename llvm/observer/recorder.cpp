@@ -144,7 +144,7 @@ Object numbersOf(c10::IntArrayRef Numbers) {
   return uncollected(std::move(Tuple));
 }
 
-Object tupleOf(std::vector<Object> &Parts) {
+Object tupleOf(c10::SmallVectorImpl<Object> &Parts) {
   Object Tuple = made(PyTuple_New(static_cast<Py_ssize_t>(Parts.size())));
   for (size_t I = 0; I < Parts.size(); ++I)
     PyTuple_SetItem(Tuple.get(), static_cast<Py_ssize_t>(I),
@@ -331,6 +331,7 @@ enum class Numbers : uint8_t { Bits, Real, Complex, Unreadable };
 struct Dtype {
   Object Name;
   Object Seed; ///< of the digests
+  uint64_t SeedNumber = 0;
   size_t Bytes = 0;
   Numbers Kind = Numbers::Unreadable;
 };
@@ -442,13 +443,20 @@ struct Memory {
 // The recorder
 //===----------------------------------------------------------------------===//
 
+/// XXH128_hash_t of xxhash.h, and XXH3_128bits_withSeed().
+struct Hash128 {
+  uint64_t Low, High;
+};
+using HashFunction = Hash128(const void *, size_t, uint64_t);
+
 thread_local uint64_t LayerOf = 0; ///< which recorder the next one belongs to
 thread_local int64_t Layer = -1;
 
 std::atomic<uint64_t> Started{0};
 
 struct Recorder {
-  PyObject *Mode; ///< not counted: the mode ends this
+  HashFunction *Hash; ///< or null: Digest is called
+  PyObject *Mode;     ///< not counted: the mode ends this
   Object Calls, CallType, NoteType, Describe, Digest, Seed, Evenly, Forget,
       Place, NoRows, Failed;
   std::unordered_set<Py_ssize_t> Kept;
@@ -465,7 +473,11 @@ struct Recorder {
   std::unordered_map<c10::StorageImpl *, Memory> Storages;
   size_t Sweep = 1024; ///< storages at which those that died are forgotten
 
+  std::map<c10::SmallVector<int64_t, 8>, Object> Shapes;
+  Object Devices[c10::COMPILE_TIME_MAX_DEVICE_TYPES], Nothing, NoTuple;
+
   void call(const OperatorHandle &Op, Stack *S, const PyInterpreterVTable &Old);
+  Object note(const Tensor &T, bool IsWritten);
 
 private:
   Operator &operatorOf(const OperatorHandle &Op);
@@ -474,7 +486,7 @@ private:
   const std::vector<int64_t> &samplesOf(Py_ssize_t Count);
   std::vector<Known> *notesOf(const Tensor &T);
   void wrote(const Tensor &T);
-  Object note(const Tensor &T, bool IsWritten);
+  Object shapeOf(c10::IntArrayRef Numbers);
   Object newNote(const Tensor &T);
   Object take(const uint8_t *Data, Py_ssize_t Count, size_t Bytes);
   Object digest(const Tensor &T, const Dtype &D);
@@ -518,6 +530,14 @@ Operator &Recorder::operatorOf(const OperatorHandle &Op) {
   return *Slot;
 }
 
+/// Sizes or strides; tuples that are equal are the same.
+Object Recorder::shapeOf(c10::IntArrayRef Numbers) {
+  Object &Known = Shapes[{Numbers.begin(), Numbers.end()}];
+  if (!Known.get())
+    Known = numbersOf(Numbers);
+  return Known;
+}
+
 /// Whereabouts.now() of layers.py.
 Object Recorder::now() {
   const auto Node = torch::autograd::get_current_node();
@@ -549,6 +569,7 @@ const Dtype &Recorder::dtypeOf(ScalarType Type) {
     Object Name = textOf(c10::getDtypeNames(Type).first);
     D.Seed =
         made(PyObject_CallFunctionObjArgs(Seed.get(), Name.get(), nullptr));
+    D.SeedNumber = PyLong_AsUnsignedLongLong(D.Seed.get());
     D.Kind = kindOf(Type);
     D.Bytes = c10::elementSize(Type);
     D.Name = std::move(Name);
@@ -642,32 +663,32 @@ Object Recorder::newNote(const Tensor &T) {
   const Dtype &D = dtypeOf(T.scalar_type());
   const bool IsStrided =
       T.layout() == at::kStrided && !T.is_meta() && !T.is_quantized();
-  Object Hash, Taken;
-  if (!IsStrided || D.Kind == Numbers::Unreadable || !T.has_storage()) {
-    Hash = made(PyBytes_FromStringAndSize("", 0));
-    Taken = made(PyTuple_New(0));
-  } else {
+  Object Hash = Nothing, Taken = NoTuple;
+  if (IsStrided && D.Kind != Numbers::Unreadable && T.has_storage()) {
     // Elements in the order of the indices, in memory that the CPU reads.
-    Tensor Dense = T.detach();
-    if (!Dense.is_cpu())
-      Dense = Dense.contiguous().cpu();
-    Dense = Dense.resolve_conj().resolve_neg().contiguous();
+    Tensor Other;
+    if (!T.is_cpu() || T.is_conj() || T.is_neg() || !T.is_contiguous())
+      Other = T.detach().contiguous().cpu().resolve_conj().resolve_neg();
+    const Tensor &Dense = Other.defined() ? Other : T;
     const auto *Data = static_cast<const uint8_t *>(Dense.const_data_ptr());
-    const auto Count = static_cast<Py_ssize_t>(Dense.numel());
-    Taken = D.Kind == Numbers::Complex ? made(PyBytes_FromStringAndSize("", 0))
-                                       : take(Data, Count, D.Bytes);
+    Taken = D.Kind == Numbers::Complex
+                ? Nothing
+                : take(Data, static_cast<Py_ssize_t>(Dense.numel()), D.Bytes);
     Hash = digest(Dense, D);
   }
-  return named(NoteType.get(), numbersOf(T.sizes()), D.Name,
-               IsStrided ? numbersOf(T.strides()) : made(PyTuple_New(0)),
-               textOf(c10::DeviceTypeName(T.device().type(), true)),
+  const auto Type = T.device().type();
+  Object &Device = Devices[static_cast<size_t>(Type)];
+  if (!Device.get())
+    Device = textOf(c10::DeviceTypeName(Type, true));
+  return named(NoteType.get(), shapeOf(T.sizes()), D.Name,
+               IsStrided ? shapeOf(T.strides()) : NoTuple, Object(Device),
                std::move(Hash), NoRows, std::move(Taken));
 }
 
 /// The values at evenly spaced places.
 Object Recorder::take(const uint8_t *Data, Py_ssize_t Count, size_t Bytes) {
   if (!Count)
-    return made(PyBytes_FromStringAndSize("", 0));
+    return Nothing;
   const auto &Places = samplesOf(Count);
   uint8_t Taken[16 * 16];
   if (Places.size() * Bytes > sizeof Taken) {
@@ -696,10 +717,17 @@ Object Recorder::digest(const Tensor &T, const Dtype &D) {
       replaceNans(Copy.mutable_data_ptr(), Count, Infinity, Nan, IsPair);
       Data = Copy.const_data_ptr();
     });
-  static char Nothing;
+  static char Empty;
   const size_t Bytes = static_cast<size_t>(T.numel()) * D.Bytes;
+  if (Hash) {
+    const Hash128 Found = Hash(Bytes ? Data : &Empty, Bytes, D.SeedNumber);
+    const uint64_t Words[] = {__builtin_bswap64(Found.High),
+                              __builtin_bswap64(Found.Low)};
+    return made(PyBytes_FromStringAndSize(reinterpret_cast<const char *>(Words),
+                                          sizeof Words));
+  }
   Object View = made(PyMemoryView_FromMemory(
-      Bytes ? static_cast<char *>(const_cast<void *>(Data)) : &Nothing,
+      Bytes ? static_cast<char *>(const_cast<void *>(Data)) : &Empty,
       static_cast<Py_ssize_t>(Bytes), PyBUF_READ));
   return made(PyObject_CallFunctionObjArgs(Digest.get(), View.get(),
                                            D.Seed.get(), nullptr));
@@ -792,7 +820,7 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
       if (isTensor(V))
         Hidden.push_back(V.toTensor().unsafeGetTensorImpl());
     });
-  std::vector<Object> Inputs;
+  c10::SmallVector<Object, 4> Inputs;
   std::string Text;
   for (size_t I = 0; I < Arguments; ++I) {
     if (I < O.Positional ? I >= Positional : isDefault(I))
@@ -807,7 +835,7 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
   }
   Object Shown = textOf(Text);
 
-  std::vector<Tensor> Written;
+  c10::SmallVector<Tensor, 2> Written;
   for (size_t At : O.Written)
     forEachLeaf(Given[At], [&](const IValue &V) {
       if (isTensor(V))
@@ -819,7 +847,7 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
   }
   for (const Tensor &T : Written)
     wrote(T);
-  std::vector<Object> Outputs;
+  c10::SmallVector<Object, 4> Outputs;
   const IValue *Returned = S->data() + S->size() - O.Fresh.size();
   for (size_t I = 0; I < O.Fresh.size(); ++I)
     if (O.Fresh[I])
@@ -922,10 +950,11 @@ void hook(PyInterpreter &Which) {
 /// 0, or -1 if that is not possible: another mode is being recorded, or this
 /// one is not the innermost.
 ///
+/// @param Hash the address of XXH3_128bits_withSeed(), or null
 /// @param Parts the attributes of Recorder from Calls to NoRows, in a tuple
 /// @param Kept a tuple of the positions of calls that Python has to see
-extern "C" EXPORT int udfrecorder_start(PyObject *Mode, PyObject *Parts,
-                                        PyObject *Kept) {
+extern "C" EXPORT int udfrecorder_start(void *Hash, PyObject *Mode,
+                                        PyObject *Parts, PyObject *Kept) {
   const int64_t Length = TorchDispatchModeTLS::stack_len();
   if (Active || !Length)
     return -1;
@@ -933,7 +962,10 @@ extern "C" EXPORT int udfrecorder_start(PyObject *Mode, PyObject *Parts,
   if (Top->ptr(&Top->pyinterpreter()) != Mode)
     return -1;
   auto R = std::make_unique<Recorder>();
+  R->Hash = reinterpret_cast<HashFunction *>(Hash);
   R->Mode = Mode;
+  R->Nothing = Object(PyBytes_FromStringAndSize("", 0));
+  R->NoTuple = Object(PyTuple_New(0));
   Object *const Slots[] = {&R->Calls,  &R->CallType, &R->NoteType, &R->Describe,
                            &R->Digest, &R->Seed,     &R->Evenly,   &R->Forget,
                            &R->Place,  &R->NoRows};
@@ -955,6 +987,19 @@ extern "C" EXPORT PyObject *udfrecorder_stop() {
     Interpreter->vtable_ = Old;
   PyErr_Clear();
   return (R->Failed.get() ? R->Failed : borrowed(Py_None)).release();
+}
+
+/// Returns the note of a tensor, which `_cdata` is the address of.
+extern "C" EXPORT PyObject *udfrecorder_note(void *Address) try {
+  const Tensor T(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::
+                     reclaim_copy(static_cast<c10::TensorImpl *>(Address)));
+  const Away Mode;
+  return Active->note(T, false).release();
+} catch (const PythonFailed &) {
+  return nullptr;
+} catch (const std::exception &Error) {
+  PyErr_SetString(PyExc_RuntimeError, Error.what());
+  return nullptr;
 }
 
 /// The layer that runs in this thread from now on, as a number; -1 for none.

@@ -131,6 +131,7 @@ def run(
             step = _prepared(work, one)
             with one.applied(), watched, seeded(work.seed), recorded:
                 found = step()
+                known = mode.noted(found) if hasattr(mode, "noted") else {}
         except Stopped:
             return recording
         except UdfError:
@@ -140,7 +141,10 @@ def run(
             raise DiffRunError(
                 f"The run of {one.name!r} failed{done}: {type(error).__name__}: {error}"
             ) from error
-        recording.result = {name: note_of(t, work.batch, work.hashed) for name, t in found.items()}
+        recording.result = {
+            name: known.get(name) or note_of(t, work.batch, work.hashed)
+            for name, t in found.items()
+        }
         if values:
             recording.values = {name: t.detach().clone() for name, t in found.items()}
         return recording
