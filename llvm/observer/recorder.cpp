@@ -471,6 +471,18 @@ thread_local int64_t Layer = -1;
 
 std::atomic<uint64_t> Started{0};
 
+/// What holds for all recorders. Never destroyed: the interpreter dies first.
+struct Learned {
+  std::unordered_map<const void *, std::unique_ptr<Operator>> Operators;
+  std::unordered_map<int, Dtype> Dtypes;
+  std::unordered_map<Py_ssize_t, std::vector<int64_t>> Samples;
+};
+
+Learned &learned() {
+  static auto *All = new Learned;
+  return *All;
+}
+
 struct Recorder {
   HashFunction *Hash; ///< or null: Digest is called
   PyObject *Mode;     ///< not counted: the mode ends this
@@ -484,9 +496,6 @@ struct Recorder {
   std::unordered_map<uint64_t, int64_t> Nodes; ///< of autograd -> layer
   std::map<std::tuple<int64_t, int, int64_t>, Object> Places;
 
-  std::unordered_map<const void *, std::unique_ptr<Operator>> Operators;
-  std::unordered_map<int, Dtype> Dtypes;
-  std::unordered_map<Py_ssize_t, std::vector<int64_t>> Samples;
   std::unordered_map<c10::StorageImpl *, Memory> Storages;
   std::vector<c10::StorageImpl *> InOrder; ///< the keys of Storages
   size_t Next = 0;                         ///< to be looked at by sweep()
@@ -519,7 +528,7 @@ const PyInterpreterVTable *Old = nullptr;
 
 Operator &Recorder::operatorOf(const OperatorHandle &Op) {
   const c10::FunctionSchema &Schema = Op.schema();
-  auto &Slot = Operators[&Schema];
+  auto &Slot = learned().Operators[&Schema];
   if (Slot && Slot->Name == Schema.name() &&
       Slot->Overload == Schema.overload_name())
     return *Slot;
@@ -583,7 +592,7 @@ Object Recorder::now() {
 }
 
 const Dtype &Recorder::dtypeOf(ScalarType Type) {
-  Dtype &D = Dtypes[static_cast<int>(Type)];
+  Dtype &D = learned().Dtypes[static_cast<int>(Type)];
   if (!D.Name.get()) {
     Object Name = textOf(c10::getDtypeNames(Type).first);
     D.Seed =
@@ -597,7 +606,7 @@ const Dtype &Recorder::dtypeOf(ScalarType Type) {
 }
 
 const std::vector<int64_t> &Recorder::samplesOf(Py_ssize_t Count) {
-  std::vector<int64_t> &Found = Samples[Count];
+  std::vector<int64_t> &Found = learned().Samples[Count];
   if (Found.empty()) {
     Object Bytes = made(PyObject_CallFunction(Evenly.get(), "n", Count));
     char *Data;

@@ -179,7 +179,10 @@ def seeded(seed: int) -> Iterator[None]:
     devices = list(range(cuda.device_count())) if cuda.is_initialized() else []
     before, numpy_before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        if torch.accelerator.is_available():
+            torch.manual_seed(seed)
+        else:  # the other asks each kind of device
+            torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
         try:

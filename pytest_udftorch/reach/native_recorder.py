@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -42,8 +43,9 @@ class NativeRecorder:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         # The interpreter's lock is held in a PYFUNCTYPE: these functions touch Python's objects.
-        objects = [ctypes.c_void_p, *[ctypes.py_object] * 3]
-        self._start = ctypes.PYFUNCTYPE(ctypes.c_int, *objects)(("udfrecorder_start", library))
+        self._start = ctypes.PYFUNCTYPE(
+            ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.py_object
+        )(("udfrecorder_start", library))
         self._note = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(
             ("udfrecorder_note", library)
         )
@@ -85,9 +87,8 @@ def xxh3_address() -> int | None:
     None where its module does not show the function, or is linked to a library that does.
     """
     try:
-        from xxhash import _xxhash
-
-        return native_address(ctypes.CDLL(_xxhash.__file__), "XXH3_128bits_withSeed_dispatch")
+        path = importlib.import_module("xxhash._xxhash").__file__
+        return native_address(ctypes.CDLL(path), "XXH3_128bits_withSeed_dispatch")
     except (ImportError, OSError, AttributeError):
         return None
 
