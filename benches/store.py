@@ -9,6 +9,7 @@
         [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
         [compilers] [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site]
+        [inlined]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -66,6 +67,7 @@ COMMANDS = {
         "taso_funnel",
         "fusion_plans",
         "contract_digests",
+        "inlined",
         "record_overhead",
         "float64",
         *PROFILE,

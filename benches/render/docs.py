@@ -165,11 +165,13 @@ def demo_details(results: Results) -> str:
     return _with_source(lines, document)
 
 
-def speed(results: Results) -> str:
-    """Return nanoseconds per element of every contender, or nothing where none are stored."""
-    if not results.has("speed"):
-        return ""
-    document = results["speed"]
+#: The stored files of ``speed``, one for each maker of CPUs.
+SPEEDS = ("speed", "speed_intel")
+
+
+def speed(results: Results, stem: str) -> str:
+    """Return nanoseconds per element of every contender on one CPU."""
+    document = results[stem]
     sections = []
     levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
     for level in levels:
@@ -181,17 +183,17 @@ def speed(results: Results) -> str:
         ]
         lines = [f"{level}, median ns per element:", "", *table(["function", *names], rows)]
         sections.append("\n".join(lines) + "\n")
+    elements = document["elements"].get("operators", 1 << 20)
     operators = [
-        [name, f"{row['std_ns']:.3g}", f"{row['corem_ns']:.3g}", f"{row['corem_over']:.2f}"]
+        [name, f"{row['std_ns']:.3g}", f"{row['corem_ns']:.3g}", f"{row['corem_over']:.2f}",
+         f"{row['corem_over_low']:.2f} to {row['corem_over_high']:.2f}"
+         if "corem_over_low" in row else ""]
         for name, row in document["operators"].items()
-    ]
-    lines = [
-        "Whole operators on 2^20 elements, one thread:",
-        "",
-        *table(
-            ["operator", "std, ns per element", "corem, ns per element", "corem / std"], operators
-        ),
-    ]
+    ]  # fmt: skip
+    header = ["operator", "std, ns per element", "corem, ns per element", "corem / std",
+              "half of the rounds"]  # fmt: skip
+    lines = [f"Whole operators on {elements:,} elements, one thread:", "",
+             *table(header, operators)]  # fmt: skip
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
@@ -301,11 +303,14 @@ def patch(results: Results) -> str:
     return _with_source(table(header, rows), document)
 
 
-def missed(results: Results) -> str:
-    """Return the targets that corem misses."""
-    if not results.has("speed"):
-        return ""
-    speeds = results["speed"]
+def _maker(cpu: str) -> str:
+    """Return a CPU's name without its marks: ``Intel Xeon``."""
+    return " ".join(cpu.replace("(R)", "").replace("Processor", "").split())
+
+
+def missed(results: Results, stem: str) -> str:
+    """Return the targets that corem misses on one CPU."""
+    speeds = results[stem]
     found = [f for f in asked.figures(speeds) if f.measured > f.limit]
     lines = [
         f"{len(found)} of {len(asked.figures(speeds))} targets are missed. The table gives the "
@@ -683,6 +688,21 @@ def _coverage(document: Mapping[str, Any]) -> str:
     return _with_source([*table(header, lines), "", *rest, "", f"{packages}."], document)
 
 
+def inlined(results: Results) -> str:
+    """Return the kernels of libtorch that have a function inlined."""
+    from benches.experiments.inlined import WAYS
+
+    document = results["inlined"]
+    rows = [
+        [f"`{name}`", ", ".join(one["families"]), str(one["functions"]),
+         ", ".join(f"`{c}`" for c in one["calls"]) or "none", WAYS[name]]
+        for name, one in document["kernels"].items()
+    ]  # fmt: skip
+    header = ["kernel", "family", "functions", "math symbols that it calls", "in a session"]
+    others = ", ".join(f"{count} of {who}" for who, count in sorted(document["others"].items()))
+    return _with_source([*table(header, rows), "", f"Besides: {others}."], document)
+
+
 def _ratio(summary: Mapping[str, float]) -> str:
     low, high = summary["lower_quartile"], summary["upper_quartile"]
     return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
@@ -845,6 +865,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_digests": contract_digests,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
+    "inlined": inlined,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
@@ -856,7 +877,6 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "entry_exit": entry_exit,
     "build": build,
     "demo_details": demo_details,
-    "speed": speed,
     "compiled_cpu": compiled_cpu,
     "double_precision": double_precision,
     "double_precision_check": float64_check,
@@ -869,7 +889,6 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     **{name: _tolerance(name) for name in render_tolerance.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
-    "missed": missed,
     "other_machines": other_machines,
     "wheel": wheel,
     "wheel_symbols": wheel_symbols,
@@ -927,16 +946,17 @@ def results_page(results: Results) -> str:
         demo(results),
         demo_details(results),
     ]
-    if results.has("speed"):
+    for stem in filter(results.has, SPEEDS):
+        cpu = results[stem]["environment"]["machine"]["cpu"]
         parts += [
-            "## Speed of the functions",
+            f"## Speed of the functions on {_maker(cpu)}",
             "",
-            "![Nanoseconds per element of every contender](speed.svg)",
+            f"![Nanoseconds per element of every contender on {_maker(cpu)}]({stem}.svg)",
             "",
-            speed(results),
-            "### Figures that are missed",
+            speed(results, stem),
+            f"### Figures that are missed on {_maker(cpu)}",
             "",
-            missed(results),
+            missed(results, stem),
         ]
     if results.has("speed_analysis"):
         parts += ["### What the code spends its time on", "", analysis(results)]
@@ -1102,9 +1122,10 @@ def pages(root: Path, results: Results) -> Iterator[tuple[Path, str]]:
 
 def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable[[], str]]]:
     """Yield every drawing: its file, the digest of what it shows, and what draws it."""
-    if results.has("speed"):
-        numbers = drawings.speed_numbers(results["speed"])
-        yield root / SPEED_SVG, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+    for stem in filter(results.has, SPEEDS):
+        numbers = drawings.speed_numbers(results[stem])
+        picture = root / SPEED_SVG.replace("speed", stem)
+        yield picture, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -30,6 +30,27 @@ HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40, "tanh": 45}
 GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp"}
 
 
+def listed(function):
+    """The arguments in hard.txt: a row for each argument of the function."""
+    lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
+    found = [[int(n, 16) for n in line.split()] for line in lines if line[0] != "#"]
+    return np.array(found, dtype=np.uint64).T.copy().view(np.float64)
+
+
+def pairs(draw):
+    """Arguments of pow: ordinary ones, results of all sizes, x near 1, whole y, any encodings."""
+    wide = np.exp(draw.uniform(-700, 700, 4000))
+    near = 1 + np.ldexp(draw.uniform(0.5, 1, 4000), draw.integers(-51, -1, 4000))
+    whole = draw.integers(-40, 40, (2, 3000)).astype(np.float64)
+    return np.concatenate([
+        draw.uniform((0, -6), (9, 6), (4000, 2)).T,
+        [wide, draw.uniform(-750, 712, 4000) / np.log(wide)],
+        [near, draw.uniform(-750, 712, 4000) / np.log(near)],
+        whole, whole / 2, [-wide[:2000], draw.integers(-3, 4, 2000)],
+        draw.integers(0, 2**64, (2, 2000), dtype=np.uint64).view(np.float64),
+    ], axis=1)  # fmt: skip
+
+
 def ordinary(function, draw):
     """Arguments of all sizes, and those near the thresholds of a function."""
     if function == "exp":
@@ -75,12 +96,13 @@ def ordinary(function, draw):
 def case(request):
     """A function, hard cases, random encodings and ordinary arguments, and what MPFR gives."""
     function = request.param
-    lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
-    hard = np.array([int(n, 16) for n in lines if n[0] != "#"], dtype=np.uint64).view(np.float64)
     draw = np.random.default_rng(22)
+    if function == "pow":
+        x = tuple(np.concatenate([listed(function), pairs(draw)], axis=1))
+        return function, x, correctly_rounded(x, function=function)
     encodings = draw.integers(0, 2**64, 2000, dtype=np.uint64).view(np.float64)
-    x = np.concatenate([hard, *ordinary(function, draw), encodings])
-    return function, x, correctly_rounded(x, function=function)
+    x = np.concatenate([listed(function)[0], *ordinary(function, draw), encodings])
+    return function, (x,), correctly_rounded(x, function=function)
 
 
 def wrong(got, wanted):
@@ -94,9 +116,10 @@ def through(library, function, form, x):
     build = build_library(library)
     if form == "scalar":
         call = build.scalar_function(function, "float64")
-        return np.array([call(v) for v in x.tolist()])
-    out = np.empty_like(x)
-    build.array_function(function, "float64")(x.size, x.ctypes.data, out.ctypes.data, 0)
+        return np.array([call(*v) for v in zip(*(part.tolist() for part in x), strict=True)])
+    out = np.empty_like(x[0])
+    places = (*(part.ctypes.data for part in x), out.ctypes.data)
+    build.array_function(function, "float64")(out.size, *places, 0)
     return out
 
 
@@ -113,35 +136,54 @@ def test_forms_have_the_bits_of_mpfr(form, case):
 def test_operators_have_the_bits_of_mpfr(case):
     function, x, wanted = case
     call = getattr(torch, function)
-    tensor = torch.from_numpy(x)
-    square = tensor[:10_000].reshape(100, 100)
+    tensors = [torch.from_numpy(part) for part in x]
+    squares = [tensor[:10_000].reshape(100, 100) for tensor in tensors]
     with patched("corem-d"):
-        assert wrong(call(tensor).numpy(), wanted) == 0
-        assert wrong(call(tensor[::3]).numpy(), wanted[::3]) == 0
+        assert wrong(call(*tensors).numpy(), wanted) == 0
+        assert wrong(call(*(t[::3] for t in tensors)).numpy(), wanted[::3]) == 0
         transposed = wanted[:10_000].reshape(100, 100).T
-        assert wrong(call(square.t()).numpy(), np.ascontiguousarray(transposed)) == 0
+        got = call(*(square.t() for square in squares)).numpy()
+        assert wrong(got, np.ascontiguousarray(transposed)) == 0
         for length in range(1, 71):
             part = slice(7 * length, 8 * length)
-            assert wrong(call(tensor[part]).numpy(), wanted[part]) == 0
-            inplace = getattr(tensor[part].clone(), f"{function}_")
-            assert wrong(inplace().numpy(), wanted[part]) == 0
+            first, *others = (tensor[part] for tensor in tensors)
+            assert wrong(call(first, *others).numpy(), wanted[part]) == 0
+            inplace = getattr(first.clone(), f"{function}_")
+            assert wrong(inplace(*others).numpy(), wanted[part]) == 0
     # Negative control: stock is wrong somewhere.
-    assert wrong(call(tensor).numpy(), wanted) > 0
+    assert wrong(call(*tensors).numpy(), wanted) > 0
 
 
 def test_a_session_of_corem_around_it_leaves_both_dtypes_correctly_rounded(case):
     function, x, wanted = case
     call = getattr(torch, function)
-    single = x[np.abs(x) < 80].astype(np.float32)
+    small = np.logical_and.reduce([np.abs(part) < 80 for part in x])
+    single = tuple(part[small].astype(np.float32) for part in x)
     with patched("corem"), patched("corem-d"):
-        assert wrong(call(torch.from_numpy(x)).numpy(), wanted) == 0
-        got = call(torch.from_numpy(single)).numpy()
-    expected = correctly_rounded(single, function=function)
+        assert wrong(call(*map(torch.from_numpy, x)).numpy(), wanted) == 0
+        got = call(*map(torch.from_numpy, single)).numpy()
+    expected = correctly_rounded(single if len(x) > 1 else single[0], function=function)
     nan = np.isnan(got) & np.isnan(expected.view(np.float32))
     np.testing.assert_array_equal(got.view(np.uint32)[~nan], expected[~nan])
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+def test_hard_pairs_of_pow_are_hard_and_its_constants_are_the_generators():
+    search = runpy.run_path(str(FOLDER / "hard_cases.py"))
+    lines = (FOLDER / "pow" / "hard.txt").read_text(encoding="utf-8").splitlines()
+    near = listed("pow")[:, : search["PAIRS"]].T.tolist()
+    distances = [search["from_middle"]("pow", *pair) for pair in near]
+    assert max(distances) < 2.0**-105
+    # 128 bits decide none of these.
+    assert distances[0] < 2.0**-160
+    assert search["from_middle"]("pow", 1.5, 0.7) > 2.0**-65  # negative control
+    core_math = next(iter(search["published"]("pow").values()))
+    assert " ".join(f"{n:016x}" for n in core_math[:2]) in lines
+    generator = runpy.run_path(str(FOLDER / "pow" / "generate.py"))
+    header = generator["HEADER"].read_text(encoding="utf-8").splitlines()
+    assert generator["lines"]() == header
+
+
+@pytest.mark.parametrize("function", [n for n in FUNCTIONS if n != "pow"])
 def test_cases_of_the_search_are_hard_and_constants_are_the_generators(function):
     search = runpy.run_path(str(FOLDER / "hard_cases.py"))
     lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
@@ -168,7 +210,7 @@ def test_cases_of_the_search_are_hard_and_constants_are_the_generators(function)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", [n for n in FUNCTIONS if n != "pow"])
 def test_the_search_finds_the_same_cases(function):
     search = runpy.run_path(str(FOLDER / "hard_cases.py"))
     found = search["encodings"](
@@ -176,6 +218,13 @@ def test_the_search_finds_the_same_cases(function):
     )
     lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
     assert [f"{n:016x}" for n in found] == lines[1 : 1 + len(found)]
+
+
+@pytest.mark.slow
+def test_the_search_finds_the_same_pairs_of_pow():
+    search = runpy.run_path(str(FOLDER / "hard_cases.py"))
+    kept, _ = search["pow_search"]()
+    assert [*map(tuple, listed("pow")[:, : len(kept)].T.tolist())] == kept
 
 
 @pytest.mark.slow

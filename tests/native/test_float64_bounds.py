@@ -379,3 +379,94 @@ def test_the_error_of_the_fast_tanh_is_below_its_margin(product):
     # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
     assert cubic(q) > extent / 2
     assert cubic([q[0] + 2.0**-52, *q[1:]]) > extent
+
+
+def feasible(steps, generator):
+    """The entries of both tables that meet: the interval of m, and the ends of p's r."""
+    for i, step in enumerate(steps):
+        low, high = sorted((mpf(step.first) * step.c - 1, mpf(step.end) * step.c - 1))
+        for j in generator["numbers"]():
+            half = mpf(1) / 2 + mpf(2) ** -40
+            first, end = ((j + side * half) / generator["STEPS_TO_1"] for side in (-1, 1))
+            if max(first, low) <= min(end, high):
+                yield i, j, max(first, low), min(end, high)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_pow_is_below_its_margin(product):
+    generator = runpy.run_path(str(FOLDER / "pow" / "generate.py"))
+    mpmath.mp.prec = 300
+    macros, columns = header("pow")
+    logs, log_columns = header("log")
+    extent, width = (mpf(source_macro("pow/pow.c", name)) for name in ("EXTENT", "WIDTH"))
+    steps, unit, ln2 = generator["LOG"]["steps"](), mpf(2) ** -53, mpmath.log(2)
+    radius, shifts = generator["RADIUS"], columns["less_one"]
+    first = [mpf(a) + b for a, b in zip(log_columns["high"], log_columns["low"], strict=True)]
+    second = [mpf(a) + b for a, b in zip(columns["high"], columns["low"], strict=True)]
+    assert all(mpf(float(v)) == v for v in (*first, *second))
+
+    for i, j, low, high in feasible(steps, generator):
+        assert -8 < j < 8
+        shift = mpf(shifts[j])
+        # r + d is a double: both are multiples of 2^-59, and the sum is below 2^-6.
+        assert float(shift * 2.0**12).is_integer()
+        assert max(abs(low + shift), abs(high + shift)) < mpf(2) ** -6
+        p = [(1 + r) * (1 + shift) - 1 for r in (low, high)]
+        assert max(map(abs, p)) <= radius * (1 + mpf(2) ** -30)
+        left_out_j = abs(-mpmath.log(1 + shift) - second[j] - columns["rest"][j])
+        left_out_i = abs(-mpmath.log(mpf(steps[i].c)) - first[i] - log_columns["rest"][i])
+        for k in (0, *(sign * 2**n for n in range(11) for sign in (-1, 1))):
+            # The larger term comes first, or a zero; so it is for k up to twice that.
+            whole = k * ln2
+            assert k == 0 or abs(whole) > abs(first[i])
+            a = whole + first[i]
+            assert abs(a) > abs(second[j]) or a == 0
+            b = a + second[j]
+            # Subtracting h^2/2 makes |t| larger than |h| by little.
+            assert abs(b) > radius * (1 + radius) or b == 0
+            if b == 0:
+                assert left_out_i == left_out_j == log_columns["rest"][i] == columns["rest"][j] == 0
+                # All is relative to p: l (1 - h + h^2), and roundings of parts below U.
+                assert 12 * unit * unit < width / 2
+                continue
+            logarithms = [-mpmath.log(steps[i].c) + whole + mpmath.log(1 + r) for r in (low, high)]
+            smallest = min(map(abs, logarithms))
+            left_out = 2 * abs(k) * abs(ln2 - logs["LN2_HI"] - logs["LN2_LO"])
+            left_out += left_out_i + left_out_j
+            # l h^3, which is left out, with l below 2^-53 of p.
+            left_out += 2 * unit * radius**4
+            tiny = 2 * abs(k) * abs(logs["LN2_LO"]) + mpf(2) ** -48
+            roundings = 12 * unit * (tiny + 4 * unit * (2 * smallest + 1))
+            assert left_out + roundings < width * smallest * (1 - 4 * unit)
+
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+
+    def cubic(coefficients):
+        ours = known | {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+        lacking = generator["LOG"]["polynomial_error"](coefficients, radius)
+        error, largest = cubic_terms("pow/pow.gappa", ours, radius, lacking)
+        # The sums with the parts of the series, with those of the tables, and those two add.
+        return (error + 4 * unit * (1 + error)) * largest
+
+    q = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    assert cubic(q) < extent * (1 - 8 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(q) > extent / 2
+    assert cubic([q[0] + 2.0**-51, *q[1:]]) > extent
+
+
+def test_exp_gives_pow_little_more_error_for_a_larger_s():
+    mpmath.mp.prec = 300
+    unit = mpf(2) ** -53
+    exp_margin, zero = (mpf(source_macro("pow/pow.c", name)) for name in ("EXP_MARGIN", "ZERO"))
+    # What y L.lo and the lower part of y L add to s.
+    exp = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
+    exp_macros, exp_columns = header("exp")
+    added = 2 * unit * abs(zero) * (1 + mpf(2) ** -10)
+    s = COUNT * mpf(abs(exp_macros["STEP_LO"])) + max(map(abs, exp_columns["rest"])) + added
+    assert s < mpf(2) ** -41
+    largest = max(exp_columns["high"]) * (1 + mpf(2) ** -24)
+    more = largest * (s * s + 12 * s * unit) + 4 * unit * added
+    assert source_macro("exp/exp.c", "MARGIN") + more < exp_margin
+    # The derivative of 2^(j/16) exp(r + s) is below 2.
+    assert largest * mpmath.exp(exp["RADIUS"]) < 1.99

@@ -85,12 +85,13 @@ UDF_INLINE udf_exp_part udf_exp_near_one(udf_exp_argument of) {
   return (udf_exp_part){t, c.hi, w, cube};
 }
 
-// The two sums of the rounding test for 2^(j/16) exp(r + s).
+// The two sums of the rounding test for 2^(j/16) exp(r + s), with a margin for
+// its error.
 typedef struct {
   double upper, lower;
 } udf_exp_ends;
 
-UDF_INLINE udf_exp_ends udf_exp_sum(udf_exp_argument of) {
+UDF_INLINE udf_exp_ends udf_exp_sum(udf_exp_argument of, double margin) {
   udf_exp_part part = udf_exp_near_one(of);
   double t = part.t;
 #ifdef __FMA__
@@ -103,7 +104,7 @@ UDF_INLINE udf_exp_ends udf_exp_sum(udf_exp_argument of) {
   double e = sum.lo + product.lo;
 #endif
   double low = UDF_FMA(t, part.w, e);
-  return (udf_exp_ends){high + (low + EXP_MARGIN), high + (low - EXP_MARGIN)};
+  return (udf_exp_ends){high + (low + margin), high + (low - margin)};
 }
 
 // 2^k times the result, where it is normal; i is 16 k + j, modulo 2^64.
@@ -134,8 +135,8 @@ UDF_INLINE udf_exp_argument udf_exp_reduce(double x) {
 UDF_INLINE double udf_exp_fast(double x, int *hard) {
   udf_exp_argument of = udf_exp_reduce(x);
   // NaN is hard.
-  return udf_exp_scale(udf_exp_sum(of), of.i, x > EXP_MAX, x < EXP_MIN,
-                       x >= EXP_NORMAL_MIN, hard);
+  return udf_exp_scale(udf_exp_sum(of, EXP_MARGIN), of.i, x > EXP_MAX,
+                       x < EXP_MIN, x >= EXP_NORMAL_MIN, hard);
 }
 
 // x 2^128 modulo 2^128, for 2^-54 <= |x| < 2^11.

@@ -34,8 +34,8 @@ UDF_INLINE double udf_exp2_fast(double x, int *hard) {
       UDF_FMA(f, EXP_LN2_LO, product.lo) + (double)udf_exp_rest[i % EXP_STEPS];
   udf_exp_argument of = {i, product.hi, s};
   // NaN is hard.
-  return udf_exp_scale(udf_exp_sum(of), i, x >= EXP2_END, x <= EXP2_ZERO,
-                       x >= -1022.0, hard);
+  return udf_exp_scale(udf_exp_sum(of, EXP_MARGIN), i, x >= EXP2_END,
+                       x <= EXP2_ZERO, x >= -1022.0, hard);
 }
 
 static UDF_COLD double udf_exp2_accurate(double x) {
