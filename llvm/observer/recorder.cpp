@@ -498,6 +498,7 @@ struct Recorder {
 
   std::unordered_map<c10::StorageImpl *, Memory> Storages;
   std::vector<c10::StorageImpl *> InOrder; ///< the keys of Storages
+  size_t Read = 0;                         ///< bytes, since all were looked at
   size_t Next = 0;                         ///< to be looked at by sweep()
 
   std::map<c10::SmallVector<int64_t, 8>, Object> Shapes;
@@ -638,8 +639,9 @@ std::vector<Known> *Recorder::notesOf(const Tensor &T) {
 }
 
 /// Forgets memory that was given back. What stays known of it lies between the
-/// tensors that come next, and keeps them from the same places, which caches
-/// hold. So each call looks at the newest, which die soon, and at a few others.
+/// tensors that come next, and keeps them from the same places. So each call
+/// looks at the newest, which die soon, and at a few others; at all of them
+/// where that takes little beside what was read.
 void Recorder::sweep() {
   const auto Look = [this](size_t At) {
     const auto Found = Storages.find(InOrder[At]);
@@ -649,8 +651,12 @@ void Recorder::sweep() {
     InOrder[At] = InOrder.back();
     InOrder.pop_back();
   };
-  for (size_t I = 0; I < 4 && I < InOrder.size(); ++I)
-    Look(InOrder.size() - 1 - I);
+  const bool All = Read / 512 >= InOrder.size();
+  if (All)
+    Read = 0;
+  const size_t Newest = All ? InOrder.size() : 4;
+  for (size_t I = 0, At = InOrder.size(); I < Newest && At; ++I)
+    Look(--At);
   for (size_t I = 0; I < 4 && !InOrder.empty(); ++I)
     Look(++Next % InOrder.size());
 }
@@ -758,6 +764,7 @@ Object Recorder::digest(const Tensor &T, const Dtype &D) {
     });
   static char Empty;
   const size_t Bytes = static_cast<size_t>(T.numel()) * D.Bytes;
+  Read += Bytes;
   if (Hash) {
     const Hash128 Found = Hash(Bytes ? Data : &Empty, Bytes, D.SeedNumber);
     const uint64_t Words[] = {__builtin_bswap64(Found.High),
