@@ -197,6 +197,12 @@ def speed(results: Results, stem: str) -> str:
     return "\n".join(sections) + "\n" + _with_source(lines, document)
 
 
+def slug(machine: str) -> str:
+    """Return the name of a CPU as a part of a file's name."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"\(r\)|\(tm\)", "", machine.lower()))
+    return "-".join(words)
+
+
 def double_precision(results: Results) -> str:
     """Return what of corem-d was compared with MPFR, and its time over stock's."""
     document = results["float64"]
@@ -207,21 +213,58 @@ def double_precision(results: Results) -> str:
         ours = [n for name, n in wrong.items() if name not in controls]
         compared.append([
             function, *(f"{counts[kind]:,}" for kind in ("hard", "structured", "random")),
-            str(len(ours)), f"{sum(ours):,}", f"{sum(controls.values()):,}",
+            str(len(ours)), f"{sum(ours):,}", f"{sum(controls.values()):,}", entry["cpu"],
         ])  # fmt: skip
         rows += [
             [function, row["interval"], f"{row['elements']:,}", str(row["stride"]),
              f"{row['std_ns']:.2f}", f"{row['corem_d_ns']:.2f}", f"{row['ratio']['median']:.2f}",
-             f"{row['ratio']['lower_quartile']:.2f} to {row['ratio']['upper_quartile']:.2f}"]
+             f"{row['ratio']['lower_quartile']:.2f} to {row['ratio']['upper_quartile']:.2f}",
+             entry["cpu"]]
             for row in entry["operators"]
         ]  # fmt: skip
     facts = table(
-        ["function", "hard", "structured", "random", "forms", "wrong", "wrong in canary-d"],
+        [
+            "function",
+            "hard",
+            "structured",
+            "random",
+            "forms",
+            "wrong",
+            "wrong in canary-d",
+            "CPU",
+        ],
         compared,
     )
     header = ["operator", "arguments", "elements", "stride", "std, ns per element",
-              "corem-d, ns per element", "corem-d / std", "half of the rounds"]  # fmt: skip
+              "corem-d, ns per element", "corem-d / std", "half of the rounds",
+              "CPU"]  # fmt: skip
     return _with_source([*facts, "", *table(header, rows)], document)
+
+
+def double_precision_speed(results: Results) -> str:
+    """Return corem-d's time beside what torch calls, on each machine."""
+    document, sections = results["float64_speed"], []
+    for name, machine in document["machines"].items():
+        rows = []
+        for function, levels in machine["forms"].items():
+            for level, entry in levels.items():
+                ours = entry["corem"]
+                peers = (entry.get(peer) for peer in ("vml", "sleef u10", "glibc"))
+                rows.append([
+                    function, level, f"{ours['ns']:.2f}",
+                    f"{ours['ns_low']:.2f} to {ours['ns_high']:.2f}",
+                    *(f"{peer['corem_over']:.2f}" if peer else "" for peer in peers),
+                ])  # fmt: skip
+        header = ["function", "level", "corem-d, ns per element", "half of the rounds",
+                  "corem-d / VML HA", "corem-d / SLEEF u10", "corem-d / glibc"]  # fmt: skip
+        load = machine["load"]
+        sections += [
+            f"![float64 functions on {name}]({DOUBLE_SVG.format(slug(name))})", "",
+            *table(header, rows), "",
+            f"{caption(machine['environment'])} Other processes ran beside the measurement: "
+            f"{load['waiting']:g} wanted one of {load['processors']} processors when it began.", "",
+        ]  # fmt: skip
+    return "\n".join(sections) + f"\n`{document['command']}`"
 
 
 def float64_check(results: Results) -> str:
@@ -242,7 +285,8 @@ def float64_check(results: Results) -> str:
 def quick_paths(results: Results) -> str:
     """Return what corem's quick paths gain, on each machine."""
     sections = []
-    for machine in results["quick_paths"]["machines"].values():
+    for name, machine in results["quick_paths"]["machines"].items():
+        sections += [f"![float32 functions on {name}]({QUICK_SVG.format(slug(name))})", ""]
         levels = {level: None for entry in machine["forms"].values() for level in entry}
         for level in levels:
             rows = []
@@ -880,6 +924,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "compiled_cpu": compiled_cpu,
     "double_precision": double_precision,
     "double_precision_check": float64_check,
+    "double_precision_speed": double_precision_speed,
     "quick_paths": quick_paths,
     "patch": patch,
     "site": site,
@@ -1076,6 +1121,9 @@ def _first_run(certificate: Certificate) -> Certificate:
 
 
 SPEED_SVG = "docs/results/speed.svg"
+#: Pictures of one machine each, below docs.
+QUICK_SVG = "results/quick-{}.svg"
+DOUBLE_SVG = "results/double-{}.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
     "docs/results/accuracy.md": accuracy_page,
     "docs/results/compile_results.md": lambda results: render_experiments.page(results.folder),
@@ -1126,6 +1174,14 @@ def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable
         numbers = drawings.speed_numbers(results[stem])
         picture = root / SPEED_SVG.replace("speed", stem)
         yield picture, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+    for name, path in (("quick_paths", QUICK_SVG), ("float64_speed", DOUBLE_SVG)):
+        for machine, figures in results[name]["machines"].items() if results.has(name) else ():
+            numbers = drawings.speed_numbers({"functions": figures["forms"]})
+            yield (
+                root / "docs" / path.format(slug(machine)),
+                drawings.digest(numbers),
+                partial(drawings.speed_svg, numbers),
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
