@@ -336,6 +336,7 @@ _APPLY: Final = PrivateName("torch.nn.Module", "_apply", "to convert the buffers
 _VERSION: Final = PrivateName(
     "torch.Tensor", "_version", "to know whether a model writes into its inputs"
 )
+_CDATA: Final = PrivateName("torch.Tensor", "_cdata", "to show tensors to the recorder in C++")
 _KINDS: Final = tuple(
     PrivateName(f"torch.nn.modules.{module}", name, "to tell layers apart")
     for module, name in (
@@ -370,6 +371,11 @@ def write_counter() -> Callable[[Any], int]:
     """Return :func:`write_count` for those who ask often; the name was looked for already."""
     _VERSION.of(import_torch().Tensor)
     return operator.attrgetter(_VERSION.path)
+
+
+def address_of(tensor: Any) -> int:
+    """Return the address of the C++ object behind a tensor."""
+    return int(_CDATA.of(tensor))
 
 
 def pytree() -> Any:
