@@ -4,8 +4,8 @@
     python -m benches.experiments.cuda_counters [--store FILE]
 
 Nsight Compute (``ncu``) runs each operator once on 2^26 float32 numbers under corem and reads, for
-its kernel: instructions of all kinds and of double precision per element, the share of the slots for
-instructions and of the memory's bandwidth that they take, threads per instruction, of 32, and
+its kernel: instructions of all kinds and of double precision per element, the share of the slots
+for instructions and of the memory's bandwidth that they take, threads per instruction, of 32, and
 registers. Branches that few threads take show as fewer threads; a memory-bound kernel takes most
 of the bandwidth.
 """
