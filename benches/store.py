@@ -113,6 +113,10 @@ GPU["coverage_cuda"] = (
     "benches.experiments.coverage", "--device", "cuda",
     "--store", str(stored.RESULTS / "coverage_cuda.json"),
 )  # fmt: skip
+GPU["coverage_compiled_cuda"] = (
+    "benches.experiments.coverage", "--compiled", "--device", "cuda",
+    "--store", str(stored.RESULTS / "coverage_compiled_cuda.json"),
+)  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on
 #: a machine that has one (docs/compile.md).
