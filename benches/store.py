@@ -82,6 +82,7 @@ GPU = _experiments(
     "composite_digests",
     "cuda_pairs",
     "cuda_speed",
+    "cuda_counters",
     "cuda_launch",
     "cuda_training",
     "profile_cuda",
