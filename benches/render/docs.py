@@ -679,6 +679,44 @@ def contract_digests(results: Results) -> str:
     return _with_source([*table(header, rows), "", said, "", second], document)
 
 
+def contract_coverage(results: Results) -> str:
+    """Return which operators of 24 models are outside of the contract."""
+    document = results["contract_coverage"]
+    models = document["models"]
+    rows = [
+        (name, model["origin"], f"`{operator}`", str(found["calls"]))
+        for name, model in models.items()
+        for operator, found in model["outside"].items()
+    ]
+    whole = [name for name, model in models.items() if not model["outside"]]
+    said = f"Of {len(models)} models nothing is outside in {len(whole)}: {', '.join(whole)}."
+    packages = ", ".join(f"{name} {version}" for name, version in document["packages"].items())
+    header = ["model", "from", "outside", "calls in a step"]
+    return _with_source([*table(header, rows), "", said, "", f"{packages}."], document)
+
+
+def contract_speed(results: Results) -> str:
+    """Return the speed of repro's operators and steps, as a share of stock's."""
+    document = results["contract_speed"]
+    rows = [
+        (
+            case["name"],
+            *(f"{case['median_s'][name] * 1e3:.3g} ms" for name in ("std", "repro")),
+            _ratio(case["speed"]),
+            f"{case['asked']:.1f}",
+        )
+        for case in document["cases"]
+    ]
+    met = sum(case["speed"]["median"] >= case["asked"] for case in document["cases"])
+    said = (
+        f"The speed asked for is reached in {met} of {len(rows)} cases. Medians of "
+        f"{document['rounds']} rounds of processor time, {document['threads']} thread, stock and "
+        "repro in turn, beside other work on the machine; in brackets the quartiles."
+    )
+    header = ["", "stock", "repro", "speed, stock is 1", "asked for"]
+    return _with_source([*table(header, rows), "", said], document)
+
+
 def _run(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["library"], row["capability"], str(row["threads"])
 
@@ -933,7 +971,9 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
     "coverage": coverage,
+    "contract_coverage": contract_coverage,
     "contract_digests": contract_digests,
+    "contract_speed": contract_speed,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
     "coverage_compiled_cuda": coverage_compiled_cuda,

@@ -258,6 +258,7 @@ def test_torchs_own_errors_come_first_and_empty_tensors_are_inside():
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
             torch.mm(random(2, 3), random(2, 3))
         assert torch.mm(torch.empty(0, 3), torch.empty(3, 2)).shape == (0, 2)
+        random(9).as_strided_((2,), (1,)).unsqueeze_(0).t_()
         assert random(9).argmax() + 2 * torch.arange(3).sum() >= 0
     assert not found.operators
 
