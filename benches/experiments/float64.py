@@ -7,12 +7,14 @@ The claim is proved by the bounds in the headers of ``udfs/corem-d/*/*.c`` and s
 2^64 arguments cannot be tried. Every form runs at every CPU level of this machine on hard cases,
 on structured arguments and on random ones. The accurate path runs on all of them alone, too.
 canary-d, one bit off, must fail. Then whole operators, stock against corem-d, on one thread.
+``--store`` keeps the figures of functions that are not asked for, each with its CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -30,6 +32,7 @@ import numpy.typing as npt
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
+from pytest_udftorch.environment import describe
 from pytest_udftorch.rounding import correctly_rounded
 
 Doubles = npt.NDArray[np.float64]
@@ -50,6 +53,7 @@ INTERVALS: Final = {
     "log2": ((0.0, 100.0), (0.97, 1.03)),
     "tanh": ((-4.0, 4.0), (-0.05, 0.05)),
     "pow": ((0.0, 10.0), (0.97, 1.03)),
+    "log1p": ((0.0, 10.0), (-0.03, 0.03)),
 }
 #: The second argument of pow in the timing.
 EXPONENTS: Final = (-5.0, 5.0)
@@ -102,6 +106,15 @@ def structured(function: str) -> Doubles:
             beside, -beside, multiples, np.nextafter(multiples, np.inf),
             np.arange(-20, 20, 1 / 512),
             19.061547465398498 + np.spacing(16.0) * near, np.ldexp(np.arange(-4096.0, 4096.0), -38),
+        ]  # fmt: skip
+    elif function == "log1p":
+        beside = beside_powers(-70, 1024)
+        edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-10, 70, 5)[:, None]).ravel()
+        found = [
+            beside, -beside_powers(-70, 0),
+            ((edges[:, None] - 1) * (1 + np.spacing(1.0) * near)).ravel(),
+            -1 + np.ldexp(np.arange(1.0, 16384.0), -53), np.arange(1.0, 65536.0),
+            np.arange(-8192.0, 8192.0) / 2**17, np.expm1(np.arange(-30.0, 700.0, 1 / 16)),
         ]  # fmt: skip
     elif function in ("log", "log2"):
         edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-1000, 1000, 125)[:, None]).ravel()
@@ -181,6 +194,10 @@ def drawn_numbers(function: str, draw: np.random.Generator, kind: int, size: int
         return drawn_angles(draw, kind, size)
     if kind == 2 and function == "tanh":
         return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-30, 6, size))
+    if kind == 2 and function == "log1p":
+        return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-56, 1, size))
+    if kind == 1 and function == "log1p":
+        return np.expm1(draw.uniform(-36, 709, size))
     if kind == 2 and function in RANGES:
         return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
     if function in RANGES:
@@ -340,8 +357,13 @@ def main() -> None:
     for function in options.functions:
         compared = compare(function, options.samples)
         print(function, compared, flush=True)
-        figures[function] = {**compared, "operators": operators(function, options.rounds)}
+        cpu = describe()["machine"]["cpu"]
+        timed = operators(function, options.rounds)
+        figures[function] = {**compared, "cpu": cpu, "operators": timed}
     if options.store is not None:
+        if options.store.exists():
+            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            figures = {n: (before | figures)[n] for n in INTERVALS if n in before | figures}
         command = (
             f"python -m benches.experiments.float64 --samples {options.samples} "
             f"--rounds {options.rounds} --store {os.path.relpath(options.store)}"

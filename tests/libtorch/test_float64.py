@@ -16,18 +16,22 @@ import torch
 
 from benches.experiments import float64_check
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.build.libdevice import libdevice_for
+from pytest_udftorch.build import libdevice
 from pytest_udftorch.build.selection import Part
 from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.cuda import doubles
+from pytest_udftorch.cuda.launcher import Launcher
+from pytest_udftorch.errors import CompilerNotFoundError
+from pytest_udftorch.overrides.active import Active
 from pytest_udftorch.rounding import correctly_rounded
 from pytest_udftorch.verify.line_journal import OtherRunError
 
 FOLDER = find_library("corem-d").folder
 FUNCTIONS = tuple(name for name, _ in find_library("corem-d").functions)
 #: Fewest equal bits after the rounding bit of a case that the search kept.
-HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40, "tanh": 45}
+HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40, "tanh": 45, "log1p": 45}
 #: The generator of a function's constants, where it is not in its own folder.
-GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp"}
+GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp", "log1p": "log"}
 
 
 def listed(function):
@@ -69,6 +73,13 @@ def ordinary(function, draw):
             np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-80, 10, 5000)),
             *(np.nextafter(whole, end) for end in (-np.inf, np.inf)), whole, whole + 0.5,
         )  # fmt: skip
+    if function == "log1p":
+        return (
+            draw.uniform(-1, 10, 5000),
+            np.expm1(draw.uniform(-37, 709, 3000)),
+            np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-58, 0, 5000)),
+            np.arange(-50, 500) / 64,
+        )
     if function == "tanh":
         return (
             draw.uniform(-4, 4, 5000),
@@ -240,10 +251,90 @@ def test_other_kernels_of_torch_have_the_bits_of_mpfr(capability):
     assert f"{2 * len(FUNCTIONS)} passed" in done.stdout
 
 
-def test_triton_keeps_its_own_libdevice_where_no_function_is_for_gpus(tmp_path):
+def cumulated(x):
+    """logcumsumexp as libtorch adds it up, in double precision and with MPFR's functions."""
+    found, sum_ = [], -np.inf
+    for value in x.tolist():
+        low, high = min(value, sum_), max(value, sum_)
+        grown = correctly_rounded(np.array([low - high]), function="exp").view(np.float64)
+        sum_ = high + float(correctly_rounded(grown, function="log1p").view(np.float64)[0])
+        found.append(sum_)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_libtorch_adds_up_in_double_precision_is_the_sessions(dtype):
+    x = torch.rand(200, generator=torch.Generator().manual_seed(3), dtype=dtype) * 9 - 4
+    wanted = cumulated(x).to(dtype)
+    with patched("corem"), patched("corem-d"):
+        assert torch.equal(torch.logcumsumexp(x, 0), wanted)
+    with patched("corem"), patched("canary-d"):  # negative control
+        assert torch.equal(torch.logcumsumexp(x, 0), wanted) == (dtype is torch.float32)
+
+
+def test_variates_that_libtorch_computes_in_double_precision_are_the_sessions():
+    def drawn(library, dtype):
+        torch.manual_seed(5)
+        with patched("corem"), patched(library):
+            return torch.empty(500, dtype=dtype).exponential_()
+
+    found = drawn("corem-d", torch.float64)
+    # It is -log1p(-u), and canary-d has the other last bit. Rounding to float32 comes after.
+    assert torch.equal(
+        drawn("canary-d", torch.float64).view(torch.int64), found.view(torch.int64) ^ 1
+    )
+    assert torch.equal(drawn("corem-d", torch.float32), found.float())
+
+
+@pytest.mark.slow
+def test_kernels_for_gpus_hold_the_functions(ptx, monkeypatch):
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")  # as eager operators launch them
+    kernels = pytest.importorskip("pytest_udftorch.cuda.double_kernels")
+
+    def code(name):
+        constants = {"F": getattr(kernels, name), "BLOCK": 128}
+        return ptx(kernels.unary_double, "fp64", **constants)
+
+    for name in doubles.NAMES:
+        stock = code(name)
+        with patched("corem-d"):
+            text = code(name)
+        assert text != stock
+        assert f"udf_{'trig' if name in ('sin', 'cos') else name}" in text
+        assert "udf_" not in stock  # negative control
+        # A product without .rn may be fused with a sum by NVIDIA's assembler.
+        assert "mul.rn.f64" in text
+        assert "mul.f64" not in text
+
+
+def test_libdevice_gets_float64_functions_where_there_is_a_compiler(tmp_path, monkeypatch):
     stock = tmp_path / "libdevice.10.bc"
-    build = build_library("corem-d")
-    assert libdevice_for((Part(build, (("exp", "float64"),)),), stock) == stock
+    chosen = (Part(build_library("corem-d"), (("exp", "float64"), ("pow", "float64"))),)
+    assert libdevice.doubles_for_gpus(chosen) == {"exp", "pow"}
+
+    def missing():
+        raise CompilerNotFoundError("none")
+
+    monkeypatch.setattr(libdevice, "find_compiler", missing)
+    monkeypatch.delenv("UDFTORCH_CLANG", raising=False)
+    assert libdevice.doubles_for_gpus(chosen) == frozenset()
+    assert libdevice.libdevice_for(chosen, stock) == stock
+    # A clang that is named is the only one that is wanted.
+    monkeypatch.setenv("UDFTORCH_CLANG", "clang")
+    with pytest.raises(CompilerNotFoundError):
+        libdevice.libdevice_for(chosen, stock)
+
+
+def test_eager_cuda_operators_of_float64_go_around_the_others():
+    parts = (Part(build_library("corem-d"), (("exp", "float64"), ("pow", "float64"))),)
+    launcher = Launcher(Active("doubles", parts))
+    made = {"exp": lambda x: "float32's"}
+    found = doubles.double_kernels(launcher, made)
+    names = {"exp", "exp_", "exp.out", "_foreach_exp", "_foreach_exp_"}
+    assert set(found) == names  # pow has two arguments
+    assert found["exp"](torch.ones(1)) == "float32's"
+    # Negative control: without float64 functions nothing is made.
+    assert doubles.double_kernels(Launcher(Active()), made) == {}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
