@@ -1,27 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a training run on a GPU ends with the weights of the CPU.
+"""Whether a training run on a GPU ends with the weights of the CPU, and what that costs.
 
     python -m benches.experiments.contract_digests_cuda [--store FILE]
 
-LeNet learns real digits under each library, on the GPU and on the CPU of its machine.
+LeNet learns real digits under each library, on the GPU and on the CPU of its machine. Steps and
+products of repro are timed in turns with stock's, which has no TF32.
 """
 
 from __future__ import annotations
 
 import hashlib
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import torch
+
+from benches import stored
 from benches.experiments import command
 from benches.experiments.contract_digests import STEPS
-from benches.experiments.cuda_training import on_gpu
+from benches.experiments.cuda_digests import gpu
+from benches.experiments.cuda_training import on_gpu, turn_ns
 from benches.experiments.training import Training, lenet
 from pytest_udftorch import patched
 
 LIBRARIES: Final = ("std", "corem", "repro")
 DEVICES: Final = ("cuda", "cpu")
+TURN, TURNS: Final = 20, 15
+SIZES: Final = (512, 1024, 2048, 4096)
+ROUNDS: Final = 15
 
 
 def trained_on(device: str, library: str, steps: int) -> str:
@@ -36,19 +43,58 @@ def trained_on(device: str, library: str, steps: int) -> str:
     return hashlib.sha256(weights).hexdigest()
 
 
+def steps_ns() -> dict[str, Any]:
+    """Return the times of a step of stock and of repro, which take turns."""
+    task = on_gpu(lenet())
+    runs = {library: Training(task, 0) for library in ("std", "repro")}
+    batches = task.batches(0)
+    times: dict[str, list[float]] = {library: [] for library in runs}
+    for turn in range(TURNS):
+        chosen = [next(batches).cuda() for _ in range(TURN)]
+        for library in runs if turn % 2 else reversed(runs):
+            with patched(library):
+                times[library].append(turn_ns(runs[library], chosen))
+    return {library: stored.summary(found[1:]) for library, found in times.items()}
+
+
+def _event_ns(call: Callable[[], Any]) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) * 1e6
+
+
+def products_ns(size: int) -> dict[str, Any]:
+    """Return the times of a product of square matrices in stock and in repro."""
+    a, b = (torch.randn(size, size, device="cuda") for _ in range(2))
+    times: dict[str, list[float]] = {"std": [], "repro": []}
+    for turn in range(ROUNDS):
+        for library in times if turn % 2 else reversed(times):
+            with patched(library):
+                torch.mm(a, b)
+                times[library].append(_event_ns(lambda: torch.mm(a, b)))
+    return {library: stored.summary(found[1:]) for library, found in times.items()}
+
+
 def measure() -> dict[str, Any]:
-    """Return the digests of every library on both devices."""
+    """Return the digests of every library on both devices, and times."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     runs = []
     for library in LIBRARIES:
         for device in DEVICES:
-            start = time.perf_counter()
             digest = trained_on(device, library, STEPS)
-            seconds = time.perf_counter() - start
-            runs.append(
-                {"library": library, "device": device, "digest": digest, "seconds": seconds}
-            )
-            print(runs[-1], flush=True)
-    return {"model": lenet().label, "steps": STEPS, "runs": runs}
+            runs.append({"library": library, "device": device, "digest": digest})
+            print(library, device, digest[:12], flush=True)
+    figures = {"device": gpu(), "model": lenet().label, "steps": STEPS, "runs": runs}
+    figures["step_ns"] = steps_ns()
+    print({n: t["median"] / 1e6 for n, t in figures["step_ns"].items()}, flush=True)
+    figures["mm_ns"] = {}
+    for size in SIZES:
+        found = figures["mm_ns"][str(size)] = products_ns(size)
+        print(size, found["std"]["median"] / found["repro"]["median"], flush=True)
+    return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
