@@ -26,7 +26,8 @@ from pytest_udftorch import patched
 
 LIBRARIES: Final = ("std", "corem", "repro")
 DEVICES: Final = ("cuda", "cpu")
-TURN, TURNS: Final = 20, 15
+TURN: Final = 20
+TURNS: Final = 15
 SIZES: Final = (512, 1024, 2048, 4096)
 ROUNDS: Final = 15
 
