@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -417,3 +419,9 @@ def test_lenet_learns_the_weights_of_the_cpu():
     digests = {trained_on(device, "repro", 20) for device in ("cpu", "cuda")}
     assert len(digests) == 1
     assert hashlib.sha256().hexdigest() not in digests
+
+
+def test_the_page_is_true():
+    page = Path(__file__).parents[2] / "docs" / "contract_cuda.md"
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+        exec(block, {})
