@@ -14,14 +14,11 @@ from pytest_udftorch.errors import LibdeviceError
 #: Products of one chunk are accumulated one after the other.
 CHUNK: Final = 64
 
-#: Factors of a product that a program holds at once along k.
-_STEP: Final = 32
+#: Digits of the binary counter of chunks in a program: its splits of k have so many chunks as 2^7.
+_MOST_LEVELS: Final = 7
 
 #: Programs that fill a GPU; a product with fewer tiles is split along k.
 _PROGRAMS: Final = 264
-
-#: Programs of products that a multiprocessor has registers for.
-_OF_PROCESSOR: Final = 3
 
 #: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
 _ROW: Final = 11
@@ -98,15 +95,6 @@ def _launch(
     )  # fmt: skip
 
 
-@functools.cache
-def _resident(device: Any) -> int:
-    """Return how many programs of products a GPU runs at once."""
-    import torch
-
-    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
-    return processors * _OF_PROCESSOR
-
-
 def _log(n: int) -> int:
     """Return the logarithm of the least power of two that is not below n."""
     return max(n - 1, 0).bit_length()
@@ -127,18 +115,15 @@ class GpuContract:
             return a.new_zeros(batches, m, n)
         rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
         tiles = batches * -(-m // rows) * -(-n // columns)
-        levels = _log(-(-k // _chunk))
+        levels = min(_log(-(-k // _chunk)), _MOST_LEVELS)
         while levels > 2 and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
             levels -= 1
         splits = -(-k // (_chunk << levels))
-        programs = min(tiles * splits, _resident(a.device))
         c = a.new_empty(splits, batches, m, n)
-        waiting = a.new_empty(programs * levels * rows * columns)
         _launch(
-            "products", programs, a.device,
-            (a, b, c, waiting, m, n, k, batches, splits, *a.stride(), *b.stride()),
-            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
-             "WHOLE": k % _STEP == 0}, 4,
+            "products", tiles * splits, a.device,
+            (a, b, c, m, n, k, batches, *a.stride(), *b.stride()),
+            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": 16}, 4,
         )  # fmt: skip
         return c[0] if splits == 1 else self.sums(c, 0)
 
