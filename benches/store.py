@@ -82,6 +82,7 @@ GPU = _experiments(
     "composite_digests",
     "cuda_pairs",
     "cuda_speed",
+    "cuda_counters",
     "cuda_launch",
     "cuda_training",
     "profile_cuda",
@@ -112,6 +113,10 @@ LONG["compilers"] = (
 GPU["coverage_cuda"] = (
     "benches.experiments.coverage", "--device", "cuda",
     "--store", str(stored.RESULTS / "coverage_cuda.json"),
+)  # fmt: skip
+GPU["coverage_compiled_cuda"] = (
+    "benches.experiments.coverage", "--compiled", "--device", "cuda",
+    "--store", str(stored.RESULTS / "coverage_compiled_cuda.json"),
 )  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on

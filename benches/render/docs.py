@@ -698,6 +698,11 @@ def coverage_compiled(results: Results) -> str:
     return _coverage(results["coverage_compiled"])
 
 
+def coverage_compiled_cuda(results: Results) -> str:
+    """Return the same under torch.compile on a GPU, as far as it was measured."""
+    return _coverage(results["coverage_compiled_cuda"])
+
+
 def coverage_cuda(results: Results) -> str:
     """Return the same for a GPU, as far as it was measured."""
     return _coverage(results["coverage_cuda"])
@@ -729,7 +734,29 @@ def _coverage(document: Mapping[str, Any]) -> str:
     if "device" in document:
         packages += f"; {document['device']['machine']['gpu']}"
     rest = [f"- {line}" for line in left] or ["Nothing is left out: no row is below 100 %."]
-    return _with_source([*table(header, lines), "", *rest, "", f"{packages}."], document)
+    parts = [*table(header, lines), "", *rest, "", *_elsewhere(document), f"{packages}."]
+    return _with_source(parts, document)
+
+
+def _elsewhere(document: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each other machine on which rows of coverage were measured."""
+    machine, versions = (document["environment"][n] for n in ("machine", "versions"))
+    here = machine["cpu"], machine["cores"], versions["torch"], document["environment"]["date"]
+    places: dict[tuple[Any, ...], list[str]] = {}
+    for name, row in document["models"].items():
+        if "measured" in row:
+            one = row["measured"]
+            place = one["cpu"], one["cores"], one["torch"], one["date"]
+            if place != here:
+                places.setdefault((*place, one.get("gpu", "")), []).append(name)
+    found = []
+    for (cpu, cores, torch, date, gpu), names in places.items():
+        beside = f"{gpu} beside {cpu}" if gpu else cpu
+        found += [
+            f"Measured on {beside}, {cores} cores, with torch {torch}, {date}: {'; '.join(names)}.",
+            "",
+        ]
+    return found
 
 
 def inlined(results: Results) -> str:
@@ -909,6 +936,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_digests": contract_digests,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
+    "coverage_compiled_cuda": coverage_compiled_cuda,
     "inlined": inlined,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
