@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
-from pytest_udftorch.overrides.python_override import stock
+from pytest_udftorch.contract.outside import declined as stock
 
 #: More elements than this of partial gradients are not held at once.
 _ROOM = 1 << 24

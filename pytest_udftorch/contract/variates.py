@@ -12,8 +12,8 @@ import math
 from typing import Any, Final
 
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.sums import root
-from pytest_udftorch.overrides.python_override import stock
 
 #: Seeds of generators on GPUs -> how many keys were drawn, and what draws the next ones.
 _shadows: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
