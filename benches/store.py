@@ -101,7 +101,7 @@ LONG["coverage_compiled"] = (
 )  # fmt: skip
 LONG["compilers"] = (
     "benches.experiments.compile_models", str(stored.RESULTS / "compile_compilers_cpu.json"),
-    "--only", "end_to_end", "--models", "squeezenet1_1", "mobilenet_v2", "googlenet", "resnet50",
+    "--only", "end_to_end", "--models", "squeezenet1_1", "mobilenet_v2", "googlenet",
     "--batches", "1", "--runs", "7", "--rounds", "1",
     "--executors", "eager", "compile", "onnxruntime", "openvino", "iree", "tvm",
 )  # fmt: skip
