@@ -4,7 +4,8 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
         [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
-        [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [profile] [compile]
+        [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [recompilation] [profile]
+        [compile]
         [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
@@ -65,6 +66,7 @@ COMMANDS = {
         "summation_trees",
         "taso_funnel",
         "fusion_plans",
+        "recompilation",
         "contract_digests",
         "record_overhead",
         "float64",

@@ -617,6 +617,37 @@ def fusion_plans(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
+def recompilation(results: Results) -> str:
+    """Return what ways of compiling cost and gain while the sizes of the inputs change."""
+    document = results["recompilation"]
+    lines: list[str] = []
+    header = ["way", "all calls, s", "compilations", "of it compiling, s", "median call, ms",
+              "break-even, calls", "torch's limit"]  # fmt: skip
+    for workload, rows in document["workloads"].items():
+        found = [
+            (
+                f"`{way}`",
+                f"{row['seconds']:.1f}",
+                str(row["compilations"]),
+                f"{row['compile_seconds']:.1f}",
+                f"{row['median_ns'] / 1e6:.2f}",
+                "-" if row["break_even_calls"] is None else f"{row['break_even_calls']:,}",
+                "reached" if row["limit_reached"] else "",
+            )
+            for way, row in rows.items()
+        ]
+        sizes = max(row["sizes"] for row in rows.values())
+        lines += [f"{workload} ({document['calls']} calls, {sizes} sizes):", ""]
+        lines += [*table(header, found), ""]
+    said = (
+        "Each way ran in a process of its own, with an empty cache of compiled code. Break-even is "
+        "the number of calls after which the time spent on compiling is saved over eager mode, at "
+        "the speed of the last quarter of the calls. Where torch's limit was reached, sizes that "
+        "came later ran interpreted."
+    )
+    return _with_source([*lines, said], document)
+
+
 def contract_digests(results: Results) -> str:
     """Return the digests of weights after training, on two machines."""
     document, other = results["contract_digests"], results["contract_digests_intel"]
@@ -848,6 +879,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
+    "recompilation": recompilation,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
