@@ -4,12 +4,12 @@
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
         [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
         [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
-        [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [recompilation] [profile]
-        [compile]
-        [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
-        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
-        [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
-        [compilers] [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site]
+        [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [recompilation]
+        [tiled_pipelines] [profile] [compile] [cuda_digests] [composite_digests] [cuda_pairs]
+        [cuda_attention] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda]
+        [other_machines] [aarch64_forms] [aarch64_sve] [faults] [stress] [fuzz] [foreign_suites]
+        [patched_suite] [versions] [compilers] [coverage] [coverage_compiled] [coverage_cuda]
+        [quick_paths] [beside_others] [site]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -67,6 +67,7 @@ COMMANDS = {
         "taso_funnel",
         "fusion_plans",
         "recompilation",
+        "tiled_pipelines",
         "contract_digests",
         "record_overhead",
         "float64",
@@ -103,7 +104,7 @@ LONG["coverage_compiled"] = (
 )  # fmt: skip
 LONG["compilers"] = (
     "benches.experiments.compile_models", str(stored.RESULTS / "compile_compilers_cpu.json"),
-    "--only", "end_to_end", "--models", "squeezenet1_1", "mobilenet_v2", "googlenet",
+    "--only", "end_to_end", "--models", "squeezenet1_1", "mobilenet_v2",
     "--batches", "1", "--runs", "7", "--rounds", "1",
     "--executors", "eager", "compile", "onnxruntime", "openvino", "iree", "tvm",
 )  # fmt: skip
