@@ -10,6 +10,14 @@
         [other_machines] [aarch64_forms] [aarch64_sve] [faults] [stress] [fuzz] [foreign_suites]
         [patched_suite] [versions] [compilers] [coverage] [coverage_compiled] [coverage_cuda]
         [quick_paths] [beside_others] [site]
+        [compiled_cpu] [contract_digests] [contract_models] [cpu_operators] [exclusive]
+        [innocent_pairs] [interrupts] [ladder] [tolerance] [patch] [planted_blame]
+        [planted_faults] [record_overhead] [sanitizers] [summation_trees] [taso_funnel]
+        [fusion_plans] [profile] [compile] [cuda_digests] [composite_digests] [cuda_pairs]
+        [cuda_attention] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda]
+        [other_machines] [aarch64_forms] [aarch64_sve] [faults] [stress] [fuzz] [foreign_suites]
+        [patched_suite] [versions] [coverage] [compilers] [coverage_compiled] [coverage_cuda]
+        [quick_paths] [beside_others] [site] [inlined] [float64_speed]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -53,6 +61,7 @@ COMMANDS = {
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "quick_paths": ("benches.experiments.quick_paths", "--store"),
+    "float64_speed": ("benches.experiments.float64_speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
@@ -69,6 +78,8 @@ COMMANDS = {
         "recompilation",
         "tiled_pipelines",
         "contract_digests",
+        "contract_models",
+        "inlined",
         "record_overhead",
         "float64",
         *PROFILE,
@@ -81,6 +92,7 @@ GPU = _experiments(
     "composite_digests",
     "cuda_pairs",
     "cuda_speed",
+    "cuda_counters",
     "cuda_launch",
     "cuda_training",
     "profile_cuda",
@@ -111,6 +123,10 @@ LONG["compilers"] = (
 GPU["coverage_cuda"] = (
     "benches.experiments.coverage", "--device", "cuda",
     "--store", str(stored.RESULTS / "coverage_cuda.json"),
+)  # fmt: skip
+GPU["coverage_compiled_cuda"] = (
+    "benches.experiments.coverage", "--compiled", "--device", "cuda",
+    "--store", str(stored.RESULTS / "coverage_compiled_cuda.json"),
 )  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on

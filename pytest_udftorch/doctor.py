@@ -159,6 +159,7 @@ def checks() -> Iterator[Check]:
     yield "exclusive sessions: patched(exclusive=True)", _exclusive
     yield "functions on GPUs, in Triton and in torch.compile for them", _gpu
     yield "overridden CPU operators run without Python (otherwise through Python)", _cpu_launch
+    yield "record and diff without Python at each operator (otherwise through Python)", _recorder
     yield "eager CUDA launched without Python (otherwise it is launched from Python)", _launch
     yield "torch.compile on the CPU inside a session", _clang_is_there
     yield "libraries of your own in C, and operators in C++", _clang_is_there
@@ -214,6 +215,14 @@ def _cpu_launch() -> str:
 
     import_torch()
     return _WAYS[LAUNCHER.available()]
+
+
+def _recorder() -> str:
+    from pytest_udftorch.compat import import_torch
+    from pytest_udftorch.reach.native_recorder import RECORDER
+
+    import_torch()
+    return _WAYS[RECORDER.available()]
 
 
 def _launch() -> str:

@@ -4,7 +4,7 @@
     python -m pytest_udftorch.prebuild --out FOLDER [--torch FOLDER ...] [--libdevice FILE ...]
 
 writes a store (see ``build.prebuilt``) of everything that a wheel holds. Each ``--torch`` names a
-folder with the headers of one torch, whose observer, gate and launchers are added:
+folder with the headers of one torch, whose observer, gate, recorder and launchers are added:
 ``include`` and ``version.py`` of its wheel. Each ``--libdevice`` names the ``libdevice.10.bc`` of a
 triton, into which the functions for GPUs are put.
 """
@@ -74,10 +74,11 @@ def torch_tasks(package: Path, local: Any) -> Iterator[Task]:
     from pytest_udftorch.cpu.direct import LAUNCHER as OF_CPU
     from pytest_udftorch.cuda.direct import LAUNCHER
     from pytest_udftorch.profile.observer import OBSERVER
+    from pytest_udftorch.reach.native_recorder import RECORDER
     from pytest_udftorch.session.exclusive import GATE
 
     version = str(runpy.run_path(str(package / "version.py"))["__version__"])
-    for part in (OBSERVER, GATE, OF_CPU, LAUNCHER):
+    for part in (OBSERVER, GATE, RECORDER, OF_CPU, LAUNCHER):
         job = functools.partial(part.job, package, version, local)
         yield f"{part.what} for torch {version}", functools.partial(obtain, job, find_compiler)
 
@@ -127,12 +128,14 @@ def for_this_machine(libraries: Iterable[str]) -> list[Task]:
     from pytest_udftorch.cuda.direct import LAUNCHER
     from pytest_udftorch.library.description import find_library
     from pytest_udftorch.profile.observer import OBSERVER
+    from pytest_udftorch.reach.native_recorder import RECORDER
     from pytest_udftorch.session.exclusive import GATE
 
     import_torch()
     built = [name for name in libraries if find_library(name).functions]
     wanted = list(tasks((resolve_cpu_level(None),), built))
-    parts = [OBSERVER, GATE, OF_CPU, *([LAUNCHER] if has_kernel("aten::exp", "CUDA") else [])]
+    parts = [OBSERVER, GATE, RECORDER, OF_CPU]
+    parts += [LAUNCHER] if has_kernel("aten::exp", "CUDA") else []
     return wanted + [(f"{part.what} for the installed torch", part.obtain) for part in parts]
 
 

@@ -7,12 +7,14 @@ The claim is proved by the bounds in the headers of ``udfs/corem-d/*/*.c`` and s
 2^64 arguments cannot be tried. Every form runs at every CPU level of this machine on hard cases,
 on structured arguments and on random ones. The accurate path runs on all of them alone, too.
 canary-d, one bit off, must fail. Then whole operators, stock against corem-d, on one thread.
+``--store`` keeps the figures of functions that are not asked for, each with its CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -30,6 +32,7 @@ import numpy.typing as npt
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
+from pytest_udftorch.environment import describe
 from pytest_udftorch.rounding import correctly_rounded
 
 Doubles = npt.NDArray[np.float64]
@@ -48,18 +51,28 @@ INTERVALS: Final = {
     "cos": ((-4.0, 4.0), (-1e5, 1e5)),
     "exp2": ((-20.0, 20.0), (-1.0, 0.0)),
     "log2": ((0.0, 100.0), (0.97, 1.03)),
+    "tanh": ((-4.0, 4.0), (-0.05, 0.05)),
+    "pow": ((0.0, 10.0), (0.97, 1.03)),
+    "log1p": ((0.0, 10.0), (-0.03, 0.03)),
 }
-#: Where a result is neither zero nor infinite.
-RANGES: Final = {"exp": (-745.2, 709.8), "exp2": (-1075.0, 1024.0)}
+#: The second argument of pow in the timing.
+EXPONENTS: Final = (-5.0, 5.0)
+#: Where a result is neither zero nor infinite, nor 1 but for its sign.
+RANGES: Final = {"exp": (-745.2, 709.8), "exp2": (-1075.0, 1024.0), "tanh": (-20.0, 20.0)}
 #: exp: the last arguments with a finite, a normal and a nonzero result.
 ENDS: Final = (709.782712893384, -708.3964185322641, -745.1332191019411)
 
 
-def listed(function: str) -> Doubles:
+#: The arguments of a function: one array, or for pow two.
+Arguments = tuple[Doubles, ...]
+
+
+def listed(function: str) -> Arguments:
     """Return hard.txt of a function."""
     path = pytest_udftorch.find_library("corem-d").folder / function / "hard.txt"
     lines = path.read_text(encoding="utf-8").splitlines()
-    return np.array([int(n, 16) for n in lines if n[0] != "#"], dtype=np.uint64).view(np.float64)
+    rows = [[int(n, 16) for n in line.split()] for line in lines if line[0] != "#"]
+    return tuple(np.array(rows, dtype=np.uint64).T.copy().view(np.float64))
 
 
 def beside_powers(low: int, high: int) -> Doubles:
@@ -86,6 +99,23 @@ def structured(function: str) -> Doubles:
             whole, whole + 1 / 32, np.nextafter(whole + 1 / 32, np.inf), beside, -beside,
             np.nextafter(whole, np.inf), np.nextafter(whole, -np.inf),
         ]  # fmt: skip
+    elif function == "tanh":
+        beside = beside_powers(-70, 6)
+        multiples = np.arange(-1000, 1000) * (np.log(2) / 64)
+        found = [
+            beside, -beside, multiples, np.nextafter(multiples, np.inf),
+            np.arange(-20, 20, 1 / 512),
+            19.061547465398498 + np.spacing(16.0) * near, np.ldexp(np.arange(-4096.0, 4096.0), -38),
+        ]  # fmt: skip
+    elif function == "log1p":
+        beside = beside_powers(-70, 1024)
+        edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-10, 70, 5)[:, None]).ravel()
+        found = [
+            beside, -beside_powers(-70, 0),
+            ((edges[:, None] - 1) * (1 + np.spacing(1.0) * near)).ravel(),
+            -1 + np.ldexp(np.arange(1.0, 16384.0), -53), np.arange(1.0, 65536.0),
+            np.arange(-8192.0, 8192.0) / 2**17, np.expm1(np.arange(-30.0, 700.0, 1 / 16)),
+        ]  # fmt: skip
     elif function in ("log", "log2"):
         edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-1000, 1000, 125)[:, None]).ravel()
         found = [
@@ -105,6 +135,37 @@ def structured(function: str) -> Doubles:
     return np.concatenate(found)
 
 
+def structured_pairs() -> Arguments:
+    """Return arguments of pow: whole numbers, roots, neighbours of 1, and ends of the range."""
+    whole = np.arange(-100.0, 101.0)
+    near = 1 + np.ldexp(np.arange(-2048.0, 2048.0), -52)
+    edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-1000, 1000, 125)[:, None]).ravel()
+    edges = (edges[:, None] * (1 + np.spacing(1.0) * np.arange(-50.0, 50.0))).ravel()
+    ends = np.concatenate([end + np.arange(-64.0, 64.0) / 2**20 for end in ENDS])
+    blocks = [
+        np.meshgrid(whole, whole),
+        np.meshgrid(whole**2, whole / 2), np.meshgrid(whole**4, whole / 4),
+        np.meshgrid(near, np.arange(-8.0, 8.0) / 16), np.meshgrid(edges, (-0.5, 1 / 3, 1.0, 2.5)),
+    ]  # fmt: skip
+    bases = np.concatenate([np.arange(2.0, 200.0), 1 - 1 / np.arange(2.0, 200.0)])
+    first, second = np.meshgrid(bases, ends)
+    blocks.append([first, second / np.log(first)])
+    return tuple(np.concatenate([block[i].ravel() for block in blocks]) for i in (0, 1))
+
+
+def drawn_pairs(draw: np.random.Generator, kind: int, size: int) -> Arguments:
+    """Return random arguments of pow: small ones, results of all sizes, neighbours of 1, any."""
+    if kind == 0:
+        return draw.uniform(0, 10, size), draw.uniform(-30, 30, size)
+    if kind == 3:
+        x, y = draw.integers(0, 2**64, (2, size), dtype=np.uint64).view(np.float64)
+        return x, y
+    x = np.exp(draw.uniform(-708, 709, size))
+    if kind == 2:
+        x = 1 + np.ldexp(draw.uniform(0.5, 1, size), draw.integers(-51, 0, size))
+    return x, draw.uniform(-746, 710, size) / np.log(x)
+
+
 def drawn_angles(draw: np.random.Generator, kind: int, size: int) -> Doubles:
     """Return random arguments of sin and cos: small ones, those of the fast path, any exponent."""
     if kind == 0:
@@ -114,23 +175,36 @@ def drawn_angles(draw: np.random.Generator, kind: int, size: int) -> Doubles:
     return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-40, 1024, size))
 
 
-def drawn(function: str, count: int, seed: int) -> Iterator[Doubles]:
+def drawn(function: str, count: int, seed: int) -> Iterator[Arguments]:
     """Yield random arguments in blocks: over the range, over all exponents, over all encodings."""
     draw = np.random.default_rng(seed)
     for block in range(-(-count // BLOCK)):
         size = min(BLOCK, count - block * BLOCK)
-        if block % 4 == 3:
-            yield draw.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
-        elif function in ("sin", "cos"):
-            yield drawn_angles(draw, block % 4, size)
-        elif function in ("exp", "exp2") and block % 4 == 2:
-            yield np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
-        elif function in ("exp", "exp2"):
-            yield draw.uniform(*RANGES[function], size)
-        elif block % 4 == 2:
-            yield 1 + np.ldexp(draw.uniform(-1, 1, size), draw.integers(-53, 0, size))
+        if function == "pow":
+            yield drawn_pairs(draw, block % 4, size)
         else:
-            yield draw.integers(0, 2047 << 52, size, dtype=np.uint64).view(np.float64)
+            yield (drawn_numbers(function, draw, block % 4, size),)
+
+
+def drawn_numbers(function: str, draw: np.random.Generator, kind: int, size: int) -> Doubles:
+    """Return a block of random arguments of a function of one."""
+    if kind == 3:
+        return draw.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
+    if function in ("sin", "cos"):
+        return drawn_angles(draw, kind, size)
+    if kind == 2 and function == "tanh":
+        return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-30, 6, size))
+    if kind == 2 and function == "log1p":
+        return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-56, 1, size))
+    if kind == 1 and function == "log1p":
+        return np.expm1(draw.uniform(-36, 709, size))
+    if kind == 2 and function in RANGES:
+        return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
+    if function in RANGES:
+        return draw.uniform(*RANGES[function], size)
+    if kind == 2:
+        return 1 + np.ldexp(draw.uniform(-1, 1, size), draw.integers(-53, 0, size))
+    return draw.integers(0, 2047 << 52, size, dtype=np.uint64).view(np.float64)
 
 
 def wrong(got: Doubles, wanted: npt.NDArray[np.uint64]) -> int:
@@ -143,8 +217,8 @@ def wrong(got: Doubles, wanted: npt.NDArray[np.uint64]) -> int:
 def accurate_alone(*, longest: bool = False) -> Iterator[Path]:
     """Yield a copy of corem-d whose functions are their accurate paths.
 
-    Those of sin and cos have a longer one for what 128 bits leave undecided; with ``longest`` all
-    goes there.
+    Those of sin, cos and pow have a longer one for what 128 bits leave undecided; with ``longest``
+    all goes there.
     """
     folder = pytest_udftorch.find_library("corem-d").folder
     with tempfile.TemporaryDirectory() as temporary:
@@ -155,11 +229,15 @@ def accurate_alone(*, longest: bool = False) -> Iterator[Path]:
         text = re.sub(r"^fast = .*\n", "", description.read_text(encoding="utf-8"), flags=re.M)
         description.write_text(text.replace("accurate =", "scalar ="), encoding="utf-8")
         if longest:
-            header = copies / "corem-d" / "common" / "trig.h"
-            text = header.read_text(encoding="utf-8")
-            text, count = re.subn(r"(define TRIG_SHORT_ERROR ).*", r"\1(~(udf_u128)0)", text)
-            assert count == 1, "the threshold has another name"
-            header.write_text(text, encoding="utf-8")
+            for name, pattern, forced in (
+                ("common/trig.h", "define TRIG_SHORT_ERROR ", "(~(udf_u128)0)"),
+                ("pow/pow.c", "define POW_SHORT_ERROR ", "127"),
+            ):
+                source = copies / "corem-d" / name
+                text = source.read_text(encoding="utf-8")
+                text, count = re.subn(f"({pattern}).*", lambda m, new=forced: m[1] + new, text)
+                assert count == 1, "the threshold has another name"
+                source.write_text(text, encoding="utf-8")
         yield copies / "corem-d"
 
 
@@ -172,18 +250,17 @@ class Forms:
         self.forms = pytest_udftorch.build_library(library, level).forms(function, "float64")
         self.harness = harness
 
-    def run(self, form: str, x: Doubles) -> Doubles:
+    def run(self, form: str, *x: Doubles) -> Doubles:
         """Return the results of a form. Vector forms need a multiple of their lanes."""
         lanes = int(form[1:]) if form[0] == "v" else 1
-        padded = np.ascontiguousarray(np.append(x, np.zeros(-x.size % lanes)))
-        out = np.empty_like(padded)
-        call = getattr(self.harness, f"run_{form}")
+        size = x[0].size
+        padded = [np.ascontiguousarray(np.append(part, np.zeros(-size % lanes))) for part in x]
+        out = np.empty_like(padded[0])
+        call = getattr(self.harness, f"{'run' if len(x) == 1 else 'two'}_{form}")
         call.restype = None
-        call(
-            ctypes.c_void_p(self.forms[form]), ctypes.c_int64(padded.size),
-            ctypes.c_void_p(padded.ctypes.data), ctypes.c_void_p(out.ctypes.data),
-        )  # fmt: skip
-        return out[: x.size]
+        places = [ctypes.c_void_p(part.ctypes.data) for part in (*padded, out)]
+        call(ctypes.c_void_p(self.forms[form]), ctypes.c_int64(out.size), *places)
+        return out[:size]
 
 
 def compare(function: str, count: int) -> dict[str, Any]:
@@ -204,27 +281,30 @@ def compare(function: str, count: int) -> dict[str, Any]:
         counts = {}
         for kind, blocks in (
             ("hard", iter([listed(function)])),
-            ("structured", iter([structured(function)])),
+            (
+                "structured",
+                iter([structured_pairs() if function == "pow" else (structured(function),)]),
+            ),
             ("random", drawn(function, count, 22)),
         ):
             counts[kind] = 0
             for x in blocks:
-                wanted = correctly_rounded(x, function=function)
-                counts[kind] += x.size
+                wanted = correctly_rounded(x if len(x) > 1 else x[0], function=function)
+                counts[kind] += x[0].size
                 for name, (forms, form) in every.items():
-                    found[name] += wrong(forms.run(form, x), wanted)
+                    found[name] += wrong(forms.run(form, *x), wanted)
     return {"method": "proved and sampled", "arguments": counts, "wrong": found}
 
 
-def turn(call: Any, x: Any, y: Any, library: str) -> float:
+def turn(call: Any, x: tuple[Any, ...], y: Any, library: str) -> float:
     """Return the time of an operator under a library, in ns an element."""
     with pytest_udftorch.patched(library):
-        call(x, out=y)
+        call(*x, out=y)
         calls, start = 0, time.perf_counter_ns()
         while (spent := time.perf_counter_ns() - start) < TURN_NS or not calls:
-            call(x, out=y)
+            call(*x, out=y)
             calls += 1
-    return spent / (calls * int(x.numel()))
+    return spent / (calls * int(y.numel()))
 
 
 def operators(function: str, rounds: int) -> list[dict[str, Any]]:
@@ -237,8 +317,11 @@ def operators(function: str, rounds: int) -> list[dict[str, Any]]:
         interval = f"{low:g} to {high:g}"
         for elements in ELEMENTS:
             for stride in (1, 2):
-                x = torch.empty(stride * elements, dtype=torch.float64).uniform_(low, high)
-                x = x[::stride]
+                ends = ((low, high), EXPONENTS)[: 2 if function == "pow" else 1]
+                x = tuple(
+                    torch.empty(stride * elements, dtype=torch.float64).uniform_(*end)[::stride]
+                    for end in ends
+                )
                 y = torch.empty(elements, dtype=torch.float64)
                 times: dict[str, list[float]] = {"std": [], "corem-d": []}
                 for index in range(rounds):
@@ -274,8 +357,13 @@ def main() -> None:
     for function in options.functions:
         compared = compare(function, options.samples)
         print(function, compared, flush=True)
-        figures[function] = {**compared, "operators": operators(function, options.rounds)}
+        cpu = describe()["machine"]["cpu"]
+        timed = operators(function, options.rounds)
+        figures[function] = {**compared, "cpu": cpu, "operators": timed}
     if options.store is not None:
+        if options.store.exists():
+            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            figures = {n: (before | figures)[n] for n in INTERVALS if n in before | figures}
         command = (
             f"python -m benches.experiments.float64 --samples {options.samples} "
             f"--rounds {options.rounds} --store {os.path.relpath(options.store)}"

@@ -10,7 +10,7 @@ Two controls: MPFR judges the first reference on a part of the arguments, and ca
 results must be found wrong.
 
 A function takes 10 to 20 minutes of one processor. A run that is interrupted goes on from its
-journal, as long as the function's sources are the same. The digest is a sum over all arguments and
+journal, as long as the sources of corem-d are the same. The digest is a sum over all arguments and
 results; it is the same on every machine. ``--store`` keeps the figures of functions that are not
 asked for.
 
@@ -77,12 +77,12 @@ def judge(library: str, level: str, function: str, first: int, count: int) -> di
     }  # fmt: skip
 
 
-def sources(function: str) -> str:
-    """Return a digest of what a function of corem-d is compiled from."""
+def sources() -> str:
+    """Return a digest of what corem-d is compiled from; its functions include one another."""
     folder = pytest_udftorch.find_library("corem-d").folder
     digest = hashlib.sha256()
-    for part in (folder / function, folder / "common", folder.parent / "corem" / "common"):
-        for path in sorted([*part.glob("*.c"), *part.glob("*.h")]):
+    for part in (folder, folder.parent / "corem" / "common"):
+        for path in sorted([*part.rglob("*.c"), *part.rglob("*.h")]):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -143,7 +143,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with ProcessPoolExecutor(options.jobs) as pool:
         for function in options.functions:
             name = {"function": function, "level": options.level, "seed": SEED,
-                    "chunk": CHUNK, "sources": sources(function)}  # fmt: skip
+                    "chunk": CHUNK, "sources": sources()}  # fmt: skip
             path = options.journal.with_suffix(f".{function}.journal")
             start = time.monotonic()
             with Journal(path, name) as journal:

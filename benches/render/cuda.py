@@ -142,6 +142,23 @@ def speed(document: dict[str, Any]) -> str:
     return "\n".join([*table(header, rows), "", text, "", source(document), ""])
 
 
+def counters(document: dict[str, Any]) -> str:
+    """Return what hardware counters say of the operators' kernels."""
+    rows = [
+        [
+            name,
+            *(f"{one[n]:.1f}" for n in ("instructions", "double_instructions")),
+            *(f"{one[n]:.0f} %" for n in ("issue_percent", "memory_percent")),
+            f"{one['threads']:.1f}",
+            f"{one['registers']:.0f}",
+        ]
+        for name, one in document["operators"].items()
+    ]
+    header = ["operator", "instructions per element", "in double precision", "slots for them taken",
+              "bandwidth taken", "threads per instruction, of 32", "registers"]  # fmt: skip
+    return "\n".join([*table(header, rows), "", source(document), ""])
+
+
 def same_bits(document: dict[str, Any]) -> str:
     """Return how many sets of bits there are, by function, context and library."""
     contexts = document["contexts"]
@@ -324,6 +341,7 @@ TABLES = {
     "cuda_digests": digests,
     "cuda_pairs": pairs,
     "cuda_speed": speed,
+    "cuda_counters": counters,
     "same_bits": same_bits,
     "cuda_training": training,
     "profile_cuda": profile,

@@ -120,6 +120,7 @@ struct Overload {
   std::optional<c10::RegistrationHandleRAII> Registration;
   KernelFunction Below; ///< the kernel in Python
   KernelFunction Stock;
+  bool Power = false;              ///< some of its exponents need no function
   std::atomic<uint32_t> Dtypes{0}; ///< that the session computes, as bits
   std::atomic<uint64_t> Generation{0};
   std::atomic<Entry *> Slots[16] = {};
@@ -241,6 +242,15 @@ int numberOf(at::ScalarType Dtype) {
   }
 }
 
+/// Whether ATen multiplies a power out, or takes roots; `MULTIPLIED_OUT` of
+/// table.py has the same exponents.
+bool isMultipliedOut(double Exponent) {
+  for (double Known : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0})
+    if (Exponent == Known)
+      return true;
+  return false;
+}
+
 Threads threadsOf(Entry &E) {
   if (!E.Ran.load(std::memory_order_relaxed))
     E.Ran.store(true, std::memory_order_relaxed);
@@ -291,7 +301,9 @@ struct Elements<R(A...), InPlace> final : c10::OperatorKernel {
     (C.take(Arguments), ...);
     const Tensor &X = *C.In[0];
     const int Dtype = numberOf(X.scalar_type());
-    if (Dtype < 0 || !(O.Dtypes.load(std::memory_order_relaxed) >> Dtype & 1)) {
+    if (Dtype < 0 || !(O.Dtypes.load(std::memory_order_relaxed) >> Dtype & 1) ||
+        (O.Power && C.Scalars &&
+         isMultipliedOut(std::bit_cast<double>(C.K.Scalars[0])))) {
       const KernelFunction Kept = O.Stock;
       return Kept.call<R, A...>(O.Op, Cpu, std::forward<A>(Arguments)...);
     }
@@ -428,6 +440,9 @@ const std::map<std::string, Make> &makers() {
         {"softplus", functional<T, S, S>()},
         {"softplus.out", into<T, S, S>()},
         {"normal_", make<Normal>},
+        {"pow.Tensor_Scalar", functional<T, S>()},
+        {"pow.Tensor_Scalar_out", into<T, S>()},
+        {"pow_.Scalar", inPlace<S>()},
     };
     for (std::string Name : {"exp",   "exp2",
                              "expm1", "log",
@@ -488,6 +503,7 @@ Overload &overloadOf(const std::string &Name) {
   if (Found == All.end()) {
     auto Made = std::make_unique<Overload>(handleOf(Name));
     makers().at(Name)(*Made);
+    Made->Power = Name.starts_with("pow");
     Found = All.emplace(Name, std::move(Made)).first;
   }
   return *Found->second;

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     if options.out is None:
         parser.error("name the folder of the record: --out FOLDER")
     from pytest_udftorch.diff.recorded import record
+    from pytest_udftorch.reach.native_recorder import why_not
 
     found = record(
         options.out,
@@ -56,6 +58,8 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         steps=options.steps,
         seed=options.seed,
     )
+    if why := why_not():
+        print(why, file=sys.stderr)
     size = sum(file.stat().st_size for file in options.out.iterdir()) / 1e6
     kept = len(found.recording.kept)
     print(

@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.products import batch_product
 from pytest_udftorch.contract.sums import over
-from pytest_udftorch.overrides.python_override import stock
 
 
-def _taken(query: Any, key: Any, value: Any, dropout_p: float) -> bool:
+def taken(query: Any, key: Any, value: Any, dropout_p: float) -> bool:
     """Tell whether a call has results, and no dropout inside of it."""
     return bool(
         not dropout_p
@@ -41,7 +41,7 @@ def _scores(query: Any, key: Any, is_causal: bool, mask: Any, scale: Any) -> tup
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = _product(query, key.mT).mul_(factor)
     if is_causal:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores.masked_fill_(~allowed, -math.inf)
     if mask is not None:
         if mask.dtype is torch.bool:
@@ -71,7 +71,7 @@ def attention(
     """Return the attended values, and the logarithms of the sums of exponentials."""
     import torch
 
-    if not _taken(query, key, value, dropout_p):
+    if not taken(query, key, value, dropout_p):
         return stock(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     heads = query.shape[1]
     scores = _scores(query, _shared(key, heads), is_causal, attn_mask, scale)[0]
@@ -86,7 +86,7 @@ def attention_backward(  # noqa: PLR0913
     is_causal: bool, *, attn_mask: Any = None, scale: Any = None,
 ) -> Any:  # fmt: skip
     """Return the gradients of query, key and value."""
-    if not _taken(query, key, value, dropout_p):
+    if not taken(query, key, value, dropout_p):
         return stock(
             grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
             attn_mask=attn_mask, scale=scale,

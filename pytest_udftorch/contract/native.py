@@ -19,6 +19,7 @@ from pytest_udftorch.build.toolchain import (
     resolve_cpu_level,
 )
 from pytest_udftorch.compat import torch_summary
+from pytest_udftorch.contract.gpu import GPU
 from pytest_udftorch.cpu.direct import Threads
 from pytest_udftorch.cpu.loops import torch_threads
 from pytest_udftorch.errors import SourceCompileError
@@ -71,7 +72,7 @@ def contract_job(level: str, compiler: Compiler, defines: Sequence[str] = ()) ->
 
 
 class Contract:
-    """Sums and products of dense float32 tensors on the CPU.
+    """Sums and products of dense float32 tensors on the CPU; those on a GPU go to ``GPU``.
 
     Attributes:
         library: the compiled functions.
@@ -110,6 +111,8 @@ class Contract:
         """Return the product of two matrices with any strides."""
         import torch
 
+        if a.is_cuda:
+            return GPU.mm(a, b)
         (m, k), n = a.shape, b.shape[1]
         c = torch.empty(m, n)
         given = (m, n, k, a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
@@ -119,10 +122,23 @@ class Contract:
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
 
+    def products(self, a: Any, b: Any) -> Any:
+        """Return the product of each two matrices of two batches, with any strides."""
+        import torch
+
+        if a.is_cuda:
+            return GPU.products(a, b)
+        result = torch.empty(a.shape[0], a.shape[1], b.shape[2])
+        for one, left, right in zip(result, a, b, strict=True):
+            one.copy_(self.mm(left, right))
+        return result
+
     def sums(self, x: Any, dim: int, *, reference: bool = False) -> Any:
         """Return the sums over one dimension, which the result lacks."""
         import torch
 
+        if x.is_cuda:
+            return GPU.sums(x, dim)
         shape = x.shape
         x = x.contiguous()
         y = torch.empty((*shape[:dim], *shape[dim + 1 :]))
@@ -139,6 +155,8 @@ class Contract:
         """Return for each place along a dimension the sum of what stands up to there."""
         import torch
 
+        if x.is_cuda:
+            return GPU.prefixes(x, dim)
         shape, x = x.shape, x.contiguous()
         y = torch.empty(shape)
         given = (
@@ -166,6 +184,8 @@ class Contract:
         """
         import torch
 
+        if x.is_cuda:
+            return GPU.scatter(y, rows, x, each=each)
         x, rows = x.contiguous(), rows.contiguous()
         if reference:
             self.library.ref_scatter(len(x), *y.shape, rows.data_ptr(), x.data_ptr(), y.data_ptr())
@@ -186,6 +206,8 @@ class Contract:
         """Return the correctly rounded square roots of a tensor, dense and in its layout."""
         import torch
 
+        if x.is_cuda:
+            return GPU.roots(x, out=out)
         y = torch.empty_like(x)
         if y.stride() != x.stride():  # then x is not dense
             x = y.copy_(x)
@@ -196,10 +218,12 @@ class Contract:
         self.library.fast_roots(x.numel(), x.data_ptr(), y.data_ptr(), ctypes.byref(threads))
         return y if out is None or there else out.copy_(y)
 
-    def words(self, count: int, key: int) -> Any:
+    def words(self, count: int, key: int, device: Any = None) -> Any:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
         import torch
 
+        if device is not None and device.type == "cuda":
+            return GPU.words(count, key, device)
         y = torch.empty(count, dtype=torch.int32)
         threads = self._threads(b"aten::random_")
         self.library.random_words(count, key, y.data_ptr(), ctypes.byref(threads))

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.sums import in_range, is_float32, over, root
-from pytest_udftorch.overrides.python_override import stock
 
 # Variances --------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ def _channels(v: Any, like: Any) -> Any:
     return v.view(1, -1, *(1,) * (like.dim() - 2))
 
 
-def _fit(input: Any, *channels: Any) -> bool:
+def fit(input: Any, *channels: Any) -> bool:
     """Tell whether there are elements, and one number for each channel in what is given."""
     return bool(
         input.dim() >= 2
@@ -100,7 +100,8 @@ def _fit(input: Any, *channels: Any) -> bool:
     )
 
 
-def _given(*tensors: Any) -> bool:
+def given(*tensors: Any) -> bool:
+    """Tell whether tensors are there."""
     return all(t is not None for t in tensors)
 
 
@@ -110,7 +111,7 @@ def batch_norm(
 ) -> Any:  # fmt: skip
     """Return normalized channels, and in training their means and reciprocal deviations."""
     statistics = (running_mean, running_var)
-    if not _fit(input, weight, bias, *statistics) or not (training or _given(*statistics)):
+    if not fit(input, weight, bias, *statistics) or not (training or given(*statistics)):
         return stock(input, weight, bias, running_mean, running_var, training, momentum, eps)
     count = input.numel() // input.shape[1]
     if training:
@@ -145,7 +146,7 @@ def batch_norm_backward(  # noqa: PLR0913 - torch's signature
     import torch
 
     mean = save_mean if train else running_mean
-    if not _fit(input, weight, mean) or not _given(mean) or grad_out.shape != input.shape:
+    if not fit(input, weight, mean) or not given(mean) or grad_out.shape != input.shape:
         return stock(
             grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train,
             eps, output_mask,
@@ -176,7 +177,7 @@ def group_norm(
     """Return normalized groups, their means and reciprocal deviations."""
     import torch
 
-    if not _fit(input, weight, bias) or C % group or input.shape[:2] != (N, C):
+    if not fit(input, weight, bias) or C % group or input.shape[:2] != (N, C):
         return stock(input, weight, bias, N, C, HxW, group, eps)
     x = input.reshape(N * group, -1)
     made, count = contract(), x.shape[1]
@@ -199,7 +200,7 @@ def group_norm_backward(  # noqa: PLR0913 - torch's signature
     """Return the gradients of input, weight and bias that are asked for."""
     import torch
 
-    if not _fit(input, weight) or C % group or grad_out.shape != input.shape:
+    if not fit(input, weight) or C % group or grad_out.shape != input.shape:
         return stock(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask)
     rows = N * group
     x, rstd = input.reshape(rows, -1), rstd.reshape(rows, 1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
-from pytest_udftorch.overrides.python_override import stock
+from pytest_udftorch.contract.outside import declined as stock
 
 #: More elements than this of partial gradients are not held at once.
 _ROOM = 1 << 24
@@ -39,13 +39,7 @@ def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
 
 def batch_product(self: Any, mat2: Any) -> Any:
     """Return the product of each two matrices of two batches, which fit."""
-    import torch
-
-    made = contract()
-    result = torch.empty(self.shape[0], self.shape[1], mat2.shape[2])
-    for one, a, b in zip(result, self, mat2, strict=True):
-        one.copy_(made.mm(a, b))
-    return result
+    return contract().products(self, mat2)
 
 
 def bmm(self: Any, mat2: Any) -> Any:
@@ -249,7 +243,7 @@ def _input_gradient(
 
     kernel, dims = weight.shape[2:], range(2, weight.dim())
     spread = [(size - 1) * s + 1 for size, s in zip(grad.shape[2:], stride, strict=True)]
-    wide = torch.zeros(*grad.shape[:2], *spread)
+    wide = grad.new_zeros(*grad.shape[:2], *spread)
     holes: Any = (..., *(slice(None, None, s) for s in stride))
     wide[holes] = grad
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
@@ -265,8 +259,6 @@ def _weight_gradient(
     grad: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Return a product over positions for each sample, and their sum by the tree."""
-    import torch
-
     batch = input.shape[0]
     if batch * weight.numel() > _ROOM and batch > 1:
         half = 1 << (batch - 1).bit_length() - 1
@@ -275,13 +267,13 @@ def _weight_gradient(
         return first.add_(_weight_gradient(grad[half:], input[half:], *given))
     columns, _ = _columns(_padded(input, padding, padding), weight.shape[2:], stride, dilation)
     made = contract()
+    windows = columns.reshape(groups, -1, batch, columns.shape[3]).movedim(2, 0)
     flat = grad.reshape(batch, groups, grad.shape[1] // groups, -1)
-    windows = columns.reshape(groups, -1, batch, columns.shape[3])
-    each = torch.empty(batch, groups, flat.shape[2], windows.shape[1])
-    for n in range(batch):
-        for g in range(groups):
-            each[n, g] = made.mm(flat[n, g], windows[g, :, n].t())
-    return made.sums(each, 0).view(weight.shape)
+    if groups == 1:
+        each = made.products(flat[:, 0], windows[:, 0].mT)
+    else:
+        each = made.products(flat.flatten(0, 1), windows.flatten(0, 1).mT)
+    return made.sums(each.view(batch, *weight.shape), 0)
 
 
 def convolution_backward(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
-from pytest_udftorch.overrides.python_override import stock
+from pytest_udftorch.contract.outside import declined as stock
 
 
 def embedding_backward(
@@ -92,7 +92,7 @@ def scatter_add(self: Any, dim: int, index: Any, src: Any) -> Any:
         return stock(self, dim, index, src)
     dim %= rank
     terms = src[tuple(slice(s) for s in index.shape)].movedim(dim, 0)
-    places = torch.arange(self.numel()).view(self.shape)
+    places = torch.arange(self.numel(), device=self.device).view(self.shape)
     here = places[tuple(slice(None if d == dim else s) for d, s in enumerate(index.shape))]
     rows = here.gather(dim, index).movedim(dim, 0)
     y = self.clone(memory_format=_dense())
@@ -135,7 +135,7 @@ def index_put_(
     if not accumulate or not _ours(self) or values.dtype is not self.dtype:
         return stock(self, indices, values, accumulate, unsafe)
     chosen = tuple(slice(None) if i is None else i for i in indices)
-    places = torch.arange(self.numel()).view(self.shape)[chosen]
+    places = torch.arange(self.numel(), device=self.device).view(self.shape)[chosen]
     try:
         terms = values.expand(places.shape)
     except RuntimeError:

@@ -7,22 +7,60 @@ The words of the call are Philox's of that key.
 
 from __future__ import annotations
 
+import collections
 import math
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.sums import root
-from pytest_udftorch.overrides.python_override import stock
+
+#: Seeds of generators on GPUs -> how many keys were drawn, and what draws the next ones.
+_shadows: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
+_MOST_SHADOWS: Final = 64
+
+#: A generator of a GPU counts words of Philox in fours.
+_WORDS: Final = 4
 
 
-def _key(generator: Any) -> int:
+def _key(generator: Any, device: Any) -> int:
+    """Draw the key of a call.
+
+    The generator that a seed made draws the same keys on every device. That of a GPU draws those
+    of one on the CPU with its seed, and counts them as its own words. Without a generator, calls
+    for all devices draw from that of the CPU, as long as the GPU's has the same seed.
+    """
     import torch
 
+    if device.type == "cuda":
+        own = generator
+        if generator is None:
+            own = torch.cuda.default_generators[device.index]
+        if generator is not None or own.initial_seed() != torch.initial_seed():
+            return _key_of_gpu(own)
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator))
 
 
-def _words(count: int, generator: Any) -> Any:
-    return contract().words(count, _key(generator))
+def _key_of_gpu(generator: Any) -> int:
+    import torch
+
+    state = generator.get_state()
+    seed, offset = state.view(torch.int64).tolist()
+    drawn, shadow = _shadows.pop(seed, (-1, None))
+    if drawn != offset // _WORDS:
+        shadow, drawn = torch.Generator().manual_seed(seed), offset // _WORDS
+        torch.empty(drawn, dtype=torch.int64).random_(generator=shadow)
+    key = int(torch.empty((), dtype=torch.int64).random_(generator=shadow))
+    _shadows[seed] = drawn + 1, shadow
+    while len(_shadows) > _MOST_SHADOWS:
+        _shadows.popitem(last=False)
+    state.view(torch.int64)[1] = (drawn + 1) * _WORDS
+    generator.set_state(state)
+    return key
+
+
+def _words(count: int, generator: Any, device: Any) -> Any:
+    return contract().words(count, _key(generator, device), device)
 
 
 def _fractions(words: Any) -> Any:
@@ -30,28 +68,28 @@ def _fractions(words: Any) -> Any:
     return (words >> 8).bitwise_and_(0xFFFFFF).float().mul_(2.0**-24)
 
 
-def _uniform(count: int, generator: Any) -> Any:
-    return _fractions(_words(count, generator))
+def _uniform(count: int, generator: Any, device: Any) -> Any:
+    return _fractions(_words(count, generator, device))
 
 
 def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> Any:
     """Fill with numbers between two: a fraction times the distance, plus the lower one."""
     if not from_ <= to or not math.isfinite(to - from_):
         return stock(self, from_, to, generator=generator)
-    u = _uniform(self.numel(), generator)
+    u = _uniform(self.numel(), generator, self.device)
     if (from_, to) != (0.0, 1.0):
         u.mul_(to - from_).add_(from_)
     return self.copy_(u.view(self.shape))
 
 
-def _normal(count: int, generator: Any) -> Any:
+def _normal(count: int, generator: Any, device: Any) -> Any:
     """Return normal variates, two of each two words (Box and Muller, 1958).
 
     Of elements 2i and 2i + 1 the first is the radius times the cosine, the second times the sine.
     """
     import torch
 
-    pairs = _uniform(count + (count & 1), generator).view(-1, 2)
+    pairs = _uniform(count + (count & 1), generator, device).view(-1, 2)
     radius = root((1 - pairs[:, 0]).log_().mul_(-2))
     angle = pairs[:, 1] * (2 * math.pi)
     return torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1)[:count]
@@ -61,7 +99,7 @@ def normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = 
     """Fill with normal variates: a variate times the deviation, plus the mean."""
     if not std >= 0:
         return stock(self, mean, std, generator=generator)
-    z = _normal(self.numel(), generator)
+    z = _normal(self.numel(), generator, self.device)
     if std != 1:
         z.mul_(std)
     if mean != 0:
@@ -73,7 +111,7 @@ def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Any
     """Fill with exponential variates: the negative logarithm of 1 - u, over the rate."""
     if not lambd > 0:
         return stock(self, lambd, generator=generator)
-    e = (1 - _uniform(self.numel(), generator)).log_().neg_()
+    e = (1 - _uniform(self.numel(), generator, self.device)).log_().neg_()
     # -log(1) is a zero, which is outside of the distribution.
     e.clamp_(min=2.0**-25)
     if lambd != 1:
@@ -85,14 +123,14 @@ def bernoulli_float_(self: Any, p: float = 0.5, *, generator: Any = None) -> Any
     """Fill with ones where a fraction is below the probability, and zeros."""
     if not 0 <= p <= 1:
         return stock(self, p, generator=generator)
-    return self.copy_((_uniform(self.numel(), generator) < p).view(self.shape))
+    return self.copy_((_uniform(self.numel(), generator, self.device) < p).view(self.shape))
 
 
 def bernoulli_tensor_(self: Any, p: Any, *, generator: Any = None) -> Any:
     """Fill with ones where a fraction is below a probability of its own, and zeros."""
     if bool(((p < 0) | (p > 1) | p.isnan()).any()):
         return stock(self, p, generator=generator)
-    return self.copy_(_uniform(self.numel(), generator).view(self.shape) < p)
+    return self.copy_(_uniform(self.numel(), generator, self.device).view(self.shape) < p)
 
 
 def randperm_(n: int, *, generator: Any, out: Any) -> Any:
@@ -101,7 +139,7 @@ def randperm_(n: int, *, generator: Any, out: Any) -> Any:
 
     if n < 0:
         return stock(n, generator=generator, out=out)
-    words = _words(2 * n, generator).view(-1, 2).long()
+    words = _words(2 * n, generator, out.device).view(-1, 2).long()
     order = torch.argsort((words[:, 0] << 32) | (words[:, 1] & 0xFFFFFFFF), stable=True)
     out.resize_(n)
     return out.copy_(order)

@@ -26,14 +26,14 @@ from pytest_udftorch.cpu import (
     variates,
 )
 from pytest_udftorch.cpu.loops import Loops
-from pytest_udftorch.cuda.table import POINTWISE
+from pytest_udftorch.cuda.table import POINTWISE, POW_BY
 from pytest_udftorch.overrides import dispatcher
 from pytest_udftorch.overrides.active import Active, Change
 from pytest_udftorch.overrides.undo import Undo
 
 #: Operators that map elements, of the table for CUDA.
 _NAMES: Final = ("erf", "gelu", "gelu_backward", "lgamma", "special_log_ndtr")
-_POINTWISE: Final = tuple(op for op in POINTWISE if op.name in _NAMES)
+_POINTWISE: Final = (*(op for op in POINTWISE if op.name in _NAMES), POW_BY)
 
 
 def overloads(functions: frozenset[str]) -> list[str]:

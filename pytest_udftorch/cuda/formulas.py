@@ -387,6 +387,11 @@ def lgamma(x, a, b, c, seen):
     return _where(_abs(x) > 3.4028234663852886e38, _abs(x), found)
 
 
+def pow_by(x, a, b, c, seen):
+    # a: the exponent. For the CPU, whose kernel takes numbers.
+    return _pow(x, a, seen)
+
+
 # Formulas of two arguments; in a backward formula g is the gradient --------------------------
 
 

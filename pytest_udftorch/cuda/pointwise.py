@@ -16,7 +16,15 @@ from pytest_udftorch.cuda.launcher import (
     on_device,
     stock_kernel,
 )
-from pytest_udftorch.cuda.table import BARE, WHOLE, Applied, Operator, Pointwise, plain
+from pytest_udftorch.cuda.table import (
+    BARE,
+    MULTIPLIED_OUT,
+    WHOLE,
+    Applied,
+    Operator,
+    Pointwise,
+    plain,
+)
 from pytest_udftorch.library import sixteen
 
 #: Elements of a program of 4 warps, and the most registers of a thread (0: as many as the
@@ -328,13 +336,11 @@ def pow_scalar_kernels(launcher: Launcher, op: Operator) -> dict[str, Callable[.
     """
     import torch
 
-    without_pow = frozenset((0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0))
-
     def wrap(name: str) -> Callable[..., Any]:
         stock = stock_kernel(name)
 
         def kernel(x: Any, exponent: Any, **kwargs: Any) -> Any:
-            if isinstance(exponent, complex) or float(exponent) in without_pow:
+            if isinstance(exponent, complex) or float(exponent) in MULTIPLIED_OUT:
                 return stock(x, exponent, **kwargs)
             dtype = torch.result_type(x, exponent)
             kept = x.to(dtype, copy=True) if name == "pow_.Scalar" or kwargs else x.to(dtype)

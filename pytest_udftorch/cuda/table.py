@@ -161,6 +161,21 @@ def _logit(eps: float | None = None) -> Applied:
     return "logit_clamped", _f32(eps), _f32(1 - _f32(eps)), 0.0
 
 
+#: Exponents for which ATen multiplies, divides or takes a root; cpu_launch.cpp has the same.
+MULTIPLIED_OUT: Final = frozenset((0.0, 0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0))
+
+
+def _pow_by(exponent: Any) -> Applied:
+    """Return the formula of a power by a number.
+
+    Raises:
+        KeyError: the stock kernel calls no pow for it, or the number is complex.
+    """
+    if isinstance(exponent, complex) or float(exponent) in MULTIPLIED_OUT:
+        raise KeyError(exponent)
+    return "pow_by", _f32(exponent), 0.0, 0.0
+
+
 # The operators -----------------------------------------------------------------------------
 
 
@@ -291,6 +306,11 @@ POW_OF_NUMBERS: Final = Operator(
     ("pow",),
     ("pow.Tensor_Scalar", "pow.Tensor_Scalar_out", "pow_.Scalar", "pow.Scalar", "pow.Scalar_out"),
 )
+#: The same on the CPU; stock computes whole vectors in float32, and the rest in double.
+POW_BY: Final = _pointwise(
+    "pow", _pow_by, kernels=("pow_by",), functional="pow.Tensor_Scalar",
+    out=("pow.Tensor_Scalar_out", "out"), inplace="pow_.Scalar",
+)  # fmt: skip
 #: Not all of their tensors have the shape of the result.
 GLU: Final = Operator("glu", ("glu",), ("glu", "glu.out"))
 GLU_BACKWARD: Final = Operator(

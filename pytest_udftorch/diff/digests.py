@@ -28,7 +28,8 @@ _BYTES: Final = 16
 XXH3, SHA1 = "xxh3-128", "sha1"
 KINDS: Final = (XXH3, SHA1)
 
-_NO_ROWS: Final[Mapping[int, bytes]] = MappingProxyType({})
+#: No digests of rows.
+NO_ROWS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 #: The longest array whose NaNs are looked for by its product with itself, which is quick to call.
 #: BLAS would share longer ones out to threads.
@@ -61,7 +62,7 @@ class TensorNote(NamedTuple):
     stride: tuple[int, ...]
     device: str
     digest: bytes
-    rows: Mapping[int, bytes] = _NO_ROWS
+    rows: Mapping[int, bytes] = NO_ROWS
     taken: bytes | tuple[float, ...] = ()
 
     @property
@@ -145,7 +146,7 @@ def digest_of(values: Any, kind: str, hashed: str = SHA1) -> bytes:
 
 def _digest(bits: Any, kind: str, hashed: str) -> bytes:
     if hashed == XXH3:
-        found: bytes = _xxh3()(bits, _seed(kind))
+        found: bytes = xxh3()(bits, seed_of(kind))
         return found
     sha = hashlib.sha1(kind.encode(), usedforsecurity=False)
     sha.update(bits.view(np.uint8))
@@ -153,12 +154,13 @@ def _digest(bits: Any, kind: str, hashed: str) -> bytes:
 
 
 @cache
-def _xxh3() -> Any:
+def xxh3() -> Any:
+    """Return the function that gives the XXH3 digest of a buffer and a seed."""
     return package("xxhash", "A record with XXH3 digests").xxh3_128_digest
 
 
 @cache
-def _seed(kind: str) -> int:
+def seed_of(kind: str) -> int:
     """Return what keeps digests of equal encodings of two dtypes apart."""
     return zlib.crc32(kind.encode())
 
@@ -217,7 +219,7 @@ def note_of(
         values = array_of(tensor if tensor.is_contiguous() else tensor.contiguous())
     except (RuntimeError, TypeError, NotImplementedError):  # a subclass without data of its own
         return TensorNote(shape, kind, stride, device, UNREADABLE)
-    rows: Mapping[int, bytes] = _NO_ROWS
+    rows: Mapping[int, bytes] = NO_ROWS
     if batch is not None:
         rows = {
             axis: digest_of(values[row_slice(axis, length, batch)], kind, hashed)

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pytest_udftorch import compat
+from pytest_udftorch.reach.native_recorder import NativeRecorder
+
+#: Phases of a step.
+PHASES: Final = ("forward", "backward", "optimizer")
 
 
 class Place(NamedTuple):
@@ -49,6 +53,8 @@ class Whereabouts:
         self._optimizing = 0
         self._steps = 0
         self._handles: list[Any] = []
+        self._numbers: dict[str, int] = {}
+        self._listener: NativeRecorder | None = None
         # Asked for at every operator.
         self._running, self._next = compat.running_node(), compat.next_node()
 
@@ -68,6 +74,21 @@ class Whereabouts:
         for handle in self._handles:
             handle.remove()
 
+    def tell(self, listener: NativeRecorder | None) -> None:
+        """Tell a recorder in C++ from now on which layer runs; None: nobody any more."""
+        self._listener = listener
+        if listener is not None:
+            stack = self._stack()
+            listener.layer(self._number(stack[-1]) if stack else -1)
+            listener.step(bool(self._optimizing), self._steps)
+
+    def _number(self, layer: str) -> int:
+        return self._numbers.setdefault(layer, len(self._numbers))
+
+    def place(self, layer: int, phase: int, step: int) -> Place:
+        """Return the place that such a recorder knows by numbers."""
+        return Place(list(self._numbers)[layer] if layer >= 0 else "", PHASES[phase], step)
+
     def _stack(self) -> list[str]:
         if not hasattr(self._stacks, "names"):
             self._stacks.names = []
@@ -78,12 +99,17 @@ class Whereabouts:
         stack = self._stack()
         if module not in self._names:
             self._name(module, inside=stack[-1] if stack else "")
-        stack.append(self._names[module])
+        name = self._names[module]
+        stack.append(name)
+        if self._listener is not None:
+            self._listener.layer(self._number(name))
 
     def _leave(self, *_: Any) -> None:
         stack = self._stack()
         if stack:
             stack.pop()
+            if self._listener is not None:
+                self._listener.layer(self._number(stack[-1]) if stack else -1)
 
     def _name(self, root: Any, inside: str) -> None:
         """Name a module that is called first, and those below it."""
@@ -97,10 +123,16 @@ class Whereabouts:
 
     def _begin_step(self, *_: Any) -> None:
         self._optimizing += 1
+        self._tell_step()
 
     def _end_step(self, *_: Any) -> None:
         self._optimizing -= 1
         self._steps += not self._optimizing
+        self._tell_step()
+
+    def _tell_step(self) -> None:
+        if self._listener is not None:
+            self._listener.step(bool(self._optimizing), self._steps)
 
     def now(self) -> Place:
         """Return where the operator that is being called belongs."""

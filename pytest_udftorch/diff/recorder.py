@@ -12,15 +12,21 @@ from typing import Any, Final, NamedTuple
 
 from pytest_udftorch import compat
 from pytest_udftorch.diff.digests import (
+    NO_ROWS,
+    XXH3,
     TensorNote,
     array_of,
     fastest,
     note_of,
     row_axis,
     row_slice,
+    sample_places,
+    seed_of,
+    xxh3,
 )
 from pytest_udftorch.diff.layers import Place, Whereabouts
 from pytest_udftorch.reach.definitions import is_view, name_of
+from pytest_udftorch.reach.native_recorder import load_recorder, xxh3_address
 from pytest_udftorch.reach.recording import Effects, draws, effects, results, strided_copy
 
 #: Operators whose results hold whatever lay in memory, or that say nothing about numbers.
@@ -157,6 +163,10 @@ class _Digests:
         self._known[key] = (reference, state, written, found)
         return found
 
+    def forget(self) -> None:
+        """Read every tensor anew: operators ran that were not seen here."""
+        self._known.clear()
+
     def wrote(self, tensor: Any) -> None:
         try:
             address = tensor.untyped_storage().data_ptr()
@@ -228,6 +238,7 @@ def recorder(
     wanted: Wanted,
     batch: tuple[int, int] | None,
     hashed: str | None = None,
+    native: bool = True,
 ) -> Any:
     """Return a mode that records the operators called inside it in its ``recording``.
 
@@ -236,19 +247,50 @@ def recorder(
         wanted: values to keep or to put in.
         batch: the size of the batch, and the row whose digests are also wanted.
         hashed: the kind of digests; by default the fastest.
+        native: whether to let the recorder in C++ see most calls, where there is one. It makes the
+            same objects.
     """
     import torch
 
     last = max(wanted.keep, default=-1)
     kind = hashed or fastest()
-    Tensor = torch.Tensor
+    Tensor, Parameter = torch.Tensor, torch.nn.Parameter
     unsaid = (torch.Generator, torch.device)
+    # It knows neither rows of a batch nor SHA-1.
+    helper = load_recorder() if native and kind == XXH3 and batch is None else None
 
     class Recorder(compat.dispatch_mode()):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.recording = Recording(hashed=kind)
             self.digests = _Digests(batch, kind)
+            self.helped = False
+
+        def __enter__(self) -> Any:
+            entered = super().__enter__()
+            if helper is not None:
+                parts = _parts(self.recording, self.digests, where)
+                kept = wanted.keep | wanted.put.keys()
+                self.helped = helper.start(self, parts, kept, xxh3_address())
+                where.tell(helper if self.helped else None)
+            return entered
+
+        def __exit__(self, *exception: Any) -> None:
+            failed = None
+            if self.helped and helper is not None:
+                self.helped = False
+                where.tell(None)
+                failed = helper.stop()
+            super().__exit__(*exception)
+            if failed is not None:
+                raise failed
+
+        def noted(self, tensors: Mapping[str, Any]) -> dict[str, TensorNote]:
+            """Return the notes of what the run gives that are known here; inside the mode."""
+            if not self.helped or helper is None:
+                return {}
+            plain = {n: t for n, t in tensors.items() if type(t) in (Tensor, Parameter)}
+            return {n: helper.note(t) for n, t in plain.items()}
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -307,6 +349,31 @@ def recorder(
             return tuple(found), ", ".join(shown)
 
     return Recorder()
+
+
+def _parts(recording: Recording, digests: _Digests, where: Whereabouts) -> tuple[Any, ...]:
+    """Return what the recorder in C++ asks for; see ``udfrecorder_start``."""
+    return (
+        recording.calls, Call, TensorNote, _described, xxh3(), seed_of, _places, digests.forget,
+        where.place, NO_ROWS,
+    )  # fmt: skip
+
+
+@functools.cache
+def _described(name: str) -> tuple[Any, ...]:
+    """Return the parts of an :class:`_Operator` as the recorder in C++ reads them."""
+    known = _known(overload_of(name))
+    written, overwritten = (
+        tuple(place.position for place in places)
+        for places in (known.effects.written, known.effects.overwritten)
+    )
+    fresh = tuple(map(int, known.effects.fresh))
+    return known.name, known.silent, known.resizes, known.draws, written, overwritten, fresh
+
+
+def _places(count: int) -> bytes:
+    """Return the positions of samples as 64-bit integers."""
+    return bytes(sample_places((count,)).astype("int64").tobytes())
 
 
 def overload_of(name: str) -> Any:

@@ -153,6 +153,7 @@ class _Arguments:
             "List[int]": [1],
             "List[SymInt]": [1],
             "List[float]": [0.5],
+            "List[number]": [0.5, 0.5],
             "ScalarType": self.dtype,
             "List[bool]": [True] * (argument.N or 1),
         }

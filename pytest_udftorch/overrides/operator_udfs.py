@@ -392,7 +392,8 @@ def prepare(
 
     Raises:
         UnknownOperatorError: torch has no such operator or overload.
-        DispatchKeyError: there is no such dispatch key, or this machine has no device of it.
+        DispatchKeyError: there is no such dispatch key, or this machine has no device of any that
+            is named.
         CompositeOperatorError: torch computes the operator by calling others.
         SignatureError: a function is missing, or its type does not fit torch's schema.
         SourceCompileError, CompilerNotFoundError, CompilerTooOldError: a source cannot be compiled.
@@ -410,17 +411,21 @@ def prepare(
     level = resolve_cpu_level(cpu_level)
     found: list[Override] = []
     parts: list[str] = []
+    missing: list[UdfOperator] = []
     for udf in udfs:
         function = _cpp(udf, _module(library, udf.source, level)) if udf.source else _python(udf)
         these = _overrides(udf, function)
         if not these:
-            raise errors.DispatchKeyError(
-                f"{udf.name}: this machine has no device of {', '.join(udf.dispatch_keys)}, so "
-                "the UDF could not be reached. Leave it out with functions=(...) or "
-                "--udf-functions, or give it a dispatch key of this machine."
-            )
+            missing.append(udf)
         found += these
         parts.append(f"{udf} {function.build_id}")
+    if missing and not found:
+        udf = missing[0]
+        raise errors.DispatchKeyError(
+            f"{udf.name}: this machine has no device of {', '.join(udf.dispatch_keys)}, so "
+            "the UDF could not be reached. Leave it out with functions=(...) or "
+            "--udf-functions, or give it a dispatch key of this machine."
+        )
     taken: dict[tuple[str, str], str] = {}
     for override in found:
         spec = override.spec

@@ -52,11 +52,15 @@ class PythonOverride:
         self.function = function
         self._library: Any = None
         self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
-        arguments = schema(spec.operator).arguments
+        written = schema(spec.operator)
+        arguments = written.arguments
         self._positional = [a for a in arguments if not a.kwarg_only]
         self._keywords = [a for a in arguments if a.kwarg_only]
-        self._written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
+        self._written = [
+            a.name for a in arguments if written.returns and a.alias_info and a.alias_info.is_write
+        ]
         self._out = written_keyword(spec.author)
+        self._tensors_at = [i for i, a in enumerate(self._positional) if str(a.type) == "Tensor"]
 
     def register(self) -> None:
         """Note the stock kernel, and register the override above it."""
@@ -87,19 +91,21 @@ class PythonOverride:
         # torch leaves out arguments that have their default value.
         args = (*args, *(a.default_value for a in self._positional[len(args) :]))
         kwargs = {a.name: a.default_value for a in self._keywords} | kwargs
+        if any(isinstance(args[i], int | float | complex) for i in self._tensors_at):
+            args = _with_tensors(args, self._tensors_at)
         if self._stays(args, kwargs):
             return self._stock(*args, **kwargs)
         match self.spec.role:
             case Role.FUNCTIONAL:
-                like = self._like(args)
+                like = self._like(args, kwargs)
                 result = _empty(like, _tensors(args)[0].device)
-                self._run(*args, **{self._out: result})
+                self._run(*args, **kwargs, **{self._out: result})
             case Role.IN_PLACE:
                 result = args[0]
-                self._into(result, self._like(args), args, resize=False)
+                self._into(result, self._like(args, kwargs), args, kwargs, resize=False)
             case Role.OUT:
                 result = kwargs.pop(self._out)
-                self._into(result, self._like(args), args, resize=True)
+                self._into(result, self._like(args, kwargs), args, kwargs, resize=True)
             case Role.AS_IS:
                 result = self._run(*args, **kwargs)
                 if len(self._written) == 1:  # such an overload returns what it wrote to
@@ -145,11 +151,13 @@ class PythonOverride:
             cells.operator_udf(self.counter, tensors[0].numel() if tensors else 0, start)
         return result
 
-    def _like(self, args: tuple[Any, ...]) -> Any:
+    def _like(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result without its data, on the device ``meta``."""
-        return self._meta(*(_to_meta(a) for a in args))
+        return self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
 
-    def _into(self, to: Any, like: Any, args: tuple[Any, ...], *, resize: bool) -> None:
+    def _into(
+        self, to: Any, like: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, resize: bool
+    ) -> None:
         """Write the result into a tensor that may have another dtype or size."""
         import torch
 
@@ -161,14 +169,14 @@ class PythonOverride:
         if like.dtype == to.dtype:
             if resize:
                 _resize(to, like)
-            self._run(*args, **{self._out: to})
+            self._run(*args, **kwargs, **{self._out: to})
             return
         if not torch.can_cast(like.dtype, to.dtype):
             raise RuntimeError(
                 f"result type {like.dtype} can't be cast to the desired output type {to.dtype}"
             )
         wide = _empty(like, to.device)
-        self._run(*args, **{self._out: wide})
+        self._run(*args, **kwargs, **{self._out: wide})
         if resize:
             _resize(to, like)
         to.copy_(wide)
@@ -179,6 +187,27 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
 
     lists = (value if isinstance(value, list | tuple) else [value] for value in values)
     return [v for values in lists for v in values if isinstance(v, torch.Tensor)]
+
+
+def _with_tensors(args: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
+    """Put tensors where torch passes a Python number in place of one, of equal weight in promotion.
+
+    Next to a tensor with dimensions, a tensor without any counts as its kind of number only.
+    """
+    import torch
+
+    like = max(_tensors(args), key=lambda t: bool(t.dim()), default=None)
+
+    def made(number: Any) -> Any:
+        kind: Any = torch.get_default_dtype() if like is None else torch.result_type(like, number)
+        if like is not None and like.dim() and kind == like.dtype:
+            kind = {float: torch.float64, complex: torch.complex128}.get(type(number))
+        return torch.tensor(number, dtype=kind)
+
+    numbers = int | float | complex
+    return tuple(
+        made(a) if i in places and isinstance(a, numbers) else a for i, a in enumerate(args)
+    )
 
 
 def _to_meta(value: Any) -> Any:

@@ -89,7 +89,8 @@ class Coverage:
 
     Attributes:
         rows: the operators that evaluate a function, those with most evaluations first.
-        unknown: operators of the run whose definition is not known, and what they call.
+        unknown: operators of the run whose definition is not known, or evaluates nothing although
+            they call math symbols; and these symbols.
         operators: how many different operators the run called.
     """
 
@@ -183,17 +184,6 @@ class _Call:
         return self.operator(*args, **kwargs)
 
 
-def _signature(operator: Any, values: Any) -> tuple[Any, ...]:
-    import torch
-
-    leaves, structure = compat.pytree().tree_flatten(values)
-    shown = tuple(
-        (tuple(v.shape), v.stride(), str(v.dtype)) if isinstance(v, torch.Tensor) else repr(v)
-        for v in leaves
-    )
-    return (str(operator.name()), str(structure), shown)
-
-
 def _recorder(also: Callable[[Any, Any, Any], None] | None = None) -> Any:
     """Return a mode that records every operator called inside it, and tells ``also``."""
 
@@ -202,6 +192,8 @@ def _recorder(also: Callable[[Any, Any, Any], None] | None = None) -> Any:
             super().__init__()
             self.calls: dict[tuple[Any, ...], _Call] = {}
             self.operators: set[str] = set()
+            #: Operators whose definition evaluates nothing -> the math symbols that they called.
+            self.against: dict[str, set[str]] = {}
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
@@ -215,20 +207,29 @@ def _recorder(also: Callable[[Any, Any, Any], None] | None = None) -> Any:
             self.operators.add(str(func.name()))
             if also is not None:
                 also(func, args, kwargs)
-            if not definitions.is_view(func):
-                self._note(func, args, kwargs)
-            return func(*args, **kwargs)
+            if definitions.is_view(func):
+                return func(*args, **kwargs)
+            call = self._note(func, args, kwargs)
+            if call.counts or call.unknown:
+                return func(*args, **kwargs)
+            binder().marked()  # of before
+            result = func(*args, **kwargs)
+            if called := binder().marked():
+                names = self.against.setdefault(str(func.name()), set())
+                names.update(symbol.name for symbol in called)
+            return result
 
-        def _note(self, func: Any, args: Any, kwargs: Any) -> None:
-            key = _signature(func, (args, kwargs))
+        def _note(self, func: Any, args: Any, kwargs: Any) -> _Call:
+            key = definitions.signature(func, (args, kwargs))
             call = self.calls.get(key)
             if call is not None:
                 call.times += 1
-                return
+                return call
             counts, unknown = definitions.evaluations(func, args, kwargs)
             keep = counts or unknown
             kept = compat.pytree().tree_map(strided_copy, (args, kwargs)) if keep else ((), {})
-            self.calls[key] = _Call(func, kept[0], kept[1], counts, unknown)
+            call = self.calls[key] = _Call(func, kept[0], kept[1], counts, unknown)
+            return call
 
     return Recorder()
 
@@ -498,16 +499,31 @@ def _recorded_under() -> contextlib.AbstractContextManager[Any]:
     return patched("corem", ranks="ignore") if cuda.is_initialized() else contextlib.nullcontext()
 
 
-def _recorded(step: Callable[[], Any]) -> tuple[list[_Call], set[str]]:
-    """Return the calls of an eager run, and the names of all operators in it."""
+@dataclass
+class _Recorded:
+    """A run.
+
+    Attributes:
+        calls: its calls.
+        operators: the names of all operators in it.
+        against: operators whose definition evaluates nothing -> the math symbols that they called.
+    """
+
+    calls: list[_Call]
+    operators: set[str]
+    against: dict[str, set[str]]
+
+
+def _recorded(step: Callable[[], Any]) -> _Recorded:
+    """Return an eager run."""
     recorder = _recorder()
-    with _recorded_under(), recorder:
+    with _recorded_under(), binder().marking(apart=True), recorder:
         step()
-    return list(recorder.calls.values()), recorder.operators
+    return _Recorded(list(recorder.calls.values()), recorder.operators, recorder.against)
 
 
-def _recorded_compiled(step: Callable[[], Any]) -> tuple[list[_Call], set[str]]:
-    """Return the calls of a run of compiled code, and the operators that code is generated for.
+def _recorded_compiled(step: Callable[[], Any]) -> _Recorded:
+    """Return a run of compiled code, with the operators that code is generated for.
 
     Under corem, so that the code is that of a session. What it is compiled to is repeated later
     with other functions.
@@ -521,7 +537,7 @@ def _recorded_compiled(step: Callable[[], Any]) -> tuple[list[_Call], set[str]]:
         step()
         recorder = _recorder(graphs.left)
         graphs.recording = True
-        with recorder:
+        with binder().marking(apart=True), recorder:
             step()
         graphs.recording = False
         if not any(graph.calls for graph in graphs.graphs):
@@ -534,7 +550,8 @@ def _recorded_compiled(step: Callable[[], Any]) -> tuple[list[_Call], set[str]]:
             for g in generated.generated(graphs)
         ]
     names = {str(call.operator.name()) for call in found}
-    return [*recorder.calls.values(), *found], recorder.operators | names
+    calls = [*recorder.calls.values(), *found]
+    return _Recorded(calls, recorder.operators | names, recorder.against)
 
 
 def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
@@ -554,13 +571,13 @@ def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
         CoverageError: the run calls no operator, or no compiled code.
         UdfError: as from building and opening a session.
     """
-    recorded, operators = _recorded_compiled(step) if compiled else _recorded(step)
-    if not operators:
+    recorded = _recorded_compiled(step) if compiled else _recorded(step)
+    if not recorded.operators:
         raise CoverageError(
             "The run called no operator of torch, so there is nothing to judge. Give a callable "
             "that runs the model."
         )
-    calls = [call for call in recorded if call.counts]
+    calls = [call for call in recorded.calls if call.counts]
     shares = _judge(calls)
     rows: dict[tuple[str, str, bool], CoverageRow] = {}
     for i, call in enumerate(calls):
@@ -579,12 +596,12 @@ def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
         rows[key] = CoverageRow(
             *key[:2], row.calls + times, evaluations, swapped, tuple(reasons), made
         )
-    unknown: dict[str, tuple[str, ...]] = {}
-    for call in recorded:
+    unknown = {name: tuple(sorted(names)) for name, names in recorded.against.items()}
+    for call in recorded.calls:
         for name in call.unknown:
             unknown.setdefault(name, tuple(sorted(_symbols(call))))
     ordered = sorted(rows.values(), key=lambda r: -sum(r.evaluations.values()))
-    return Coverage(tuple(ordered), unknown, len(operators))
+    return Coverage(tuple(ordered), unknown, len(recorded.operators))
 
 
 # Models from files -------------------------------------------------------------------

@@ -60,7 +60,30 @@ _LEAVES: Final[dict[str, tuple[str, ...]]] = {
     "logcumsumexp": ("exp", "log1p"),
     "_logcumsumexp": ("exp", "log1p"),
     "polar": ("sin", "cos"),
+    "zeta": ("pow",),
+    "igamma": ("exp",),
+    "igammac": ("exp",),
+    "erf_inv": ("log",),
+    "erfcx": ("exp",),
+    "bessel_j0": ("sin", "cos"),
+    "bessel_j1": ("sin", "cos"),
+    "spherical_bessel_j0": ("sin",),
+    "special_bessel_y0": ("log", "sin", "cos"),
+    "special_bessel_y1": ("log", "sin", "cos"),
+    "special_modified_bessel_i0": ("exp",),
+    "special_modified_bessel_i1": ("exp",),
+    "special_modified_bessel_k0": ("exp", "log"),
+    "special_modified_bessel_k1": ("exp", "log"),
+    "special_scaled_modified_bessel_k0": ("exp", "log"),
+    "special_scaled_modified_bessel_k1": ("exp", "log"),
+    "hamming_window": ("cos",),
+    "kaiser_window": ("exp",),
+    "_masked_softmax": ("exp",),
 }
+
+#: Simplest operators of torch that are functions without a definition. Every other one of the
+#: namespace ``prims`` that is no leaf is algebraic.
+_PRIMS_WITHOUT_DEFINITION: Final = frozenset(("cbrt", "fft_c2c", "fft_c2r", "fft_r2c"))
 
 #: Operators without a decomposition that evaluate no function: they move, compare, select, add,
 #: multiply, divide, take roots, or draw uniform numbers.
@@ -93,10 +116,10 @@ _ALGEBRAIC: Final = frozenset(
         "native_dropout", "native_dropout_backward", "sqrt", "rsqrt", "reciprocal",
         "_foreach_sqrt", "_foreach_add", "_foreach_add_", "_foreach_mul", "_foreach_mul_",
         "_foreach_div", "_foreach_div_", "_foreach_addcmul_", "_foreach_addcdiv_",
-        "_foreach_lerp_", "_foreach_neg", "_foreach_sqrt_", "_foreach_norm", "_foreach_copy_",
+        "_foreach_lerp_", "_foreach_neg", "_foreach_sqrt_", "_foreach_copy_",
         "_foreach_sub", "_foreach_sub_", "_foreach_maximum_", "_foreach_reciprocal_",
         "_foreach_zero_", "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_",
-        "linalg_vector_norm", "_amp_foreach_non_finite_check_and_unscale_", "record_stream",
+        "_amp_foreach_non_finite_check_and_unscale_", "record_stream",
         "_efficientzerotensor", "_nested_tensor_from_mask", "_unsafe_view", "unfold_backward",
         "col2im", "im2col", "upsample_bilinear2d", "upsample_nearest2d", "_upsample_bicubic2d_aa",
         "upsample_bicubic2d", "roll", "flip", "as_strided", "as_strided_", "_grouped_mm",
@@ -181,6 +204,49 @@ def _drawn(size: Any, seed: Any, mode: str, **_: Any) -> Counts:
     return Counts(log=count, cos=count) if mode == "randn" else Counts()
 
 
+def _norms(tensors: Any, p: Any = 2, *_: Any, **__: Any) -> Counts:
+    """Return what the norms of a list evaluate: a power of each element, and one of each sum."""
+    if float(p) in (0.0, 1.0, 2.0, math.inf, -math.inf):
+        return Counts()
+    return Counts(pow=sum(t.numel() + 1 for t in tensors))
+
+
+def _powers(base: Any, exponent: Any, *_: Any, **__: Any) -> Counts:
+    """Return what powers of lists evaluate."""
+    numbers = (int, float)
+    size = base if isinstance(base, list | tuple) else exponent
+    each = exponent if isinstance(exponent, list | tuple) else [exponent] * len(size)
+    counted = (
+        t.numel()
+        for t, by in zip(size, each, strict=True)
+        if not (isinstance(by, numbers) and float(by) in _WITHOUT_POW)
+    )
+    return Counts(pow=sum(counted))
+
+
+def _heads(query: Any, heads: int) -> int:
+    """Return the number of scores of attention of a sequence to itself."""
+    batch, length = query.shape[:2]
+    return int(batch * heads * length * length)
+
+
+def _encoder_layer(*args: Any, **_: Any) -> Counts:
+    """Return what a layer of ``nn.TransformerEncoder`` evaluates as one operator."""
+    tokens = math.prod(args[0].shape[:2])
+    widened = args[14].shape[0]  # the weight of the first linear layer
+    return Counts(exp=_heads(args[0], args[2]), erf=tokens * widened if args[7] else 0)
+
+
+def _self_attention(*args: Any, **_: Any) -> Counts:
+    """Return what ``nn.MultiheadAttention`` evaluates as one operator."""
+    return Counts(exp=_heads(args[0], args[4]))
+
+
+def _log_ndtr(x: Any) -> Counts:
+    """Return what log_ndtr evaluates; erfcx of what torch gives it needs no function."""
+    return Counts(dict.fromkeys(("log", "log1p", "erfc"), x.numel()))
+
+
 def _polygamma(order: int, x: Any) -> Counts:
     """Return what polygamma evaluates: the reflection of trigamma; then Hurwitz's zeta function."""
     named = {0: ("log",), 1: ("sin",)}.get(order, ("exp", "pow"))
@@ -202,6 +268,11 @@ _DEFINED: Final[Mapping[str, Callable[..., Counts]]] = {
     "_pdist_forward": _distances,
     "inductor_random": _drawn,
     "polygamma": _polygamma,
+    "special_log_ndtr": _log_ndtr,
+    "_foreach_norm": _norms,
+    "_foreach_pow": _powers,
+    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "_native_multi_head_attention": _self_attention,
 }
 
 
@@ -213,6 +284,18 @@ def name_of(operator: Any) -> str:
 def mixes(operator: Any) -> bool:
     """Tell whether the elements of an operator's result are sums over others."""
     return name_of(operator) in formulas.MIXING
+
+
+def signature(operator: Any, values: Any) -> tuple[Any, ...]:
+    """Return what calls with the same number of evaluations have in common."""
+    import torch
+
+    leaves, structure = compat.pytree().tree_flatten(values)
+    shown = tuple(
+        (tuple(v.shape), v.stride(), str(v.dtype)) if isinstance(v, torch.Tensor) else repr(v)
+        for v in leaves
+    )
+    return (str(operator.name()), str(structure), shown)
 
 
 def is_view(operator: Any) -> bool:
@@ -266,7 +349,8 @@ class _Follower:
                 self.depth -= 1
             if result is not NotImplemented:
                 return result
-        if not str(func.name()).startswith("prims::") and func not in table:
+        algebraic = str(func.name()).startswith("prims::") and name not in _PRIMS_WITHOUT_DEFINITION
+        if not algebraic and func not in table:
             self.unknown.append(str(func.name()))
         return func(*args, **kwargs)
 

@@ -179,6 +179,43 @@ def alignments_gradient(*args: Any) -> Any:
     return torch.stack(found, 1)
 
 
+def _oscillating(near: float) -> Callable[..., Any]:
+    """Return where a function is made of sines and cosines: beyond ``near`` (5 in Cephes)."""
+    return lambda x: torch.where(x.abs() > near, torch.sin(x) + 2 * torch.cos(x), 0.0)
+
+
+def _second_kind(x: Any) -> Any:
+    """Return where Bessel's functions of the second kind take logarithms, or oscillate."""
+    return torch.where(x > 5.0, torch.sin(x) + 2 * torch.cos(x), torch.log(x))
+
+
+def _decaying(x: Any) -> Any:
+    """Return where Macdonald's functions take logarithms; exp is everywhere."""
+    return torch.exp(-x) + torch.where(x > 2.0, 0.0, torch.log(x))
+
+
+def _decaying_scaled(x: Any) -> Any:
+    return torch.where(x > 2.0, 0.0, torch.log(x) + 2 * torch.exp(x))
+
+
+def polygamma(order: int, x: Any) -> Any:
+    """Return polygamma's dependence: trigamma reflects below a half, and is algebraic above."""
+    if order == 1:
+        return torch.where(x < 0.5, torch.sin(math.pi * x) ** -2, 0.0)
+    return None
+
+
+def _masked_softmax(x: Any, mask: Any, dim: int | None = None, kind: int | None = None) -> Any:
+    """Return the softmax of what no mask hides."""
+    if kind == 0:
+        mask = mask.expand(x.shape)
+    elif kind == 1:
+        mask = mask[:, None, None].expand(x.shape)
+    rows = x.masked_fill(mask, -math.inf)
+    weights = _weights(rows - rows.amax(-1 if dim is None else dim, keepdim=True))
+    return weights / weights.sum(-1 if dim is None else dim, keepdim=True)
+
+
 #: Operator -> its definition.
 DEFINED: Final[dict[str, Callable[..., Any]]] = {
     "_scaled_dot_product_flash_attention_for_cpu": attention,
@@ -191,7 +228,20 @@ DEFINED: Final[dict[str, Callable[..., Any]]] = {
     "_scaled_dot_product_cudnn_attention_backward": _cudnn_gradients,
     "_ctc_loss": alignments,
     "_ctc_loss_backward": alignments_gradient,
+    "polygamma": polygamma,
+    "special_bessel_j0": _oscillating(5.0),
+    "special_bessel_j1": _oscillating(5.0),
+    "special_spherical_bessel_j0": lambda x: torch.where(x.abs() >= 0.5, torch.sin(x), 0.0),
+    "special_bessel_y0": _second_kind,
+    "special_bessel_y1": _second_kind,
+    "special_modified_bessel_k0": _decaying,
+    "special_modified_bessel_k1": _decaying,
+    "special_scaled_modified_bessel_k0": _decaying_scaled,
+    "special_scaled_modified_bessel_k1": _decaying_scaled,
+    "_masked_softmax": _masked_softmax,
 }
 
 #: Operators whose elements are sums over others: their rounding is that of the largest.
-MIXING: Final = frozenset(DEFINED)
+MIXING: Final = frozenset(
+    {name for name in DEFINED if "attention" in name or "ctc_loss" in name} | {"_masked_softmax"}
+)

@@ -83,6 +83,8 @@ class Binder(Stacked[Mapping[str, int]]):
         self._called = {slot.symbol for slot in self.slots}
         self._counted: dict[object, frozenset[str]] = {}
         self._marking = False
+        #: What a reader of marks took that is left to the reader outside.
+        self._apart: set[int] | None = None
         self._stock: dict[Slot, int] = {}  # what a slot held before the first session
         self._ours: dict[Slot, int] = {}  # what we stored in it
         # Every value we stored, and whether an interrupt left the two tables above in doubt.
@@ -146,18 +148,27 @@ class Binder(Stacked[Mapping[str, int]]):
             calls |= {n: after[n] - before[n] for n in before if after[n] > before[n]}
 
     @contextlib.contextmanager
-    def marking(self) -> Iterator[None]:
-        """Send the calls of every symbol through marking trampolines; see :meth:`marked`."""
+    def marking(self, *, apart: bool = False) -> Iterator[None]:
+        """Send the calls of every symbol through marking trampolines; see :meth:`marked`.
+
+        Args:
+            apart: whoever reads the marks inside leaves them to a reader outside.
+        """
+        before = self._marking, self._apart
 
         def leave() -> None:
             with self.lock:
-                self._marking = False
+                for index in (self._apart or ()) if apart else ():
+                    self.native.marks[index] = 1
+                self._marking, self._apart = before
                 self._apply()
 
         leaving = self.native.insisting(leave)
         try:
             with self.lock:
                 self._marking = True
+                if apart:
+                    self._apart = set()
                 self._apply()
             yield
         finally:
@@ -171,6 +182,8 @@ class Binder(Stacked[Mapping[str, int]]):
         found = [s for s in self.symbols.values() if marks[s.index]]
         for symbol in found:
             self.native.marks[symbol.index] = 0
+        if self._apart is not None:
+            self._apart.update(symbol.index for symbol in found)
         return found
 
     def held(self, owner: object) -> frozenset[str]:
@@ -183,7 +196,7 @@ class Binder(Stacked[Mapping[str, int]]):
     def reset(self) -> None:
         """Restore the stock value of every slot, whoever holds it."""
         self._counted.clear()
-        self._marking = False
+        self._marking, self._apart = False, None
         super().reset()
 
     def _wanted(self) -> dict[Slot, int]:

@@ -15,6 +15,7 @@ from pytest_udftorch import cli
 from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.reach import counted, coverage, definitions, training_step
 from pytest_udftorch.reach.counted import load_step, percent
+from pytest_udftorch.session.binder import binder
 
 PAGE = Path(__file__).parents[2] / "docs" / "coverage.md"
 ATEN = torch.ops.aten
@@ -44,6 +45,20 @@ QUERY = X.reshape(1, 2, 6, 8)
         (ATEN.normal_.default, (X,), {}, {"log": 96, "cos": 96}),
         (ATEN.polygamma.default, (0, X), {}, {"log": 96}),
         (ATEN.polygamma.default, (2, X), {}, {"exp": 96, "pow": 96}),
+        (ATEN.linalg_vector_norm.default, (X, 2.0), {}, {}),
+        (ATEN.linalg_vector_norm.default, (X, 2.5, [1]), {}, {"pow": 96 + 4}),
+        (ATEN._foreach_norm.Scalar, ([X, X], 2.5), {}, {"pow": 2 * 97}),
+        (ATEN._foreach_norm.Scalar, ([X, X], 2), {}, {}),
+        (ATEN._foreach_pow.Scalar, ([X, X], 2.5), {}, {"pow": 192}),
+        (ATEN._foreach_pow.Scalar, ([X, X], 2), {}, {}),
+        (ATEN._foreach_pow.ScalarList, ([X, X], [2, 2.5]), {}, {"pow": 96}),
+        (ATEN._foreach_pow.ScalarAndTensor, (2.5, [X, X]), {}, {"pow": 192}),
+        (ATEN.special_zeta.default, (X, X), {}, {"pow": 96}),
+        (ATEN.igamma.default, (X, X), {}, {"exp": 96}),
+        (ATEN.special_bessel_j0.default, (X,), {}, {"sin": 96, "cos": 96}),
+        (ATEN.special_modified_bessel_k1.default, (X,), {}, {"exp": 96, "log": 96}),
+        (ATEN.special_log_ndtr.default, (X,), {}, {"erfc": 96, "log": 96, "log1p": 96}),
+        (ATEN._masked_softmax.default, (X, X > 1, 1, 2), {}, {"exp": 96}),
         (ATEN.mm.default, (X, X.t()), {}, {}),
         (ATEN.native_layer_norm.default, (X, [24], None, None, 1e-5), {}, {}),
         (ATEN.view.default, (X, [96]), {}, {}),
@@ -130,6 +145,75 @@ def test_calls_are_counted_and_joined():
 def test_an_element_without_an_evaluation_is_not_asked_for():
     """elu evaluates expm1 below 0 only: the other elements must not change, and need not."""
     assert coverage(lambda: F.elu(X)).share == 1.0
+
+
+def test_a_layer_of_an_encoder_that_runs_as_one_operator_is_counted():
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu").eval()
+    x = X.reshape(2, 6, 8)
+
+    def step():
+        with torch.no_grad():
+            layer(x)
+
+    (row,) = coverage(step).rows
+    assert row.operator == "aten::_transformer_encoder_layer_fwd"
+    assert row.evaluations == {"exp": 2 * 2 * 6 * 6, "erf": 2 * 6 * 16}
+    assert row.share == 1.0
+
+
+def test_elements_beside_a_functions_branch_are_not_asked_for():
+    """trigamma reflects below a half; Bessel's functions oscillate beyond 5."""
+    special = torch.special
+    wide = 5 * X
+    calls = {
+        "polygamma": lambda: torch.polygamma(1, X + 0.01),
+        "j0": lambda: special.bessel_j0(wide),
+        "y1": lambda: special.bessel_y1(wide.abs() + 0.1),
+        "k1": lambda: special.modified_bessel_k1(X.abs() + 0.1),
+        "masked": lambda: torch._masked_softmax(X, X > 1, 1, 2),
+    }
+    for name, call in calls.items():
+        found = coverage(call)
+        assert found.complete, f"{name}: {found.text()}"
+        assert found.rows, name
+
+
+def test_calls_of_symbols_contradict_a_definition_without_functions(monkeypatch):
+    """The binaries have a say: what evaluates nothing calls no symbol."""
+
+    def step():
+        F.mish(X)
+        X.exp()
+        X + 1
+
+    assert coverage(step).complete
+    monkeypatch.setattr(definitions, "_ALGEBRAIC", definitions._ALGEBRAIC | {"mish"})
+    found = coverage(step)
+    assert [row.operator for row in found.rows] == ["aten::exp"]
+    assert found.share == 1.0
+    assert not found.complete
+    ((name, symbols),) = found.unknown.items()
+    assert name == "aten::mish"
+    assert any("exp" in symbol for symbol in symbols)
+    assert "aten::mish: the definition is not known" in found.text()
+
+
+def test_reading_marks_leaves_them_to_the_reader_outside():
+    bound = binder()
+    with bound.marking():
+        bound.marked()
+        X.sin()
+        coverage(lambda: X + 1)
+        with bound.marking(apart=True):
+            X.exp()
+            assert {s.function for s in bound.marked()} == {"sin", "exp"}
+            assert not bound.marked()
+        assert {s.function for s in bound.marked()} == {"sin", "exp"}
+        X.log()  # still marked
+        assert {s.function for s in bound.marked()} == {"log"}
+    bound.marked()
+    X.sin()
+    assert not bound.marked()
 
 
 def test_elements_that_do_not_change_are_not_swapped():
@@ -221,7 +305,7 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path, capsys):
 
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    (model, shown, script) = (body for _, body in blocks)
+    (model, shown, script, profiled) = (body for _, body in blocks)
     (tmp_path / "model.py").write_text(model)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["coverage", "model.py:make"]) == 0
@@ -231,3 +315,5 @@ def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
             assert part.strip() in out
     exec(compile(script, str(PAGE), "exec"), {})
     assert "aten::erfinv" in capsys.readouterr().out
+    exec(compile(profiled, str(PAGE), "exec"), {})
+    assert "evaluations are swapped; not: 1,000 of aten::erfinv" in capsys.readouterr().out

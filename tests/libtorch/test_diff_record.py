@@ -302,7 +302,7 @@ def test_what_was_written_in_place_is_read_once(monkeypatch):
         x.detach().add_(y)
         return x + y
 
-    run = recorder.recorder(Whereabouts(), Wanted(), None)
+    run = recorder.recorder(Whereabouts(), Wanted(), None, native=False)
     with run:
         step()
     # Two arguments, four results, and x again, which another tensor of its memory wrote to.

@@ -16,18 +16,43 @@ import torch
 
 from benches.experiments import float64_check
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.build.libdevice import libdevice_for
+from pytest_udftorch.build import libdevice
 from pytest_udftorch.build.selection import Part
 from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.cuda import doubles
+from pytest_udftorch.cuda.launcher import Launcher
+from pytest_udftorch.errors import CompilerNotFoundError
+from pytest_udftorch.overrides.active import Active
 from pytest_udftorch.rounding import correctly_rounded
 from pytest_udftorch.verify.line_journal import OtherRunError
 
 FOLDER = find_library("corem-d").folder
 FUNCTIONS = tuple(name for name, _ in find_library("corem-d").functions)
 #: Fewest equal bits after the rounding bit of a case that the search kept.
-HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40}
+HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40, "tanh": 45, "log1p": 45}
 #: The generator of a function's constants, where it is not in its own folder.
-GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp"}
+GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp", "log1p": "log"}
+
+
+def listed(function):
+    """The arguments in hard.txt: a row for each argument of the function."""
+    lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
+    found = [[int(n, 16) for n in line.split()] for line in lines if line[0] != "#"]
+    return np.array(found, dtype=np.uint64).T.copy().view(np.float64)
+
+
+def pairs(draw):
+    """Arguments of pow: ordinary ones, results of all sizes, x near 1, whole y, any encodings."""
+    wide = np.exp(draw.uniform(-700, 700, 4000))
+    near = 1 + np.ldexp(draw.uniform(0.5, 1, 4000), draw.integers(-51, -1, 4000))
+    whole = draw.integers(-40, 40, (2, 3000)).astype(np.float64)
+    return np.concatenate([
+        draw.uniform((0, -6), (9, 6), (4000, 2)).T,
+        [wide, draw.uniform(-750, 712, 4000) / np.log(wide)],
+        [near, draw.uniform(-750, 712, 4000) / np.log(near)],
+        whole, whole / 2, [-wide[:2000], draw.integers(-3, 4, 2000)],
+        draw.integers(0, 2**64, (2, 2000), dtype=np.uint64).view(np.float64),
+    ], axis=1)  # fmt: skip
 
 
 def ordinary(function, draw):
@@ -48,6 +73,20 @@ def ordinary(function, draw):
             np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-80, 10, 5000)),
             *(np.nextafter(whole, end) for end in (-np.inf, np.inf)), whole, whole + 0.5,
         )  # fmt: skip
+    if function == "log1p":
+        return (
+            draw.uniform(-1, 10, 5000),
+            np.expm1(draw.uniform(-37, 709, 3000)),
+            np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-58, 0, 5000)),
+            np.arange(-50, 500) / 64,
+        )
+    if function == "tanh":
+        return (
+            draw.uniform(-4, 4, 5000),
+            draw.uniform(-21, 21, 3000),
+            np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-30, 6, 5000)),
+            np.arange(-500, 500) * (np.log(2) / 64),
+        )
     if function in ("sin", "cos"):
         signs = draw.choice([-1.0, 1.0], 3000)
         return (
@@ -68,12 +107,13 @@ def ordinary(function, draw):
 def case(request):
     """A function, hard cases, random encodings and ordinary arguments, and what MPFR gives."""
     function = request.param
-    lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
-    hard = np.array([int(n, 16) for n in lines if n[0] != "#"], dtype=np.uint64).view(np.float64)
     draw = np.random.default_rng(22)
+    if function == "pow":
+        x = tuple(np.concatenate([listed(function), pairs(draw)], axis=1))
+        return function, x, correctly_rounded(x, function=function)
     encodings = draw.integers(0, 2**64, 2000, dtype=np.uint64).view(np.float64)
-    x = np.concatenate([hard, *ordinary(function, draw), encodings])
-    return function, x, correctly_rounded(x, function=function)
+    x = np.concatenate([listed(function)[0], *ordinary(function, draw), encodings])
+    return function, (x,), correctly_rounded(x, function=function)
 
 
 def wrong(got, wanted):
@@ -87,9 +127,10 @@ def through(library, function, form, x):
     build = build_library(library)
     if form == "scalar":
         call = build.scalar_function(function, "float64")
-        return np.array([call(v) for v in x.tolist()])
-    out = np.empty_like(x)
-    build.array_function(function, "float64")(x.size, x.ctypes.data, out.ctypes.data, 0)
+        return np.array([call(*v) for v in zip(*(part.tolist() for part in x), strict=True)])
+    out = np.empty_like(x[0])
+    places = (*(part.ctypes.data for part in x), out.ctypes.data)
+    build.array_function(function, "float64")(out.size, *places, 0)
     return out
 
 
@@ -106,35 +147,54 @@ def test_forms_have_the_bits_of_mpfr(form, case):
 def test_operators_have_the_bits_of_mpfr(case):
     function, x, wanted = case
     call = getattr(torch, function)
-    tensor = torch.from_numpy(x)
-    square = tensor[:10_000].reshape(100, 100)
+    tensors = [torch.from_numpy(part) for part in x]
+    squares = [tensor[:10_000].reshape(100, 100) for tensor in tensors]
     with patched("corem-d"):
-        assert wrong(call(tensor).numpy(), wanted) == 0
-        assert wrong(call(tensor[::3]).numpy(), wanted[::3]) == 0
+        assert wrong(call(*tensors).numpy(), wanted) == 0
+        assert wrong(call(*(t[::3] for t in tensors)).numpy(), wanted[::3]) == 0
         transposed = wanted[:10_000].reshape(100, 100).T
-        assert wrong(call(square.t()).numpy(), np.ascontiguousarray(transposed)) == 0
+        got = call(*(square.t() for square in squares)).numpy()
+        assert wrong(got, np.ascontiguousarray(transposed)) == 0
         for length in range(1, 71):
             part = slice(7 * length, 8 * length)
-            assert wrong(call(tensor[part]).numpy(), wanted[part]) == 0
-            inplace = getattr(tensor[part].clone(), f"{function}_")
-            assert wrong(inplace().numpy(), wanted[part]) == 0
+            first, *others = (tensor[part] for tensor in tensors)
+            assert wrong(call(first, *others).numpy(), wanted[part]) == 0
+            inplace = getattr(first.clone(), f"{function}_")
+            assert wrong(inplace(*others).numpy(), wanted[part]) == 0
     # Negative control: stock is wrong somewhere.
-    assert wrong(call(tensor).numpy(), wanted) > 0
+    assert wrong(call(*tensors).numpy(), wanted) > 0
 
 
 def test_a_session_of_corem_around_it_leaves_both_dtypes_correctly_rounded(case):
     function, x, wanted = case
     call = getattr(torch, function)
-    single = x[np.abs(x) < 80].astype(np.float32)
+    small = np.logical_and.reduce([np.abs(part) < 80 for part in x])
+    single = tuple(part[small].astype(np.float32) for part in x)
     with patched("corem"), patched("corem-d"):
-        assert wrong(call(torch.from_numpy(x)).numpy(), wanted) == 0
-        got = call(torch.from_numpy(single)).numpy()
-    expected = correctly_rounded(single, function=function)
+        assert wrong(call(*map(torch.from_numpy, x)).numpy(), wanted) == 0
+        got = call(*map(torch.from_numpy, single)).numpy()
+    expected = correctly_rounded(single if len(x) > 1 else single[0], function=function)
     nan = np.isnan(got) & np.isnan(expected.view(np.float32))
     np.testing.assert_array_equal(got.view(np.uint32)[~nan], expected[~nan])
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+def test_hard_pairs_of_pow_are_hard_and_its_constants_are_the_generators():
+    search = runpy.run_path(str(FOLDER / "hard_cases.py"))
+    lines = (FOLDER / "pow" / "hard.txt").read_text(encoding="utf-8").splitlines()
+    near = listed("pow")[:, : search["PAIRS"]].T.tolist()
+    distances = [search["from_middle"]("pow", *pair) for pair in near]
+    assert max(distances) < 2.0**-105
+    # 128 bits decide none of these.
+    assert distances[0] < 2.0**-160
+    assert search["from_middle"]("pow", 1.5, 0.7) > 2.0**-65  # negative control
+    core_math = next(iter(search["published"]("pow").values()))
+    assert " ".join(f"{n:016x}" for n in core_math[:2]) in lines
+    generator = runpy.run_path(str(FOLDER / "pow" / "generate.py"))
+    header = generator["HEADER"].read_text(encoding="utf-8").splitlines()
+    assert generator["lines"]() == header
+
+
+@pytest.mark.parametrize("function", [n for n in FUNCTIONS if n != "pow"])
 def test_cases_of_the_search_are_hard_and_constants_are_the_generators(function):
     search = runpy.run_path(str(FOLDER / "hard_cases.py"))
     lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
@@ -161,7 +221,7 @@ def test_cases_of_the_search_are_hard_and_constants_are_the_generators(function)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("function", [n for n in FUNCTIONS if n != "pow"])
 def test_the_search_finds_the_same_cases(function):
     search = runpy.run_path(str(FOLDER / "hard_cases.py"))
     found = search["encodings"](
@@ -169,6 +229,13 @@ def test_the_search_finds_the_same_cases(function):
     )
     lines = (FOLDER / function / "hard.txt").read_text(encoding="utf-8").splitlines()
     assert [f"{n:016x}" for n in found] == lines[1 : 1 + len(found)]
+
+
+@pytest.mark.slow
+def test_the_search_finds_the_same_pairs_of_pow():
+    search = runpy.run_path(str(FOLDER / "hard_cases.py"))
+    kept, _ = search["pow_search"]()
+    assert [*map(tuple, listed("pow")[:, : len(kept)].T.tolist())] == kept
 
 
 @pytest.mark.slow
@@ -184,10 +251,90 @@ def test_other_kernels_of_torch_have_the_bits_of_mpfr(capability):
     assert f"{2 * len(FUNCTIONS)} passed" in done.stdout
 
 
-def test_triton_keeps_its_own_libdevice_where_no_function_is_for_gpus(tmp_path):
+def cumulated(x):
+    """logcumsumexp as libtorch adds it up, in double precision and with MPFR's functions."""
+    found, sum_ = [], -np.inf
+    for value in x.tolist():
+        low, high = min(value, sum_), max(value, sum_)
+        grown = correctly_rounded(np.array([low - high]), function="exp").view(np.float64)
+        sum_ = high + float(correctly_rounded(grown, function="log1p").view(np.float64)[0])
+        found.append(sum_)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_libtorch_adds_up_in_double_precision_is_the_sessions(dtype):
+    x = torch.rand(200, generator=torch.Generator().manual_seed(3), dtype=dtype) * 9 - 4
+    wanted = cumulated(x).to(dtype)
+    with patched("corem"), patched("corem-d"):
+        assert torch.equal(torch.logcumsumexp(x, 0), wanted)
+    with patched("corem"), patched("canary-d"):  # negative control
+        assert torch.equal(torch.logcumsumexp(x, 0), wanted) == (dtype is torch.float32)
+
+
+def test_variates_that_libtorch_computes_in_double_precision_are_the_sessions():
+    def drawn(library, dtype):
+        torch.manual_seed(5)
+        with patched("corem"), patched(library):
+            return torch.empty(500, dtype=dtype).exponential_()
+
+    found = drawn("corem-d", torch.float64)
+    # It is -log1p(-u), and canary-d has the other last bit. Rounding to float32 comes after.
+    assert torch.equal(
+        drawn("canary-d", torch.float64).view(torch.int64), found.view(torch.int64) ^ 1
+    )
+    assert torch.equal(drawn("corem-d", torch.float32), found.float())
+
+
+@pytest.mark.slow
+def test_kernels_for_gpus_hold_the_functions(ptx, monkeypatch):
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")  # as eager operators launch them
+    kernels = pytest.importorskip("pytest_udftorch.cuda.double_kernels")
+
+    def code(name):
+        constants = {"F": getattr(kernels, name), "BLOCK": 128}
+        return ptx(kernels.unary_double, "fp64", **constants)
+
+    for name in doubles.NAMES:
+        stock = code(name)
+        with patched("corem-d"):
+            text = code(name)
+        assert text != stock
+        assert f"udf_{'trig' if name in ('sin', 'cos') else name}" in text
+        assert "udf_" not in stock  # negative control
+        # A product without .rn may be fused with a sum by NVIDIA's assembler.
+        assert "mul.rn.f64" in text
+        assert "mul.f64" not in text
+
+
+def test_libdevice_gets_float64_functions_where_there_is_a_compiler(tmp_path, monkeypatch):
     stock = tmp_path / "libdevice.10.bc"
-    build = build_library("corem-d")
-    assert libdevice_for((Part(build, (("exp", "float64"),)),), stock) == stock
+    chosen = (Part(build_library("corem-d"), (("exp", "float64"), ("pow", "float64"))),)
+    assert libdevice.doubles_for_gpus(chosen) == {"exp", "pow"}
+
+    def missing():
+        raise CompilerNotFoundError("none")
+
+    monkeypatch.setattr(libdevice, "find_compiler", missing)
+    monkeypatch.delenv("UDFTORCH_CLANG", raising=False)
+    assert libdevice.doubles_for_gpus(chosen) == frozenset()
+    assert libdevice.libdevice_for(chosen, stock) == stock
+    # A clang that is named is the only one that is wanted.
+    monkeypatch.setenv("UDFTORCH_CLANG", "clang")
+    with pytest.raises(CompilerNotFoundError):
+        libdevice.libdevice_for(chosen, stock)
+
+
+def test_eager_cuda_operators_of_float64_go_around_the_others():
+    parts = (Part(build_library("corem-d"), (("exp", "float64"), ("pow", "float64"))),)
+    launcher = Launcher(Active("doubles", parts))
+    made = {"exp": lambda x: "float32's"}
+    found = doubles.double_kernels(launcher, made)
+    names = {"exp", "exp_", "exp.out", "_foreach_exp", "_foreach_exp_"}
+    assert set(found) == names  # pow has two arguments
+    assert found["exp"](torch.ones(1)) == "float32's"
+    # Negative control: without float64 functions nothing is made.
+    assert doubles.double_kernels(Launcher(Active()), made) == {}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -203,6 +203,40 @@ def test_defaults_of_the_schema_reach_a_python_function():
     assert seen[-2:] == ["none", "tanh"]
 
 
+def test_keywords_reach_a_function_of_outs_type():
+    @operator_udf("aten::addcmul")
+    def addcmul(self, tensor1, tensor2, *, value=1, out):
+        return torch.mul(tensor1, value, out=out)
+
+    x = torch.ones(3)
+    with patched(addcmul):
+        assert torch.equal(torch.addcmul(x, x, x, value=5), x * 5)
+        assert torch.equal(torch.addcmul(x, x, x, value=5, out=torch.empty(3)), x * 5)
+        assert torch.equal(x.clone().addcmul_(x, x, value=5), x * 5)
+        assert torch.equal(torch.addcmul(x, x, x), x)
+
+
+def test_numbers_in_place_of_tensors_promote_as_torchs_do():
+    @operator_udf("aten::div.Tensor")
+    def div(self, other):
+        seen.append(other)
+        return stock(self, other)
+
+    seen = []
+    whole, part = torch.arange(3), torch.tensor([1.0, 2.0])
+    calls = [
+        lambda: whole / 3, lambda: whole / 0.1, lambda: part.half() / 0.1, lambda: part / True,
+        lambda: part[0] / 0.1, lambda: part / 0.1, lambda: part / 3j, lambda: whole[0] / 2,
+    ]  # fmt: skip
+    want = [call() for call in calls]
+    with patched(div):
+        got = [call() for call in calls]
+    assert [y.dtype for y in got] == [y.dtype for y in want]
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert len(seen) == len(calls) + 1  # and the canary's
+    assert all(isinstance(other, torch.Tensor) for other in seen)
+
+
 def test_in_place_and_out_by_name_return_what_torch_does():
     @operator_udf("aten::log_")
     def in_place(self):
@@ -488,6 +522,21 @@ def test_a_dispatch_key_without_a_device():
         enter(operator_udf("aten::log", dispatch_keys=("CUDA",))(log))
     with patched(operator_udf("aten::log", dispatch_keys=("CUDA", "CPU"))(log)) as s:
         assert s.reached == {"aten::log": {"aten::log CPU": 1}}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the machine has such a device")
+def test_an_operator_for_another_device_is_left_out(tmp_path):
+    (tmp_path / "ops.py").write_text("def same(self):\n    return self.clone()\n")
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "two"\nversion = "1"\n'
+        '[operators."aten::log"]\npython = "ops.py"\nfunction = "same"\n'
+        '[operators."aten::exp"]\npython = "ops.py"\nfunction = "same"\n'
+        'dispatch_keys = ["CUDA"]\n'
+    )
+    with patched(tmp_path) as s:
+        assert list(s.reached) == ["aten::log"]
+    with pytest.raises(DispatchKeyError, match="aten::exp: this machine has no device of CUDA"):
+        enter(tmp_path, "aten::exp")
 
 
 def test_an_operator_that_torch_computes_by_others():

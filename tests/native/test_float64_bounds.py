@@ -97,16 +97,13 @@ def test_the_error_of_the_fast_exp_is_below_its_margin(product):
     assert error([q[0] + 2.0**-52, *q[1:]]) > margin
 
 
-def log_terms(macros, product, generator, coefficients):
-    """The relative error of r^3 q(r), and the largest |q|."""
-    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
-    known |= {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
-    radius = float(generator["RADIUS"]).hex()
-    neglected = generator["polynomial_error"](coefficients)
+def cubic_terms(script, known, radius, neglected):
+    """The relative error of r^3 q(r), and the largest |q|; q leaves out at most ``neglected``."""
+    radius = float(radius).hex()
     errors, largest = [], []
-    # r is zero or at least 2^-53.
-    for piece in (f"-{radius}, -0x1p-53", f"0x1p-53, {radius}"):
-        printed = gappa("log/log.gappa", known | {"r": piece})
+    # r is zero or at least 2^-53; for tanh, 2^-58.
+    for piece in (f"-{radius}, -0x1p-58", f"0x1p-58, {radius}"):
+        printed = gappa(script, known | {"r": piece})
         q = ends(printed, "  q")
         roundings = [max(map(abs, ends(printed, name)))
                      for name in ("cube -/ r * (r * r)", "cubic -/ cube * q")]  # fmt: skip
@@ -114,6 +111,14 @@ def log_terms(macros, product, generator, coefficients):
         errors.append((1 + whole) * (1 + roundings[0]) * (1 + roundings[1]) - 1)
         largest.append(max(q))
     return max(errors), max(largest)
+
+
+def log_terms(macros, product, generator, coefficients):
+    """The relative error of log's r^3 q(r), and the largest |q|."""
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+    known |= {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+    neglected = generator["polynomial_error"](coefficients)
+    return cubic_terms("log/log.gappa", known, generator["RADIUS"], neglected)
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -316,6 +321,183 @@ def test_the_error_of_the_fast_log2_is_below_its_margin(product):
         error, largest = log_terms(macros, product, generator, coefficients)
         # The sum in rest, E_HI's error, the product, its sum, two more sums, and low + margin.
         return (error + 7 * unit * (1 + error)) * largest * radius * scale
+
+    assert cubic(coefficients) < extent * (1 - 4 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(coefficients) > extent / 2
+    assert cubic([coefficients[0] + 2.0**-51, *coefficients[1:]]) > extent
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_tanh_is_below_its_margin(product):
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
+    macros, columns = header("exp")
+    extent, width, small, end = (
+        mpf(source_macro("tanh/tanh.c", name)) for name in ("EXTENT", "WIDTH", "SMALL", "END")
+    )
+    unit, radius, step = mpf(2) ** -53, generator["RADIUS"], mpmath.log(2) / 16
+    # What is not computed: the result of the smallest arguments is x, that of the largest 1.
+    assert small**2 / 3 < mpf(2) ** -54
+    assert 1 - mpmath.tanh(end) < mpf(2) ** -54
+
+    # S - 1 is zero or larger than S |c|: (S - 1) / S grows with S, and n = 1 is the first.
+    first = mpf(columns["high"][1]) + columns["low"][1]
+    assert (first - 1) / first > radius * (1 + radius)
+    # For n = 0 the constants leave nothing out.
+    assert columns["high"][0] == 1
+    assert columns["low"][0] == columns["rest"][0] == 0
+
+    # For the others they leave out, as in exp, with s^2/2 and the roundings of s and of w's parts:
+    count = 2 * end / step + 1
+    left_out = count * abs(step - macros["STEP_HI"] - macros["STEP_LO"]) + max(
+        abs(mpmath.log(mpf(2) ** (mpf(j) / 16) / (mpf(high) + low)) - rest)
+        for j, (high, low, rest) in enumerate(zip(*columns.values(), strict=True))
+    )
+    s = count * mpf(abs(macros["STEP_LO"])) + max(map(abs, columns["rest"]))
+    assert s < mpf(2) ** -44
+    neglected = s * s + 8 * mpf(2) ** (-43 - 53)
+    # S / P is largest for n = 1 and the smallest argument that has it.
+    smallest = step - radius
+    share = mpmath.exp(smallest + radius) / mpmath.expm1(smallest)
+    division = mpf(2) ** -100
+    assert (left_out + neglected) * share + division < width * (1 - 8 * unit)
+    # For n = 0 w's parts but r^3 q(r) are below 2^-53 of r, and P > r.
+    assert 8 * unit**2 + division < width
+
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+
+    def cubic(coefficients):
+        ours = known | {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+        lacking = generator["polynomial_error"](coefficients) / radius**3
+        error, largest = cubic_terms("tanh/tanh.gappa", ours, radius, lacking)
+        # w, S w, and the sum with the exact parts.
+        return (error + 3 * unit * (1 + error)) * largest
+
+    q = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    assert cubic(q) < extent * (1 - 8 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(q) > extent / 2
+    assert cubic([q[0] + 2.0**-52, *q[1:]]) > extent
+
+
+def feasible(steps, generator):
+    """The entries of both tables that meet: the interval of m, and the ends of p's r."""
+    for i, step in enumerate(steps):
+        low, high = sorted((mpf(step.first) * step.c - 1, mpf(step.end) * step.c - 1))
+        for j in generator["numbers"]():
+            half = mpf(1) / 2 + mpf(2) ** -40
+            first, end = ((j + side * half) / generator["STEPS_TO_1"] for side in (-1, 1))
+            if max(first, low) <= min(end, high):
+                yield i, j, max(first, low), min(end, high)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_pow_is_below_its_margin(product):
+    generator = runpy.run_path(str(FOLDER / "pow" / "generate.py"))
+    mpmath.mp.prec = 300
+    macros, columns = header("pow")
+    logs, log_columns = header("log")
+    extent, width = (mpf(source_macro("pow/pow.c", name)) for name in ("EXTENT", "WIDTH"))
+    steps, unit, ln2 = generator["LOG"]["steps"](), mpf(2) ** -53, mpmath.log(2)
+    radius, shifts = generator["RADIUS"], columns["less_one"]
+    first = [mpf(a) + b for a, b in zip(log_columns["high"], log_columns["low"], strict=True)]
+    second = [mpf(a) + b for a, b in zip(columns["high"], columns["low"], strict=True)]
+    assert all(mpf(float(v)) == v for v in (*first, *second))
+
+    for i, j, low, high in feasible(steps, generator):
+        assert -8 < j < 8
+        shift = mpf(shifts[j])
+        # r + d is a double: both are multiples of 2^-59, and the sum is below 2^-6.
+        assert float(shift * 2.0**12).is_integer()
+        assert max(abs(low + shift), abs(high + shift)) < mpf(2) ** -6
+        p = [(1 + r) * (1 + shift) - 1 for r in (low, high)]
+        assert max(map(abs, p)) <= radius * (1 + mpf(2) ** -30)
+        left_out_j = abs(-mpmath.log(1 + shift) - second[j] - columns["rest"][j])
+        left_out_i = abs(-mpmath.log(mpf(steps[i].c)) - first[i] - log_columns["rest"][i])
+        for k in (0, *(sign * 2**n for n in range(11) for sign in (-1, 1))):
+            # The larger term comes first, or a zero; so it is for k up to twice that.
+            whole = k * ln2
+            assert k == 0 or abs(whole) > abs(first[i])
+            a = whole + first[i]
+            assert abs(a) > abs(second[j]) or a == 0
+            b = a + second[j]
+            # Subtracting h^2/2 makes |t| larger than |h| by little.
+            assert abs(b) > radius * (1 + radius) or b == 0
+            if b == 0:
+                assert left_out_i == left_out_j == log_columns["rest"][i] == columns["rest"][j] == 0
+                # All is relative to p: l (1 - h + h^2), and roundings of parts below U.
+                assert 12 * unit * unit < width / 2
+                continue
+            logarithms = [-mpmath.log(steps[i].c) + whole + mpmath.log(1 + r) for r in (low, high)]
+            smallest = min(map(abs, logarithms))
+            left_out = 2 * abs(k) * abs(ln2 - logs["LN2_HI"] - logs["LN2_LO"])
+            left_out += left_out_i + left_out_j
+            # l h^3, which is left out, with l below 2^-53 of p.
+            left_out += 2 * unit * radius**4
+            tiny = 2 * abs(k) * abs(logs["LN2_LO"]) + mpf(2) ** -48
+            roundings = 12 * unit * (tiny + 4 * unit * (2 * smallest + 1))
+            assert left_out + roundings < width * smallest * (1 - 4 * unit)
+
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+
+    def cubic(coefficients):
+        ours = known | {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+        lacking = generator["LOG"]["polynomial_error"](coefficients, radius)
+        error, largest = cubic_terms("pow/pow.gappa", ours, radius, lacking)
+        # The sums with the parts of the series, with those of the tables, and those two add.
+        return (error + 4 * unit * (1 + error)) * largest
+
+    q = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    assert cubic(q) < extent * (1 - 8 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(q) > extent / 2
+    assert cubic([q[0] + 2.0**-51, *q[1:]]) > extent
+
+
+def test_exp_gives_pow_little_more_error_for_a_larger_s():
+    mpmath.mp.prec = 300
+    unit = mpf(2) ** -53
+    exp_margin, zero = (mpf(source_macro("pow/pow.c", name)) for name in ("EXP_MARGIN", "ZERO"))
+    # What y L.lo and the lower part of y L add to s.
+    exp = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
+    exp_macros, exp_columns = header("exp")
+    added = 2 * unit * abs(zero) * (1 + mpf(2) ** -10)
+    s = COUNT * mpf(abs(exp_macros["STEP_LO"])) + max(map(abs, exp_columns["rest"])) + added
+    assert s < mpf(2) ** -41
+    largest = max(exp_columns["high"]) * (1 + mpf(2) ** -24)
+    more = largest * (s * s + 12 * s * unit) + 4 * unit * added
+    assert source_macro("exp/exp.c", "MARGIN") + more < exp_margin
+    # The derivative of 2^(j/16) exp(r + s) is below 2.
+    assert largest * mpmath.exp(exp["RADIUS"]) < 1.99
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_log1p_is_below_its_margin(product):
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "log" / "generate.py"))
+    macros, _ = header("log")
+    unit, radius = mpf(2) ** -53, generator["RADIUS"] * (1 + mpf(2) ** -40)
+    extent, width, small, large = (
+        mpf(source_macro("log1p/log1p.c", n)) for n in ("EXTENT", "WIDTH", "SMALL", "LARGE")
+    )
+    # What is not computed: x^2/2 is below half of the last place, at any x.
+    assert small / 2 < mpf(2) ** -54
+    # The scale 2^-k is a double for all x of the fast path.
+    assert large < mpf(2) ** 1022
+    # log's width covers six roundings of low; two more, and that of d where |s| > 2^-6.1.
+    assert width >= 2 * mpf(source_macro("log/log.c", "WIDTH"))
+    assert 2 * unit**2 < width / 2 * mpf(2) ** -7
+
+    coefficients = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+
+    def cubic(coefficients):
+        ours = known | {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+        lacking = generator["polynomial_error"](coefficients, radius)
+        error, largest = cubic_terms("log/log.gappa", ours, radius, lacking)
+        # The three sums that take it in, and low + margin; l h^3, with l below 2^-53 of h.
+        return (error + 4 * unit * (1 + error)) * largest * radius + unit * radius**2
 
     assert cubic(coefficients) < extent * (1 - 4 * unit)
     # Negative controls: the margin is not idle, and a wrong coefficient breaks it.

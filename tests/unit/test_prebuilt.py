@@ -268,7 +268,12 @@ def test_a_pack_without_a_name_or_with_two_is_an_error(content):
 
 @pytest.mark.parametrize(
     "name",
-    ["profile.observer.OBSERVER", "session.exclusive.GATE", "cuda.direct.LAUNCHER"],
+    [
+        "profile.observer.OBSERVER",
+        "session.exclusive.GATE",
+        "reach.native_recorder.RECORDER",
+        "cuda.direct.LAUNCHER",
+    ],
 )
 def test_what_is_compiled_for_a_torch_is_found_under_another_python(name, monkeypatch, tmp_path):
     """A shipped build is looked up by its recipe, which no folder of this machine is part of."""

@@ -10,11 +10,15 @@ exp, |x| < 2^-30: a middle 1 + h has one double next to log(1 + h) on each side,
 2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every
 exponent, an argument next to a multiple of pi/2, which tries the reduction. It is near no middle.
 exp2 and log2: published cases moved by whole numbers and scaled by powers of 2, which leaves them
-hard.
+hard. tanh, |x| < 2^-20, and log1p, |x| < 2^-40: x - tanh(x) and the like grow slowly there, and are
+half-way between multiples of the last place for few x.
+pow has pairs: x next to 1, and the y nearest to what gives a middle next to 1, of which few are
+nearly doubles; published ones; exact powers and middles; and special values.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -111,10 +115,10 @@ def next_to_multiples(sign: int) -> tuple[Doubles, Doubles]:
     return np.array(found), np.array(distances)
 
 
-def from_middle(function: str, x: float) -> float:
+def from_middle(function: str, *x: float) -> float:
     """Return how far a result is from the nearest middle of two doubles, relative."""
     with gmpy2.context(precision=400) as context:
-        _, mantissa = gmpy2.frexp(getattr(context, function)(gmpy2.mpfr(x)))
+        _, mantissa = gmpy2.frexp(getattr(context, function)(*map(gmpy2.mpfr, x)))
         scaled = gmpy2.mul_2exp(abs(mantissa), 53)
         return float(abs(scaled - gmpy2.floor(scaled) - gmpy2.mpfr(0.5)) / scaled)
 
@@ -128,6 +132,55 @@ def moved(function: str, sign: int) -> tuple[Doubles, Doubles]:
     else:
         found = [x * 2.0 ** (sign * n) for n in range(1, 510) for x in listed]
     return np.array(found), np.array([from_middle(function, x) for x in found])
+
+
+def tanh_search(sign: int) -> tuple[Doubles, Doubles]:
+    """Return the doubles below 2^-20 next to where tanh is a middle, and their distances.
+
+    With u the last place of x, x - tanh(x) is (j + 1/2) u there. Where tanh(x) is below a power of
+    two and x is not, all doubles are tried.
+    """
+    found = []
+    with gmpy2.context(precision=200):
+        for exponent in range(-28, -20):
+            power = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent)
+            place = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent - 52)
+            low, high = ((end - gmpy2.tanh(end)) / place for end in (power, 2 * power))
+            for j in range(int(low - 0.5), int(high) + 1):
+                lost = (j + gmpy2.mpfr(0.5)) * place
+                x = gmpy2.mpfr(0)
+                for _ in range(6):
+                    x = gmpy2.cbrt(3 * (lost + 2 * x**5 / 15 - 17 * x**7 / 315))
+                if power <= x < 2 * power:
+                    found.append(float(x))
+            found += [float(power + i * place) for i in range(int(low) + 2)]
+    found = sorted({*found})
+    return sign * np.array(found), np.array([from_middle("tanh", x) for x in found])
+
+
+def log1p_search(sign: int) -> tuple[Doubles, Doubles]:
+    """Return the doubles below 2^-40 next to where log1p is a middle, and their distances.
+
+    With u the last place of x, |x - log1p(x)| is (j + 1/2) u there. Where x and log1p(x) have
+    powers of two between them, all doubles are tried.
+    """
+    found = []
+    with gmpy2.context(precision=200):
+        for exponent in range(-54, -40):
+            power = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent)
+            place = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent - 52)
+            most = abs(2 * power - abs(gmpy2.log1p(2 * sign * power))) / place
+            for j in range(int(most) + 1):
+                lost = (j + gmpy2.mpfr(0.5)) * place
+                x = gmpy2.mpfr(0)
+                for _ in range(6):
+                    x = gmpy2.sqrt(2 * (lost + sign * x**3 / 3 - x**4 / 4))
+                if power <= x < 2 * power:
+                    found.append(float(x))
+            first = power if sign > 0 else 2 * power
+            found += [float(first + sign * i * place) for i in range(int(most) + 2)]
+    x = sign * np.array(sorted({*found}))
+    return x, np.array([from_middle("log1p", float(v)) for v in x])
 
 
 @dataclass(frozen=True)
@@ -182,6 +235,16 @@ FUNCTIONS: Final = {
         (*np.arange(0.703125, 1, 2**-5).tolist(), *np.arange(1.03125, 1.42, 2**-4).tolist(),
          1.0, 2.0, 0.5, 2.0**-1021, 2.0**1023, 2.0**-1073),
     ),
+    "tanh": Function(
+        tanh_search, "|x| < 2^-20, all middles tried", 100,
+        (2.0**-28, 2.0**-27, 2.0**-26, float(np.log(2)) / 64, float(np.log(2)) / 2, 1.0, 19.0, 20.0,
+         19.061547465398498),
+    ),
+    "log1p": Function(
+        log1p_search, "|x| < 2^-40, all middles tried", 100,
+        (2.0**-54, 2.0**-53, 1.0, 2.0**53, 2.0**54, 2.0**200, 2.0**1000, 2.0**1023,
+         1 - 2.0**-53, 0.5, *(n / 32 for n in range(-9, 13))),
+    ),
 }  # fmt: skip
 
 
@@ -229,13 +292,70 @@ def published(function: str) -> dict[str, list[int]]:
             title = line[2:]
             found[title] = []
         else:
-            found[title] += encodings([float.fromhex(line)])
+            found[title] += encodings([float.fromhex(each) for each in line.split(",")])
     return found
+
+
+#: Pairs of pow that are kept.
+PAIRS: Final = 400
+#: |x - 1| in last places; and |h| in half last places, for the middles 1 + h.
+NEAR_ONE: Final = (*range(1, 64), *(2**n + d for n in range(6, 24, 3) for d in (-1, 0, 1)))
+MIDDLES: Final = (*range(1, 64, 2), *(2**n + d for n in range(7, 24, 4) for d in (-1, 1)))
+
+
+def pow_search() -> tuple[list[tuple[float, float]], float]:
+    """Return pairs near 1 whose powers are nearest to a middle without meeting it, and how near."""
+    found = {}
+    signs = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+    with gmpy2.context(precision=400):
+        for k, n, (side, other) in itertools.product(NEAR_ONE, MIDDLES, signs):
+            x = 1 + k * 2.0 ** (-52 if side > 0 else -53) * side
+            middle = n * 2.0 ** (-53 if other > 0 else -54) * other
+            y = float(gmpy2.log1p(gmpy2.mpfr(middle)) / gmpy2.log(gmpy2.mpfr(x)))
+            found[x, y] = from_middle("pow", x, y)
+    found = {pair: distance for pair, distance in found.items() if distance > 0}
+    kept = sorted(found, key=lambda pair: (found[pair], pair))[:PAIRS]
+    return kept, found[kept[0]]
+
+
+def pow_exact() -> list[tuple[float, float]]:
+    """Return powers that are doubles or middles of two, subnormal ones among them."""
+    odd = [(float(a), float(n)) for a in range(3, 64, 2) for n in range(2, 12)]
+    odd += [(float(a**n), 1.0 / n) for a in (3, 5, 7, 9, 11, 4099) for n in (2, 4)]
+    odd += [(float(a**4), 0.75) for a in (3, 5, 7, 9, 11)]
+    # Odd numbers of 27 bits have squares of 54.
+    odd += [(float(a), 2.0) for a in range(2**27 - 99, 2**27, 2)]
+    scaled = [(a * 2.0**-k, n) for a, n in odd[:40] for k in (350, 400, 530, 537, 538)]
+    twos = [(2.0**b, float(y)) for b in (1, -1, 3, -1074) for y in (1023, 1024, -1074, -1075, 0.5)]
+    return [*odd, *scaled, *((-a, n) for a, n in odd[:40]), *twos]
+
+
+def write_pow() -> None:
+    """Write the file of pow, whose lines have two encodings."""
+    near, nearest = pow_search()
+    special = [0.0, 2.0**-1074, 2.0**-1022, 0.5, 1 - 2.0**-53, 1.0, 1 + 2.0**-52, 2.0, 3.0, 2.5,
+               2.0**51 + 0.5, 2.0**51 + 1, 2.0**53 - 1, 2.0**53, float(np.finfo(np.float64).max),
+               np.inf]  # fmt: skip
+    special = [*special, *(-v for v in special), np.nan]
+    title, listed = next(iter(published("pow").items()))
+    pairs = doubles(listed)
+    parts = {
+        f"x next to 1; none nearer than 2^{np.log2(nearest):.2f}": near,
+        f"Published: {title}": list(zip(pairs[::2], pairs[1::2], strict=True)),
+        "Exact powers and middles": pow_exact(),
+        "Special values": [(x, y) for x in special for y in special],
+    }
+    lines = []
+    for title, part in parts.items():
+        lines += [f"# {title}", *(" ".join(f"{n:016x}" for n in encodings(pair)) for pair in part)]
+    (FOLDER / "pow" / "hard.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """Write the files."""
-    for function in sys.argv[1:] or FUNCTIONS:
+    if not sys.argv[1:] or "pow" in sys.argv[1:]:
+        write_pow()
+    for function in [n for n in sys.argv[1:] or FUNCTIONS if n != "pow"]:
         above, nearest_above = search(function, 1)
         below, nearest_below = search(function, -1)
         parts = {

@@ -26,6 +26,8 @@ enum { BLOCK = 2048 };
 typedef void (*array_function)(int64_t, const double *, double *, int64_t);
 typedef int (*exact_function)(mpfr_ptr, mpfr_srcptr, mpfr_rnd_t);
 typedef long double (*wide_function)(long double);
+typedef void (*array_of_two)(int64_t, const double *, const double *, double *,
+                             int64_t);
 
 static double from_bits(uint64_t u) {
   double x;
@@ -101,6 +103,48 @@ static double draw_angle(uint64_t kind, uint64_t u, uint64_t v) {
                 v);
 }
 
+static double draw_tanh(uint64_t kind, uint64_t u, uint64_t v) {
+  if (kind < 4)
+    return between(-20, 20, u);
+  if (kind < 6)
+    return scaled(-30, 6, u, v);
+  // The ends and the middles of the steps of exp's table.
+  return beside((double)((int64_t)(u % 4096) - 2048) * 0x1.62e42fefa39efp-7, v);
+}
+
+static double draw_log1p(uint64_t kind, uint64_t u, uint64_t v) {
+  if (kind < 2)
+    return between(-1, 10, u);
+  if (kind < 4)
+    return from_bits(u % (UINT64_C(0x7ff) << 52));
+  if (kind < 6)
+    return scaled(-56, 0, u, v);
+  // The ends of the steps of log's table, less 1.
+  return beside(ldexp((double)(32 + u % 33) / 64, (int)(u >> 32) % 60) - 1, v);
+}
+
+static double draw_base(uint64_t kind, uint64_t u, uint64_t v) {
+  if (kind < 3)
+    return between(0, 10, u);
+  if (kind < 4)
+    return from_bits(u % (UINT64_C(0x7ff) << 52));
+  if (kind < 6)
+    return 1 + scaled(-53, 0, u, v);
+  // The ends of the steps of log's table, and small whole numbers.
+  return v & 1 ? (double)(u % 4096)
+               : beside(ldexp((double)(32 + u % 33) / 64, (int)(u >> 32) % 8),
+                        v >> 1);
+}
+
+static double draw_exponent(uint64_t kind, double x, uint64_t w) {
+  if (kind < 3)
+    return between(-30, 30, w);
+  if (kind < 6) // results of all sizes
+    return between(-746, 710, w) / log(x);
+  return kind == 7 ? from_bits(w) : (double)((int64_t)(w % 81) - 40) / 2;
+}
+
+// Without wide and exact: pow, of two arguments.
 typedef struct {
   const char *name;
   double (*draw)(uint64_t, uint64_t, uint64_t);
@@ -109,9 +153,15 @@ typedef struct {
 } function;
 
 static const function functions[] = {
-    {"exp", draw_exp, expl, mpfr_exp},     {"log", draw_log, logl, mpfr_log},
-    {"sin", draw_angle, sinl, mpfr_sin},   {"cos", draw_angle, cosl, mpfr_cos},
-    {"exp2", draw_exp2, exp2l, mpfr_exp2}, {"log2", draw_log, log2l, mpfr_log2},
+    {"exp", draw_exp, expl, mpfr_exp},
+    {"log", draw_log, logl, mpfr_log},
+    {"sin", draw_angle, sinl, mpfr_sin},
+    {"cos", draw_angle, cosl, mpfr_cos},
+    {"exp2", draw_exp2, exp2l, mpfr_exp2},
+    {"log2", draw_log, log2l, mpfr_log2},
+    {"tanh", draw_tanh, tanhl, mpfr_tanh},
+    {"pow", draw_base, 0, 0},
+    {"log1p", draw_log1p, log1pl, mpfr_log1p},
 };
 
 EXPORT int find(const char *name) {
@@ -121,11 +171,18 @@ EXPORT int find(const char *name) {
   return -1;
 }
 
-static double argument(const function *f, uint64_t seed, uint64_t n) {
+typedef struct {
+  double x, y; // y is pow's second one
+} argument;
+
+static argument drawn(const function *f, uint64_t seed, uint64_t n) {
   uint64_t u = mix(mix(seed) + n * UINT64_C(0x9e3779b97f4a7c15));
   uint64_t v = mix(u ^ UINT64_C(0xd1b54a32d192ed03));
   uint64_t kind = n & 7;
-  return kind == 7 ? from_bits(u) : f->draw(kind, u, v);
+  argument of = {kind == 7 ? from_bits(u) : f->draw(kind, u, v), 0};
+  if (!f->exact)
+    of.y = draw_exponent(kind, of.x, mix(v ^ UINT64_C(0x8bb84b93962eacc9)));
+  return of;
 }
 
 static int same(double a, double b) {
@@ -133,14 +190,15 @@ static int same(double a, double b) {
 }
 
 // MPFR's exponents lie one above the usual ones: 0.1xxx.
-static double rounded(exact_function exact, double value) {
+static double rounded(exact_function exact, argument of) {
   mpfr_t x, y;
   mpfr_inits2(53, x, y, (mpfr_ptr)0);
-  mpfr_set_d(x, value, MPFR_RNDN);
+  mpfr_set_d(x, of.x, MPFR_RNDN);
+  mpfr_set_d(y, of.y, MPFR_RNDN);
   mpfr_exp_t emin = mpfr_get_emin(), emax = mpfr_get_emax();
   mpfr_set_emin(-1073);
   mpfr_set_emax(1024);
-  int ternary = exact(y, x, MPFR_RNDN);
+  int ternary = exact ? exact(y, x, MPFR_RNDN) : mpfr_pow(y, x, y, MPFR_RNDN);
   mpfr_subnormalize(y, ternary, MPFR_RNDN);
   mpfr_set_emin(emin);
   mpfr_set_emax(emax);
@@ -150,9 +208,10 @@ static double rounded(exact_function exact, double value) {
 }
 
 // Whether the first reference decides the result, which is then *y.
-static int decided(wide_function wide, double x, double *y) {
+static int decided(wide_function wide, argument of, double *y) {
 #if LDBL_MANT_DIG >= 64
-  long double value = wide(x), error = fabsl(value) * 0x1p-60L;
+  long double value = wide ? wide(of.x) : powl(of.x, of.y);
+  long double error = fabsl(value) * 0x1p-60L;
   double low = (double)(value - error), high = (double)(value + error);
   *y = low;
   return to_bits(low) == to_bits(high) && low == low;
@@ -163,27 +222,37 @@ static int decided(wide_function wide, double x, double *y) {
 
 // found: wrong results, results that went to MPFR, sums of results' encodings
 // that arguments are mixed into (any NaN as one), and the first wrong argument.
-EXPORT void judge(array_function call, int which, uint64_t seed, uint64_t first,
+EXPORT void judge(void *call, int which, uint64_t seed, uint64_t first,
                   uint64_t count, uint64_t *found) {
   const function *f = &functions[which];
-  double x[BLOCK], y[BLOCK];
+  double x[BLOCK], second[BLOCK], y[BLOCK];
   memset(found, 0, 4 * sizeof *found);
   for (uint64_t start = 0; start < count; start += BLOCK) {
     uint64_t size = count - start < BLOCK ? count - start : BLOCK;
-    for (uint64_t i = 0; i < size; ++i)
-      x[i] = argument(f, seed, first + start + i);
-    call((int64_t)size, x, y, 0);
     for (uint64_t i = 0; i < size; ++i) {
+      argument of = drawn(f, seed, first + start + i);
+      x[i] = of.x;
+      second[i] = of.y;
+    }
+    if (f->exact)
+      ((array_function)call)((int64_t)size, x, y, 0);
+    else
+      ((array_of_two)call)((int64_t)size, x, second, y, 0);
+    for (uint64_t i = 0; i < size; ++i) {
+      argument of = {x[i], second[i]};
       double wanted;
-      if (!decided(f->wide, x[i], &wanted) || !same(wanted, y[i])) {
-        wanted = rounded(f->exact, x[i]);
+      if (!decided(f->wide, of, &wanted) || !same(wanted, y[i])) {
+        wanted = rounded(f->exact, of);
         ++found[1];
         if (!same(wanted, y[i]) && !found[0]++)
           found[3] = to_bits(x[i]);
       }
       uint64_t encoding =
           y[i] == y[i] ? to_bits(y[i]) : UINT64_C(0x7ff8000000000000);
-      found[2] += mix(encoding + mix(to_bits(x[i])));
+      uint64_t place = mix(to_bits(x[i]));
+      if (!f->exact)
+        place = mix(place + to_bits(second[i]));
+      found[2] += mix(encoding + place);
     }
   }
   mpfr_free_cache();
@@ -195,10 +264,11 @@ EXPORT void examine(int which, uint64_t seed, uint64_t first, uint64_t count,
   const function *f = &functions[which];
   found[0] = found[1] = 0;
   for (uint64_t i = 0; i < count; ++i) {
-    double x = argument(f, seed, first + i), y;
-    if (!decided(f->wide, x, &y))
+    argument of = drawn(f, seed, first + i);
+    double y;
+    if (!decided(f->wide, of, &y))
       continue;
     ++found[0];
-    found[1] += !same(y, rounded(f->exact, x));
+    found[1] += !same(y, rounded(f->exact, of));
   }
 }

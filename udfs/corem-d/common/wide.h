@@ -37,6 +37,20 @@ UDF_INLINE udf_wide udf_wide_difference(udf_wide a, udf_wide b) {
   return a;
 }
 
+// Whether a >= b.
+UDF_INLINE int udf_wide_not_less(udf_wide a, udf_wide b) {
+  for (int i = 2; i > 0; --i)
+    if (a.word[i] != b.word[i])
+      return a.word[i] > b.word[i];
+  return a.word[0] >= b.word[0];
+}
+
+// 2 a modulo 2^192.
+UDF_INLINE udf_wide udf_wide_twice(udf_wide a) {
+  return (udf_wide){{a.word[0] << 1, a.word[1] << 1 | a.word[0] >> 63,
+                     a.word[2] << 1 | a.word[1] >> 63}};
+}
+
 // a 2^-count, for any count from 0.
 UDF_INLINE udf_wide udf_wide_shift_right(udf_wide a, int count) {
   for (; count >= 64; count -= 64)

@@ -54,15 +54,21 @@
 
 #define EXP_MARGIN 0x1.2p-68
 
-// The two sums of the rounding test for 2^(j/16) exp(r + s), j the low bits of
-// i.
+// An argument as n log(2)/16 + r + s; the low bits of i are those of n.
 typedef struct {
-  double upper, lower;
-} udf_exp_ends;
+  uint64_t i;
+  double r, s;
+} udf_exp_argument;
 
-UDF_INLINE udf_exp_ends udf_exp_sum(uint64_t i, double r, double s) {
-  double t =
-      (double)udf_exp_high[i % EXP_STEPS] + (double)udf_exp_low[i % EXP_STEPS];
+// 2^(j/16) exp(r + s) as t (1 + c + w); cube is r^3, rounded.
+typedef struct {
+  double t, c, w, cube;
+} udf_exp_part;
+
+UDF_INLINE udf_exp_part udf_exp_near_one(udf_exp_argument of) {
+  double r = of.r;
+  double t = (double)udf_exp_high[of.i % EXP_STEPS] +
+             (double)udf_exp_low[of.i % EXP_STEPS];
 
   udf_dd square = udf_two_prod(r, r);
   double r2 = square.hi;
@@ -70,22 +76,35 @@ UDF_INLINE udf_exp_ends udf_exp_sum(uint64_t i, double r, double s) {
   double q23 = UDF_FMA(r, EXP_Q3, EXP_Q2);
   double q45 = UDF_FMA(r, EXP_Q5, EXP_Q4);
   double q = UDF_FMA(r2, UDF_FMA(r2, q45, q23), q01);
-  double cubic = (r * r2) * q;
+  double cube = r * r2;
+  double cubic = cube * q;
 
   udf_dd c = udf_fast_two_sum(r, 0.5 * r2);
   double z = c.hi + cubic;
-  double w = cubic + (UDF_FMA(0.5, square.lo, c.lo) + UDF_FMA(s, z, s));
+  double w = cubic + (UDF_FMA(0.5, square.lo, c.lo) + UDF_FMA(of.s, z, of.s));
+  return (udf_exp_part){t, c.hi, w, cube};
+}
+
+// The two sums of the rounding test for 2^(j/16) exp(r + s), with a margin for
+// its error.
+typedef struct {
+  double upper, lower;
+} udf_exp_ends;
+
+UDF_INLINE udf_exp_ends udf_exp_sum(udf_exp_argument of, double margin) {
+  udf_exp_part part = udf_exp_near_one(of);
+  double t = part.t;
 #ifdef __FMA__
-  double high = __builtin_fma(t, c.hi, t);
-  double e = __builtin_fma(t, c.hi, t - high);
+  double high = __builtin_fma(t, part.c, t);
+  double e = __builtin_fma(t, part.c, t - high);
 #else
-  udf_dd product = udf_two_prod(t, c.hi);
+  udf_dd product = udf_two_prod(t, part.c);
   udf_dd sum = udf_fast_two_sum(t, product.hi);
   double high = sum.hi;
   double e = sum.lo + product.lo;
 #endif
-  double low = UDF_FMA(t, w, e);
-  return (udf_exp_ends){high + (low + EXP_MARGIN), high + (low - EXP_MARGIN)};
+  double low = UDF_FMA(t, part.w, e);
+  return (udf_exp_ends){high + (low + margin), high + (low - margin)};
 }
 
 // 2^k times the result, where it is normal; i is 16 k + j, modulo 2^64.
@@ -99,7 +118,7 @@ UDF_INLINE double udf_exp_scale(udf_exp_ends ends, uint64_t i, _Bool infinite,
   return zero ? 0 : y;
 }
 
-UDF_INLINE double udf_exp_fast(double x, int *hard) {
+UDF_INLINE udf_exp_argument udf_exp_reduce(double x) {
   double shifted = UDF_FMA(x, EXP_INV_STEP, UDF_ROUND_MAGIC);
   double n = shifted - UDF_ROUND_MAGIC;
   uint64_t i = udf_f64_bits(shifted);
@@ -110,9 +129,14 @@ UDF_INLINE double udf_exp_fast(double x, int *hard) {
   double r = (x - multiple.hi) - multiple.lo;
 #endif
   double s = UDF_FMA(n, -EXP_STEP_LO, (double)udf_exp_rest[i % EXP_STEPS]);
+  return (udf_exp_argument){i, r, s};
+}
+
+UDF_INLINE double udf_exp_fast(double x, int *hard) {
+  udf_exp_argument of = udf_exp_reduce(x);
   // NaN is hard.
-  return udf_exp_scale(udf_exp_sum(i, r, s), i, x > EXP_MAX, x < EXP_MIN,
-                       x >= EXP_NORMAL_MIN, hard);
+  return udf_exp_scale(udf_exp_sum(of, EXP_MARGIN), of.i, x > EXP_MAX,
+                       x < EXP_MIN, x >= EXP_NORMAL_MIN, hard);
 }
 
 // x 2^128 modulo 2^128, for 2^-54 <= |x| < 2^11.

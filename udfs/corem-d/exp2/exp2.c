@@ -32,8 +32,9 @@ UDF_INLINE double udf_exp2_fast(double x, int *hard) {
   udf_dd product = udf_two_prod(f, EXP_LN2_HI);
   double s =
       UDF_FMA(f, EXP_LN2_LO, product.lo) + (double)udf_exp_rest[i % EXP_STEPS];
+  udf_exp_argument of = {i, product.hi, s};
   // NaN is hard.
-  return udf_exp_scale(udf_exp_sum(i, product.hi, s), i, x >= EXP2_END,
+  return udf_exp_scale(udf_exp_sum(of, EXP_MARGIN), i, x >= EXP2_END,
                        x <= EXP2_ZERO, x >= -1022.0, hard);
 }
 

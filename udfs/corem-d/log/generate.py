@@ -93,26 +93,26 @@ def nearest(value: mpf) -> float:
     return float(mpmath.mpf(value))
 
 
-def cubic_factor() -> list[float]:
+def cubic_factor(radius: mpf = RADIUS, terms: int = TERMS) -> list[float]:
     """Return q with log(1 + r) = r - r^2/2 + r^3 q(r): doubles, the constant term first."""
-    nodes = [RADIUS * mpmath.cos((2 * i + 1) * mpmath.pi / (2 * TERMS)) for i in range(TERMS)]
-    rows = mpmath.matrix([[x**power for power in range(TERMS)] for x in nodes])
+    nodes = [radius * mpmath.cos((2 * i + 1) * mpmath.pi / (2 * terms)) for i in range(terms)]
+    rows = mpmath.matrix([[x**power for power in range(terms)] for x in nodes])
     values = mpmath.matrix([mpmath.polyval(TAYLOR[::-1], x) for x in nodes])
     return [nearest(c) for c in mpmath.lu_solve(rows, values)]
 
 
-def polynomial_error(coefficients: list[float]) -> mpf:
-    """Return a bound of |q(r) - coefficients(r)| over |r| <= RADIUS."""
+def polynomial_error(coefficients: list[float], radius: mpf = RADIUS) -> mpf:
+    """Return a bound of |q(r) - coefficients(r)| over |r| <= radius."""
     length = len(TAYLOR)
     difference = TAYLOR.copy()
     for power, c in enumerate(coefficients):
         difference[power] -= mpf(c)
-    # Powers of t = r / RADIUS in Chebyshev polynomials, which are at most 1.
+    # Powers of t = r / radius in Chebyshev polynomials, which are at most 1.
     total = [mpf(0)] * length
     power_of_t = [mpf(1)] + [mpf(0)] * length
     for n in range(length):
         for i, share in enumerate(power_of_t[:length]):
-            total[i] += difference[n] * RADIUS**n * share
+            total[i] += difference[n] * radius**n * share
         shifted = [mpf(0)] * (length + 1)
         for i, share in enumerate(power_of_t[:length]):
             if i == 0:
@@ -121,7 +121,7 @@ def polynomial_error(coefficients: list[float]) -> mpf:
                 shifted[i - 1] += share / 2
                 shifted[i + 1] += share / 2
         power_of_t = shifted
-    return sum(abs(c) for c in total) + 2 * RADIUS**length / (length + 3)
+    return sum(abs(c) for c in total) + 2 * radius**length / (length + 3)
 
 
 def split(whole: mpf) -> tuple[float, float, float]:

@@ -61,9 +61,14 @@ UDF_INLINE double udf_log2_fast(double x, int *hard) {
   return upper;
 }
 
-static UDF_COLD double udf_log2_accurate(double x) {
-  if (!(x > 0) || x == __builtin_inf() || x == 1)
-    return udf_log_special(x);
+// log2(x) in units of 2^-180, and whether it is near zero.
+typedef struct {
+  udf_log_sum sum;
+  int near;
+} udf_log2_parts;
+
+// For finite x > 0 but 1.
+UDF_INLINE udf_log2_parts udf_log2_sum(double x) {
   udf_log_argument of = udf_log_reduce(x);
   udf_log_sum sum = udf_log2_exact[of.interval];
   sum.high += (udf_u128)(__int128)of.k << 116;
@@ -75,9 +80,19 @@ static UDF_COLD double udf_log2_accurate(double x) {
   wide = udf_wide_product(wide, udf_log2_e);
   series.high = (udf_u128)wide.word[2] << 64 | wide.word[1];
   series.low = wide.word[0];
-  sum = udf_log_add(sum, series, of.r < 0 ? -1 : 1);
+  return (udf_log2_parts){udf_log_add(sum, series, of.r < 0 ? -1 : 1),
+                          of.k == 0 && udf_log_reciprocal[of.interval] == 1};
+}
+
+UDF_INLINE double udf_log2_round(udf_log2_parts parts) {
   // Near zero the result needs log's unit.
-  if (of.k == 0 && udf_log_reciprocal[of.interval] == 1)
-    return udf_log_round(udf_log_add(sum, sum, 1));
-  return 2 * udf_log_round(sum);
+  if (parts.near)
+    return udf_log_round(udf_log_add(parts.sum, parts.sum, 1));
+  return 2 * udf_log_round(parts.sum);
+}
+
+static UDF_COLD double udf_log2_accurate(double x) {
+  if (!(x > 0) || x == __builtin_inf() || x == 1)
+    return udf_log_special(x);
+  return udf_log2_round(udf_log2_sum(x));
 }

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums and products of docs/contract.md on a GPU: the kernels of ``triton_kernels``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pytest_udftorch import compat
+from pytest_udftorch.cuda.launcher import alike, on_device
+from pytest_udftorch.errors import LibdeviceError
+
+#: Products of one chunk are accumulated one after the other.
+CHUNK: Final = 64
+
+#: Digits of the binary counter of chunks in a program: its splits of k have so many chunks as 2^7.
+_MOST_LEVELS: Final = 7
+
+#: Programs that fill a GPU; a product with fewer tiles is split along k.
+_PROGRAMS: Final = 264
+
+#: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
+_ROW: Final = 11
+_COLUMN: Final = 6
+
+#: Elements of a program that maps them.
+_BLOCK: Final = 1024
+
+#: A negative control changes the length of chunks here.
+_chunk = CHUNK
+
+
+@functools.cache
+def _kernels() -> Any:
+    try:
+        from pytest_udftorch.contract import triton_kernels
+    except ImportError as error:
+        raise LibdeviceError(
+            "The library repro adds and multiplies on GPUs with Triton kernels, but triton cannot "
+            f"be imported: {error}. Install it (pip install triton), or keep tensors on the CPU."
+        ) from error
+    return triton_kernels
+
+
+def _kind(argument: Any) -> Any:
+    """Return what Triton may specialise a kernel on."""
+    if isinstance(argument, int):
+        return argument == 1, argument % 16 == 0, -(1 << 31) <= argument < 1 << 31
+    return argument.data_ptr() % 16 == 0 if hasattr(argument, "data_ptr") else argument is None
+
+
+#: How each kernel is launched, by what it is specialised on.
+_launchers: Final[dict[Any, Any]] = {}
+
+
+def _launch(
+    name: str, programs: int, device: Any, arguments: Sequence[Any], constants: Mapping[str, Any],
+    warps: int,
+) -> None:  # fmt: skip
+    """Launch a kernel on the current stream of a GPU.
+
+    Args:
+        name: of the kernel.
+        programs: how many.
+        device: the GPU.
+        arguments: the run-time arguments, in order.
+        constants: the compile-time arguments by name, in order.
+        warps: of a program.
+    """
+    if device.index != compat.current_device()():
+        with on_device(device):
+            _launch(name, programs, device, arguments, constants, warps)
+        return
+    key = (name, device.index, *constants.values(), *map(_kind, arguments))
+    found = _launchers.get(key)
+    if found is None:
+        kernels = _kernels()
+        compiled = getattr(kernels, name)[(programs,)](
+            *arguments, **constants, num_warps=warps, enable_fp_fusion=False
+        )
+        _launchers[key] = compiled, tuple(constants.values()), kernels.triton.knobs.runtime
+        return
+    # This is how triton.runtime.jit launches a kernel that it finds in its cache.
+    compiled, rest, hooks = found
+    stream, enter = compat.current_stream()(device.index), hooks.launch_enter_hook
+    metadata = (
+        None
+        if enter is None
+        else compiled.launch_metadata((programs, 1, 1), stream, *arguments, *rest)
+    )
+    compiled.run(
+        programs, 1, 1, stream, compiled.function, compiled.packed_metadata, metadata, enter,
+        hooks.launch_exit_hook, *arguments, *rest,
+    )  # fmt: skip
+
+
+def _log(n: int) -> int:
+    """Return the logarithm of the least power of two that is not below n."""
+    return max(n - 1, 0).bit_length()
+
+
+class GpuContract:
+    """Sums and products of float32 tensors on GPUs."""
+
+    def mm(self, a: Any, b: Any) -> Any:
+        """Return the product of two matrices with any strides."""
+        return self.products(a[None], b[None])[0]
+
+    def products(self, a: Any, b: Any) -> Any:
+        """Return the product of each two matrices of two batches, with any strides."""
+        batches, m, k = a.shape
+        n = b.shape[2]
+        if not k or not batches * m * n:
+            return a.new_zeros(batches, m, n)
+        rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
+        tiles = batches * -(-m // rows) * -(-n // columns)
+        levels = min(_log(-(-k // _chunk)), _MOST_LEVELS)
+        while levels > 2 and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
+            levels -= 1
+        splits = -(-k // (_chunk << levels))
+        c = a.new_empty(splits, batches, m, n)
+        _launch(
+            "products", tiles * splits, a.device,
+            (a, b, c, m, n, k, batches, *a.stride(), *b.stride()),
+            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": 16}, 4,
+        )  # fmt: skip
+        return c[0] if splits == 1 else self.sums(c, 0)
+
+    def sums(self, x: Any, dim: int) -> Any:
+        """Return the sums over one dimension, which the result lacks."""
+        shape, x = x.shape, x.contiguous()
+        outer, n, inner = shape[:dim].numel(), shape[dim], shape[dim + 1 :].numel()
+        left = (*shape[:dim], *shape[dim + 1 :])
+        if not n or not outer * inner:
+            return x.new_zeros(left)
+        if n == 1:
+            return x.reshape(left).clone()
+        while n > 1:
+            along = inner == 1
+            log = min(_log(n), _ROW if along else _COLUMN)
+            blocks = -(-n >> log)
+            y = x.new_empty(outer, blocks, inner)
+            if along:
+                lanes, groups, given = outer, 1, (0, n, 1, 0, 1, blocks)
+            else:
+                lanes, groups = inner, outer
+                given = (n * inner, 1, inner, blocks * inner, inner, 1)
+            width = max(1, 1 << min(_log(lanes), max(0, (11 if along else 12) - log)))
+            programs = groups * -(-lanes // width) * blocks
+            _launch(
+                "sums", programs, x.device, (x, y, n, lanes, groups, blocks, *given),
+                {"LANES": width, "LOG": log}, 4,
+            )  # fmt: skip
+            x, n = y, blocks
+        return x.view(left)
+
+    def prefixes(self, x: Any, dim: int) -> Any:
+        """Return for each place along a dimension the sum of what stands up to there.
+
+        A place adds up the whole blocks below it, of which each is a power of two, from the
+        smallest on.
+        """
+        import torch
+
+        sums = x.movedim(dim, 0).contiguous()
+        n = len(sums)
+        count = torch.arange(1, n + 1, device=x.device).view(-1, *(1,) * (x.dim() - 1))
+        found = torch.full_like(sums, -0.0)
+        for level in range(n.bit_length()):
+            has = (count >> level) & 1 == 1
+            at = ((count >> level) - 1).clamp_(min=0).view(-1)
+            found = torch.where(has, sums[at.clamp_(max=len(sums) - 1)] + found, found)
+            pairs = len(sums) // 2
+            if not pairs:
+                break
+            sums = sums[0 : 2 * pairs : 2] + sums[1 : 2 * pairs : 2]
+        return found.movedim(0, dim).contiguous()
+
+    def scatter(self, y: Any, rows: Any, x: Any, *, each: int = 1) -> Any:
+        """Add to each row of ``y`` the sum of the rows of ``x`` that belong to it.
+
+        Args:
+            y: a dense matrix, which is changed.
+            rows: for each row of ``x`` the row of ``y`` that it is added to.
+            x: a matrix.
+            each: so many rows of ``x`` in succession belong to different rows of ``y``, and
+                stand at one place in the order.
+
+        Returns:
+            ``y``.
+        """
+        import torch
+
+        if not x.numel():
+            return y
+        named, terms = torch.sort(rows, stable=True)
+        x = x[terms]
+        place = terms // each if each > 1 else terms
+        n, inner = x.shape
+        # At which bit a term joins the one before it; 63 if that belongs to another row.
+        apart = place[1:] ^ place[:-1]
+        bits = torch.full((n,), 63, dtype=torch.int32, device=x.device)
+        join = torch.zeros_like(apart, dtype=torch.int32)
+        levels = _log(-(-len(rows) // each))
+        for level in range(1, levels):
+            join += apart >> level != 0
+        bits[1:] = torch.where(named[1:] == named[:-1], join, 63)
+        order = torch.arange(n, device=x.device)
+        columns = 1 << min(_log(inner), 7)
+        for level in range(levels):
+            starts = torch.where(bits > level, order, 0).cummax(0).values
+            _launch(
+                "joins", n * -(-inner // columns), x.device,
+                (x, bits, starts, n, inner, level), {"COLUMNS": columns}, 1,
+            )  # fmt: skip
+        # Every row has one first term, so no two additions meet.
+        first = torch.where(bits == 63, named, len(y))
+        wide = torch.cat([y, y.new_zeros(1, inner)])
+        wide[first] = wide[first] + x
+        return y.copy_(wide[:-1])
+
+    def roots(self, x: Any, *, out: Any = None) -> Any:
+        """Return the correctly rounded square roots of a tensor."""
+        return self.elements("root", (x,), 0.0, out=out)
+
+    def elements(self, kind: str, given: Sequence[Any], number: float, *, out: Any = None) -> Any:
+        """Map the elements of tensors, which are broadcast, as the kernel of this name does.
+
+        Args:
+            kind: what ``triton_kernels.elements`` does.
+            given: one to three float32 tensors.
+            number: a scalar.
+            out: where the result goes to; it may be one of the tensors. None makes a tensor.
+        """
+        import torch
+
+        if not alike(given):
+            untyped: Any = torch
+            shape = untyped.broadcast_shapes(*(t.shape for t in given))
+            given = [t.expand(shape).contiguous() for t in given]
+        y = torch.empty_like(given[0]) if out is None or not alike([given[0], out]) else out
+        if y.numel():
+            x = (*given, None, None)[:3]
+            _launch(
+                "elements", -(-y.numel() // _BLOCK), y.device,
+                (*x, y, y.numel(), float(number)), {"KIND": kind, "BLOCK": _BLOCK}, 4,
+            )  # fmt: skip
+        return y if out is None or y is out else out.copy_(y)
+
+    def words(self, count: int, key: int, device: Any) -> Any:
+        """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
+        import torch
+
+        y = torch.empty(count, dtype=torch.int32, device=device)
+        if count:
+            low, high = ((w ^ 1 << 31) - (1 << 31) for w in (key & 0xFFFFFFFF, key >> 32))
+            _launch("words", -(-count // 1024), device, (y, count, low, high), {"BLOCK": 256}, 4)
+        return y
+
+
+#: The one instance: it has no state.
+GPU: Final = GpuContract()
