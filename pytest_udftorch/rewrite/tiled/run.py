@@ -23,7 +23,7 @@ pytree: Any = compat.pytree()
 _USUAL_BYTES: Final = 1 << 20
 
 #: ``_SC_LEVEL2_CACHE_SIZE`` of glibc, which Python has no name for.
-_LEVEL2_CACHE_SIZE: Final = 194
+_LEVEL2_CACHE_SIZE: Final = 191
 
 
 @functools.cache
