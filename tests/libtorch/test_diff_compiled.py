@@ -137,3 +137,26 @@ def test_what_was_reported_to_pytorch_is_named(issue, operator):
 
     found = first_difference("eager", "compiled", make=make)
     assert found.compiled.operators == (operator,)
+
+
+@pytest.mark.slow
+def test_roundings_inside_log_softmax_are_named():
+    """pytorch#140222: of bfloat16 numbers, the CPU's kernel rounds more often than CUDA's.
+
+    torch's decomposition computes in float32, too, so it shows that without a GPU.
+    """
+    numbers = [
+        -1.6641, -0.9219, 2.5156, -0.4648, 1.0469, 1.4531, 0.0908, 0.1514, -1.2422, 1.2656,
+        -1.0859, -0.0801, 2.3750, -0.4238, -0.9023, -0.4570, -1.3125, 0.1099, -0.2129, -0.6641,
+        -0.3867, -0.2617, 1.1641, 0.4043, -0.5352, -0.4785, 0.2061, 0.2734, -1.3672, 0.0544,
+        -1.3203, -1.5469,
+    ]  # fmt: skip
+    x = torch.tensor(numbers, dtype=torch.bfloat16).reshape(2, 2, 2, 2, 2)
+    other = "backend=aot_eager_decomp_partition"
+    found = first_difference("eager", other, nn.LogSoftmax(-1), x, train=False)
+    assert found.compiled.operators == ("aten::_log_softmax",)
+    error = found.compiled.errors["output"]
+    assert error.b < error.a
+    # Negative control: float32 numbers have room for the roundings of both.
+    wide = first_difference("eager", other, nn.LogSoftmax(-1), x.float(), train=False)
+    assert wide.equal or wide.compiled.errors["output"].a < 1e-6
