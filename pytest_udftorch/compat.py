@@ -504,6 +504,9 @@ _COMPILE_GRAPH: Final = PrivateName(
 _AOT_CONFIG: Final = PrivateName(
     "torch._functorch.config", "patch", "to judge what Inductor generates"
 )
+_MARK_DYNAMIC: Final = PrivateName(
+    "torch._dynamo", "mark_dynamic", "to compile for a range of sizes"
+)
 _DYNAMO_CONFIG: Final = PrivateName(
     "torch._dynamo", "config.patch", "to compile a model without the limits on recompiling"
 )
@@ -580,6 +583,11 @@ def graph_breaks() -> int:
 def dynamo_config(**settings: Any) -> Any:
     """Return a context or decorator that changes settings of Dynamo."""
     return _DYNAMO_CONFIG.get()(**settings)
+
+
+def mark_dynamic(tensor: Any, dimension: int, low: int, high: int) -> None:
+    """Have Dynamo compile for all sizes of a dimension from ``low`` to ``high``."""
+    _MARK_DYNAMIC.get()(tensor, dimension, min=low, max=high)
 
 
 def inductor_modules() -> list[Any]:

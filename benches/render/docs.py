@@ -666,6 +666,60 @@ def fusion_plans(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
+def recompilation(results: Results) -> str:
+    """Return what ways of compiling cost and gain while the sizes of the inputs change."""
+    document = results["recompilation"]
+    lines: list[str] = []
+    header = ["way", "all calls, s", "compilations", "of it compiling, s", "median call, ms",
+              "break-even, calls", "torch's limit"]  # fmt: skip
+    for workload, rows in document["workloads"].items():
+        found = [
+            (
+                f"`{way}`",
+                f"{row['seconds']:.1f}",
+                str(row["compilations"]),
+                f"{row['compile_seconds']:.1f}",
+                f"{row['median_ns'] / 1e6:.2f}",
+                "-" if row["break_even_calls"] is None else f"{row['break_even_calls']:,}",
+                "reached" if row["limit_reached"] else "",
+            )
+            for way, row in rows.items()
+        ]
+        sizes = max(row["sizes"] for row in rows.values())
+        lines += [f"{workload} ({document['calls']} calls, {sizes} sizes):", ""]
+        lines += [*table(header, found), ""]
+    said = (
+        "Each way ran in a process of its own, with an empty cache of compiled code. Break-even is "
+        "the number of calls after which the time spent on compiling is saved over eager mode, at "
+        "the speed of the last quarter of the calls. Where torch's limit was reached, sizes that "
+        "came later ran interpreted."
+    )
+    return _with_source([*lines, said], document)
+
+
+def tiled_pipelines(results: Results) -> str:
+    """Return the times of pipelines tile by tile, beside eager mode, Inductor and dask."""
+    document = results["tiled_pipelines"]
+    contenders = list(next(iter(document["cases"].values()))["median_ns"])
+    rows = []
+    for name, row in document["cases"].items():
+        eager = row["median_ns"]["eager"]
+        over = [f"{eager / row['median_ns'][c]:.2f}" for c in contenders[1:]]
+        rows.append((name, f"{row['input_bytes'] / 1e6:.0f}", f"{eager / 1e6:.0f}", *over))
+    beyond = document["beyond"]
+    gib = 2**30
+    said = (
+        f"{document['threads']} threads, L2 cache of {document['l2_bytes'] / 2**20:g} MiB, dask "
+        f"{document['dask']}. Ratios say how many times as fast as eager mode. Beyond the memory: "
+        f"the polynomial of {beyond['data_bytes'] / gib:.1f} GiB, on a machine of "
+        f"{beyond['memory_bytes'] / gib:.1f} GiB, takes {beyond['seconds']['tiled on dask']:.0f} s "
+        f"tiled on dask and {beyond['seconds']['dask alone']:.0f} s on dask alone, with at most "
+        f"{beyond['peak_bytes'] / gib:.1f} GiB in use."
+    )
+    header = ["pipeline", "input, MB", "eager, ms", *contenders[1:]]
+    return _with_source([*table(header, rows), "", said], document)
+
+
 def contract_digests(results: Results) -> str:
     """Return the digests of weights after training, on two machines."""
     document, other = results["contract_digests"], results["contract_digests_intel"]
@@ -987,6 +1041,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
+    "recompilation": recompilation,
+    "tiled_pipelines": tiled_pipelines,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
