@@ -7,8 +7,8 @@
         [planted_blame] [planted_faults] [record_overhead] [sanitizers] [summation_trees]
         [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
-        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve] [faults]
-        [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
+        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
+        [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
         [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
         [float64_speed]
 
