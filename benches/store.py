@@ -89,6 +89,7 @@ GPU = _experiments(
     "cuda_counters",
     "cuda_launch",
     "cuda_training",
+    "contract_digests_cuda",
     "profile_cuda",
     "wheel",
 )

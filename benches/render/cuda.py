@@ -206,6 +206,38 @@ def training(document: dict[str, Any]) -> str:
     return "\n".join([*records(rows), "", f"{sources}.", "", source(document), ""])
 
 
+def contract(document: dict[str, Any]) -> str:
+    """Return the digests of weights that a GPU and its CPU learned, and times beside stock's."""
+    digests: dict[str, dict[str, str]] = {}
+    for run in document["runs"]:
+        digests.setdefault(run["library"], {})[run["device"]] = run["digest"]
+    weights = [
+        {
+            "library": library,
+            "weights, GPU": f"`{found['cuda'][:12]}`",
+            "weights, its CPU": f"`{found['cpu'][:12]}`",
+        }
+        for library, found in digests.items()
+    ]
+    times = [
+        {
+            "what": what,
+            "stock, ms": f"{found['std']['median'] / 1e6:.3f}",
+            "repro, ms": f"{found['repro']['median'] / 1e6:.3f}",
+            "stock / repro": f"{found['std']['median'] / found['repro']['median']:.2f}",
+        }
+        for what, found in (
+            ("a training step of LeNet", document["step_ns"]),
+            *((f"`mm` of {n} × {n}", found) for n, found in document["mm_ns"].items()),
+        )
+    ]
+    said = (
+        f"{document['model']}, {document['steps']} steps. The first twelve digits of SHA-256. "
+        "Stock has no TF32; medians of turns."
+    )
+    return "\n".join([*records(weights), "", *records(times), "", said, "", source(document), ""])
+
+
 def _over(entry: dict[str, Any]) -> str:
     return f"{entry['value']:.2f} ({entry['low']:.2f} to {entry['high']:.2f})"
 
@@ -344,5 +376,6 @@ TABLES = {
     "cuda_counters": counters,
     "same_bits": same_bits,
     "cuda_training": training,
+    "contract_digests_cuda": contract,
     "profile_cuda": profile,
 }
