@@ -733,6 +733,50 @@ def contract_digests(results: Results) -> str:
     return _with_source([*table(header, rows), "", said, "", second], document)
 
 
+def contract_operators(results: Results) -> str:
+    """Return the models that call operators outside the contract, and whether weights agree."""
+    document = results["contract_operators"]
+    rows = []
+    for row in document["models"]:
+        if row["outside"]:
+            names = ", ".join(f"`{name}`" for name in row["outside"])
+            same = len(set(row["digests"])) == 1
+            rows.append((row["model"], names, "the same" if same else "differ"))
+    inside = [r for r in document["models"] if not r["outside"]]
+    agree = sum(len(set(r["digests"])) == 1 for r in inside)
+    said = (
+        f"{len(inside)} of {len(document['models'])} models call nothing outside. Of these, "
+        f"{agree} have the same weights after {document['steps']} steps of AdamW at both CPU "
+        f"levels and numbers of threads ({'; '.join(document['places'])})."
+    )
+    header = ["model", "outside the contract", "weights"]
+    return _with_source([said, "", *table(header, rows)], document)
+
+
+def contract_speed(results: Results) -> str:
+    """Return the speed of the contract's operators and of training steps as shares of stock's."""
+    document = results["contract_speed"]
+    rows = []
+    levels = document["levels"]
+    for kind, share in document["asked"].items():
+        for name in levels["avx512"][kind]:
+            found = [levels[level][kind][name]["speed"] for level in levels]
+            rows.append((name, *map(_share_of_speed, found), f"{share:g}"))
+    header = ["call", *(level.upper().replace("AVX", "AVX-", 1) for level in levels), "asked"]
+    header = [h.replace("AVX-2", "AVX2") for h in header]
+    said = (
+        "The speed of stock is 1: medians of CPU time, one thread, and in brackets the middle half "
+        f"of {document['turns']} turns, which alternate with stock's. At AVX2, MKL and oneDNN are "
+        "held to AVX2. Other work ran beside it."
+    )
+    return _with_source([*table(header, rows), "", said], document)
+
+
+def _share_of_speed(found: Mapping[str, float]) -> str:
+    low, high = found["lower_quartile"], found["upper_quartile"]
+    return f"{found['median']:.2f} ({low:.2f} to {high:.2f})"
+
+
 def _run(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["library"], row["capability"], str(row["threads"])
 
@@ -988,6 +1032,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "cpu_operators": cpu_operators,
     "coverage": coverage,
     "contract_digests": contract_digests,
+    "contract_operators": contract_operators,
+    "contract_speed": contract_speed,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
     "coverage_compiled_cuda": coverage_compiled_cuda,
