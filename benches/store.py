@@ -2,15 +2,15 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [contract_digests] [contract_models] [cpu_operators] [exclusive]
-        [innocent_pairs] [interrupts] [ladder] [tolerance] [patch] [planted_blame]
-        [planted_faults] [record_overhead] [sanitizers] [summation_trees] [taso_funnel]
-        [fusion_plans] [recompilation] [tiled_pipelines] [profile] [compile] [cuda_digests]
-        [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed] [cuda_launch]
-        [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve] [faults]
-        [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
+        [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
+        [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder] [tolerance] [patch]
+        [planted_blame] [planted_faults] [record_overhead] [sanitizers] [summation_trees]
+        [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
+        [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
+        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
+        [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
         [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
-        [contract_coverage] [contract_speed] [float64_speed]
+        [contract_coverage] [float64_speed]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -71,8 +71,8 @@ COMMANDS = {
         "recompilation",
         "tiled_pipelines",
         "contract_digests",
-        "contract_models",
         "contract_speed",
+        "contract_models",
         "inlined",
         "record_overhead",
         "float64",
@@ -99,7 +99,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage", "contract_coverage", "float64_check",
+    "versions", "coverage", "contract_coverage", "contract_operators", "float64_check",
 )  # fmt: skip
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",

@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long operators and training steps of ``repro`` take on the CPU, beside stock.
+"""What the operators of the contract, and training steps, cost against stock on the CPU.
 
     python -m benches.experiments.contract_speed [--store FILE]
 
-Each round times stock and ``repro`` one after the other, in one process with one thread, so that
-what else the machine does meets both. The figure is processor time.
+Stock and the session take turns in one process and one thread, at AVX-512 and in another process at
+AVX2, where MKL and oneDNN are held to AVX2, too. What counts is the CPU time of the thread, as in
+``cpu_operators``.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -21,91 +24,150 @@ from torch.nn import functional as F
 
 from benches import stored
 from benches.experiments import command
+from benches.experiments.cpu_operators import keep_freed_memory
 from benches.experiments.training import Task, Training, lenet, resnet, transformer
 from pytest_udftorch import patched
 
-ROUNDS: Final = 7
-#: Seconds that a sample takes at least, but for the longest calls.
-SAMPLE_S: Final = 0.02
+LIBRARY: Final = "repro"
+TURNS: Final = 9
+#: A turn takes as many calls as take so long under stock.
+TURN_NS: Final = 10_000_000
 
-Call = Callable[[], Any]
+#: What holds the kernels of torch, MKL and oneDNN to a CPU level.
+LEVELS: Final = {
+    "avx512": {"ATEN_CPU_CAPABILITY": "avx512"},
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+    },
+}  # fmt: skip
 
+#: Kind -> the share of stock's speed that was asked for.
+ASKED: Final = {"products": 0.7, "convolutions": 0.5, "reductions": 0.9, "steps": 0.5}
 
-def operators() -> Iterator[tuple[str, str, float, Call]]:
-    """Yield name, kind, the speed that is asked for as a share of stock's, and the call."""
-    for n in (512, 1024):
-        a, b = torch.rand(n, n), torch.rand(n, n)
-        yield f"mm of {n} × {n}", "product", 0.7, lambda a=a, b=b: a @ b
-    for channels, size, kernel in ((64, 32, 3), (128, 16, 3), (256, 8, 1)):
-        x, w = torch.rand(8, channels, size, size), torch.rand(channels, channels, kernel, kernel)
-        yield (
-            f"conv2d, {channels} channels, {kernel} × {kernel}, batch 8 of {size} × {size}",
-            "convolution", 0.5, lambda x=x, w=w: F.conv2d(x, w, padding=w.shape[2] // 2),
-        )  # fmt: skip
-    x = torch.rand(1024, 1024)
-    yield "sum of 2^20", "reduction", 0.9, lambda: x.sum()
-    yield "sum of 1024 rows", "reduction", 0.9, lambda: x.sum(1)
-    yield "sum of 1024 columns", "reduction", 0.9, lambda: x.sum(0)
-    yield "mean of 1024 rows", "reduction", 0.9, lambda: x.mean(1)
-    yield "softmax of 1024 rows", "reduction", 0.9, lambda: torch.softmax(x, 1)
-    yield "layer_norm of 1024 rows", "reduction", 0.9, lambda: F.layer_norm(x, (1024,))
+Call = Callable[[], object]
 
 
-def steps() -> Iterator[tuple[str, Call]]:
-    """Yield models, and a training step of each."""
-    tasks: tuple[Task, ...] = (lenet(), resnet(batch=8), transformer())
-    for task in tasks:
-        training = Training(replace(task), 0)
-        batch = next(task.batches(0))
-        yield task.label, lambda t=training, b=batch: t.step(b)
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def _sample(call: Call, count: int) -> float:
-    begin = time.process_time()
-    for _ in range(count):
-        call()
-    return (time.process_time() - begin) / count
+def products() -> dict[str, Call]:
+    """Return products of square matrices, and one of many short rows."""
+    calls: dict[str, Call] = {}
+    for n in (512, 1024, 1536):
+        a, b = _random(n, n), _random(n, n)
+        calls[f"mm, {n}"] = lambda a=a, b=b: torch.mm(a, b)
+    x, w, bias = _random(256, 784), _random(512, 784), _random(512)
+    calls["linear, 256×784 to 512"] = lambda: F.linear(x, w, bias)
+    return calls
 
 
-def compared(call: Call) -> dict[str, Any]:
-    """Time a call under both, in turn."""
-    libraries = ("std", "repro")
-    seconds: dict[str, list[float]] = {name: [] for name in libraries}
-    counts = {}
-    for name in libraries:
-        with patched(name):
-            call()
-            counts[name] = max(1, int(SAMPLE_S / max(_sample(call, 1), 1e-6)))
-    for _ in range(ROUNDS):
-        for name in libraries:
-            with patched(name):
-                seconds[name].append(_sample(call, counts[name]))
-    pairs = zip(seconds["std"], seconds["repro"], strict=True)
+def convolutions() -> dict[str, Call]:
+    """Return convolutions of a ResNet, forward, and one with its gradients."""
+    calls: dict[str, Call] = {}
+    for channels, pixels, kernel in ((64, 32, 3), (256, 8, 3), (128, 16, 1)):
+        x, w = _random(8, channels, pixels, pixels), _random(channels, channels, kernel, kernel)
+        shape = f"8×{channels}×{pixels}×{pixels}, kernel {kernel}"
+        calls[f"conv2d, {shape}"] = lambda x=x, w=w, pad=kernel // 2: F.conv2d(x, w, padding=pad)
+    x, w = (t.requires_grad_() for t in (_random(8, 64, 32, 32), _random(64, 64, 3, 3)))
+    calls["conv2d with its gradients, 8×64×32×32, kernel 3"] = lambda: (
+        F.conv2d(x, w, padding=1).sum().backward()
+    )
+    return calls
+
+
+def reductions() -> dict[str, Call]:
+    """Return sums over everything, rows, columns, and of softmax and layer norm."""
+    vector, matrix = _random(1 << 20), _random(1024, 1024)
+    weight, bias = _random(1024), _random(1024)
     return {
-        "median_s": {name: statistics.median(each) for name, each in seconds.items()},
-        "speed": stored.summary([stock / ours for stock, ours in pairs]),
+        "sum, 2^20": lambda: vector.sum(),
+        "sum of rows, 1024×1024": lambda: matrix.sum(1),
+        "sum of columns, 1024×1024": lambda: matrix.sum(0),
+        "softmax, 1024×1024": lambda: matrix.softmax(1),
+        "layer_norm, 1024×1024": lambda: F.layer_norm(matrix, (1024,), weight, bias),
     }
 
 
-def measure() -> dict[str, Any]:
-    """Return the times of operators and steps."""
+def steps() -> dict[str, Call]:
+    """Return training steps."""
+    calls: dict[str, Call] = {}
+    tasks: tuple[Callable[[], Task], ...] = (
+        lenet, lambda: resnet(width=32, batch=8), lambda: transformer(batch=8),
+    )  # fmt: skip
+    for make in tasks:
+        training = Training(make(), 0)
+        batch = next(training.task.batches(0))
+        calls[training.task.label] = lambda t=training, b=batch: t.step(b)
+    return calls
+
+
+KINDS: Final = {
+    "products": products, "convolutions": convolutions, "reductions": reductions, "steps": steps,
+}  # fmt: skip
+
+
+def _time_ns(call: Call, count: int) -> float:
+    begin = time.thread_time_ns()
+    for _ in range(count):
+        call()
+    return (time.thread_time_ns() - begin) / count
+
+
+def compared(call: Call) -> dict[str, Any]:
+    """Return the times of a call, and the speeds as shares of stock's of neighbouring turns."""
+    with patched(LIBRARY):
+        call()
+    call()
+    count = max(1, int(TURN_NS / max(1, _time_ns(call, 1))))
+    stock, ours = [], []
+    for _ in range(TURNS):
+        stock.append(_time_ns(call, count))
+        with patched(LIBRARY):
+            call()
+            ours.append(_time_ns(call, count))
+    shares = [theirs / mine for mine, theirs in zip(ours, stock, strict=True)]
+    return {
+        "stock_us": statistics.median(stock) / 1e3,
+        "session_us": statistics.median(ours) / 1e3,
+        "speed": stored.summary(shares),
+    }
+
+
+def measure_here() -> dict[str, Any]:
+    """Return kind -> call -> times, at the CPU level of this process."""
+    keep_freed_memory()
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    found = []
-    for name, kind, asked, call in operators():
-        found.append({"name": name, "kind": kind, "asked": asked, **compared(call)})
-    for name, call in steps():
-        found.append({"name": f"step of {name}", "kind": "step", "asked": 0.5, **compared(call)})
-    return {"threads": 1, "rounds": ROUNDS, "cases": found}
+    return {kind: {n: compared(c) for n, c in make().items()} for kind, make in KINDS.items()}
+
+
+def measure() -> dict[str, Any]:
+    """Return the figures of each CPU level, from processes of their own."""
+    levels = {}
+    for level, held in LEVELS.items():
+        made = subprocess.run(
+            [sys.executable, "-m", "benches.experiments.contract_speed", "--here"],
+            env={**os.environ, **held}, stdout=subprocess.PIPE, check=True,
+        )  # fmt: skip
+        levels[level] = json.loads(made.stdout.splitlines()[-1])
+    return {"library": LIBRARY, "turns": TURNS, "asked": ASKED, "levels": levels}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
-    options = command.parser("contract_speed", __doc__).parse_args(arguments)
+    parser = command.parser("contract_speed", __doc__)
+    parser.add_argument("--here", action="store_true", help="measure this process, and print JSON")
+    options = parser.parse_args(arguments)
+    if options.here:
+        print(json.dumps(measure_here()))
+        return 0
 
     def show(figures: dict[str, Any]) -> bool:
-        for case in figures["cases"]:
-            print(f"{case['speed']['median']:6.2f} of {case['asked']:.1f}  {case['name']}")
+        for level, kinds in figures["levels"].items():
+            for kind, rows in kinds.items():
+                for name, row in rows.items():
+                    print(f"{level:7} {kind:12} {name:50} {row['speed']['median']:.2f}")
         return True
 
     return command.run("contract_speed", options, measure, show)

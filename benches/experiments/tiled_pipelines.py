@@ -200,7 +200,7 @@ def measure(scale: float, runs: int) -> dict[str, Any]:
         "threads": threads,
         "scale": scale,
         "dask": dask.__version__,
-        "l2_bytes": os.sysconf("SC_LEVEL2_CACHE_SIZE"),
+        "l2_bytes": os.sysconf(191),  # glibc: _SC_LEVEL2_CACHE_SIZE
         "beyond": larger,
         "cases": cases,
     }

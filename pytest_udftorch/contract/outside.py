@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -75,6 +75,21 @@ TRIED: Final = frozenset(
     }
 )  # fmt: skip
 
+#: Overloads of these that Inductor would compute by formulas of its own, rounded otherwise.
+UNCOMPILED: Final = tuple(
+    f"aten::{name}"
+    for name in (
+        "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "_prelu_kernel", "addcdiv",
+        "addcmul", "avg_pool2d", "avg_pool2d_backward", "celu", "elu", "elu_backward", "gelu",
+        "gelu_backward", "glu", "hardsigmoid", "hardsigmoid_backward", "hardswish",
+        "hardswish_backward", "leaky_relu", "leaky_relu_backward", "lerp.Scalar", "lerp.Tensor",
+        "log_sigmoid_backward", "log_sigmoid_forward", "logaddexp",
+        "max_pool2d_with_indices_backward", "mish", "mish_backward", "mse_loss_backward",
+        "nll_loss_backward", "rsqrt", "sigmoid", "sigmoid_backward", "silu", "silu_backward",
+        "softplus", "softplus_backward", "tanh_backward",
+    )
+)  # fmt: skip
+
 #: Operators that torch computes by others, which the contract has.
 COMPOSED: Final = frozenset(
     {
@@ -83,6 +98,14 @@ COMPOSED: Final = frozenset(
         "randn_like", "randperm",
     }
 )  # fmt: skip
+
+
+def has_contract(registered: Iterable[Any]) -> bool:
+    """Tell whether one of the overrides in the dispatcher is a kernel of the contract."""
+    functions = (getattr(o, "function", None) for o in registered)
+    return any(
+        getattr(f, "__module__", "").startswith("pytest_udftorch.contract.") for f in functions
+    )
 
 
 class Kind(Enum):

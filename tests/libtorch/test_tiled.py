@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from pytest_udftorch.pairs import model_pair
 from pytest_udftorch.rewrite.tiled import backend, parts
-from pytest_udftorch.rewrite.tiled.run import Settings, Tiled
+from pytest_udftorch.rewrite.tiled.run import Settings, Tiled, cache_bytes
 from pytest_udftorch.rewrite.tiled.schedules import SCHEDULES
 from pytest_udftorch.rewriting import RewriteError, recording, tiled
 
@@ -202,3 +203,9 @@ def test_dask_arrays_stay_lazy_and_chunks_give_the_same():
         np.testing.assert_allclose(mine.compute(), wanted.numpy(), rtol=1e-4, atol=1e-4)
     with pytest.raises(RewriteError, match="cannot run on chunks"):
         tiled(lambda x: x / x.sum())(x)
+
+
+def test_the_size_of_the_cache_is_the_systems():
+    done = subprocess.run(["getconf", "LEVEL2_CACHE_SIZE"], capture_output=True, text=True)
+    known = int(done.stdout.strip() or 0) if done.returncode == 0 else 0
+    assert cache_bytes() == (known or 2 << 20)

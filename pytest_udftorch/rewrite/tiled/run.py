@@ -22,14 +22,18 @@ pytree: Any = compat.pytree()
 #: What a tile may need of memory where the system does not tell the size of the L2 cache.
 _USUAL_BYTES: Final = 1 << 20
 
+#: ``_SC_LEVEL2_CACHE_SIZE`` of glibc, which Python has no name for.
+_LEVEL2_CACHE_SIZE: Final = 191
+
 
 @functools.cache
 def cache_bytes() -> int:
     """Return the size of a core's L2 cache, half of which a tile may take."""
     try:
-        return os.sysconf("SC_LEVEL2_CACHE_SIZE") or 2 * _USUAL_BYTES
+        found = os.sysconf(_LEVEL2_CACHE_SIZE)
     except (ValueError, OSError):
-        return 2 * _USUAL_BYTES
+        found = 0
+    return found if found > 0 else 2 * _USUAL_BYTES
 
 
 @functools.cache
