@@ -10,7 +10,7 @@
         [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
         [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
-        [contract_coverage] [float64_speed]
+        [float64_speed]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -99,7 +99,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage", "contract_coverage", "contract_operators", "float64_check",
+    "versions", "coverage", "contract_operators", "float64_check",
 )  # fmt: skip
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",

@@ -777,22 +777,6 @@ def _share_of_speed(found: Mapping[str, float]) -> str:
     return f"{found['median']:.2f} ({low:.2f} to {high:.2f})"
 
 
-def contract_coverage(results: Results) -> str:
-    """Return which operators of 24 models are outside of the contract."""
-    document = results["contract_coverage"]
-    models = document["models"]
-    rows = [
-        (name, model["origin"], f"`{operator}`", str(found["calls"]))
-        for name, model in models.items()
-        for operator, found in model["outside"].items()
-    ]
-    whole = [name for name, model in models.items() if not model["outside"]]
-    said = f"Of {len(models)} models nothing is outside in {len(whole)}: {', '.join(whole)}."
-    packages = ", ".join(f"{name} {version}" for name, version in document["packages"].items())
-    header = ["model", "from", "outside", "calls in a step"]
-    return _with_source([*table(header, rows), "", said, "", f"{packages}."], document)
-
-
 def _run(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["library"], row["capability"], str(row["threads"])
 
@@ -1047,7 +1031,6 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "interrupts": interrupts,
     "cpu_operators": cpu_operators,
     "coverage": coverage,
-    "contract_coverage": contract_coverage,
     "contract_digests": contract_digests,
     "contract_operators": contract_operators,
     "contract_speed": contract_speed,
