@@ -777,6 +777,34 @@ def _share_of_speed(found: Mapping[str, float]) -> str:
     return f"{found['median']:.2f} ({low:.2f} to {high:.2f})"
 
 
+def contract_models(results: Results) -> str:
+    """Return how many digests the runs of each model end with, and what first made them differ."""
+    document = results["contract_models"]
+    rows = []
+    for row in document["rows"]:
+        digests = [run["digest"] for run in row["runs"]]
+        causes = {
+            entry["other"]: f"step {entry['step']}, `{entry['operator']}` in `{entry['layer']}`"
+            for entry in row["differs"]
+        }
+        same = f"`{digests[0][:12]}`" if len(set(digests)) == 1 else f"{len(set(digests))} digests"
+        first = (causes.get(k, "") for k in ("threads", "capability"))
+        rows.append((row["model"], row["optimizer"], row["library"], same, *first))
+    header = ["model", "optimizer", "library", "weights", "another number of threads",
+              "another CPU level"]  # fmt: skip
+    places = {(run["capability"], run["threads"]) for run in document["rows"][0]["runs"]}
+    said = [f"- {name}: {m['label']}, {m['steps']} steps" for name, m in document["models"].items()]
+    levels = ", ".join(sorted({c for c, _ in places}))
+    threads = " and ".join(str(t) for t in sorted({t for _, t in places}))
+    note = (
+        f"{len(places)} runs a row: torch's {levels} kernels, with {threads} threads. "
+        "`deterministic` is stock with `torch.use_deterministic_algorithms(True)`. The last two "
+        "columns name the first step that ends with other weights, and the first operator in it "
+        "that gives other bits for equal inputs."
+    )
+    return _with_source([*table(header, rows), "", *said, "", note], document)
+
+
 def _run(row: Mapping[str, Any]) -> tuple[str, str, str]:
     return row["library"], row["capability"], str(row["threads"])
 
@@ -1032,6 +1060,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "cpu_operators": cpu_operators,
     "coverage": coverage,
     "contract_digests": contract_digests,
+    "contract_models": contract_models,
     "contract_operators": contract_operators,
     "contract_speed": contract_speed,
     "coverage_compiled": coverage_compiled,
