@@ -3,8 +3,8 @@
 
     python -m benches.experiments.rewriting_gains [--seconds N] [--store FILE]
 
-ResNet-50 and GoogLeNet of torchvision on images of 96 x 96, BERT from a configuration of 4 layers of
-width 256 over 64 tokens, and one block of a transformer of the same width, with random weights, at
+ResNet-50 and GoogLeNet of torchvision on images of 96 x 96, BERT from a configuration of 4 layers
+of width 256 over 64 tokens, and one block of a transformer of that width, with random weights, at
 batch 1 and 32 on the CPU. Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and
 ``udf_fusion``; the times of the four take turns with those of eager mode. Models that are not begun
 within ``--seconds`` are named as left out. BERT needs ``pip install transformers``.
