@@ -99,6 +99,9 @@ COMPOSED: Final = frozenset(
     }
 )  # fmt: skip
 
+#: Operators whose kernel in the contract writes to a given result, so all overloads call it.
+WRITING: Final = frozenset({"sqrt"})
+
 
 def has_contract(registered: Iterable[Any]) -> bool:
     """Tell whether one of the overrides in the dispatcher is a kernel of the contract."""
@@ -263,8 +266,14 @@ def _kind(func: Any) -> Kind:
         return Kind.MOVES
     if name in ROUNDED:
         return Kind.ROUNDED
-    if name in operators | functions | _plain(TRIED | COMPOSED):
+    if name in functions | _plain(TRIED | COMPOSED | WRITING):
         return Kind.CONTRACT
+    if name in operators:
+        # The kernel of an overload with out= is torch's unless the library names the overload.
+        arguments = compat.overload_schema(func).arguments
+        out = any(a.kwarg_only and a.alias_info and a.alias_info.is_write for a in arguments)
+        if not out or func.name() in find_library(LIBRARY).names:
+            return Kind.CONTRACT
     return Kind.UNKNOWN
 
 

@@ -263,6 +263,20 @@ def test_torchs_own_errors_come_first_and_empty_tensors_are_inside():
     assert not found.operators
 
 
+def test_overloads_with_out_are_inside_only_where_the_contract_has_them():
+    a, b, to = random(8, 9), random(9, 8), torch.empty(8, 8)
+    with patched("repro"), within_contract() as found:
+        torch.mm(a, b)
+        torch.sqrt(b.abs(), out=torch.empty(9, 8))
+        torch.exp(a, out=torch.empty(8, 9))
+        torch.add(a, a, out=torch.empty(8, 9))
+    assert not found.operators
+    with patched("repro"), within_contract() as found:
+        torch.mm(a, b, out=to)
+        torch.sum(a, 1, out=torch.empty(8))
+    assert list(found.operators) == ["aten::mm.out", "aten::sum.IntList_out"]
+
+
 def test_nothing_is_watched_after_the_block():
     with patched("repro"):
         with within_contract(strict=True):
