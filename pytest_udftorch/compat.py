@@ -20,6 +20,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.errors import (
@@ -501,6 +502,13 @@ _COMPILE: Final = PrivateName("torch._inductor", "compile", "to judge what Induc
 _COMPILE_GRAPH: Final = PrivateName(
     INDUCTOR_COMPILE, "_compile_fx_inner", "to judge what Inductor generates"
 )
+_KERNEL_ORIGINS: Final = tuple(
+    PrivateName(
+        owner, "set_kernel_post_grad_provenance_tracing", "to know what a kernel was made of"
+    )
+    for owner in ("torch._inductor.debug", INDUCTOR_CPP)
+)
+_INDUCTOR_CONFIG: Final = PrivateName(INDUCTOR_CONFIG, "patch", "to compile every graph anew")
 _AOT_CONFIG: Final = PrivateName(
     "torch._functorch.config", "patch", "to judge what Inductor generates"
 )
@@ -648,6 +656,47 @@ def around_compiled_graphs(around: Any) -> Iterator[None]:
             yield
         finally:
             setattr(module, _COMPILE_GRAPH.path, compile_graph)
+
+
+@contextlib.contextmanager
+def around_generated_kernels(told: Callable[[str, Sequence[Any]], None]) -> Iterator[None]:
+    """Have Inductor call ``told(kernel, nodes)`` where it generates the call of a kernel.
+
+    The nodes are those of the graph that the kernel computes.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in _KERNEL_ORIGINS:
+            module, own = importlib.import_module(name.owner), name.get()
+
+            def tracing(nodes: Any, kernel: str, *args: Any, _own: Any = own, **more: Any) -> Any:
+                told(kernel, _origin_nodes(nodes))
+                return _own(nodes, kernel, *args, **more)
+
+            stack.callback(setattr, module, name.path, own)
+            setattr(module, name.path, tracing)
+        yield
+
+
+def _origin_nodes(made: Any) -> list[Any]:
+    """Return the nodes of a graph behind nodes of Inductor's schedule, or behind one of its IR."""
+    if getattr(made, "origin_node", None) is not None:
+        return [made.origin_node]
+    parts = made if isinstance(made, list | tuple) else [made]
+    found = dict.fromkeys(
+        origin for part in parts for origin in getattr(getattr(part, "node", part), "origins", ())
+    )
+    order = {n: i for graph in {n.graph for n in found} for i, n in enumerate(graph.nodes)}
+    return sorted(found, key=lambda n: order.get(n, -1))
+
+
+def without_graph_cache() -> Any:
+    """Return a context in which Inductor compiles every graph anew."""
+    return _INDUCTOR_CONFIG.get()(fx_graph_cache=False)
+
+
+def source_of(module: Any) -> str:
+    """Return the source of a module of generated code."""
+    return Path(module.__file__).read_text(encoding="utf-8")
 
 
 def is_generated(compiled: Any) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
-from pytest_udftorch.diff import first_difference
+from pytest_udftorch.diff import first_difference, record
 from pytest_udftorch.diff.compiled import left_to_aten, smallest
 from pytest_udftorch.errors import DiffRunError, DiffSideError
 
@@ -91,6 +92,62 @@ def test_what_cannot_be_compiled_or_compared_is_an_error(model, inputs):
         first_difference("eager", "backend=nowhere", model, inputs)
     with pytest.raises(DiffSideError, match="A row alone cannot be compared with compiled"):
         first_difference("compiled", "row=1", model, inputs)
+
+
+def test_a_record_of_an_eager_run_is_beside_compiled_code(model, inputs, tmp_path):
+    record(tmp_path, model, inputs)
+    decomposed = "backend=aot_eager_decomp_partition"
+    found = first_difference(f"rec:{tmp_path}", decomposed, model, inputs)
+    assert found.compiled.stage == "the decompositions"
+    assert found.compiled.operators == ("aten::native_layer_norm",)
+    # Negative control: what computes the same is equal to the record.
+    assert first_difference(f"rec:{tmp_path}", "backend=aot_eager", model, inputs).equal
+
+
+def test_a_record_of_a_compiled_run_knows_its_kernels(model, inputs, tmp_path):
+    made = record(tmp_path, model, inputs, on="compiled")
+    calls = made.recording.calls
+    assert calls[-1].operator == "inductor::graph"
+    (kernel,) = (c for c in calls if "_fused_" in c.operator)
+    assert kernel.place.layer == "1 + 2"
+    assert kernel.arguments == "graph 0, forward: aten::relu, aten::native_layer_norm"
+    # It gets what the first product gave, and the last product gets what it gives.
+    products = [c for c in calls if c.operator.startswith("aten::")]
+    assert [c.place.layer for c in products] == ["0", "3"]
+    assert products[0].outputs[0].digest in {n.digest for n in kernel.inputs}
+    assert {n.digest for n in kernel.outputs} & {n.digest for n in products[1].inputs}
+    assert products[1].outputs[0].digest == made.recording.result["output"].digest
+
+    other = copy.deepcopy(model)
+    other[2].eps = 1e-3
+    found = first_difference(f"rec:{tmp_path}", "compiled", other, inputs)
+    assert found.first.kind == "operator"
+    assert (found.first.operator, found.first.place.layer) == (kernel.operator, "1 + 2")
+    assert "It is of graph 0, forward, and computes aten::relu, aten::native_layer_norm." in (
+        found.text()
+    )
+    assert found.results["output"] > 1e-4
+    json.dumps(found.document())
+
+
+@pytest.mark.slow
+def test_beside_a_record_of_compiled_code_equal_kernels_are_equal(model, inputs, tmp_path):
+    record(tmp_path, model, inputs, on="compiled")
+    assert first_difference(f"rec:{tmp_path}", "compiled", model, inputs).equal
+    # Of an eager side only results are seen.
+    beside = first_difference(f"rec:{tmp_path}", "eager", model, inputs)
+    assert beside.first.kind == "compiled"
+    assert "Compare with the compiled side itself" in beside.text()
+
+
+@pytest.mark.slow
+def test_kernels_of_a_training_step_have_layers(model, inputs, tmp_path):
+    made = record(tmp_path, model, inputs, on="compiled", train=True, steps=2)
+    places = {(c.place.phase, c.place.step) for c in made.recording.calls}
+    assert places == {("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)}
+    assert all(c.place.layer for c in made.recording.calls if c.operator != "inductor::graph")
+    side = f"rec:{tmp_path}"
+    assert first_difference(side, "compiled", model, inputs, train=True, steps=2).equal
 
 
 @pytest.mark.slow
