@@ -32,7 +32,7 @@ from benches.experiments import command
 from pytest_udftorch import UdfError
 from pytest_udftorch.executors import by_size
 
-CALLS: Final = 800
+CALLS: Final = 240
 LEARNT: Final = "by_size, statistics kept"
 WAYS: Final = (
     "eager",

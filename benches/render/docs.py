@@ -11,6 +11,7 @@ page differs from what the results give, or when a drawing shows other numbers.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections import Counter
@@ -720,6 +721,98 @@ def tiled_pipelines(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
+def _rules(row: dict[str, Any]) -> str:
+    """Return the rules that fired in the graphs of a model, and how often."""
+    fired: dict[str, int] = {}
+    for graph in row["graphs"]:
+        for rule, times in graph["fired"].items():
+            fired[rule] = fired.get(rule, 0) + times
+    return ", ".join(f"{rule} {times}" for rule, times in fired.items()) or "none"
+
+
+def _changed(row: dict[str, Any], count: str, unit: float = 1) -> str:
+    """Return a count of all graphs before and after, as one figure where both are the same."""
+    graphs = [g for g in row["graphs"] if g["before"]]
+    values = [
+        sum((g[when] or g["before"])[count] for g in graphs) / unit for when in ("before", "after")
+    ]
+    before, after = (f"{v:,.0f}" if unit == 1 else f"{v:,.2f}" for v in values)
+    return before if before == after else f"{before} to {after}"
+
+
+def rewriting_gains(results: Results) -> str:
+    """Return the rules that fired on whole models, what they changed, and what they gained."""
+    document = results["rewriting_gains"]
+    rows = []
+    for case in document["cases"]:
+        for backend, row in case["backends"].items():
+            low, ratio, high = row["speedup"] or (math.nan,) * 3
+            rows.append(
+                (
+                    f"{case['model']}, {case['batch']}",
+                    f"`{backend}`",
+                    _rules(row),
+                    _changed(row, "kernels"),
+                    _changed(row, "bytes_moved", 1e6),
+                    _changed(row, "flops", 1e9),
+                    f"{row['search_seconds']:.1f}",
+                    f"{ratio:.2f} ({low:.2f} to {high:.2f})",
+                )
+            )
+    header = ["model, batch", "backend", "rules and how often", "kernels", "MB moved", "GFLOP",
+              "search, s", "times as fast as eager mode (95 %)"]  # fmt: skip
+    said = (
+        f"Images of {document['image']} x {document['image']}; BERT of {document['layers']} layers "
+        f"and the block: width {document['width']}, {document['tokens']} tokens. "
+        f"{document['threads']} threads, which other work shared; the contenders took turns. The "
+        "search is the first call, with rewriting, measuring and checking."
+    )
+    if document["left_out"]:
+        said += f" Not begun in time: {', '.join(document['left_out'])}."
+    return _with_source([*table(header, rows), "", said], document)
+
+
+def _extremes(ratios: dict[str, float], over: str) -> list[str]:
+    """Return two lines: where a system gains most over another, and where least."""
+    lines = []
+    for way, pick in (("Most", max), ("Least", min)):
+        place = pick(ratios, key=lambda name: ratios[name])
+        lines.append(f"    - {way}: {place}, {ratios[place]:.2f} times as fast as {over}.")
+    return lines
+
+
+def rewriting_wins(results: Results) -> str:
+    """Return two lines for each system: where it gains most, and where least."""
+    lines = []
+    cases = results["rewriting_gains"]["cases"]
+    for backend in cases[0]["backends"]:
+        ratios = {
+            f"{c['model']} at batch {c['batch']}": c["backends"][backend]["speedup"][1]
+            for c in cases
+            if c["backends"][backend]["speedup"]
+        }
+        lines += [f"- `{backend}`, on models:", *_extremes(ratios, "eager mode")]
+    pipelines = results["fusion_plans"]["cases"]
+    beside = {n: c["median_ns"]["inductor"] / c["median_ns"]["udf_fusion"]
+              for n, c in pipelines.items()}  # fmt: skip
+    lines += ["- `udf_fusion`, on the cases of SystemDS:", *_extremes(beside, "TorchInductor")]
+    tiles = results["tiled_pipelines"]["cases"]
+    for over in ("eager", "inductor"):
+        ratios = {n: c["median_ns"][over] / c["median_ns"]["tiled, static"]
+                  for n, c in tiles.items()}  # fmt: skip
+        name = {"eager": "eager mode", "inductor": "TorchInductor"}[over]
+        lines += [f"- `tiled`, beside {name}:", *_extremes(ratios, name)]
+    sizes = results["recompilation"]["workloads"]
+    kept = "by_size, statistics kept"
+    for over in ("eager", "default"):
+        ratios = {n: rows[over]["seconds"] / rows[kept]["seconds"] for n, rows in sizes.items()}
+        name = {"eager": "eager mode", "default": "torch.compile by default"}[over]
+        lines += [f"- `by_size` with statistics, all calls with compiling, beside {name}:",
+                  *_extremes(ratios, name)]  # fmt: skip
+    said = "The figures are those of the tables on this page; each names its machine."
+    return "\n".join([*lines, "", said])
+
+
 def contract_digests(results: Results) -> str:
     """Return the digests of weights after training, on two machines."""
     document, other = results["contract_digests"], results["contract_digests_intel"]
@@ -1072,6 +1165,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "fusion_plans": fusion_plans,
     "recompilation": recompilation,
     "tiled_pipelines": tiled_pipelines,
+    "rewriting_gains": rewriting_gains,
+    "rewriting_wins": rewriting_wins,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,
