@@ -588,8 +588,14 @@ def exclusive(results: Results) -> str:
 
 
 def cpu_operators(results: Results) -> str:
-    """Return what the overridden CPU operators cost."""
-    document = results["cpu_operators"]
+    """Return what the overridden CPU operators cost, on two makers' CPUs."""
+    return "\n".join(map(_cpu_operators, (results[n] for n in _CPU_OPERATORS)))
+
+
+_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel")
+
+
+def _cpu_operators(document: dict[str, Any]) -> str:
     rows = [
         (name, f"{row['stock_us']:.1f}", f"{row['session_us']:.1f}", _ratio(row["ratio"]))
         for name, row in document["operators"].items()
