@@ -54,6 +54,8 @@ MOVES: Final = frozenset(
     }
 )  # fmt: skip
 
+_SIXTEEN: Final = frozenset({"bfloat16", "float16"})
+
 #: Operators whose every element is rounded once by IEEE 754.
 ROUNDED: Final = frozenset({"add", "div", "mul", "reciprocal", "sub"})
 
@@ -226,6 +228,43 @@ def _mode() -> Any:
     return Watch
 
 
+#: Of ROUNDED and TRIED, those whose 16-bit kernels depend on the number of threads: behind the last
+#: whole vector of a thread they do not round alpha, or the root. The first three do so with alpha.
+WITH_ALPHA: Final = frozenset({"add", "sub", "rsub"})
+NOT_SIXTEEN: Final = frozenset({"rsqrt"})
+
+
+@functools.cache
+def _of_sixteen() -> frozenset[str]:
+    """Return the library's operators that have a form in 16 bits, by the names of torch's."""
+    found = find_library(LIBRARY).operators.values()
+    return frozenset(
+        udf.name.partition("::")[2].partition(".")[0].strip("_")
+        for those in found
+        for udf in those
+        if "bfloat16" in udf.dtypes
+    )
+
+
+def _narrow_why(func: Any, given: Any) -> str | None:
+    """Return why a call with numbers of 16 bits is outside of the contract, by its operator."""
+    name = _name(func)
+    operators, functions = _contract()
+    if name in WITH_ALPHA and _alpha(func, given) != 1:
+        return "in 16 bits torch rounds alpha in some places of a vector, and not in others"
+    lacking = operators - functions - ROUNDED - _plain(TRIED) - _of_sixteen()
+    if name in NOT_SIXTEEN or name in lacking:
+        return "it has numbers of 16 bits, in which the contract does not have it"
+    return None
+
+
+def _alpha(func: Any, given: Any) -> Any:
+    """Return the factor of a call, which is 1 where it names none."""
+    args, kwargs = given
+    names = [a.name for a in compat.overload_schema(func).arguments]
+    return {**dict(zip(names, args, strict=False)), **kwargs}.get("alpha", 1)
+
+
 @functools.cache
 def _contract() -> tuple[frozenset[str], frozenset[str]]:
     """Return the operators and the functions of the library, by the names of torch's operators."""
@@ -302,6 +341,10 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
             "docs/contract_cuda.md lists those of GPUs"
         )
     dtypes = {str(t.dtype).removeprefix("torch.") for t in floats} - {"float32"}
+    if dtypes & _SIXTEEN:
+        if why := _narrow_why(func, given):
+            return why
+        dtypes -= _SIXTEEN
     if kind is Kind.ROUNDED:
         dtypes = {d for d in dtypes if d.startswith("complex")}
     return f"it has {min(dtypes)} numbers, and the contract is about float32" if dtypes else None

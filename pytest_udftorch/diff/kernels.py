@@ -24,6 +24,7 @@ from pytest_udftorch.diff.layers import Place
 from pytest_udftorch.diff.recorder import Call, Recording, Wanted, recorder
 from pytest_udftorch.diff.sides import Side
 from pytest_udftorch.diff.work import Work, run
+from pytest_udftorch.errors import DiffRunError
 
 #: Of the names of calls that are no operators: generated kernels, and whole graphs.
 KERNELS: Final = "inductor::"
@@ -264,7 +265,7 @@ def run_with_kernels(work: Work, one: Side) -> Recording:
     Nothing is taken from caches of compiled code, and those of this process are emptied.
 
     Raises:
-        DiffRunError: the run fails.
+        DiffRunError: the run fails, or nothing of it is compiled.
         PrivateNameError: this torch's Inductor lacks a name that is needed.
     """
     import torch
@@ -278,4 +279,10 @@ def run_with_kernels(work: Work, one: Side) -> Recording:
     finally:
         torch.compiler.reset()
     found.calls = watch.recording.calls
+    if not of_compiled(found):
+        raise DiffRunError(
+            f"Inductor compiled no graph in the run of {one.name!r}, so it has no kernels to see: "
+            "Dynamo could capture nothing, or what it captured computes nothing. "
+            "TORCH_LOGS=graph_breaks says why. Record an eager side."
+        )
     return found

@@ -217,3 +217,31 @@ def test_roundings_inside_log_softmax_are_named():
     # Negative control: float32 numbers have room for the roundings of both.
     wide = first_difference("eager", other, nn.LogSoftmax(-1), x.float(), train=False)
     assert wide.equal or wide.compiled.errors["output"].a < 1e-6
+
+
+class Uncaptured(nn.Module):
+    @torch.compiler.disable
+    def forward(self, x):
+        return x.exp()
+
+
+def test_a_run_of_which_nothing_is_captured_has_no_kernels(inputs, tmp_path):
+    with pytest.raises(DiffRunError, match=r"compiled no graph in the run of 'compiled'.*eager"):
+        record(tmp_path, Uncaptured().eval(), inputs, on="compiled")
+    assert first_difference("eager", "backend=aot_eager", Uncaptured().eval(), inputs).equal
+
+
+class Broken(nn.Module):
+    """Dynamo compiles it in two parts, as a number of a tensor decides between them."""
+
+    def forward(self, x):
+        x = nn.functional.layer_norm(x, x.shape[-1:])
+        if float(x.abs().sum()) > 0:
+            return x.exp()
+        return x
+
+
+def test_parts_of_a_graph_that_breaks_are_searched(inputs):
+    other = "backend=aot_eager_decomp_partition"
+    found = first_difference("eager", other, Broken().eval(), inputs)
+    assert found.compiled.operators == ("aten::native_layer_norm",)
