@@ -476,6 +476,16 @@ _LOWERING: Final = tuple(
     PrivateName(INDUCTOR_LOWERING, name, "to give Inductor formulas")
     for name in ("make_pointwise", "to_dtype")
 )
+_CONTIGUOUS: Final = tuple(
+    PrivateName("torch._inductor.ir", name, "to call operators on contiguous arguments")
+    for name in ("ExternKernel.require_contiguous", "TensorBox")
+)
+_FAKES: Final = PrivateName(
+    "torch._subclasses.fake_impls", "op_implementations_dict", "to tell the dtypes of results"
+)
+_FORGET_FAKES: Final = PrivateName(
+    "torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", "to tell the dtypes of results"
+)
 _VECTOR: Final = PrivateName(
     "torch._inductor.cpu_vec_isa", "pick_vec_isa", "to give Inductor functions of vectors"
 )
@@ -558,6 +568,17 @@ def inductor_pointwise() -> tuple[Any, Any]:
     """Return Inductor's ``make_pointwise`` and ``to_dtype``."""
     make, to_dtype = (name.get() for name in _LOWERING)
     return make, to_dtype
+
+
+def inductor_contiguous() -> tuple[Callable[[Any], Any], type]:
+    """Return what makes a value of Inductor contiguous, and the type of such values."""
+    contiguous, box = (name.get() for name in _CONTIGUOUS)
+    return contiguous, box
+
+
+def fake_operators() -> tuple[Any, Callable[[], None]]:
+    """Return the table of what operators give for fake tensors, and what forgets such results."""
+    return _FAKES.get(), _FORGET_FAKES.get()
 
 
 def vector_bits() -> int:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from pytest_udftorch import patched
@@ -58,3 +60,48 @@ def test_a_convolution_lays_its_result_out_as_stock_does(channels, last):
     want = F.conv2d(x, weight)
     with patched("repro"):
         assert F.conv2d(x, weight).stride() == want.stride()
+
+
+def small(*, compiled, narrow):
+    """Train a convolution with batch and layer norm, also under autocast; return its last loss."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ELU(), nn.Flatten(), nn.Linear(8 * 36, 5),
+        nn.LayerNorm(5),
+    )  # fmt: skip
+    x, y = torch.rand(16, 3, 8, 8), torch.arange(16) % 5
+    run = torch.compile(model) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            loss = F.cross_entropy(run(x).float(), y)
+        loss.backward()
+        optimizer.step()
+    return loss.detach()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("narrow", [False, True])
+def test_compiled_norms_train_after_convolutions(narrow):
+    # Torch's rules say other strides and dtypes than its kernels give; Inductor checks both.
+    with patched("repro"):
+        eager = small(compiled=False, narrow=narrow)
+        torch.testing.assert_close(small(compiled=True, narrow=narrow), eager, rtol=0.02, atol=0)
+
+
+def test_inductor_is_told_the_dtypes_of_statistics_beside_wide_parameters():
+    x, w = torch.ones(4, 6).bfloat16(), torch.ones(6)
+
+    def dtypes():
+        with FakeTensorMode() as mode:
+            fakes = map(mode.from_tensor, (x, w))
+            found = torch.native_layer_norm(next(fakes), (6,), next(fakes), None, 1e-5)
+        return [t.dtype for t in found]
+
+    importlib.import_module("torch._inductor.lowering")
+    before = dtypes()
+    want = [t.dtype for t in torch.native_layer_norm(x, (6,), w, None, 1e-5)]
+    with patched("repro"):
+        assert dtypes() == want
+    assert dtypes() == before
