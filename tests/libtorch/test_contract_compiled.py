@@ -173,11 +173,10 @@ def updated(make, *, compiled):
     ("make", "same"),
     [
         (partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01), True),
-        (partial(torch.optim.Adagrad, lr=0.1), True),
         (partial(torch.optim.AdamW, lr=0.1, fused=True), True),
         (partial(torch.optim.AdamW, lr=0.1), False),
     ],
-    ids=["SGD", "Adagrad", "fused AdamW", "AdamW"],
+    ids=["SGD", "fused AdamW", "AdamW"],
 )
 def test_which_compiled_optimizers_give_the_bits_of_eager_ones(make, same):
     with patched("repro"):
