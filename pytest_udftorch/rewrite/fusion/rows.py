@@ -145,9 +145,10 @@ def regions(graph: fx.Graph) -> list[RowKernel]:
     return [kernel for kernel in found if kernel is not None]
 
 
-def decompose(module: fx.GraphModule) -> None:
-    """Write softmax over rows as sums and extremes of rows."""
+def decompose(module: fx.GraphModule) -> set[fx.Node]:
+    """Write softmax over rows as sums and extremes of rows; return the new nodes."""
     aten = graphs.aten
+    known = set(module.graph.nodes)
 
     def written(node: fx.Node) -> fx.Node | None:
         name = graphs.packet_name(node)
@@ -170,6 +171,7 @@ def decompose(module: fx.GraphModule) -> None:
     if list(graphs.replacing(module.graph, written)):
         module.recompile()
         graphs.propagate(module)
+    return set(module.graph.nodes) - known
 
 
 def _place(item: tuple[tuple[int, Family], list[fx.Node]]) -> tuple[int, Family]:
