@@ -281,6 +281,23 @@ def test_a_wrong_kernel_never_runs(monkeypatch):
     assert "does not pass its check" in reports[0].left_alone
 
 
+@pytest.mark.slow
+def test_inductor_writes_the_kernels_of_a_plan_too(monkeypatch):
+    """What runs for GPUs, here with Inductor's C++: the kernels stay those of the plan."""
+    monkeypatch.setattr(kernels, "on_gpu", lambda kernel: True)
+    x, b, y = torch.randn(31, 6), torch.randn(6, 5), torch.eye(5)[torch.randint(5, (31,))]
+    for function, given, rules in [
+        (logistic, (x, b, y), ["Row"]), (l2svm, L2SVM, ["MultiAggregate"]),
+    ]:  # fmt: skip
+        torch.compiler.reset()
+        compiled, found, report = fused(function, *given)
+        for mine, wanted in zip(found, function(*given), strict=True):
+            torch.testing.assert_close(mine, wanted)
+        assert [f.rule for f in report.fired] == rules
+        for mine, wanted in zip(compiled(*given), function(*given), strict=True):
+            torch.testing.assert_close(mine, wanted)
+
+
 def test_it_is_an_executor_of_a_pair():
     pair = model_pair(
         nn.Sequential(nn.Linear(4, 4), nn.Tanh()).eval(), torch.randn(2, 4), ["udf_fusion"]

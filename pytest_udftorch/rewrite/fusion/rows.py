@@ -18,6 +18,7 @@ from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.fusion.cells import (
     bytes_of,
     cost_ns,
+    device,
     expression,
     is_cell,
     plain,
@@ -180,7 +181,7 @@ def _place(item: tuple[tuple[int, Family], list[fx.Node]]) -> tuple[int, Family]
 
 def _region(nodes: list[fx.Node], family: Family) -> RowKernel | None:
     mine = set(nodes)
-    if not any(map(is_row, nodes)) or len(nodes) < 2:
+    if not any(map(is_row, nodes)) or len(nodes) < 2 or len(set(map(device, nodes))) > 1:
         return None
     roots = tuple(n for n in nodes if any(u not in mine for u in n.users))
     inputs = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in mine)
