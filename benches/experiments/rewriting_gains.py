@@ -81,8 +81,15 @@ MODELS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]]
 }
 
 
-def row(name: str, batch: int, backend: str, device: str) -> dict[str, Any]:
+def row(name: str, batch: int, backend: str, device: str, search: float) -> dict[str, Any]:
     """Return the figures of one model at one batch size under one backend.
+
+    Args:
+        name: of the model.
+        batch: its size.
+        backend: that rewrites it.
+        device: cpu or cuda.
+        search: seconds after which ``udf_taso`` ends its search.
 
     Raises:
         UdfError: a rewritten model gives other results than the model.
@@ -92,7 +99,8 @@ def row(name: str, batch: int, backend: str, device: str) -> dict[str, Any]:
     make, draw = MODELS[name]
     model, x = make().eval().to(device), draw(batch).to(device)
     wanted = model(x)
-    compiled = torch.compile(model, backend=backend, dynamic=False)
+    given = {"seconds": search} if backend == "udf_taso" else {}
+    compiled = torch.compile(model, backend=backend, dynamic=False, options=given)
     before = time.perf_counter()
     with recording() as reports:
         result = compiled(x)
@@ -129,7 +137,7 @@ def _graph(report: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **counted}
 
 
-def measure(seconds: float, device: str, journal: Path | None) -> dict[str, Any]:
+def measure(seconds: float, device: str, search: float, journal: Path | None) -> dict[str, Any]:
     """Return the rows that are begun in time or in the journal, small batches first."""
     began = time.perf_counter()
     known = []
@@ -145,7 +153,7 @@ def measure(seconds: float, device: str, journal: Path | None) -> dict[str, Any]
             if time.perf_counter() - began > seconds:
                 left.append(f"{key[0]} at batch {key[1]}, {key[2]}")
                 continue
-            rows[key] = row(*key, device)
+            rows[key] = row(*key, device, search)
             print(*key, rows[key]["search_seconds"], rows[key]["speedup"], flush=True)
             if journal is not None:
                 with journal.open("a", encoding="utf-8") as file:
@@ -153,6 +161,7 @@ def measure(seconds: float, device: str, journal: Path | None) -> dict[str, Any]
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "threads": torch.get_num_threads(),
+        "search_limit": search,
         "image": IMAGE,
         "tokens": TOKENS,
         "width": WIDTH,
@@ -167,14 +176,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser: argparse.ArgumentParser = command.parser("rewriting_gains", __doc__)
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which none is begun")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--search", type=float, default=60.0, help="seconds of udf_taso's search")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="rows, as they are measured")
     options = parser.parse_args(arguments)
     options.changed = [f"--seconds {options.seconds:g}"] if options.seconds != 3600 else []
+    options.changed += [f"--search {options.search:g}"] if options.search != 60 else []
     options.changed += ["--device cuda"] if options.device == "cuda" else []
     return command.run(
         "rewriting_gains",
         options,
-        lambda: measure(options.seconds, options.device, options.journal),
+        lambda: measure(options.seconds, options.device, options.search, options.journal),
     )
 
 
