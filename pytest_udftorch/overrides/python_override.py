@@ -17,6 +17,9 @@ from pytest_udftorch.overrides.schemas import schema, written_keyword
 # A thread may be inside a kernel that is removed, so the last ones stay alive.
 _alive: Final[collections.deque[Any]] = collections.deque(maxlen=256)
 
+#: So many layouts of results are kept for each override.
+_LIKES: Final = 256
+
 
 def stock(*args: Any, **kwargs: Any) -> Any:
     """Call the stock kernel of the operator whose UDF is running, with the UDF's arguments.
@@ -51,6 +54,7 @@ class PythonOverride:
         self.counter = -1
         self.function = function
         self._library: Any = None
+        self._likes: dict[Any, Any] = {}
         self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
         written = schema(spec.operator)
         arguments = written.arguments
@@ -153,7 +157,16 @@ class PythonOverride:
 
     def _like(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result without its data, on the device ``meta``."""
-        return self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
+        key = _layouts((*args, *kwargs.values()))
+        if key is None:
+            return self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
+        found = self._likes.get(key)
+        if found is None:
+            found = self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
+            if len(self._likes) >= _LIKES:
+                self._likes.clear()
+            self._likes[key] = found
+        return found
 
     def _into(
         self, to: Any, like: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, resize: bool
@@ -208,6 +221,15 @@ def _with_tensors(args: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ..
     return tuple(
         made(a) if i in places and isinstance(a, numbers) else a for i, a in enumerate(args)
     )
+
+
+def _layouts(values: Sequence[Any]) -> Any:
+    """Return what a result's layout depends on if all arguments are tensors, or None if not."""
+    import torch
+
+    if not all(isinstance(v, torch.Tensor) for v in values):
+        return None
+    return tuple((v.shape, v.stride(), v.dtype) for v in values)
 
 
 def _to_meta(value: Any) -> Any:
