@@ -28,7 +28,9 @@ from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.runtime import load_built, native_file
 
 _SOURCE: Final = "contract.c"
-_HEADERS: Final = ("contract.h", "contract_elements.h", "contract_pools.h")
+_HEADERS: Final = (
+    "contract.h", "contract_convolutions.h", "contract_elements.h", "contract_pools.h",
+)  # fmt: skip
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
 #: What decides on the CPU level and the folder of builds.
@@ -143,6 +145,23 @@ class Contract:
         if self.library.fast_bmm(count, m, n, k, *given, threads):
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
+
+    def windows(self, described: Any, *, gradient: bool = False, reference: bool = False) -> None:
+        """Convolve tensors on the CPU, or compute the gradient of a weight.
+
+        Args:
+            described: ``struct convolution`` of ``contract_convolutions.h``.
+            gradient: compute the gradient of the weight.
+            reference: take the scalar loop, which is the contract.
+        """
+        name = "weight_gradient" if gradient else "convolution"
+        if reference:
+            failed = getattr(self.library, f"ref_{name}")(described)
+        else:
+            threads = ctypes.byref(self._threads(b"aten::convolution"))
+            failed = getattr(self.library, f"fast_{name}")(described, threads)
+        if failed:
+            raise MemoryError("There is no memory for the padded input of a convolution.")
 
     def sums(self, x: Any, dim: int, *, reference: bool = False) -> Any:
         """Return the sums over one dimension, which the result lacks."""
