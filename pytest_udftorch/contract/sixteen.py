@@ -98,18 +98,23 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
         the function, which takes bfloat16 and half too. Calls on a GPU, and those that mix dtypes
         in a way that the operator does not know, go to the stock kernel.
     """
-    name = function.__name__
+    import torch
+
+    name, narrow = function.__name__, (torch.bfloat16, torch.float16)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        for v in (*args, *kwargs.values()):
+            if getattr(v, "dtype", None) in narrow:
+                break
+        else:
+            return function(*args, **kwargs)
         dtypes = {
             v.dtype
             for v in (*args, *kwargs.values())
             if hasattr(v, "dtype") and v.dtype.is_floating_point
         }
         found = [d for d in dtypes if str(d) in NAMES]
-        if not found:
-            return function(*args, **kwargs)
         if any(getattr(v, "is_cuda", False) for v in (*args, *kwargs.values())):
             return stock(*args, **kwargs)
         if name in _WRITE_ANY:

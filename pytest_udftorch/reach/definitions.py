@@ -123,6 +123,7 @@ _ALGEBRAIC: Final = frozenset(
         "_efficientzerotensor", "_nested_tensor_from_mask", "_unsafe_view", "unfold_backward",
         "col2im", "im2col", "upsample_bilinear2d", "upsample_nearest2d", "_upsample_bicubic2d_aa",
         "upsample_bicubic2d", "roll", "flip", "as_strided", "as_strided_", "_grouped_mm",
+        "grouped_mm_fallback", "grouped_mm_fallback_backward",  # of transformers
         "_use_cudnn_ctc_loss", "_use_miopen_ctc_loss",
         "_weight_norm_interface_backward", "angle", "rrelu_with_noise",
         "rrelu_with_noise_backward",
