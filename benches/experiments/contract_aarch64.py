@@ -24,7 +24,7 @@ from typing import Any, Final
 from benches.experiments import command
 from benches.experiments.aarch64_session import CPU, emulated, imitate
 
-LIBRARIES: Final = ("std", "repro")
+LIBRARIES: Final = ("repro", "std")
 STEPS: Final = 300
 
 
@@ -66,9 +66,14 @@ def trained(library: str, steps: int) -> dict[str, Any]:
 
 def there(options: Any, library: str) -> dict[str, Any]:
     """Train in QEMU."""
-    words = ["-m", "benches.experiments.contract_aarch64", "--here", library, str(options.steps)]
+    words = ["-P", "-m", "benches.experiments.contract_aarch64", "--here", library]
     with tempfile.TemporaryDirectory() as scratch:
-        return emulated(options.rootfs.resolve(), options.site.resolve(), Path(scratch), words)
+        return emulated(
+            options.rootfs.resolve(),
+            options.site.resolve(),
+            Path(scratch),
+            [*words, str(options.steps)],
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.here:
         print(json.dumps(trained(options.here[0], int(options.here[1]))))
         return 0
+    options.changed = ["--rootfs DIR", "--site DIR"]
     imitate(options.rootfs)
 
     def measure() -> dict[str, Any]:
