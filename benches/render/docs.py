@@ -605,6 +605,23 @@ def _cpu_operators(document: dict[str, Any]) -> str:
     )
 
 
+def special_functions(results: Results) -> str:
+    """Return how far erfinv and lgamma are from the exact results, by stock and by formulas."""
+    document = results["special_functions"]
+    names = ("stock", "formula", "control")
+    rows = [
+        (
+            name,
+            *(
+                f"{row[n]['max_ulp']:.2f} ({row[n]['wrong']:.2%})" if n in row else ""
+                for n in names
+            ),
+        )
+        for name, row in document["rows"].items()
+    ]
+    return _with_source(table(["", *names], rows), document)
+
+
 def summation_trees(results: Results) -> str:
     """Return the orders in which stock operators add, by CPU capability."""
     document = results["summation_trees"]
@@ -1185,6 +1202,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage_compiled_cuda": coverage_compiled_cuda,
     "inlined": inlined,
     "summation_trees": summation_trees,
+    "special_functions": special_functions,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
     "recompilation": recompilation,
