@@ -243,7 +243,7 @@ class _Rewritten:
             if problem is None:
                 runners[name], report.check = runner, check
             elif step is candidate:
-                report.check = check
+                report.check, report.fired = check, []
                 report.left_alone = f"the rewritten graph does not pass its check: {problem}"
                 return self.original
         report.fired = []

@@ -11,8 +11,12 @@ from torch import nn
 from torchvision.models import resnet
 from torchvision.models.googlenet import Inception
 
+from pytest_udftorch.rewrite import pet
+from pytest_udftorch.rewrite.fusion import kernels
 from pytest_udftorch.rewrite.measured import ORIGINAL, kept, measured, why_not
-from pytest_udftorch.rewriting import RewriteError, recording
+from pytest_udftorch.rewrite.taso import backend as taso
+from pytest_udftorch.rewrite.tiled import parts
+from pytest_udftorch.rewriting import RewriteError, read, recording
 from pytest_udftorch.timing.timers import Comparison, Timing
 
 
@@ -207,6 +211,50 @@ def test_what_breaks_a_graph_is_left_alone_with_the_reason(backend, quick):
         torch.compiler.reset()
         with pytest.raises(RewriteError, match=why):
             run(function, backend, X, quick, strict=True)
+
+
+def unproved(monkeypatch, tmp_path):
+    """A rule that forgets a summand, as if it had been proved; and a model where it saves time."""
+    path = tmp_path / "wrong.txt"
+    path.write_text("forgotten: (add a b) => a\n")
+    monkeypatch.setattr(taso, "rules_of", lambda _: read(path))
+    return "udf_taso", lambda x: x @ x + x.relu() @ x, torch.rand(40, 40)
+
+
+def uncorrected(monkeypatch, tmp_path):
+    """Images side by side, as if they were right at the seams."""
+    monkeypatch.setattr(pet, "wrong_regions", lambda *_: ())
+    model = nn.Conv2d(2, 2, 3, padding=1).eval()
+    return "udf_pet", model, torch.rand(3, 2, 6, 6)
+
+
+def misjoined(monkeypatch, tmp_path):
+    """Sums of tiles of which only the largest is kept."""
+    monkeypatch.setitem(parts.JOINS, "sum", torch.maximum)
+    return "udf_tiled", lambda x: x.exp().sum(), torch.rand(1000, 16)
+
+
+def doubled(monkeypatch, tmp_path):
+    """Kernels that compute twice of everything."""
+    real = kernels.expression
+    monkeypatch.setattr(kernels, "expression", lambda node, names: f"{real(node, names)} * 2")
+    return "udf_fusion", lambda x: x.exp() + 1, torch.rand(10)
+
+
+@pytest.mark.parametrize("wrong", [unproved, uncorrected, misjoined, doubled])
+def test_what_does_not_pass_the_check_never_runs(wrong, monkeypatch, tmp_path):
+    """Negative controls: each backend with the one mistake that its check has to find."""
+    backend, function, x = wrong(monkeypatch, tmp_path)
+    options = {"tile_bytes": 4096} if backend == "udf_tiled" else {}
+    compiled, found, (report,) = run(function, backend, x, {}, gain=0, **options)
+    assert torch.equal(found, function(x))
+    assert torch.equal(compiled(x), function(x))
+    assert "does not pass its check: " in report.left_alone
+    assert report.fired == []
+    assert report.after is None
+    torch.compiler.reset()
+    with pytest.raises(RewriteError, match=f"{backend} leaves a part .* does not pass its check"):
+        run(function, backend, x, {}, gain=0, strict=True, **options)
 
 
 @pytest.mark.parametrize("gain", [0, 1.02])
