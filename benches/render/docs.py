@@ -588,11 +588,11 @@ def exclusive(results: Results) -> str:
 
 
 def cpu_operators(results: Results) -> str:
-    """Return what the overridden CPU operators cost, on two makers' CPUs."""
+    """Return what the overridden CPU operators cost: two makers' CPUs, and AVX2."""
     return "\n".join(map(_cpu_operators, (results[n] for n in _CPU_OPERATORS)))
 
 
-_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel")
+_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel", "cpu_operators_avx2")
 
 
 def _cpu_operators(document: dict[str, Any]) -> str:

@@ -360,7 +360,6 @@ _COMPLEX = "calls libm's complex functions ({}), which compute inside libm"
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(
         (
-            "torch.pow(x, 2.5)",
             "torch.pow(2.5, x)",
             "torch.logcumsumexp(last)",
             "Tensor.exponential_",
