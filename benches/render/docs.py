@@ -682,56 +682,46 @@ def fusion_plans(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
-def _with_range(row: dict[str, Any], name: str, unit: float, digits: int) -> str:
-    """Return a median of rounds, and in brackets the least and the largest."""
-    low, high = (edge / unit for edge in row["range"][name])
-    return f"{row[name] / unit:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-
-
 def recompilation(results: Results) -> str:
     """Return what ways of compiling cost and gain while the sizes of the inputs change."""
     document = results["recompilation"]
     lines: list[str] = []
     header = ["way", "all calls, s", "compilations", "of it compiling, s", "median call, ms",
-              "times as fast as eager", "break-even, calls", "torch's limit"]  # fmt: skip
+              "break-even, calls", "torch's limit"]  # fmt: skip
     for workload, rows in document["workloads"].items():
-        found = []
-        for way, row in rows.items():
-            low, ratio, high = row["times_as_fast"]
-            even = row["break_even_calls"]
-            found.append(
-                (
-                    f"`{way}`",
-                    _with_range(row, "seconds", 1, 1),
-                    str(row["compilations"]),
-                    _with_range(row, "compile_seconds", 1, 1),
-                    _with_range(row, "median_ns", 1e6, 2),
-                    "1" if way == "eager" else f"{ratio:.2f} ({low:.2f} to {high:.2f})",
-                    "-" if even is None else f"{even:,}",
-                    "reached" if row["limit_reached"] else "",
-                )
+        found = [
+            (
+                f"`{way}`",
+                f"{row['seconds']:.1f}",
+                str(row["compilations"]),
+                f"{row['compile_seconds']:.1f}",
+                f"{row['median_ns'] / 1e6:.2f}",
+                "-" if row["break_even_calls"] is None else f"{row['break_even_calls']:,}",
+                "reached" if row["limit_reached"] else "",
             )
+            for way, row in rows.items()
+        ]
         sizes = max(row["sizes"] for row in rows.values())
         lines += [f"{workload} ({document['calls']} calls, {sizes} sizes):", ""]
         lines += [*table(header, found), ""]
     said = (
-        f"Medians of {document['rounds']} rounds, in brackets the least and the largest. In each "
-        "round every way ran once, in random order, in a process of its own with an empty cache of "
-        "compiled code; ratios are of one round. Other work shared the cores. Break-even is the "
-        "number of calls after which the time spent on compiling is saved over eager mode, at the "
-        "speed of the last quarter of the calls. Where torch's limit was reached, sizes that came "
-        "later ran interpreted."
+        "Each way ran in a process of its own, with an empty cache of compiled code. Break-even is "
+        "the number of calls after which the time spent on compiling is saved over eager mode, at "
+        "the speed of the last quarter of the calls. Where torch's limit was reached, sizes that "
+        "came later ran interpreted."
     )
     idle = [
-        f"`{way}` ({workload})"
+        f"{rows['eager']['median_ns'] / row['median_ns']:.2f} times as fast as eager mode "
+        f"({workload}, `{way}`)"
         for workload, rows in document["workloads"].items()
         for way, row in rows.items()
         if way != "eager" and row["compilations"] == 0
     ]
     if idle:
         said += (
-            f" Nothing was compiled by {' and '.join(idle)}: there the same code as in eager mode "
-            "ran, and the spread of the ratio is that of the measurement."
+            " Other work shared the cores, and each way ran once. Where nothing was compiled, the "
+            f"same code as in eager mode ran, and the median call was {'; '.join(idle)}: "
+            "differences of this size are noise."
         )
     return _with_source([*lines, said], document)
 

@@ -31,6 +31,7 @@ OPTIONS: Final[dict[str, Any]] = {
     "graphs": 100,
     "seconds": 60.0,
     "gain": GAIN,
+    "journal": None,
     "strict": False,
 }
 
@@ -58,7 +59,8 @@ def taso(
 
     Options are ``rules``, the path of a file; ``search``, which is ``backtracking`` or ``egraph``;
     ``graphs`` and ``seconds``, which limit the search; ``gain``, how many times as fast the whole
-    graph has to become to be kept; and ``strict``. The templates that ``udf_templates`` applies are
+    graph has to become to be kept; ``journal``, the path of a file in which measured times of calls
+    are kept for later searches; and ``strict``. The templates that ``udf_templates`` applies are
     applied first.
     """
     wanted = settings("udf_taso", options, OPTIONS)
@@ -91,7 +93,7 @@ def search(
     graph: fx.GraphModule, rules: Sequence[Rule], held: Collection[int], wanted: Mapping[str, Any]
 ) -> Found:
     """Search by the method that the options name."""
-    costs = Costs()
+    costs = Costs(journal=None if wanted["journal"] is None else Path(wanted["journal"]))
     if wanted["search"] == "egraph":
         from pytest_udftorch.rewrite.taso.egraph import saturated
 
