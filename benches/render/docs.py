@@ -280,7 +280,16 @@ def float64_check(results: Results) -> str:
     ]  # fmt: skip
     header = ["function", "arguments", "wrong", "decided by MPFR", "digest",
               "first reference against MPFR: wrong", "canary-d: wrong", "CPU"]  # fmt: skip
-    return _with_source(table(header, rows), document)
+    later = [
+        f"- {function}: {again['arguments']:,} results, {again['level']}, {again['cpu']}, "
+        f"{again['date']}; sources {again['sources']}"
+        for function, entry in document["functions"].items()
+        if (again := entry.get("same_digest"))
+    ]
+    lines = table(header, rows)
+    if later:
+        lines = [*lines, "", "Computed again (`--digest`), with the same digest:", "", *later]
+    return _with_source(lines, document)
 
 
 def quick_paths(results: Results) -> str:
