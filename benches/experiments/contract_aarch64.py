@@ -30,8 +30,7 @@ STEPS: Final = 300
 
 def session(library: str) -> AbstractContextManager[Any]:
     """Return a session of the functions that torch calls by name on aarch64."""
-    from pytest_udftorch import patched
-    from pytest_udftorch.library.description import find_library
+    from pytest_udftorch import find_library, patched
 
     names = find_library(library).names if library != "std" else ()
     return patched(library, functions=[name for name in names if name != "erf"] or None)
