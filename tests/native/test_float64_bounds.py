@@ -457,8 +457,8 @@ def test_the_error_of_the_quick_sin_and_cos_is_below_their_width():
     assert tables["sin"][0] == (0, 0)
     assert tables["cos"][0] == (1, 0)
     # s - sum and sum - t are exact: neither number is more than twice the other.
-    assert all(abs(c) * radius < s / 2
-               for (s, _), (c, _) in zip(tables["sin"][1:], tables["cos"][1:], strict=True))  # fmt: skip
+    steps = list(zip(tables["sin"], tables["cos"], strict=True))[1:]
+    assert all(abs(c) * radius < s / 2 for (s, _), (c, _) in steps)
     assert radius**2 / 2 < mpmath.sin(step - radius) / 2
 
     def error(coefficients):
@@ -472,7 +472,7 @@ def test_the_error_of_the_quick_sin_and_cos_is_below_their_width():
         worst = sine * s_most * radius**2 * (1 + radius**2) + lacking / nearest + 8 * unit**2
         # l cos(h) is taken for l, which is below 2^-53 of h, n's part of it aside.
         worst += unit * radius**2 / 2 + count * abs(low) * radius**2
-        for (s, s_rest), (c, c_rest) in zip(tables["sin"][1:], tables["cos"][1:], strict=True):
+        for (s, s_rest), (c, c_rest) in steps:
             # Left out of the rests' products and of l's, what tables lack, and small roundings.
             left_out = (
                 abs(s_rest) * radius**4 / 24 + abs(c_rest) * radius**5 / 120
