@@ -1303,6 +1303,12 @@ def results_page(results: Results) -> str:
             "",
             f"![Nanoseconds per element of every contender on {_maker(cpu)}]({stem}.svg)",
             "",
+            "corem beside the fastest library that rounds some results wrongly; left of 1 corem is "
+            "faster:",
+            "",
+            f"![corem's time over that of the fastest approximate library on {_maker(cpu)}]"
+            f"({stem}-best.svg)",
+            "",
             speed(results, stem),
             f"### Figures that are missed on {_maker(cpu)}",
             "",
@@ -1479,6 +1485,9 @@ def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable
         numbers = drawings.speed_numbers(results[stem])
         picture = root / SPEED_SVG.replace("speed", stem)
         yield picture, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+        ratios = drawings.best_numbers(results[stem])
+        beside = picture.with_name(f"{stem}-best.svg")
+        yield beside, drawings.digest(ratios), partial(drawings.best_svg, ratios)
     for name, path in (("quick_paths", QUICK_SVG), ("float64_speed", DOUBLE_SVG)):
         for machine, figures in results[name]["machines"].items() if results.has(name) else ():
             numbers = drawings.speed_numbers({"functions": figures["forms"]})
