@@ -876,6 +876,20 @@ def contract_digests(results: Results) -> str:
     return _with_source([*table(header, rows), "", said, "", second], document)
 
 
+def contract_aarch64(results: Results) -> str:
+    """Return the digests of weights after training on aarch64 and here."""
+    document = results["contract_aarch64"]
+    emulator = document["emulator"].split(" (")[0]
+    where = {"aarch64": f"aarch64 ({document['cpu']}, {emulator})", "x86_64": "x86-64"}
+    rows = [
+        (r["library"], where[r["processor"]], r["capability"], r["torch"], f"`{r['digest'][:12]}`")
+        for r in document["runs"]
+    ]
+    header = ["library", "processor", "torch's kernels", "torch", "weights"]
+    said = f"LeNet, batch 50, SGD, {document['steps']} steps, one thread."
+    return _with_source([*table(header, rows), "", said], document)
+
+
 def contract_operators(results: Results) -> str:
     """Return the models that call operators outside the contract, and whether weights agree."""
     document = results["contract_operators"]
@@ -1204,6 +1218,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage": coverage,
     "contract_digests": contract_digests,
     "contract_models": contract_models,
+    "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
     "contract_speed": contract_speed,
     "coverage_compiled": coverage_compiled,

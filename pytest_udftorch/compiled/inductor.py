@@ -178,8 +178,9 @@ def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
         call = lowering.fallback_handler(operator, add_to_fallback_set=False)
         fresh[operator] = _of_contiguous(call) if name in _MISPREDICTED else call
     for operator in map(overload, WITH_NUMBERS if holds(active.operators) else ()):
-        call = lowering.fallback_handler(operator, add_to_fallback_set=False)
-        fresh[operator] = _of_alike(lowering.lowerings[operator], call)
+        if operator in lowering.lowerings:
+            call = lowering.fallback_handler(operator, add_to_fallback_set=False)
+            fresh[operator] = _of_alike(lowering.lowerings[operator], call)
     for operator, lower in fresh.items():
         undo.set_item(lowering.lowerings, operator, lower)
     _set_fakes(active, undo)
