@@ -882,6 +882,20 @@ def contract_digests(results: Results) -> str:
     return _with_source([*table(header, rows), "", said, "", second], document)
 
 
+def contract_aarch64(results: Results) -> str:
+    """Return the digests of weights after training on aarch64 and here."""
+    document = results["contract_aarch64"]
+    emulator = document["emulator"].split(" (")[0]
+    where = {"aarch64": f"aarch64 ({document['cpu']}, {emulator})", "x86_64": "x86-64"}
+    rows = [
+        (r["library"], where[r["processor"]], r["capability"], r["torch"], f"`{r['digest'][:12]}`")
+        for r in document["runs"]
+    ]
+    header = ["library", "processor", "torch's kernels", "torch", "weights"]
+    said = f"LeNet, batch 50, SGD, {document['steps']} steps, one thread."
+    return _with_source([*table(header, rows), "", said], document)
+
+
 def contract_operators(results: Results) -> str:
     """Return the models that call operators outside the contract, and whether weights agree."""
     document = results["contract_operators"]
@@ -1210,6 +1224,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage": coverage,
     "contract_digests": contract_digests,
     "contract_models": contract_models,
+    "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
     "contract_speed": contract_speed,
     "coverage_compiled": coverage_compiled,
@@ -1308,6 +1323,12 @@ def results_page(results: Results) -> str:
             f"## Speed of the functions on {_maker(cpu)}",
             "",
             f"![Nanoseconds per element of every contender on {_maker(cpu)}]({stem}.svg)",
+            "",
+            "corem beside the fastest library that rounds some results wrongly; left of 1 corem is "
+            "faster:",
+            "",
+            f"![corem's time over that of the fastest approximate library on {_maker(cpu)}]"
+            f"({stem}-best.svg)",
             "",
             speed(results, stem),
             f"### Figures that are missed on {_maker(cpu)}",
@@ -1485,6 +1506,9 @@ def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable
         numbers = drawings.speed_numbers(results[stem])
         picture = root / SPEED_SVG.replace("speed", stem)
         yield picture, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+        ratios = drawings.best_numbers(results[stem])
+        beside = picture.with_name(f"{stem}-best.svg")
+        yield beside, drawings.digest(ratios), partial(drawings.best_svg, ratios)
     for name, path in (("quick_paths", QUICK_SVG), ("float64_speed", DOUBLE_SVG)):
         for machine, figures in results[name]["machines"].items() if results.has(name) else ():
             numbers = drawings.speed_numbers({"functions": figures["forms"]})
