@@ -99,6 +99,9 @@ def _set_overrides(codegen: Any, active: Active, undo: Undo) -> None:
     for name in active.functions.intersection(_REWRITTEN):
         rewritten = staticmethod(functools.partial(_rewritten, _REWRITTEN[name]))
         undo.set_own(codegen.CppVecOverrides, name, rewritten)
+    if ROUNDING and holds(active.operators):
+        # Before 2.15 a number that has just been rounded is read as it was, despite the setting.
+        undo.set_own(codegen.CppKernel, "cache_dtype_convert", lambda *args: None)
 
 
 def _rewritten(template: str, x: object) -> str:
