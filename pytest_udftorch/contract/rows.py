@@ -8,6 +8,7 @@ import functools
 from typing import Any, Final
 
 from pytest_udftorch.contract.native import Contract
+from pytest_udftorch.cpu.loops import Loops
 from pytest_udftorch.cpu.operators import cpu_operators
 
 
@@ -45,10 +46,12 @@ def functions(operator: str) -> dict[str, int] | None:
 
     Without them, and where a profile counts what they do, it calls torch's operators.
     """
-    loops = cpu_operators.loops
-    if loops is None or not loops.held.issuperset(_FUNCTIONS):
-        return None
-    if loops.threads(operator, _FUNCTIONS).within:
+    return None if (loops := cpu_operators.loops) is None else _addresses(loops, operator)
+
+
+@functools.lru_cache(maxsize=16)
+def _addresses(loops: Loops, operator: str) -> dict[str, int] | None:
+    if not loops.held.issuperset(_FUNCTIONS) or loops.threads(operator, _FUNCTIONS).within:
         return None
     return dict(zip(_FUNCTIONS, loops.addresses(_FUNCTIONS), strict=True))
 
