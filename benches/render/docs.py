@@ -280,7 +280,16 @@ def float64_check(results: Results) -> str:
     ]  # fmt: skip
     header = ["function", "arguments", "wrong", "decided by MPFR", "digest",
               "first reference against MPFR: wrong", "canary-d: wrong", "CPU"]  # fmt: skip
-    return _with_source(table(header, rows), document)
+    later = [
+        f"- {function}: {again['arguments']:,} results, {again['level']}, {again['cpu']}, "
+        f"{again['date']}; sources {again['sources']}"
+        for function, entry in document["functions"].items()
+        if (again := entry.get("same_digest"))
+    ]
+    lines = table(header, rows)
+    if later:
+        lines = [*lines, "", "Computed again (`--digest`), with the same digest:", "", *later]
+    return _with_source(lines, document)
 
 
 def quick_paths(results: Results) -> str:
@@ -588,11 +597,11 @@ def exclusive(results: Results) -> str:
 
 
 def cpu_operators(results: Results) -> str:
-    """Return what the overridden CPU operators cost, on two makers' CPUs."""
+    """Return what the overridden CPU operators cost: two makers' CPUs, and AVX2."""
     return "\n".join(map(_cpu_operators, (results[n] for n in _CPU_OPERATORS)))
 
 
-_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel")
+_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel", "cpu_operators_avx2")
 
 
 def _cpu_operators(document: dict[str, Any]) -> str:
@@ -603,6 +612,23 @@ def _cpu_operators(document: dict[str, Any]) -> str:
     return _with_source(
         table(["", "stock, µs", "session, µs", "ratio (quartiles)"], rows), document
     )
+
+
+def special_functions(results: Results) -> str:
+    """Return how far erfinv and lgamma are from the exact results, by stock and by formulas."""
+    document = results["special_functions"]
+    names = ("stock", "formula", "control")
+    rows = [
+        (
+            name,
+            *(
+                f"{row[n]['max_ulp']:.2f} ({row[n]['wrong']:.2%})" if n in row else ""
+                for n in names
+            ),
+        )
+        for name, row in document["rows"].items()
+    ]
+    return _with_source(table(["", *names], rows), document)
 
 
 def summation_trees(results: Results) -> str:
@@ -1185,6 +1211,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage_compiled_cuda": coverage_compiled_cuda,
     "inlined": inlined,
     "summation_trees": summation_trees,
+    "special_functions": special_functions,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
     "recompilation": recompilation,

@@ -31,7 +31,7 @@ from pytest_udftorch.native.runtime import load_built, native_file
 _SOURCE: Final = "contract.c"
 _HEADERS: Final = (
     "contract.h", "contract_convolutions.h", "contract_elements.h", "contract_pools.h",
-    "contract_rows.h",
+    "contract_rows.h", "contract_sixteen.h",
 )  # fmt: skip
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
@@ -106,6 +106,8 @@ class Contract:
         library.random_words.argtypes = (
             ctypes.c_int64, ctypes.c_uint64, *(ctypes.c_void_p,) * 2,
         )  # fmt: skip
+        library.ref_narrows.argtypes = (ctypes.c_int64, ctypes.c_int, *(ctypes.c_void_p,) * 2)
+        library.ref_narrows.restype = None
         library.fast_roots.argtypes = (ctypes.c_int64, *(ctypes.c_void_p,) * 3)
         library.fast_roots.restype = None
         for name in ("ref_prefixes", "fast_prefixes", "ref_scatter", "fast_scatter"):
@@ -250,6 +252,15 @@ class Contract:
         threads = self.threads(b"aten::sqrt")
         self.library.fast_roots(x.numel(), x.data_ptr(), y.data_ptr(), ctypes.byref(threads))
         return y if out is None or there else out.copy_(y)
+
+    def narrows(self, x: Any, *, half: bool) -> Any:
+        """Return float32 numbers rounded to those of half or bfloat16, by the scalar loop."""
+        import torch
+
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        self.library.ref_narrows(x.numel(), half, x.data_ptr(), y.data_ptr())
+        return y
 
     def words(self, count: int, key: int, device: Any = None) -> Any:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""

@@ -187,6 +187,15 @@ def batch_norm(
     return y, *saved
 
 
+def batch_norm_alone(
+    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Return normalized channels, and their statistics, of a norm that keeps none."""
+    if not fit(input, weight, bias) or not training:
+        return stock(input, weight, bias, training, momentum, eps)
+    return batch_norm(input, weight, bias, None, None, training, momentum, eps)
+
+
 def batch_norm_backward(  # noqa: PLR0913 - torch's signature
     grad_out: Any, input: Any, weight: Any, running_mean: Any, running_var: Any, save_mean: Any,
     save_invstd: Any, train: bool, eps: float, output_mask: Any,

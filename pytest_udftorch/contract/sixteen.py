@@ -20,8 +20,8 @@ NAMES: Final = ("torch.bfloat16", "torch.float16")
 #: Functions that take parameters or masks of float32 beside an input in 16 bits.
 _MIXED: Final = frozenset(
     {
-        "attention", "attention_backward", "batch_norm", "batch_norm_backward", "group_norm",
-        "group_norm_backward", "layer_norm", "layer_norm_backward",
+        "attention", "attention_backward", "batch_norm", "batch_norm_alone", "batch_norm_backward",
+        "group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward",
     }
 )  # fmt: skip
 
@@ -61,7 +61,7 @@ def _dtypes(name: str, args: tuple[Any, ...], narrow: Any) -> tuple[Any, ...]:
             return narrow, torch.float32
         case "layer_norm":
             return narrow, *(_parameters(args[2:4], narrow),) * 2
-        case "group_norm":
+        case "group_norm" | "batch_norm_alone":
             return narrow, *(_parameters(args[1:3], narrow),) * 2
         case "batch_norm":
             return narrow, *(_parameters(args[1:5], narrow),) * 2

@@ -32,7 +32,7 @@ from pytest_udftorch.overrides.active import Active, Change
 from pytest_udftorch.overrides.undo import Undo
 
 #: Operators that map elements, of the table for CUDA.
-_NAMES: Final = ("erf", "gelu", "gelu_backward", "lgamma", "special_log_ndtr")
+_NAMES: Final = ("erf", "erfinv", "gelu", "gelu_backward", "lgamma", "special_log_ndtr")
 _POINTWISE: Final = (*(op for op in POINTWISE if op.name in _NAMES), POW_BY)
 
 

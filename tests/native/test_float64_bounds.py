@@ -5,6 +5,7 @@ import re
 import runpy
 import shutil
 import subprocess
+from itertools import pairwise
 
 import mpmath
 import pytest
@@ -207,6 +208,100 @@ def test_the_error_of_the_fast_log_is_below_its_margin(product):
     # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
     assert cubic(coefficients) > extent / 2
     assert cubic([coefficients[0] + 2.0**-51, *coefficients[1:]]) > extent
+
+
+def quick_log_cube(macros, generator, coefficients):
+    """The relative error of the quick path's r^3 before its product with q is added, and |q|."""
+    known = {name: value.hex() for name, value in macros.items()}
+    known |= {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+    neglected = generator["polynomial_error"](coefficients)
+    radius = float(generator["RADIUS"]).hex()
+    errors, largest = [], []
+    for piece in (f"-{radius}, -0x1p-58", f"0x1p-58, {radius}"):
+        printed = gappa("log/quick.gappa", known | {"r": piece})
+        q = ends(printed, "  q")
+        cube = max(map(abs, ends(printed, "cube -/ r * (r * r)")))
+        whole = (ends(printed, "|q - Q|")[1] + neglected) / (min(q) - mpf(2) ** -50)
+        errors.append((1 + whole) * (1 + cube) - 1)
+        largest.append(max(q))
+    return max(errors), max(largest)
+
+
+def pieces_of(step, count):
+    """For parts of an interval: the largest |r|, and both ends of the significand."""
+    width = (mpf(step.end) - step.first) / count
+    points = [step.first + n * width for n in range(count + 1)]
+    if step.c == 1:
+        # Towards 1, where r and the result vanish, by halves.
+        points = [1 + s * mpf(2) ** -n for s in (-1, 1) for n in range(5, 54)] + points
+        points = sorted(p for p in points if step.first <= p <= step.end and p != 1)
+    for first, end in pairwise(points):
+        if not first < 1 < end:
+            yield max(abs(first * step.c - 1), abs(end * step.c - 1)), first, end
+
+
+@pytest.mark.parametrize("function", ["log", "log2"])
+def test_the_error_of_the_quick_logarithms_is_below_their_width(function):
+    mpmath.mp.prec = 200
+    generator = runpy.run_path(str(FOLDER / "log" / "generate.py"))
+    macros, columns = header("log")
+    width, end = (mpf(source_macro(f"{function}/{function}.c", f"QUICK_{name}"))
+                  for name in ("WIDTH", "END"))  # fmt: skip
+    steps, unit = generator["steps"](), mpf(2) ** -53
+    high, low = macros["LN2_QUICK_HI"], macros["LN2_QUICK_LO"]
+    logarithm, scale = mpmath.log, mpf(1)
+    if function == "log2":
+        _, columns = header("log2")
+        high, low, scale = 1.0, 0.0, 1 / mpmath.log(2)
+        log2 = header("log2")[0]
+        # What the two parts of 1/log(2) lack is nothing beside the roundings.
+        assert abs(scale - log2["E_HI"] - log2["E_LO"]) < mpf(2) ** -105
+        assert abs(log2["E_LO"]) <= unit * log2["E_HI"]
+
+        def logarithm(x):
+            return mpmath.log(x) * scale
+
+    ln2 = logarithm(mpf(2))
+    tables = zip(*(columns[f"quick_{n}"] for n in ("high", "low", "rest")), strict=True)
+    tables = [(mpf(a) + b, mpf(c)) for a, b, c in tables]
+    # k times the high part, and its sum with the table's, are exact: multiples of 2^-43 below 2^10.
+    place = mpf(2) ** generator["QUICK_BITS"]
+    assert mpmath.isint(high * place)
+    assert all(mpmath.isint(value * place) for value, _ in tables)
+    assert (1023 * high + max(abs(v) for v, _ in tables)) * place <= mpf(2) ** 53
+    # Beyond the end lie all encodings that are not positive normal numbers: k is then -1022 with
+    # m < 1, or 1023 and more in magnitude.
+    assert end < logarithm(mpf(2) ** 1022)
+
+    def error(coefficients):
+        """The largest error of the sum before the test, relative to the result."""
+        relative, q = quick_log_cube(macros, generator, coefficients)
+        # Its sum with lo, with the rest, with the width; log2: E_HI lo, E_LO hi, and E_LO lo.
+        relative += (3 if function == "log" else 6) * unit * (1 + relative)
+        worst = mpf(0)
+        for step, (value, rest) in zip(steps, tables, strict=True):
+            for k in (0, *(sign * 2**n for n in range(10) for sign in (-1, 1))):
+                whole = k * mpf(high) + value
+                assert whole == 0 or abs(whole) > step.radius * (1 + step.radius) * scale
+                # Up to twice that k, with a result as large as this one at least.
+                constants = abs(-logarithm(mpf(step.c)) - value - rest)
+                constants += 2 * abs(k) * abs(ln2 - mpf(high) - low)
+                tiny = 2 * abs(k) * mpf(abs(low)) + abs(rest)
+                for r, m_first, m_end in pieces_of(step, 1 if k else 64):
+                    values = [logarithm(mpf(2) ** k * m) for m in (m_first, m_end)]
+                    least, most = min(map(abs, values)), max(map(abs, values))
+                    # lo and s.lo are roundings of parts of the result; sums with them have others.
+                    small = 8 * unit * (tiny + 4 * unit * (most + 1 if whole else most))
+                    found = relative * q * r**3 * scale + constants + small
+                    worst = max(worst, found / least)
+        # The product of the width and the result is rounded, and the result itself.
+        return worst + 4 * unit * width
+
+    coefficients = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    assert error(coefficients) < width
+    # Negative controls: the width is not idle, and a wrong coefficient breaks it.
+    assert error(coefficients) > width / 2
+    assert error([coefficients[0] + 2.0**-50, *coefficients[1:]]) > width
 
 
 def trig_terms(macros, product, generator, coefficients):
