@@ -9,8 +9,9 @@ many rare ones. Each way of compiling runs the same calls in a process of its ow
 cache of compiled code: eager mode, torch.compile with ``dynamic=False``, ``True`` and by default,
 with the changing dimension marked (``mark_dynamic``), and ``by_size``, once without statistics and
 once with those of an earlier process. In each round all ways run once, one at a time, in a new
-random order; figures are medians of the rounds, with the least and the largest. A round is written
-to the journal as soon as it is whole, and a run that is interrupted goes on from it.
+random order and in one thread; figures are medians of the rounds, with the least and the largest. A
+round is written to the journal as soon as it is whole, and a run that is interrupted goes on from
+it.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class _Limit(logging.Handler):
 
 
 def child(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
-    """Run the calls in this process; return their times."""
+    """Run the calls in this process, in one thread; return their times."""
+    torch.set_num_threads(1)
     make, draw, largest = WORKLOADS[workload]
     model = make()
     sizes = trace(largest, calls)

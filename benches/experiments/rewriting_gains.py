@@ -137,7 +137,9 @@ def _graph(report: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **counted}
 
 
-def measure(seconds: float, device: str, search: float, journal: Path | None) -> dict[str, Any]:
+def measure(
+    seconds: float, device: str, search: float, journal: Path | None, only: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the rows that are begun in time or in the journal, small batches first."""
     began = time.perf_counter()
     known = []
@@ -149,6 +151,9 @@ def measure(seconds: float, device: str, search: float, journal: Path | None) ->
     with torch.no_grad():
         for key in [(name, n, backend) for n in BATCHES for name in MODELS for backend in BACKENDS]:
             if key in rows:
+                continue
+            if only and f"{key[0]}, {key[1]}" not in only:
+                left.append(f"{key[0]} at batch {key[1]}, {key[2]}")
                 continue
             if time.perf_counter() - began > seconds:
                 left.append(f"{key[0]} at batch {key[1]}, {key[2]}")
@@ -177,6 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which none is begun")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--search", type=float, default=60.0, help="seconds of udf_taso's search")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="CASE", help="for instance 'BERT, 1'"
+    )
     parser.add_argument("--journal", type=Path, metavar="FILE", help="rows, as they are measured")
     options = parser.parse_args(arguments)
     options.changed = [f"--seconds {options.seconds:g}"] if options.seconds != 3600 else []
@@ -185,7 +193,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.run(
         "rewriting_gains",
         options,
-        lambda: measure(options.seconds, options.device, options.search, options.journal),
+        lambda: measure(
+            options.seconds, options.device, options.search, options.journal, options.only
+        ),
     )
 
 

@@ -99,6 +99,9 @@ def _set_overrides(codegen: Any, active: Active, undo: Undo) -> None:
     for name in active.functions.intersection(_REWRITTEN):
         rewritten = staticmethod(functools.partial(_rewritten, _REWRITTEN[name]))
         undo.set_own(codegen.CppVecOverrides, name, rewritten)
+    if ROUNDING and holds(active.operators):
+        # Before 2.15 a number that has just been rounded is read as it was, despite the setting.
+        undo.set_own(codegen.CppKernel, "cache_dtype_convert", lambda *args: None)
 
 
 def _rewritten(template: str, x: object) -> str:
@@ -178,8 +181,9 @@ def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
         call = lowering.fallback_handler(operator, add_to_fallback_set=False)
         fresh[operator] = _of_contiguous(call) if name in _MISPREDICTED else call
     for operator in map(overload, WITH_NUMBERS if holds(active.operators) else ()):
-        call = lowering.fallback_handler(operator, add_to_fallback_set=False)
-        fresh[operator] = _of_alike(lowering.lowerings[operator], call)
+        if operator in lowering.lowerings:
+            call = lowering.fallback_handler(operator, add_to_fallback_set=False)
+            fresh[operator] = _of_alike(lowering.lowerings[operator], call)
     for operator, lower in fresh.items():
         undo.set_item(lowering.lowerings, operator, lower)
     _set_fakes(active, undo)

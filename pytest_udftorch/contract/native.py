@@ -305,5 +305,7 @@ _last: Final[dict[str, tuple[Any, Contract]]] = {}
 
 @functools.lru_cache(maxsize=16)
 def _chosen(level: str | None, where: tuple[str | None, ...], defines: tuple[str, ...]) -> Contract:
-    chosen = level or resolve_cpu_level(_LEVEL_OF.get(torch_summary()[1]))
+    of_torch = _LEVEL_OF.get(torch_summary()[1])
+    # On aarch64 torch's DEFAULT is the best that there is.
+    chosen = level or resolve_cpu_level(of_torch if of_torch in CPU_LEVELS else None)
     return _compiled(chosen, cache_folder(), defines)

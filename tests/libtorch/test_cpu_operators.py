@@ -320,6 +320,23 @@ def test_erfinv_is_the_sessions_within_a_unit_of_stocks_distance(dtype):
     assert row.share == 1.0
 
 
+def test_compilers_leave_erfinv_to_sessions_of_its_functions():
+    assert operators.left_by_compilers({"exp2", "erf"}) == ["aten::erfinv"]
+    assert operators.left_by_compilers({"exp2", "log"}) == []
+
+
+@pytest.mark.slow
+def test_compiled_code_has_the_bits_of_eager_erfinv():
+    x = torch.linspace(-0.999, 0.999, 500)
+    compiled = torch.compile(lambda x: torch.erfinv(x) * 2)
+    theirs = stock(lambda: torch.erfinv(x) * 2)
+    with patched("corem"):
+        assert bits(compiled(x)) == bits(torch.erfinv(x) * 2) != bits(theirs)
+        found = coverage(lambda: compiled(x), compiled=True)
+    assert found.share == 1.0
+    assert compiled(x).sub(theirs).abs().max() < 1e-5
+
+
 def test_every_lgamma_in_bfloat16_is_right_and_the_sessions():
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
     exact = torch.lgamma(x.double()).to(x.dtype)

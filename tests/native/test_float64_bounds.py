@@ -400,6 +400,104 @@ def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
     assert cubic(coefficients | {"sin": wrong}) > extent
 
 
+def quick_trig_terms(generator, coefficients):
+    """Relative errors of the terms of sin(h) and cos(h), and the largest |s| and |c|."""
+    known = {f"{letter}{i}": value.hex() for letter, name in (("S", "sin"), ("C", "cos"))
+             for i, value in enumerate(coefficients[name])}  # fmt: skip
+    radius = float(generator["QUICK_RADIUS"] * (1 + mpf(2) ** -30)).hex()
+    found = {"sin": [], "cos": []}
+    for piece in (f"-{radius}, -0x1p-200", f"0x1p-200, {radius}"):
+        printed = gappa("common/trig_quick.gappa", known | {"h": piece})
+        for name, letter, roundings in (
+            ("sin", "s", ("cube -/ h * H", "sine -/ cube * s")),
+            ("cos", "c", ("z2 -/ H * H",)),
+        ):
+            values = ends(printed, f"  {letter}")
+            neglected = generator["polynomial_error"](
+                name, coefficients[name], generator["QUICK_RADIUS"]
+            )
+            absolute = ends(printed, f"|{letter} - {letter.upper()}|")[1] + neglected
+            relative = 1 + absolute / (min(map(abs, values)) - mpf(2) ** -50)
+            for each in roundings:
+                relative *= 1 + max(map(abs, ends(printed, each)))
+            found[name].append((relative - 1, max(map(abs, values))))
+    return {name: tuple(map(max, zip(*each, strict=True))) for name, each in found.items()}
+
+
+def test_the_error_of_the_quick_sin_and_cos_is_below_their_width():
+    generator = runpy.run_path(str(FOLDER / "common" / "generate.py"))
+    mpmath.mp.prec = 200
+    macros, columns = header("common")
+    width, limit = (mpf(source_macro("common/trig.h", f"QUICK_{n}")) for n in ("WIDTH", "LIMIT"))
+    unit, radius, step = mpf(2) ** -53, generator["QUICK_RADIUS"], mpmath.pi / 32
+    high, middle, low = (mpf(macros[f"STEP_{name}"]) / 2 for name in ("HI", "MIDDLE", "LO"))
+
+    # The halves of the fast path's steps: the reduction is exact as far as it is there, l has the
+    # roundings of two sums, and n lacks little.
+    count = limit / step + 1
+    assert 2 * limit < macros["LIMIT"]
+    assert step / 2 + count * step * unit * 4 < radius
+    lacking = count * (abs(step - high - middle - low) + 2 * unit * abs(low))
+    l_largest = unit * radius + count * abs(low)
+    # The least distance of an argument from a multiple of pi/2, where sin or cos vanishes.
+    nearest = mpf(1)
+    for multiple in range(1, int(limit / (mpmath.pi / 2)) + 2):
+        exact = multiple * mpmath.pi / 2
+        nearest = min(nearest, abs(exact - mpf(float(exact))))
+
+    tables = {}
+    for function in ("sin", "cos"):
+        exact = [getattr(mpmath, function)(j * step) for j in range(32)]
+        parts = [columns[f"quick_{function}_{name}"] for name in ("high", "low", "rest")]
+        rows = [(mpf(a) + b, mpf(c)) for a, b, c in zip(*parts, strict=True)]
+        assert all(mpf(float(value)) == value for value, _ in rows)
+        tables[function] = rows
+        lacks = max(abs(e - v - r) for e, (v, r) in zip(exact, rows, strict=True) if v)
+        assert lacks < mpf(2) ** -72
+    assert tables["sin"][0] == (0, 0)
+    assert tables["cos"][0] == (1, 0)
+    # s - sum and sum - t are exact: neither number is more than twice the other.
+    steps = list(zip(tables["sin"], tables["cos"], strict=True))[1:]
+    assert all(abs(c) * radius < s / 2 for (s, _), (c, _) in steps)
+    assert radius**2 / 2 < mpmath.sin(step - radius) / 2
+
+    def error(coefficients):
+        """The largest error of the sum before the test, relative to the result."""
+        terms = quick_trig_terms(generator, coefficients)
+        # Each term's product or sum with others, the sum with the rest, and that with the width.
+        (sine, s_most), (cosine, c_most) = terms["sin"], terms["cos"]
+        sine += 3 * unit * (1 + sine)
+        cosine += 5 * unit * (1 + cosine)
+        # j = 0: sin(h) itself, and l's part relative to the nearest argument.
+        worst = sine * s_most * radius**2 * (1 + radius**2) + lacking / nearest + 8 * unit**2
+        # l cos(h) is taken for l, which is below 2^-53 of h, n's part of it aside.
+        worst += unit * radius**2 / 2 + count * abs(low) * radius**2
+        for (s, s_rest), (c, c_rest) in steps:
+            # Left out of the rests' products and of l's, what tables lack, and small roundings.
+            left_out = (
+                abs(s_rest) * radius**4 / 24 + abs(c_rest) * radius**5 / 120
+                + l_largest * (radius**2 / 2 + radius**3 / 6) + l_largest**2
+                + lacking + mpf(2) ** -71 + 16 * unit * mpf(2) ** -49
+            )  # fmt: skip
+            for n in range(-16, 16):
+                h = [radius * n / 16, radius * (n + 1) / 16]
+                most = max(map(abs, h))
+                least = min(abs(s * mpmath.cos(v) + c * mpmath.sin(v)) for v in h)
+                found = abs(c) * sine * s_most * most**3 + s * cosine * c_most * most**4
+                worst = max(worst, (found + left_out) / least)
+        return worst + 4 * unit * width
+
+    coefficients = {
+        name: [macros[f"QUICK_{name[0].upper()}{i}"] for i in range(count)]
+        for name, count in generator["QUICK_TERMS"].items()
+    }
+    assert error(coefficients) < width
+    # Negative controls: the width is not idle, and a wrong coefficient breaks it.
+    assert error(coefficients) > width / 2
+    wrong = [coefficients["sin"][0] + 2.0**-50, *coefficients["sin"][1:]]
+    assert error(coefficients | {"sin": wrong}) > width
+
+
 def test_exp2_gives_the_sum_of_exp_no_more_error_than_exp():
     mpmath.mp.prec = 300
     generator = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
