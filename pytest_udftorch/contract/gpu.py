@@ -214,8 +214,8 @@ class GpuContract:
                 "joins", n * -(-inner // columns), x.device,
                 (x, bits, starts, n, inner, level), {"COLUMNS": columns}, 1,
             )  # fmt: skip
-        # The sum of a row stands in its first term. Rows are read and not written by an index: torch
-        # does that by index_put_, whose kernel calls this.
+        # The sum of a row stands in its first term. It is read by an index: torch writes by an
+        # index with index_put_, whose kernel calls this.
         here = torch.arange(len(y), device=x.device)
         first = torch.searchsorted(named, here).clamp_(max=n - 1)
         has = named.index_select(0, first) == here

@@ -88,8 +88,9 @@ overridden = {udf.name for those in find_library("repro").operators.values() for
 class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         # One that calls this method would call itself.
-        name = func.name().removesuffix(".default")
-        assert {name, "aten::_" + name[6:].removesuffix("_") + "_impl_"}.isdisjoint(overridden), name
+        name = func.name()
+        kernel = "aten::_" + name[6:].removesuffix("_") + "_impl_"
+        assert {name, kernel}.isdisjoint(overridden), name
         return func(*args, **(kwargs or {}))
 
 def launch(name, programs, device, arguments, constants, warps):
