@@ -78,8 +78,20 @@ def test_single_elements_have_the_roundings_of_the_contract(kind):
 
 INTERPRETED = """
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_udftorch.contract import gpu, triton_kernels
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.library.description import find_library
+
+overridden = {udf.name for those in find_library("repro").operators.values() for udf in those}
+
+class Watch(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        # One that calls this method would call itself.
+        name = func.name()
+        kernel = "aten::_" + name[6:].removesuffix("_") + "_impl_"
+        assert {name, kernel}.isdisjoint(overridden), name
+        return func(*args, **(kwargs or {}))
 
 def launch(name, programs, device, arguments, constants, warps):
     getattr(triton_kernels, name)[(programs,)](*arguments, **constants)
@@ -100,6 +112,11 @@ for shape, dim in (((100,), 0), ((4, 70, 3), 1)):
 for n, rows, inner in ((100, 7, 5), (64, 1, 3), (90, 50, 130)):
     to, x, y = torch.randint(0, rows, (n,)), torch.randn(n, inner), torch.randn(rows, inner)
     same(it.scatter(y.clone(), to, x), cpu.scatter(y.clone(), to, x))
+with Watch():
+    it.sums(torch.randn(4, 70, 9), 1), it.prefixes(torch.randn(100, 3), 0)
+    it.scatter(torch.zeros(7, 5), torch.randint(0, 7, (100,)), torch.randn(100, 5), each=5)
+    it.mm(torch.randn(3, 300), torch.randn(300, 4)), it.roots(torch.rand(9))
+    it.words(99, 5, torch.device("cpu"))
 assert torch.equal(it.words(5001, 0x1234567890ABCDEF, torch.device("cpu")),
                    cpu.words(5001, 0x1234567890ABCDEF))
 for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129)):
