@@ -859,8 +859,7 @@ void Recorder::run(const OperatorHandle &Op, const Operator &O, Stack *S,
     PyObject *Type, *Value, *Trace;
     PyErr_Fetch(&Type, &Value, &Trace);
     const Object After(PyLong_FromSsize_t(PyList_Size(Calls.get())));
-    const Object Said(
-        PyTuple_Pack(3, O.Shown.get(), Where.get(), After.get()));
+    const Object Said(PyTuple_Pack(3, O.Shown.get(), Where.get(), After.get()));
     if (!Said.get() || PyList_Append(Failing.get(), Said.get()))
       PyErr_Clear();
     PyErr_Restore(Type, Value, Trace);
