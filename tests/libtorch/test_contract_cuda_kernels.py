@@ -79,7 +79,7 @@ def test_single_elements_have_the_roundings_of_the_contract(kind):
 INTERPRETED = """
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from pytest_udftorch.contract import gpu, triton_kernels
+from pytest_udftorch.contract import gpu, triton_kernels, upsampling
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.library.description import find_library
 
@@ -112,7 +112,16 @@ for shape, dim in (((100,), 0), ((4, 70, 3), 1)):
 for n, rows, inner in ((100, 7, 5), (64, 1, 3), (90, 50, 130)):
     to, x, y = torch.randint(0, rows, (n,)), torch.randn(n, inner), torch.randn(rows, inner)
     same(it.scatter(y.clone(), to, x), cpu.scatter(y.clone(), to, x))
+# Weights of an upsampling by 2 have products that are exact.
+how = upsampling.Direction(7, 14, upsampling.Kind.LINEAR)
+for gradient, shape in ((False, (2, 3, 5, 7)), (True, (2, 3, 5, 14))):
+    x = torch.randn(shape).bfloat16().float()
+    padded = upsampling._padded(cpu, how, gradient, x.device)
+    want = upsampling.upsample(cpu, x.view(2, -1, shape[-1]), [how], gradient=gradient)
+    same(it.chains(x, 3, *padded).view(want.shape), want)
+    same(it.chains(x.mT, 2, *padded).mT.reshape(want.shape), want)
 with Watch():
+    it.chains(x, 3, *padded)
     it.sums(torch.randn(4, 70, 9), 1), it.prefixes(torch.randn(100, 3), 0)
     it.scatter(torch.zeros(7, 5), torch.randint(0, 7, (100,)), torch.randn(100, 5), each=5)
     it.mm(torch.randn(3, 300), torch.randn(300, 4)), it.roots(torch.rand(9))
