@@ -2,13 +2,14 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [contract_digests] [cpu_operators] [exclusive] [innocent_pairs] [interrupts]
-        [ladder] [tolerance] [patch] [planted_blame] [planted_faults] [record_overhead]
-        [sanitizers] [summation_trees] [taso_funnel] [fusion_plans] [profile] [compile]
-        [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
-        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
-        [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage]
-        [compilers] [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site]
+        [compiled_cpu] [contract_digests] [contract_models] [cpu_operators] [exclusive]
+        [innocent_pairs] [interrupts] [ladder] [tolerance] [patch] [planted_blame]
+        [planted_faults] [record_overhead] [sanitizers] [summation_trees] [taso_funnel]
+        [fusion_plans] [profile] [compile] [cuda_digests] [composite_digests] [cuda_pairs]
+        [cuda_attention] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda]
+        [other_machines] [aarch64_forms] [aarch64_sve] [faults] [stress] [fuzz] [foreign_suites]
+        [patched_suite] [versions] [coverage] [compilers] [coverage_compiled] [coverage_cuda]
+        [quick_paths] [beside_others] [site] [inlined] [float64_speed]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -52,6 +53,7 @@ COMMANDS = {
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "quick_paths": ("benches.experiments.quick_paths", "--store"),
+    "float64_speed": ("benches.experiments.float64_speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
     **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
@@ -66,6 +68,8 @@ COMMANDS = {
         "taso_funnel",
         "fusion_plans",
         "contract_digests",
+        "contract_models",
+        "inlined",
         "record_overhead",
         "float64",
         *PROFILE,

@@ -18,7 +18,7 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -336,6 +336,7 @@ _APPLY: Final = PrivateName("torch.nn.Module", "_apply", "to convert the buffers
 _VERSION: Final = PrivateName(
     "torch.Tensor", "_version", "to know whether a model writes into its inputs"
 )
+_CDATA: Final = PrivateName("torch.Tensor", "_cdata", "to show tensors to the recorder in C++")
 _KINDS: Final = tuple(
     PrivateName(f"torch.nn.modules.{module}", name, "to tell layers apart")
     for module, name in (
@@ -370,6 +371,11 @@ def write_counter() -> Callable[[Any], int]:
     """Return :func:`write_count` for those who ask often; the name was looked for already."""
     _VERSION.of(import_torch().Tensor)
     return operator.attrgetter(_VERSION.path)
+
+
+def address_of(tensor: Any) -> int:
+    """Return the address of the C++ object behind a tensor."""
+    return int(_CDATA.of(tensor))
 
 
 def pytree() -> Any:
@@ -424,6 +430,8 @@ def default_store() -> Any:
 DYNAMO: Final = "torch._dynamo"
 #: Has the lock under which torch.compile compiles.
 DYNAMO_FRAMES: Final = "torch._dynamo.convert_frame"
+#: Says which frames torch.compile leaves alone.
+DYNAMO_RULES: Final = "torch._dynamo.trace_rules"
 INDUCTOR_ASYNC: Final = "torch._inductor.async_compile"
 INDUCTOR_CODECACHE: Final = "torch._inductor.codecache"
 INDUCTOR_COMPILE: Final = "torch._inductor.compile_fx"
@@ -442,6 +450,7 @@ TRITON_MATH: Final = "triton.language.math"
 #: Module -> the names in it that a session changes or calls.
 _CHANGED: Final[dict[str, tuple[str, ...]]] = {
     DYNAMO_FRAMES: ("compile_lock._is_owned", "compile_lock.acquire"),
+    DYNAMO_RULES: ("SKIP_DIRS", "_recompile_re"),
     INDUCTOR_ASYNC: ("CompiledTritonKernels.cache_clear",),
     INDUCTOR_CODECACHE: ("PyCodeCache.cache_clear",),
     INDUCTOR_CONFIG: (
@@ -476,6 +485,8 @@ _ROUTING: Final = PrivateName(
 _OWNED: Final = PrivateName(
     f"{DYNAMO_FRAMES}.compile_lock", "_is_owned", "to know whether torch.compile is compiling"
 )
+_RULES: Final = PrivateName(DYNAMO_RULES, "_recompile_re", "to keep kernels from being compiled")
+_SKIPPED: Final = PrivateName(DYNAMO_RULES, "SKIP_DIRS", "to keep kernels from being compiled")
 _COUNTERS: Final = PrivateName("torch._dynamo.utils", "counters", "to count graph breaks")
 _AOT: Final = PrivateName(
     "torch._inductor", "aoti_compile_and_package", "to compile with AOTInductor"
@@ -496,6 +507,23 @@ _AOT_CONFIG: Final = PrivateName(
 _DYNAMO_CONFIG: Final = PrivateName(
     "torch._dynamo", "config.patch", "to compile a model without the limits on recompiling"
 )
+
+
+def skip_frames(rules: Any, folders: Sequence[str], skip: bool) -> None:
+    """Keep torch.compile from compiling frames of code in folders, or let it again.
+
+    Args:
+        rules: the module ``DYNAMO_RULES``.
+        folders: their paths, with a separator at the end.
+        skip: whether to.
+    """
+    listed: list[str] = _SKIPPED.of(rules)
+    for folder in folders:
+        if skip and folder not in listed:
+            listed.append(folder)
+        while not skip and folder in listed:
+            listed.remove(folder)
+    _RULES.of(rules)()
 
 
 def check_changed(module: Any) -> None:

@@ -7,12 +7,14 @@ The claim is proved by the bounds in the headers of ``udfs/corem-d/*/*.c`` and s
 2^64 arguments cannot be tried. Every form runs at every CPU level of this machine on hard cases,
 on structured arguments and on random ones. The accurate path runs on all of them alone, too.
 canary-d, one bit off, must fail. Then whole operators, stock against corem-d, on one thread.
+``--store`` keeps the figures of functions that are not asked for, each with its CPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import re
 import shutil
@@ -30,6 +32,7 @@ import numpy.typing as npt
 import pytest_udftorch
 from benches import stored
 from benches.experiments import native, speed
+from pytest_udftorch.environment import describe
 from pytest_udftorch.rounding import correctly_rounded
 
 Doubles = npt.NDArray[np.float64]
@@ -340,8 +343,13 @@ def main() -> None:
     for function in options.functions:
         compared = compare(function, options.samples)
         print(function, compared, flush=True)
-        figures[function] = {**compared, "operators": operators(function, options.rounds)}
+        cpu = describe()["machine"]["cpu"]
+        timed = operators(function, options.rounds)
+        figures[function] = {**compared, "cpu": cpu, "operators": timed}
     if options.store is not None:
+        if options.store.exists():
+            before = json.loads(options.store.read_text(encoding="utf-8"))["functions"]
+            figures = {n: (before | figures)[n] for n in INTERVALS if n in before | figures}
         command = (
             f"python -m benches.experiments.float64 --samples {options.samples} "
             f"--rounds {options.rounds} --store {os.path.relpath(options.store)}"

@@ -34,6 +34,8 @@ from pytest_udftorch.references import ReferenceMissingError, llvmlibc
 #: Elements of an L1-resident run (16 KiB in, 16 KiB out) and of a memory-resident one.
 L1_ELEMENTS: Final = 4096
 MEMORY_ELEMENTS: Final = 1 << 24
+#: Elements of an operator's run: 256 KiB in, 256 KiB out.
+OPERATOR_ELEMENTS: Final = 1 << 16
 ROUNDS: Final = 31
 #: One timed call lasts about this long, in nanoseconds.
 SLICE_NS: Final = 200_000
@@ -196,38 +198,64 @@ def measure(
     return result
 
 
-def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
-    """Time whole operators on 2^20 elements, one thread, std and corem interleaved."""
-    import time
-
+def operators() -> dict[str, tuple[Any, Any]]:
+    """Return name -> operator and arguments: of each function, and of what is made of them."""
     import torch
     from torch.nn import functional
 
-    x = torch.randn(1024, 1024, generator=torch.Generator().manual_seed(1))
-    operators = {
-        "elu": functional.elu,
-        "softmax": lambda t: torch.softmax(t, -1),
-        "gelu": functional.gelu,
-        "gelu tanh": lambda t: functional.gelu(t, approximate="tanh"),
-        "sigmoid": torch.sigmoid,
+    x = torch.randn(256, OPERATOR_ELEMENTS // 256, generator=torch.Generator().manual_seed(1))
+    labels = torch.arange(256) % x.shape[1]
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in pytest_udftorch.find_library("corem").function_names:
+        arguments = sample(name, OPERATOR_ELEMENTS)
+        arrays = arguments if isinstance(arguments, tuple) else (arguments,)
+        if hasattr(torch, name):
+            found[f"torch.{name}"] = getattr(torch, name), [torch.from_numpy(a) for a in arrays]
+    return found | {
+        "softmax": (lambda t: torch.softmax(t, -1), [x]),
+        "log_softmax": (lambda t: torch.log_softmax(t, -1), [x]),
+        "cross entropy": (functional.cross_entropy, [x, labels]),
+        "sigmoid": (torch.sigmoid, [x]),
+        "silu": (functional.silu, [x]),
+        "elu": (functional.elu, [x]),
+        "gelu": (functional.gelu, [x]),
+        "gelu tanh": (lambda t: functional.gelu(t, approximate="tanh"), [x]),
     }
+
+
+def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
+    """Time whole operators on 2^16 elements, one thread, std and corem interleaved."""
+    import time
+
+    import torch
+
     torch.set_num_threads(1)
     result = {}
-    for name, operator in operators.items():
+    for name, (operator, arguments) in operators().items():
         times: dict[str, list[float]] = {"std": [], "corem": []}
-        for turn in range(rounds):
+        calls = 1
+        for turn in range(rounds + 1):  # the first says how many calls a slice has
             for library in sorted(times, reverse=bool(turn % 2)):
                 with pytest_udftorch.patched(library):
-                    operator(x)
+                    operator(*arguments)
                     start = time.perf_counter_ns()
-                    operator(x)
-                    times[library].append((time.perf_counter_ns() - start) / x.numel())
-        pairs = zip(times["corem"], times["std"], strict=True)
+                    for _ in range(calls):
+                        operator(*arguments)
+                    taken = (time.perf_counter_ns() - start) / calls
+                times[library].append(taken / OPERATOR_ELEMENTS)
+            if turn == 0:
+                calls = max(1, round(SLICE_NS / taken))
+                times = {"std": [], "corem": []}
+        ratios = [a / b for a, b in zip(times["corem"], times["std"], strict=True)]
+        low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
         result[name] = {
             "std_ns": statistics.median(times["std"]),
             "corem_ns": statistics.median(times["corem"]),
-            "corem_over": statistics.median(a / b for a, b in pairs),
+            "corem_over": float(middle),
+            "corem_over_low": float(low),
+            "corem_over_high": float(high),
         }
+        print(name, {k: round(v, 3) for k, v in result[name].items()})
     return result
 
 
@@ -239,11 +267,20 @@ def levels() -> Iterator[str]:
     yield "scalar"
 
 
+def _stem() -> str:
+    """Return the name of the stored file: what one CPU does says little of another maker's."""
+    return "speed_intel" if "Intel" in describe()["machine"]["cpu"] else "speed"
+
+
 def run(functions: Sequence[str], rounds: int) -> dict[str, Any]:
     """Measure everything and return the figures, ready for JSON."""
     harness = Harness()
     document: dict[str, Any] = {
-        "elements": {"l1": L1_ELEMENTS, "memory": MEMORY_ELEMENTS},
+        "elements": {
+            "l1": L1_ELEMENTS,
+            "memory": MEMORY_ELEMENTS,
+            "operators": OPERATOR_ELEMENTS,
+        },
         "rounds": rounds,
         "functions": {},
     }
@@ -262,18 +299,18 @@ def run(functions: Sequence[str], rounds: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run from the command line; ``--store`` writes benches/results/speed.json."""
+    """Run from the command line; ``--store`` writes the file of this CPU's maker."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("functions", nargs="*", help="default: all of corem's")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--store", action="store_true", help="write benches/results/speed.json")
+    parser.add_argument("--store", action="store_true", help=f"write {_stem()}.json")
     options = parser.parse_args(arguments)
     every = pytest_udftorch.find_library("corem").function_names
     document = run(options.functions or every, options.rounds)
     print(caption(describe()))
     if options.store:
         command = "python -m benches.experiments.speed --store"
-        stored.save(stored.RESULTS / "speed.json", command, document)
+        stored.save(stored.RESULTS / f"{_stem()}.json", command, document)
 
 
 if __name__ == "__main__":

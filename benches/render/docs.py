@@ -165,11 +165,13 @@ def demo_details(results: Results) -> str:
     return _with_source(lines, document)
 
 
-def speed(results: Results) -> str:
-    """Return nanoseconds per element of every contender, or nothing where none are stored."""
-    if not results.has("speed"):
-        return ""
-    document = results["speed"]
+#: The stored files of ``speed``, one for each maker of CPUs.
+SPEEDS = ("speed", "speed_intel")
+
+
+def speed(results: Results, stem: str) -> str:
+    """Return nanoseconds per element of every contender on one CPU."""
+    document = results[stem]
     sections = []
     levels = dict.fromkeys(level for entry in document["functions"].values() for level in entry)
     for level in levels:
@@ -181,18 +183,24 @@ def speed(results: Results) -> str:
         ]
         lines = [f"{level}, median ns per element:", "", *table(["function", *names], rows)]
         sections.append("\n".join(lines) + "\n")
+    elements = document["elements"].get("operators", 1 << 20)
     operators = [
-        [name, f"{row['std_ns']:.3g}", f"{row['corem_ns']:.3g}", f"{row['corem_over']:.2f}"]
+        [name, f"{row['std_ns']:.3g}", f"{row['corem_ns']:.3g}", f"{row['corem_over']:.2f}",
+         f"{row['corem_over_low']:.2f} to {row['corem_over_high']:.2f}"
+         if "corem_over_low" in row else ""]
         for name, row in document["operators"].items()
-    ]
-    lines = [
-        "Whole operators on 2^20 elements, one thread:",
-        "",
-        *table(
-            ["operator", "std, ns per element", "corem, ns per element", "corem / std"], operators
-        ),
-    ]
+    ]  # fmt: skip
+    header = ["operator", "std, ns per element", "corem, ns per element", "corem / std",
+              "half of the rounds"]  # fmt: skip
+    lines = [f"Whole operators on {elements:,} elements, one thread:", "",
+             *table(header, operators)]  # fmt: skip
     return "\n".join(sections) + "\n" + _with_source(lines, document)
+
+
+def slug(machine: str) -> str:
+    """Return the name of a CPU as a part of a file's name."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"\(r\)|\(tm\)", "", machine.lower()))
+    return "-".join(words)
 
 
 def double_precision(results: Results) -> str:
@@ -205,21 +213,58 @@ def double_precision(results: Results) -> str:
         ours = [n for name, n in wrong.items() if name not in controls]
         compared.append([
             function, *(f"{counts[kind]:,}" for kind in ("hard", "structured", "random")),
-            str(len(ours)), f"{sum(ours):,}", f"{sum(controls.values()):,}",
+            str(len(ours)), f"{sum(ours):,}", f"{sum(controls.values()):,}", entry["cpu"],
         ])  # fmt: skip
         rows += [
             [function, row["interval"], f"{row['elements']:,}", str(row["stride"]),
              f"{row['std_ns']:.2f}", f"{row['corem_d_ns']:.2f}", f"{row['ratio']['median']:.2f}",
-             f"{row['ratio']['lower_quartile']:.2f} to {row['ratio']['upper_quartile']:.2f}"]
+             f"{row['ratio']['lower_quartile']:.2f} to {row['ratio']['upper_quartile']:.2f}",
+             entry["cpu"]]
             for row in entry["operators"]
         ]  # fmt: skip
     facts = table(
-        ["function", "hard", "structured", "random", "forms", "wrong", "wrong in canary-d"],
+        [
+            "function",
+            "hard",
+            "structured",
+            "random",
+            "forms",
+            "wrong",
+            "wrong in canary-d",
+            "CPU",
+        ],
         compared,
     )
     header = ["operator", "arguments", "elements", "stride", "std, ns per element",
-              "corem-d, ns per element", "corem-d / std", "half of the rounds"]  # fmt: skip
+              "corem-d, ns per element", "corem-d / std", "half of the rounds",
+              "CPU"]  # fmt: skip
     return _with_source([*facts, "", *table(header, rows)], document)
+
+
+def double_precision_speed(results: Results) -> str:
+    """Return corem-d's time beside what torch calls, on each machine."""
+    document, sections = results["float64_speed"], []
+    for name, machine in document["machines"].items():
+        rows = []
+        for function, levels in machine["forms"].items():
+            for level, entry in levels.items():
+                ours = entry["corem"]
+                peers = (entry.get(peer) for peer in ("vml", "sleef u10", "glibc"))
+                rows.append([
+                    function, level, f"{ours['ns']:.2f}",
+                    f"{ours['ns_low']:.2f} to {ours['ns_high']:.2f}",
+                    *(f"{peer['corem_over']:.2f}" if peer else "" for peer in peers),
+                ])  # fmt: skip
+        header = ["function", "level", "corem-d, ns per element", "half of the rounds",
+                  "corem-d / VML HA", "corem-d / SLEEF u10", "corem-d / glibc"]  # fmt: skip
+        load = machine["load"]
+        sections += [
+            f"![float64 functions on {name}]({DOUBLE_SVG.format(slug(name))})", "",
+            *table(header, rows), "",
+            f"{caption(machine['environment'])} Other processes ran beside the measurement: "
+            f"{load['waiting']:g} wanted one of {load['processors']} processors when it began.", "",
+        ]  # fmt: skip
+    return "\n".join(sections) + f"\n`{document['command']}`"
 
 
 def float64_check(results: Results) -> str:
@@ -240,7 +285,8 @@ def float64_check(results: Results) -> str:
 def quick_paths(results: Results) -> str:
     """Return what corem's quick paths gain, on each machine."""
     sections = []
-    for machine in results["quick_paths"]["machines"].values():
+    for name, machine in results["quick_paths"]["machines"].items():
+        sections += [f"![float32 functions on {name}]({QUICK_SVG.format(slug(name))})", ""]
         levels = {level: None for entry in machine["forms"].values() for level in entry}
         for level in levels:
             rows = []
@@ -301,11 +347,14 @@ def patch(results: Results) -> str:
     return _with_source(table(header, rows), document)
 
 
-def missed(results: Results) -> str:
-    """Return the targets that corem misses."""
-    if not results.has("speed"):
-        return ""
-    speeds = results["speed"]
+def _maker(cpu: str) -> str:
+    """Return a CPU's name without its marks: ``Intel Xeon``."""
+    return " ".join(cpu.replace("(R)", "").replace("Processor", "").split())
+
+
+def missed(results: Results, stem: str) -> str:
+    """Return the targets that corem misses on one CPU."""
+    speeds = results[stem]
     found = [f for f in asked.figures(speeds) if f.measured > f.limit]
     lines = [
         f"{len(found)} of {len(asked.figures(speeds))} targets are missed. The table gives the "
@@ -683,6 +732,21 @@ def _coverage(document: Mapping[str, Any]) -> str:
     return _with_source([*table(header, lines), "", *rest, "", f"{packages}."], document)
 
 
+def inlined(results: Results) -> str:
+    """Return the kernels of libtorch that have a function inlined."""
+    from benches.experiments.inlined import WAYS
+
+    document = results["inlined"]
+    rows = [
+        [f"`{name}`", ", ".join(one["families"]), str(one["functions"]),
+         ", ".join(f"`{c}`" for c in one["calls"]) or "none", WAYS[name]]
+        for name, one in document["kernels"].items()
+    ]  # fmt: skip
+    header = ["kernel", "family", "functions", "math symbols that it calls", "in a session"]
+    others = ", ".join(f"{count} of {who}" for who, count in sorted(document["others"].items()))
+    return _with_source([*table(header, rows), "", f"Besides: {others}."], document)
+
+
 def _ratio(summary: Mapping[str, float]) -> str:
     low, high = summary["lower_quartile"], summary["upper_quartile"]
     return f"{summary['median']:.2f} ({low:.2f} to {high:.2f})"
@@ -845,6 +909,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_digests": contract_digests,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
+    "inlined": inlined,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
@@ -856,10 +921,10 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "entry_exit": entry_exit,
     "build": build,
     "demo_details": demo_details,
-    "speed": speed,
     "compiled_cpu": compiled_cpu,
     "double_precision": double_precision,
     "double_precision_check": float64_check,
+    "double_precision_speed": double_precision_speed,
     "quick_paths": quick_paths,
     "patch": patch,
     "site": site,
@@ -869,7 +934,6 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     **{name: _tolerance(name) for name in render_tolerance.TABLES},
     **{name: _compile(name) for name in render_compile.TABLES},
     **{name: _cuda(name) for name in render_cuda.TABLES},
-    "missed": missed,
     "other_machines": other_machines,
     "wheel": wheel,
     "wheel_symbols": wheel_symbols,
@@ -927,16 +991,17 @@ def results_page(results: Results) -> str:
         demo(results),
         demo_details(results),
     ]
-    if results.has("speed"):
+    for stem in filter(results.has, SPEEDS):
+        cpu = results[stem]["environment"]["machine"]["cpu"]
         parts += [
-            "## Speed of the functions",
+            f"## Speed of the functions on {_maker(cpu)}",
             "",
-            "![Nanoseconds per element of every contender](speed.svg)",
+            f"![Nanoseconds per element of every contender on {_maker(cpu)}]({stem}.svg)",
             "",
-            speed(results),
-            "### Figures that are missed",
+            speed(results, stem),
+            f"### Figures that are missed on {_maker(cpu)}",
             "",
-            missed(results),
+            missed(results, stem),
         ]
     if results.has("speed_analysis"):
         parts += ["### What the code spends its time on", "", analysis(results)]
@@ -1056,6 +1121,9 @@ def _first_run(certificate: Certificate) -> Certificate:
 
 
 SPEED_SVG = "docs/results/speed.svg"
+#: Pictures of one machine each, below docs.
+QUICK_SVG = "results/quick-{}.svg"
+DOUBLE_SVG = "results/double-{}.svg"
 WHOLE: dict[str, Callable[[Results], str]] = {
     "docs/results/accuracy.md": accuracy_page,
     "docs/results/compile_results.md": lambda results: render_experiments.page(results.folder),
@@ -1102,9 +1170,18 @@ def pages(root: Path, results: Results) -> Iterator[tuple[Path, str]]:
 
 def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable[[], str]]]:
     """Yield every drawing: its file, the digest of what it shows, and what draws it."""
-    if results.has("speed"):
-        numbers = drawings.speed_numbers(results["speed"])
-        yield root / SPEED_SVG, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+    for stem in filter(results.has, SPEEDS):
+        numbers = drawings.speed_numbers(results[stem])
+        picture = root / SPEED_SVG.replace("speed", stem)
+        yield picture, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+    for name, path in (("quick_paths", QUICK_SVG), ("float64_speed", DOUBLE_SVG)):
+        for machine, figures in results[name]["machines"].items() if results.has(name) else ():
+            numbers = drawings.speed_numbers({"functions": figures["forms"]})
+            yield (
+                root / "docs" / path.format(slug(machine)),
+                drawings.digest(numbers),
+                partial(drawings.speed_svg, numbers),
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ STYLES: Final = {
     "llvm-libc": ("x", "#8c6d31"),
 }
 
-TICKS_NS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10)
+TICKS_NS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20)
 
 Numbers = dict[str, dict[str, dict[str, float]]]
 
@@ -68,7 +68,7 @@ def speed_svg(numbers: Numbers) -> str:
                         color=colour, markersize=5, zorder=3 if name.startswith("corem") else 2,
                     )[0]  # fmt: skip
             axis.set_xscale("log")
-            axis.set_xlim(0.1, 15)
+            axis.set_xlim(0.1, 30)
             axis.set_xticks(TICKS_NS, [f"{t:g}" for t in TICKS_NS])
             axis.minorticks_off()
             axis.set_title(level, fontsize=10)

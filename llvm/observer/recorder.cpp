@@ -38,6 +38,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <charconv>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -144,7 +145,7 @@ Object numbersOf(c10::IntArrayRef Numbers) {
   return uncollected(std::move(Tuple));
 }
 
-Object tupleOf(std::vector<Object> &Parts) {
+Object tupleOf(c10::SmallVectorImpl<Object> &Parts) {
   Object Tuple = made(PyTuple_New(static_cast<Py_ssize_t>(Parts.size())));
   for (size_t I = 0; I < Parts.size(); ++I)
     PyTuple_SetItem(Tuple.get(), static_cast<Py_ssize_t>(I),
@@ -331,6 +332,7 @@ enum class Numbers : uint8_t { Bits, Real, Complex, Unreadable };
 struct Dtype {
   Object Name;
   Object Seed; ///< of the digests
+  uint64_t SeedNumber = 0;
   size_t Bytes = 0;
   Numbers Kind = Numbers::Unreadable;
 };
@@ -365,19 +367,35 @@ Numbers kindOf(ScalarType Type) {
   }
 }
 
-template <typename T> bool hasNan(const void *Data, size_t Count, T Infinity) {
-  const T *Values = static_cast<const T *>(Data);
-  const T Magnitude = static_cast<T>(~T(0)) >> 1;
-  for (size_t Begin = 0; Begin < Count; Begin += 4096) {
-    const size_t End = std::min(Count, Begin + 4096);
-    T Found = 0;
-    for (size_t I = Begin; I < End; ++I)
-      Found |= static_cast<T>((Values[I] & Magnitude) > Infinity);
-    if (Found)
-      return true;
+// Half of the time of a record is spent here and in the digests.
+#if defined(__x86_64__)
+#define FOR_ANY_CPU                                                            \
+  __attribute__((target_clones("avx512bw", "avx2", "default")))
+#else
+#define FOR_ANY_CPU
+#endif
+
+/// Whether one of some encodings is above infinity but for its sign. Signed
+/// numbers are what vectors compare.
+#define HAS_NAN(Signed, Unsigned)                                              \
+  FOR_ANY_CPU bool hasNan(const void *Data, size_t Count, Unsigned Infinity) { \
+    const Signed *Values = static_cast<const Signed *>(Data);                  \
+    const Signed Magnitude = std::numeric_limits<Signed>::max();               \
+    const Signed Bound = static_cast<Signed>(Infinity);                        \
+    for (size_t Begin = 0; Begin < Count; Begin += 4096) {                     \
+      const size_t End = Count - Begin < 4096 ? Count : Begin + 4096;          \
+      Signed Found = 0;                                                        \
+      for (size_t I = Begin; I < End; ++I)                                     \
+        Found |= static_cast<Signed>((Values[I] & Magnitude) > Bound);         \
+      if (Found)                                                               \
+        return true;                                                           \
+    }                                                                          \
+    return false;                                                              \
   }
-  return false;
-}
+
+HAS_NAN(int16_t, uint16_t)
+HAS_NAN(int32_t, uint32_t)
+HAS_NAN(int64_t, uint64_t)
 
 /// Encodings of infinity, and of the NaN that stands for all.
 template <typename T> struct Special;
@@ -442,13 +460,32 @@ struct Memory {
 // The recorder
 //===----------------------------------------------------------------------===//
 
+/// XXH128_hash_t of xxhash.h, and XXH3_128bits_withSeed().
+struct Hash128 {
+  uint64_t Low, High;
+};
+using HashFunction = Hash128(const void *, size_t, uint64_t);
+
 thread_local uint64_t LayerOf = 0; ///< which recorder the next one belongs to
 thread_local int64_t Layer = -1;
 
 std::atomic<uint64_t> Started{0};
 
+/// What holds for all recorders. Never destroyed: the interpreter dies first.
+struct Learned {
+  std::unordered_map<const void *, std::unique_ptr<Operator>> Operators;
+  std::unordered_map<int, Dtype> Dtypes;
+  std::unordered_map<Py_ssize_t, std::vector<int64_t>> Samples;
+};
+
+Learned &learned() {
+  static auto *All = new Learned;
+  return *All;
+}
+
 struct Recorder {
-  PyObject *Mode; ///< not counted: the mode ends this
+  HashFunction *Hash; ///< or null: Digest is called
+  PyObject *Mode;     ///< not counted: the mode ends this
   Object Calls, CallType, NoteType, Describe, Digest, Seed, Evenly, Forget,
       Place, NoRows, Failed;
   std::unordered_set<Py_ssize_t> Kept;
@@ -459,13 +496,16 @@ struct Recorder {
   std::unordered_map<uint64_t, int64_t> Nodes; ///< of autograd -> layer
   std::map<std::tuple<int64_t, int, int64_t>, Object> Places;
 
-  std::unordered_map<const void *, std::unique_ptr<Operator>> Operators;
-  std::unordered_map<int, Dtype> Dtypes;
-  std::unordered_map<Py_ssize_t, std::vector<int64_t>> Samples;
   std::unordered_map<c10::StorageImpl *, Memory> Storages;
-  size_t Sweep = 1024; ///< storages at which those that died are forgotten
+  std::vector<c10::StorageImpl *> InOrder; ///< the keys of Storages
+  size_t Read = 0;                         ///< bytes, since all were looked at
+  size_t Next = 0;                         ///< to be looked at by sweep()
+
+  std::map<c10::SmallVector<int64_t, 8>, Object> Shapes;
+  Object Devices[c10::COMPILE_TIME_MAX_DEVICE_TYPES], Nothing, NoTuple;
 
   void call(const OperatorHandle &Op, Stack *S, const PyInterpreterVTable &Old);
+  Object note(const Tensor &T, bool IsWritten);
 
 private:
   Operator &operatorOf(const OperatorHandle &Op);
@@ -474,7 +514,8 @@ private:
   const std::vector<int64_t> &samplesOf(Py_ssize_t Count);
   std::vector<Known> *notesOf(const Tensor &T);
   void wrote(const Tensor &T);
-  Object note(const Tensor &T, bool IsWritten);
+  void sweep();
+  Object shapeOf(c10::IntArrayRef Numbers);
   Object newNote(const Tensor &T);
   Object take(const uint8_t *Data, Py_ssize_t Count, size_t Bytes);
   Object digest(const Tensor &T, const Dtype &D);
@@ -488,7 +529,7 @@ const PyInterpreterVTable *Old = nullptr;
 
 Operator &Recorder::operatorOf(const OperatorHandle &Op) {
   const c10::FunctionSchema &Schema = Op.schema();
-  auto &Slot = Operators[&Schema];
+  auto &Slot = learned().Operators[&Schema];
   if (Slot && Slot->Name == Schema.name() &&
       Slot->Overload == Schema.overload_name())
     return *Slot;
@@ -518,6 +559,14 @@ Operator &Recorder::operatorOf(const OperatorHandle &Op) {
   return *Slot;
 }
 
+/// Sizes or strides; tuples that are equal are the same.
+Object Recorder::shapeOf(c10::IntArrayRef Numbers) {
+  Object &Known = Shapes[{Numbers.begin(), Numbers.end()}];
+  if (!Known.get())
+    Known = numbersOf(Numbers);
+  return Known;
+}
+
 /// Whereabouts.now() of layers.py.
 Object Recorder::now() {
   const auto Node = torch::autograd::get_current_node();
@@ -544,11 +593,12 @@ Object Recorder::now() {
 }
 
 const Dtype &Recorder::dtypeOf(ScalarType Type) {
-  Dtype &D = Dtypes[static_cast<int>(Type)];
+  Dtype &D = learned().Dtypes[static_cast<int>(Type)];
   if (!D.Name.get()) {
     Object Name = textOf(c10::getDtypeNames(Type).first);
     D.Seed =
         made(PyObject_CallFunctionObjArgs(Seed.get(), Name.get(), nullptr));
+    D.SeedNumber = PyLong_AsUnsignedLongLong(D.Seed.get());
     D.Kind = kindOf(Type);
     D.Bytes = c10::elementSize(Type);
     D.Name = std::move(Name);
@@ -557,7 +607,7 @@ const Dtype &Recorder::dtypeOf(ScalarType Type) {
 }
 
 const std::vector<int64_t> &Recorder::samplesOf(Py_ssize_t Count) {
-  std::vector<int64_t> &Found = Samples[Count];
+  std::vector<int64_t> &Found = learned().Samples[Count];
   if (Found.empty()) {
     Object Bytes = made(PyObject_CallFunction(Evenly.get(), "n", Count));
     char *Data;
@@ -581,18 +631,34 @@ std::vector<Known> *Recorder::notesOf(const Tensor &T) {
     // While the weak pointer is there, nobody else gets the address.
     return &Found->second.Notes;
   }
-  if (Storages.size() >= Sweep) {
-    std::erase_if(Storages,
-                  [](const auto &One) { return One.second.It.expired(); });
-    Sweep = std::max<size_t>(1024, 2 * Storages.size());
-  }
-  Memory &New =
-      Storages
-          .emplace(Storage, Memory{c10::weak_intrusive_ptr<c10::StorageImpl>(
-                                       T.storage().getWeakStorageImpl()),
-                                   {}})
-          .first->second;
-  return &New.Notes;
+  Memory New{c10::weak_intrusive_ptr<c10::StorageImpl>(
+                 T.storage().getWeakStorageImpl()),
+             {}};
+  InOrder.push_back(Storage);
+  return &Storages.emplace(Storage, std::move(New)).first->second.Notes;
+}
+
+/// Forgets memory that was given back. What stays known of it lies between the
+/// tensors that come next, and keeps them from the same places. So each call
+/// looks at the newest, which die soon, and at a few others; at all of them
+/// where that takes little beside what was read.
+void Recorder::sweep() {
+  const auto Look = [this](size_t At) {
+    const auto Found = Storages.find(InOrder[At]);
+    if (!Found->second.It.expired())
+      return;
+    Storages.erase(Found);
+    InOrder[At] = InOrder.back();
+    InOrder.pop_back();
+  };
+  const bool All = Read / 512 >= InOrder.size();
+  if (All)
+    Read = 0;
+  const size_t Newest = All ? InOrder.size() : 4;
+  for (size_t I = 0, At = InOrder.size(); I < Newest && At; ++I)
+    Look(--At);
+  for (size_t I = 0; I < 4 && !InOrder.empty(); ++I)
+    Look(++Next % InOrder.size());
 }
 
 void Recorder::wrote(const Tensor &T) {
@@ -642,32 +708,32 @@ Object Recorder::newNote(const Tensor &T) {
   const Dtype &D = dtypeOf(T.scalar_type());
   const bool IsStrided =
       T.layout() == at::kStrided && !T.is_meta() && !T.is_quantized();
-  Object Hash, Taken;
-  if (!IsStrided || D.Kind == Numbers::Unreadable || !T.has_storage()) {
-    Hash = made(PyBytes_FromStringAndSize("", 0));
-    Taken = made(PyTuple_New(0));
-  } else {
+  Object Hash = Nothing, Taken = NoTuple;
+  if (IsStrided && D.Kind != Numbers::Unreadable && T.has_storage()) {
     // Elements in the order of the indices, in memory that the CPU reads.
-    Tensor Dense = T.detach();
-    if (!Dense.is_cpu())
-      Dense = Dense.contiguous().cpu();
-    Dense = Dense.resolve_conj().resolve_neg().contiguous();
+    Tensor Other;
+    if (!T.is_cpu() || T.is_conj() || T.is_neg() || !T.is_contiguous())
+      Other = T.detach().contiguous().cpu().resolve_conj().resolve_neg();
+    const Tensor &Dense = Other.defined() ? Other : T;
     const auto *Data = static_cast<const uint8_t *>(Dense.const_data_ptr());
-    const auto Count = static_cast<Py_ssize_t>(Dense.numel());
-    Taken = D.Kind == Numbers::Complex ? made(PyBytes_FromStringAndSize("", 0))
-                                       : take(Data, Count, D.Bytes);
+    Taken = D.Kind == Numbers::Complex
+                ? Nothing
+                : take(Data, static_cast<Py_ssize_t>(Dense.numel()), D.Bytes);
     Hash = digest(Dense, D);
   }
-  return named(NoteType.get(), numbersOf(T.sizes()), D.Name,
-               IsStrided ? numbersOf(T.strides()) : made(PyTuple_New(0)),
-               textOf(c10::DeviceTypeName(T.device().type(), true)),
+  const auto Type = T.device().type();
+  Object &Device = Devices[static_cast<size_t>(Type)];
+  if (!Device.get())
+    Device = textOf(c10::DeviceTypeName(Type, true));
+  return named(NoteType.get(), shapeOf(T.sizes()), D.Name,
+               IsStrided ? shapeOf(T.strides()) : NoTuple, Object(Device),
                std::move(Hash), NoRows, std::move(Taken));
 }
 
 /// The values at evenly spaced places.
 Object Recorder::take(const uint8_t *Data, Py_ssize_t Count, size_t Bytes) {
   if (!Count)
-    return made(PyBytes_FromStringAndSize("", 0));
+    return Nothing;
   const auto &Places = samplesOf(Count);
   uint8_t Taken[16 * 16];
   if (Places.size() * Bytes > sizeof Taken) {
@@ -696,10 +762,18 @@ Object Recorder::digest(const Tensor &T, const Dtype &D) {
       replaceNans(Copy.mutable_data_ptr(), Count, Infinity, Nan, IsPair);
       Data = Copy.const_data_ptr();
     });
-  static char Nothing;
+  static char Empty;
   const size_t Bytes = static_cast<size_t>(T.numel()) * D.Bytes;
+  Read += Bytes;
+  if (Hash) {
+    const Hash128 Found = Hash(Bytes ? Data : &Empty, Bytes, D.SeedNumber);
+    const uint64_t Words[] = {__builtin_bswap64(Found.High),
+                              __builtin_bswap64(Found.Low)};
+    return made(PyBytes_FromStringAndSize(reinterpret_cast<const char *>(Words),
+                                          sizeof Words));
+  }
   Object View = made(PyMemoryView_FromMemory(
-      Bytes ? static_cast<char *>(const_cast<void *>(Data)) : &Nothing,
+      Bytes ? static_cast<char *>(const_cast<void *>(Data)) : &Empty,
       static_cast<Py_ssize_t>(Bytes), PyBUF_READ));
   return made(PyObject_CallFunctionObjArgs(Digest.get(), View.get(),
                                            D.Seed.get(), nullptr));
@@ -740,6 +814,7 @@ void Recorder::call(const OperatorHandle &Op, Stack *S,
                     const PyInterpreterVTable &Old) {
   Operator &O = operatorOf(Op);
   Object Where = now();
+  sweep();
   const size_t First = S->size() - O.Arguments.size();
   const IValue *Given = S->data() + First;
   if (O.IsSilent) {
@@ -792,7 +867,7 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
       if (isTensor(V))
         Hidden.push_back(V.toTensor().unsafeGetTensorImpl());
     });
-  std::vector<Object> Inputs;
+  c10::SmallVector<Object, 4> Inputs;
   std::string Text;
   for (size_t I = 0; I < Arguments; ++I) {
     if (I < O.Positional ? I >= Positional : isDefault(I))
@@ -807,7 +882,7 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
   }
   Object Shown = textOf(Text);
 
-  std::vector<Tensor> Written;
+  c10::SmallVector<Tensor, 2> Written;
   for (size_t At : O.Written)
     forEachLeaf(Given[At], [&](const IValue &V) {
       if (isTensor(V))
@@ -819,7 +894,7 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
   }
   for (const Tensor &T : Written)
     wrote(T);
-  std::vector<Object> Outputs;
+  c10::SmallVector<Object, 4> Outputs;
   const IValue *Returned = S->data() + S->size() - O.Fresh.size();
   for (size_t I = 0; I < O.Fresh.size(); ++I)
     if (O.Fresh[I])
@@ -922,10 +997,11 @@ void hook(PyInterpreter &Which) {
 /// 0, or -1 if that is not possible: another mode is being recorded, or this
 /// one is not the innermost.
 ///
+/// @param Hash the address of XXH3_128bits_withSeed(), or null
 /// @param Parts the attributes of Recorder from Calls to NoRows, in a tuple
 /// @param Kept a tuple of the positions of calls that Python has to see
-extern "C" EXPORT int udfrecorder_start(PyObject *Mode, PyObject *Parts,
-                                        PyObject *Kept) {
+extern "C" EXPORT int udfrecorder_start(void *Hash, PyObject *Mode,
+                                        PyObject *Parts, PyObject *Kept) {
   const int64_t Length = TorchDispatchModeTLS::stack_len();
   if (Active || !Length)
     return -1;
@@ -933,7 +1009,10 @@ extern "C" EXPORT int udfrecorder_start(PyObject *Mode, PyObject *Parts,
   if (Top->ptr(&Top->pyinterpreter()) != Mode)
     return -1;
   auto R = std::make_unique<Recorder>();
+  R->Hash = reinterpret_cast<HashFunction *>(Hash);
   R->Mode = Mode;
+  R->Nothing = Object(PyBytes_FromStringAndSize("", 0));
+  R->NoTuple = Object(PyTuple_New(0));
   Object *const Slots[] = {&R->Calls,  &R->CallType, &R->NoteType, &R->Describe,
                            &R->Digest, &R->Seed,     &R->Evenly,   &R->Forget,
                            &R->Place,  &R->NoRows};
@@ -955,6 +1034,19 @@ extern "C" EXPORT PyObject *udfrecorder_stop() {
     Interpreter->vtable_ = Old;
   PyErr_Clear();
   return (R->Failed.get() ? R->Failed : borrowed(Py_None)).release();
+}
+
+/// Returns the note of a tensor, which `_cdata` is the address of.
+extern "C" EXPORT PyObject *udfrecorder_note(void *Address) try {
+  const Tensor T(c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::
+                     reclaim_copy(static_cast<c10::TensorImpl *>(Address)));
+  const Away Mode;
+  return Active->note(T, false).release();
+} catch (const PythonFailed &) {
+  return nullptr;
+} catch (const std::exception &Error) {
+  PyErr_SetString(PyExc_RuntimeError, Error.what());
+  return nullptr;
 }
 
 /// The layer that runs in this thread from now on, as a number; -1 for none.

@@ -17,7 +17,7 @@ from typing import Final
 
 from pytest_udftorch.build import bitcode, llvmlite_gpu, pack, prebuilt
 from pytest_udftorch.build.job import Job, Step, compile_job, obtain, read_report
-from pytest_udftorch.build.selection import Part, cuda_sources
+from pytest_udftorch.build.selection import Part, cuda_doubles, cuda_sources
 from pytest_udftorch.build.shared import Build, compile_steps, homes_of, include_flags
 from pytest_udftorch.build.toolchain import ABSENT, FLAGS, Compiler, find_compiler, tool
 from pytest_udftorch.errors import (
@@ -62,7 +62,8 @@ _SPLIT_PASSES: Final = ("udf-branchless", "internalize", "globaldce", "verify")
 def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     """Return a copy of CUDA's libdevice whose functions are those of a selection.
 
-    It is ``stock`` itself for a selection without float32 functions: GPUs get no others.
+    It is ``stock`` itself for a selection without functions for GPUs. float64 functions need a
+    compiler: without one they stay those of ``stock``.
 
     Args:
         parts: the selection.
@@ -76,6 +77,8 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
         CacheError: the cache folder cannot be written.
     """
     chosen = [source for part in parts for source in cuda_sources(part)]
+    if doubles_for_gpus(parts):
+        return obtain(functools.partial(libdevice_job, parts, stock), find_compiler).path
     if not chosen:
         return stock
     packed = pack.find(chosen, tuple(SPLIT), functools.partial(_pack_recipe, stock))
@@ -94,6 +97,22 @@ def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
                 f"{prebuilt.lacking()} {error}"
             ) from error
     return llvmlite_gpu.copy_with(chosen, stock)
+
+
+def doubles_for_gpus(parts: Iterable[Part]) -> frozenset[str]:
+    """Return the float64 functions of a selection that GPUs get here.
+
+    A machine without a compiler has none: no shipped pack holds float64 functions.
+    """
+    names = frozenset(name for part in parts for name, _ in cuda_doubles(part))
+    if names:
+        try:
+            find_compiler()
+        except (CompilerNotFoundError, CompilerTooOldError):
+            if os.environ.get("UDFTORCH_CLANG"):
+                raise
+            return frozenset()
+    return names
 
 
 def available_for_gpus(stock: Path) -> str:
@@ -142,7 +161,9 @@ def libdevice_job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> J
     replaced: dict[str, str] = {}
     inputs = {str(stock)}
     homes: dict[str, str | None] = {str(stock.parent): "TRITON"}
-    for library, keys in (source for part in parts for source in cuda_sources(part)):
+    sources = [source for part in parts for source in cuda_sources(part)]
+    sources += [(p.build.library, doubles) for p in parts if (doubles := cuda_doubles(p))]
+    for library, keys in sources:
         inputs.update(library.source_files())
         homes |= homes_of(library)
         chosen = [library.functions[key] for key in keys]
@@ -156,7 +177,8 @@ def libdevice_job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> J
             known = FUNCTIONS[function.name]
             c_name = known.c_name(function.dtype)
             replaced[f"__nv_{c_name}"] = known.export(function.dtype, "scalar")
-            if function.fast and function.source.suffix == ".c":
+            in_parts = function.fast and function.dtype == "float32"
+            if in_parts and function.source.suffix == ".c":
                 text, separate, narrow = split_paths(library, function, compiler, _FLAGS)
                 texts |= text
                 paths.append(separate)

@@ -56,6 +56,16 @@ def cuda_sources(part: Part) -> list[tuple[UdfLibrary, tuple[tuple[str, str], ..
     return [(source, found) for source, found in ((pairs, inside), (library, outside)) if found]
 
 
+def cuda_doubles(part: Part) -> tuple[tuple[str, str], ...]:
+    """Return the float64 functions of a part that a GPU can get: those with two paths in C."""
+    known = part.build.library.functions
+    return tuple(
+        key
+        for key in part.functions
+        if key[1] == "float64" and known[key].fast and known[key].source.suffix == ".c"
+    )
+
+
 def cuda_forms(part: Part) -> dict[str, str]:
     """Return float32 function -> the form that a GPU gets, ``double`` or ``float-float``."""
     forms = {}

@@ -3,7 +3,8 @@
 
 ``libdevice.exp`` and the like reach the functions through the library that Triton links
 (``libdevice.libdevice_for``). Triton's own ``tl.exp`` and ``tl.exp2`` are approximations in PTX
-that no library replaces, so the session makes the builtins call libdevice for float32. The keys
+that no library replaces, so the session makes the builtins call libdevice for float32, as they do
+for float64. The keys
 of Triton's caches, in memory and on disk, keep the kernels of different sets of functions apart.
 
 Where there is no GPU, libdevice is made when the first kernel is compiled: most sessions of such a
@@ -88,7 +89,7 @@ def _libdevice(active: Active) -> Path | UdfError:
 
 
 def _set_knobs(knobs: Any, active: Active, undo: Undo) -> None:
-    if not active.functions:
+    if not active.functions | active.doubles:
         return
     undo.keep_item(os.environ, _VARIABLE)
     undo.keep_own(knobs.nvidia, "libdevice_path")
@@ -119,7 +120,7 @@ def _set_keys(module: Any, active: Active, undo: Undo) -> None:
     Triton's own knob for changed pipelines is part of the keys only from 3.7 on. Before it reads
     the path of libdevice it calls ``compute_cache_key`` or ``make_backend``.
     """
-    if not active.functions:
+    if not active.functions | active.doubles:
         return
     names = _KEYS_OF[module.__name__]
     if missing := [name for name in names if not hasattr(module, name)]:

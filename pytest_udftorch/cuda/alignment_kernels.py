@@ -15,7 +15,6 @@ import triton.language as tl
 from pytest_udftorch.cuda.kernels import _ELEMENTS, _LAUNCHES, _OPERATIONS, _exp
 
 _log = _OPERATIONS["_log"]
-_NONE = tl.constexpr(-float("inf"))
 
 
 @triton.jit
@@ -36,7 +35,7 @@ def _label(targets, first, apart, state, states, blank):
 @triton.jit
 def _log_sum(one, two, three, seen):
     most = tl.maximum(one, tl.maximum(two, three))
-    by = tl.where(most == _NONE, 0.0, most)
+    by = tl.where(most == float("-inf"), 0.0, most)
     total = _exp(one - by, seen) + _exp(two - by, seen) + _exp(three - by, seen)
     return _log(total, seen, 1) + by
 
@@ -59,15 +58,15 @@ def alignments(
     skips &= label != _label(targets, first, apart, state - 2, states, blank)
     given += line * by_line + label * by_class
     alpha += line * steps * size + state
-    emitted = tl.load(given, inside & (state < 2), other=_NONE).to(tl.float32)
+    emitted = tl.load(given, inside & (state < 2), other=float("-inf")).to(tl.float32)
     tl.store(alpha, emitted, state < size)
     now = emitted
     for step in range(1, length):
         tl.debug_barrier()
         before = alpha + (step - 1) * size
-        two = tl.load(before - 1, inside & (state >= 1), other=_NONE)
-        three = tl.load(before - 2, skips, other=_NONE)
-        emitted = tl.load(given + step * by_step, inside, other=_NONE).to(tl.float32)
+        two = tl.load(before - 1, inside & (state >= 1), other=float("-inf"))
+        three = tl.load(before - 2, skips, other=float("-inf"))
+        emitted = tl.load(given + step * by_step, inside, other=float("-inf")).to(tl.float32)
         now = _log_sum(now, two, three, (row, inside)) + emitted
         tl.store(alpha + step.to(tl.int64) * size, now, state < size)
 
@@ -96,20 +95,23 @@ def alignments_backward(
     loss = tl.load(nll + line)
     weight = tl.load(grad + line)
     seen = (row, inside)
-    now = tl.where(inside & (state >= states - 2), 0.0, _NONE)
+    now = tl.where(inside & (state >= states - 2), 0.0, float("-inf"))
     for back in range(0, length):
         step = (length - 1 - back).to(tl.int64)
-        emitted = tl.load(given + step * by_step, inside, other=_NONE).to(tl.float32)
+        emitted = tl.load(given + step * by_step, inside, other=float("-inf")).to(tl.float32)
         if back > 0:
             tl.debug_barrier()
             after = beta + (step + 1) * size
-            two = tl.load(after + 1, state + 1 < states, other=_NONE)
-            three = tl.load(after + 2, skips, other=_NONE)
+            two = tl.load(after + 1, state + 1 < states, other=float("-inf"))
+            three = tl.load(after + 2, skips, other=float("-inf"))
             now = _log_sum(now, two, three, seen)
-        until = tl.load(alpha + step * size, inside, other=_NONE)
+        until = tl.load(alpha + step * size, inside, other=float("-inf"))
         share = _exp(until + now + loss, seen)
         # A state without any alignment.
-        share = tl.where((until == _NONE) | (now == _NONE) | ~inside, 0.0, share) * weight
+        share = (
+            tl.where((until == float("-inf")) | (now == float("-inf")) | ~inside, 0.0, share)
+            * weight
+        )
         blanks = tl.sum(tl.where(label == blank, share, 0.0), 0)
         tl.atomic_add(made + step * m_step + blank * m_class, -blanks, sem="relaxed")
         at = made + step * m_step + label * m_class

@@ -354,13 +354,17 @@ def _refuse_dropout(problem: _Problem) -> None:
 # The operators ---------------------------------------------------------------------------------
 
 
-def _seeds(query: Any, dropout: float) -> Any:
-    """Return the seed of dropout, on the GPU, so that a CUDA graph draws anew at each replay."""
+def _seeds(query: Any, dropout: float, count: int = 2) -> Any:
+    """Return the seed of dropout, on the GPU, so that a CUDA graph draws anew at each replay.
+
+    What is returned as a seed and an offset has ``count`` 4: it is the numbers 0 and 2, since
+    compiled code asks for results at multiples of 16 bytes.
+    """
     import torch
 
     if dropout == 0:
-        return torch.zeros((2,), dtype=torch.int64, device=query.device)
-    return torch.randint(0, 1 << 30, (2,), dtype=torch.int64, device=query.device)
+        return torch.zeros((count,), dtype=torch.int64, device=query.device)
+    return torch.randint(0, 1 << 30, (count,), dtype=torch.int64, device=query.device)
 
 
 def _returned(seeds: Any, dropout: float, dtype: Any) -> Any:
@@ -447,7 +451,7 @@ def _efficient(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., An
                           scale=scale)  # fmt: skip
             if query.dtype not in dtypes:
                 return found
-        seeds = _seeds(query, dropout_p)
+        seeds = _seeds(query, dropout_p, 4)
         problem = _problem(
             _EFFICIENT, query, key, value, attn_bias, is_causal, scale, dropout_p, seeds[:1]
         )
@@ -460,7 +464,7 @@ def _efficient(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., An
             out, lse = found[:2]
         _attend(launcher, _EFFICIENT, problem, out, lse if compute_log_sumexp else None)
         shown = _returned(seeds, dropout_p, torch.int64)
-        return out, lse, shown[0], shown[1]
+        return out, lse, shown[0], shown[2]
 
     def backward(grad: Any, query: Any, key: Any, value: Any, bias: Any, out: Any, lse: Any,
                  seed: Any, offset: Any, dropout: float, wanted: Any, causal: bool = False, *,
@@ -501,7 +505,7 @@ def _cudnn(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
                           return_debug_mask, scale=scale)  # fmt: skip
             if query.dtype not in dtypes:
                 return found
-        seeds = _seeds(query, dropout_p)
+        seeds = _seeds(query, dropout_p, 4)
         problem = _problem(
             _CUDNN, query, key, value, attn_bias, is_causal, scale, dropout_p, seeds[:1]
         )
@@ -513,7 +517,7 @@ def _cudnn(launcher: Launcher) -> tuple[Callable[..., Any], Callable[..., Any]]:
         out, lse = found[:2]
         _attend(launcher, _CUDNN, problem, out, lse[..., 0] if compute_log_sumexp else None)
         shown = _returned(seeds, dropout_p, torch.int64)
-        return (*found[:6], shown[0], shown[1], found[8])
+        return (*found[:6], shown[0], shown[2], found[8])
 
     def backward(*args: Any, scale: float | None = None) -> Any:
         grad, query, key, value, out, lse, seed, _, bias, _, _, _, _, dropout, causal = args

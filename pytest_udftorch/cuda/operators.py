@@ -8,8 +8,8 @@ above that key and notice nothing.
 
 The kernels handle float32, bfloat16 and half in memory without gaps. Any other call goes to the
 stock kernel first, so that promotion, strides, resizing, warnings and errors are torch's own. If
-that call computes in one of these dtypes, the kernels then overwrite its values. Other dtypes
-(float64, complex) stay stock.
+that call computes in one of these dtypes, the kernels then overwrite its values. float64 goes to
+``doubles`` where the session has such functions; other dtypes (complex) stay stock.
 
 Nothing is registered before the process uses CUDA, and triton is imported with the first call.
 
@@ -29,6 +29,7 @@ from pytest_udftorch.cuda import (
     composites,
     direct,
     distances,
+    doubles,
     losses,
     pointwise,
     recurrent,
@@ -107,6 +108,7 @@ class Registration:
         self.launcher.prepare()
         own = {o.spec.operator for o in dispatcher.overrides.registered() if o.spec.key == "CUDA"}
         made = kernels(self.launcher, self.launcher.active.functions)
+        made |= doubles.double_kernels(self.launcher, made)
         made = {n: k for n, k in made.items() if f"aten::{n}" not in own}
         cpp = direct.load()
         if cpp is not None:
@@ -153,7 +155,7 @@ class CudaOperators:
             active: the functions.
             undo: gives the operators back their stock kernels.
         """
-        if not active.functions and not active.composites:
+        if not active.functions | active.doubles and not active.composites:
             return
         registration = Registration(active)
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
+import gc
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -91,66 +93,65 @@ class Record:
 # Writing -----------------------------------------------------------------------------
 
 
-class _Numbers:
-    """Gives each thing that it is asked about a number, from 0 on."""
-
-    def __init__(self) -> None:
-        self.found: dict[Any, int] = {}
-
-    def of(self, key: Any) -> int:
-        return self.found.setdefault(key, len(self.found))
-
-
-class _Tensors(_Numbers):
-    """Numbers notes of tensors; a note that is there twice is the same object, or hashed anew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: dict[int, tuple[TensorNote, int]] = {}
-
-    def of(self, key: Any) -> int:
-        known = self._known.get(id(key))
-        if known is not None:
-            return known[1]
-        number = super().of((key.shape, key.dtype, key.stride, key.device, key.digest, key.taken))
-        self._known[id(key)] = key, number
-        return number
-
-
 def _document(record: Record) -> dict[str, Any]:
-    operators, layers, tensors = _Numbers(), _Numbers(), _Tensors()
+    recording = record.recording
+    operators: dict[str, int] = {}
+    layers: dict[str, int] = {}
+    # A note that is there twice is mostly the same object.
+    notes = {id(t): t for c in recording.calls for t in (*c.inputs, *c.outputs)}
+    notes |= {id(t): t for t in recording.result.values()}
+    tensors: dict[tuple[Any, ...], int] = {}
+    number = {key: tensors.setdefault(_own(t), len(tensors)) for key, t in notes.items()}
+    phases = {phase: i for i, phase in enumerate(PHASES)}
     calls = [
         [
-            operators.of(c.operator), layers.of(c.place.layer), PHASES.index(c.place.phase),
-            c.place.step, [tensors.of(t) for t in c.inputs], [tensors.of(t) for t in c.outputs],
-            c.arguments, None if c.random is None else c.random.hex(),
+            operators.setdefault(operator, len(operators)),
+            layers.setdefault(place.layer, len(layers)), phases[place.phase], place.step,
+            [number[id(t)] for t in inputs], [number[id(t)] for t in outputs],
+            arguments, None if random is None else random.hex(),
         ]
-        for c in record.recording.calls
+        for operator, place, inputs, outputs, arguments, random in recording.calls
     ]  # fmt: skip
-    result = {name: tensors.of(note) for name, note in record.recording.result.items()}
     return {
         "format": FORMAT,
-        "digests": record.recording.hashed,
+        "digests": recording.hashed,
         "side": record.side,
         "subject": record.subject,
         "machine": dict(record.machine),
         "seed": record.seed,
         "steps": record.steps,
         "train": record.train,
-        "operators": list(operators.found),
-        "layers": list(layers.found),
+        "operators": list(operators),
+        "layers": list(layers),
         "tensors": [
             [shape, dtype, stride, device, digest.hex(), _written(taken)]
-            for shape, dtype, stride, device, digest, taken in tensors.found
+            for shape, dtype, stride, device, digest, taken in tensors
         ],
         "calls": calls,
-        "result": result,
+        "result": {name: number[id(note)] for name, note in recording.result.items()},
     }
+
+
+def _own(note: TensorNote) -> tuple[Any, ...]:
+    """Return what is written of a note: all but the digests of rows."""
+    return note.shape, note.dtype, note.stride, note.device, note.digest, note.taken
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Keep the garbage collector from looking through many new objects that hold no cycles."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _written(taken: bytes | tuple[float, ...]) -> str | list[float]:
     if isinstance(taken, bytes):
-        return base64.b64encode(taken).decode("ascii")
+        return binascii.b2a_base64(taken, newline=False).decode("ascii")
     return list(taken)  # of a record of the earlier format
 
 
@@ -172,7 +173,9 @@ def save(record: Record, folder: Path) -> None:
         if kept:
             with whole_file.replaced(folder / VALUES) as path:
                 torch.save({at: _values(one) for at, one in kept.items()}, path)
-        whole_file.write(folder / CALLS, sealed_text(_document(record)) + "\n")
+        with _without_collection():
+            document = sealed_text(_document(record))
+        whole_file.write(folder / CALLS, document + "\n")
     except (OSError, RuntimeError) as error:  # torch's writer raises the latter at a full disk
         why = getattr(error, "strerror", None) or str(error)
         raise DiffRecordError(

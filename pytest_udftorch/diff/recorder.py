@@ -26,7 +26,7 @@ from pytest_udftorch.diff.digests import (
 )
 from pytest_udftorch.diff.layers import Place, Whereabouts
 from pytest_udftorch.reach.definitions import is_view, name_of
-from pytest_udftorch.reach.native_recorder import load_recorder
+from pytest_udftorch.reach.native_recorder import load_recorder, xxh3_address
 from pytest_udftorch.reach.recording import Effects, draws, effects, results, strided_copy
 
 #: Operators whose results hold whatever lay in memory, or that say nothing about numbers.
@@ -254,7 +254,7 @@ def recorder(
 
     last = max(wanted.keep, default=-1)
     kind = hashed or fastest()
-    Tensor = torch.Tensor
+    Tensor, Parameter = torch.Tensor, torch.nn.Parameter
     unsaid = (torch.Generator, torch.device)
     # It knows neither rows of a batch nor SHA-1.
     helper = load_recorder() if native and kind == XXH3 and batch is None else None
@@ -270,7 +270,8 @@ def recorder(
             entered = super().__enter__()
             if helper is not None:
                 parts = _parts(self.recording, self.digests, where)
-                self.helped = helper.start(self, parts, wanted.keep | wanted.put.keys())
+                kept = wanted.keep | wanted.put.keys()
+                self.helped = helper.start(self, parts, kept, xxh3_address())
                 where.tell(helper if self.helped else None)
             return entered
 
@@ -283,6 +284,13 @@ def recorder(
             super().__exit__(*exception)
             if failed is not None:
                 raise failed
+
+        def noted(self, tensors: Mapping[str, Any]) -> dict[str, TensorNote]:
+            """Return the notes of what the run gives that are known here; inside the mode."""
+            if not self.helped or helper is None:
+                return {}
+            plain = {n: t for n, t in tensors.items() if type(t) in (Tensor, Parameter)}
+            return {n: helper.note(t) for n, t in plain.items()}
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None

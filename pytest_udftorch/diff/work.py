@@ -131,6 +131,7 @@ def run(
             step = _prepared(work, one)
             with one.applied(), watched, seeded(work.seed), recorded:
                 found = step()
+                known = mode.noted(found) if hasattr(mode, "noted") else {}
         except Stopped:
             return recording
         except UdfError:
@@ -140,7 +141,10 @@ def run(
             raise DiffRunError(
                 f"The run of {one.name!r} failed{done}: {type(error).__name__}: {error}"
             ) from error
-        recording.result = {name: note_of(t, work.batch, work.hashed) for name, t in found.items()}
+        recording.result = {
+            name: known.get(name) or note_of(t, work.batch, work.hashed)
+            for name, t in found.items()
+        }
         if values:
             recording.values = {name: t.detach().clone() for name, t in found.items()}
         return recording
@@ -175,7 +179,10 @@ def seeded(seed: int) -> Iterator[None]:
     devices = list(range(cuda.device_count())) if cuda.is_initialized() else []
     before, numpy_before = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
+        if torch.accelerator.is_available():
+            torch.manual_seed(seed)
+        else:  # the other asks each kind of device
+            torch.default_generator.manual_seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_udftorch.build.selection import Part
+from pytest_udftorch.build.selection import Part, cuda_doubles
 from pytest_udftorch.overrides.undo import Undo
 
 #: What ``Active.id`` is while nothing is swapped.
@@ -43,6 +43,11 @@ class Active:
         """Torch's names of the float32 functions."""
         keys = (key for part in self.parts for key in part.functions)
         return frozenset(name for name, dtype in keys if dtype == "float32")
+
+    @property
+    def doubles(self) -> frozenset[str]:
+        """Torch's names of the float64 functions that GPUs can get."""
+        return frozenset(name for part in self.parts for name, _ in cuda_doubles(part))
 
 
 #: Changes an imported module through an :class:`Undo`, which can take the change back.

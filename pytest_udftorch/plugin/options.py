@@ -37,6 +37,7 @@ class Options:
             a function which its library does not reach fails.
         failing: the kinds of values, of ``nan`` and ``inf``, that fail a test in which an operator
             makes one.
+        coverage: whether the profile says what share of the evaluations is swapped.
         exclusive: whether sessions switch while no thread is in an operator.
         save: the name under which the run's figures are kept, or None.
         compare: the name of the baseline that the run is compared with, or None.
@@ -54,6 +55,7 @@ class Options:
     profile_out: Path | None = None
     strict: bool = False
     failing: tuple[Literal["nan", "inf"], ...] = ()
+    coverage: bool = False
     exclusive: bool = False
     composites: bool = False
     save: str | None = None
@@ -111,6 +113,13 @@ def add_options(parser: pytest.Parser) -> None:
         "in it are replaced.",
     )
     group.addoption(
+        "--udf-profile-coverage",
+        action="store_true",
+        default=None,
+        help="Say in the profile what share of the evaluations in tests is swapped, by the "
+        "definitions of the operators called. Turns --udf-profile on.",
+    )
+    group.addoption(
         "--udf-strict",
         action="store_true",
         default=None,
@@ -144,7 +153,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("udf_functions", "as --udf-functions", type="linelist")
     for name in ("udf_cpu_level", "udf_cuda_form", "udf_profile", "udf_nan", "udf_inf"):
         parser.addini(name, f"as --{name.replace('_', '-')}", default="")
-    for name in ("udf_strict", "udf_exclusive", "udf_composites"):
+    for name in ("udf_strict", "udf_exclusive", "udf_composites", "udf_profile_coverage"):
         parser.addini(name, f"as --{name.replace('_', '-')}", type="bool", default=False)
 
 
@@ -235,9 +244,11 @@ def freeze(config: pytest.Config) -> Options:
     failing = _failing(config)
     baseline = _baseline(config)
     guarded = any(baseline[name] is not None for name in ("save", "compare"))
-    if failing or guarded or _given(config, "udf_profile") is not None:
+    coverage = bool(_given(config, "udf_profile_coverage"))
+    implied = failing or guarded or coverage
+    if implied or _given(config, "udf_profile") is not None:
         _require_numpy()
-    profile = _depth(config) or ("counters" if failing or guarded else None)
+    profile = _depth(config) or ("counters" if implied else None)
     if profile is not None and not libraries:
         libraries = ("std",)
     functions = config.getoption("udf_functions")
@@ -258,6 +269,7 @@ def freeze(config: pytest.Config) -> Options:
         exclusive=bool(_given(config, "udf_exclusive")),
         composites=bool(_given(config, "udf_composites")),
         failing=failing,
+        coverage=coverage,
         **baseline,
     )
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,13 +33,36 @@ if TYPE_CHECKING:
     from pytest_udftorch.diff.origin import Origin
     from pytest_udftorch.plugin.switching import Switcher
     from pytest_udftorch.profile.collect import Collector
+    from pytest_udftorch.reach import Evaluations
 
 _WORKER_INPUT: Final = "udf_profile_out"
+
+#: The name, among the user properties of a report, of what its test evaluates by definition.
+COUNTED: Final = "udf_evaluations"
 
 
 def _shared() -> bool:
     """Tell whether ranks of a distributed run share the folder; then none of them may empty it."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@dataclass
+class _Counted:
+    """What the tests of a library evaluate by definition, and what of it is swapped."""
+
+    asked: Counter[str] = field(default_factory=Counter)
+    had: Counter[str] = field(default_factory=Counter)
+    unknown: set[str] = field(default_factory=set)
+
+    def add(self, asked: Mapping[str, int], had: Mapping[str, int], unknown: Sequence[str]) -> None:
+        self.asked.update(asked)
+        self.had.update(had)
+        self.unknown.update(unknown)
+
+    def line(self) -> str:
+        from pytest_udftorch.reach.evaluated import sentence
+
+        return sentence(self.asked, self.had, sorted(self.unknown))
 
 
 class RunProfile:
@@ -49,6 +73,8 @@ class RunProfile:
         self._depth = options.profile
         self._switcher = switcher
         self._failing = options.failing
+        self._coverage = options.coverage
+        self._counted: dict[str, _Counted] = {}
         self._out = options.profile_out
         self._is_worker = hasattr(config, "workerinput")
         self._scopes: Counter[str] = Counter()
@@ -150,7 +176,11 @@ class RunProfile:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what a test called, for the page; workers of xdist send it with the report."""
-        summary = dict(report.user_properties).get(PROPERTY)
+        properties: dict[str, Any] = {str(k): v for k, v in report.user_properties}
+        if report.when == "call" and COUNTED in properties and not self._is_worker:
+            label, *figures = properties[COUNTED]
+            self._counted.setdefault(label, _Counted()).add(*figures)
+        summary = properties.get(PROPERTY)
         if report.when == "call" and isinstance(summary, dict) and self._out is not None:
             self._figures[report.nodeid] = TestFigures(report.nodeid, report.outcome, summary)
 
@@ -170,6 +200,8 @@ class RunProfile:
         terminalreporter.section("udftorch profile")
         text = report.terminal(self._shown) if self._shown else "nothing was profiled"
         terminalreporter.write_line(text)
+        for label, counted in sorted(self._counted.items()):
+            terminalreporter.write_line(f"{label}: {counted.line()}")
         for session in self._switcher.profiled:
             writer = session.collector.writer
             if writer is not None and writer.loss:
@@ -197,12 +229,17 @@ class RunProfile:
         """
         passed = False
         origins: dict[str, Callable[[], Origin | None]] = {}
+        run: Evaluations | None = None
         try:
             with contextlib.ExitStack() as stack:
                 if self._failing:
                     from pytest_udftorch.diff.origin import watching
 
                     origins |= {k: stack.enter_context(watching(k)) for k in self._failing}
+                if self._coverage:
+                    from pytest_udftorch.reach import evaluations
+
+                    run = stack.enter_context(evaluations())
                 result = yield
             passed = True
             return result
@@ -210,6 +247,11 @@ class RunProfile:
             session = self._switcher.session
             if session is not None:
                 part = session.collector.take(self._scope(item.nodeid))
+                if run is not None:
+                    part = run.noted(part)
+                    asked = {name: sum(c.values()) for name, c in run.operators.items()}
+                    counted = part.label, asked, run.swapped(part), sorted(run.unknown)
+                    item.user_properties.append((COUNTED, counted))
                 summary = part.summary()
                 item.user_properties.append((PROPERTY, summary))
                 _to_benchmark(item, summary)

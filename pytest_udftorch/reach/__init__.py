@@ -13,13 +13,16 @@ if TYPE_CHECKING:
         save_coverage,
         training_step,
     )
+    from pytest_udftorch.reach.evaluated import Evaluations, evaluations
     from pytest_udftorch.reach.table import ReachError, load, markdown
 
 __all__ = [
     "Coverage",
     "CoverageRow",
+    "Evaluations",
     "ReachError",
     "coverage",
+    "evaluations",
     "load",
     "markdown",
     "save_coverage",
@@ -27,5 +30,7 @@ __all__ = [
 ]
 __getattr__ = names_from(
     __name__,
-    dict.fromkeys(__all__, "counted") | dict.fromkeys(("ReachError", "load", "markdown"), "table"),
+    dict.fromkeys(__all__, "counted")
+    | dict.fromkeys(("Evaluations", "evaluations"), "evaluated")
+    | dict.fromkeys(("ReachError", "load", "markdown"), "table"),
 )

@@ -184,17 +184,6 @@ class _Call:
         return self.operator(*args, **kwargs)
 
 
-def _signature(operator: Any, values: Any) -> tuple[Any, ...]:
-    import torch
-
-    leaves, structure = compat.pytree().tree_flatten(values)
-    shown = tuple(
-        (tuple(v.shape), v.stride(), str(v.dtype)) if isinstance(v, torch.Tensor) else repr(v)
-        for v in leaves
-    )
-    return (str(operator.name()), str(structure), shown)
-
-
 def _recorder(also: Callable[[Any, Any, Any], None] | None = None) -> Any:
     """Return a mode that records every operator called inside it, and tells ``also``."""
 
@@ -231,7 +220,7 @@ def _recorder(also: Callable[[Any, Any, Any], None] | None = None) -> Any:
             return result
 
         def _note(self, func: Any, args: Any, kwargs: Any) -> _Call:
-            key = _signature(func, (args, kwargs))
+            key = definitions.signature(func, (args, kwargs))
             call = self.calls.get(key)
             if call is not None:
                 call.times += 1

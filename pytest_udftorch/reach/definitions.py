@@ -286,6 +286,18 @@ def mixes(operator: Any) -> bool:
     return name_of(operator) in formulas.MIXING
 
 
+def signature(operator: Any, values: Any) -> tuple[Any, ...]:
+    """Return what calls with the same number of evaluations have in common."""
+    import torch
+
+    leaves, structure = compat.pytree().tree_flatten(values)
+    shown = tuple(
+        (tuple(v.shape), v.stride(), str(v.dtype)) if isinstance(v, torch.Tensor) else repr(v)
+        for v in leaves
+    )
+    return (str(operator.name()), str(structure), shown)
+
+
 def is_view(operator: Any) -> bool:
     """Tell whether an overload returns views of its arguments, and so computes nothing."""
     schema = compat.overload_schema(operator)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
+from pytest_udftorch import compat
 from pytest_udftorch.build.torch_part import HEADERS_NEEDED, TorchPart
 from pytest_udftorch.errors import ObserverBuildError, UdfError
+from pytest_udftorch.native.runtime import address as native_address
 from pytest_udftorch.native.runtime import load_built
 
 
@@ -40,8 +43,12 @@ class NativeRecorder:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         # The interpreter's lock is held in a PYFUNCTYPE: these functions touch Python's objects.
-        objects = [ctypes.py_object] * 3
-        self._start = ctypes.PYFUNCTYPE(ctypes.c_int, *objects)(("udfrecorder_start", library))
+        self._start = ctypes.PYFUNCTYPE(
+            ctypes.c_int, ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.py_object
+        )(("udfrecorder_start", library))
+        self._note = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p)(
+            ("udfrecorder_note", library)
+        )
         self._stop = ctypes.PYFUNCTYPE(ctypes.py_object)(("udfrecorder_stop", library))
         #: Takes the number of the layer that runs in this thread, -1 for none.
         self.layer = ctypes.PYFUNCTYPE(None, ctypes.c_int64)(("udfrecorder_layer", library))
@@ -50,20 +57,40 @@ class NativeRecorder:
             ("udfrecorder_step", library)
         )
 
-    def start(self, mode: Any, parts: Sequence[Any], kept: Collection[int]) -> bool:
+    def start(
+        self, mode: Any, parts: Sequence[Any], kept: Collection[int], hasher: int | None
+    ) -> bool:
         """Record the operators under a mode from now on; return False if that is not possible.
 
         Args:
             mode: the innermost mode of torch's dispatcher.
             parts: what ``udfrecorder_start`` describes.
             kept: positions of calls that the mode has to see.
+            hasher: the address of :func:`xxh3_address`.
         """
-        return bool(self._start(mode, tuple(parts), tuple(kept)) == 0)
+        return bool(self._start(hasher, mode, tuple(parts), tuple(kept)) == 0)
+
+    def note(self, tensor: Any) -> Any:
+        """Return the note of a tensor, between :meth:`start` and :meth:`stop`."""
+        return self._note(compat.address_of(tensor))
 
     def stop(self) -> BaseException | None:
         """End what :meth:`start` began; return the error that ended the run."""
         found: BaseException | None = self._stop()
         return found
+
+
+@functools.cache
+def xxh3_address() -> int | None:
+    """Return the address of ``XXH3_128bits_withSeed`` in the package xxhash.
+
+    None where its module does not show the function, or is linked to a library that does.
+    """
+    try:
+        path = importlib.import_module("xxhash._xxhash").__file__
+        return native_address(ctypes.CDLL(path), "XXH3_128bits_withSeed_dispatch")
+    except (ImportError, OSError, AttributeError):
+        return None
 
 
 @functools.cache

@@ -65,6 +65,26 @@ def test_losses_and_gradients(reduction, where):
     judge(x, targets.to(where).cuda(), steps.to(where), lengths.to(where), reduction=reduction)
 
 
+def test_compiled_code_takes_the_kernels():
+    x, targets, steps, lengths = problem(steps=20, lines=2)
+    targets, steps, lengths = targets.cuda(), steps.cuda(), lengths.cuda()
+
+    def loss(x):
+        return F.ctc_loss((2 * x).log_softmax(-1), targets, steps, lengths)
+
+    def both(call):
+        leaf = x.detach().requires_grad_()
+        made = call(leaf)
+        return made.detach(), *torch.autograd.grad(made, leaf)
+
+    with patched("corem"):
+        eager = both(loss)
+        torch.compiler.reset()
+        compiled = both(torch.compile(loss))
+    for one, other in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 def test_targets_side_by_side_and_as_int32():
     x, targets, steps, lengths = problem(seed=2)
     flat = torch.cat([t[:n] for t, n in zip(targets, lengths, strict=True)])

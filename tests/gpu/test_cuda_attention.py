@@ -66,6 +66,28 @@ def test_each_form_is_as_near_as_the_stock_kernel(backend, causal, size):
     check(backend, [heads(2, 3, 257, size, seed=i) for i in range(3)], is_causal=causal)
 
 
+@pytest.mark.parametrize("backend", [FLASH, EFFICIENT, CUDNN], ids=lambda b: b.name)
+def test_compiled_code_takes_the_results_of_each_form(backend):
+    """It asks for tensors at multiples of 16 bytes, also where a result is one number."""
+    tensors = [heads(1, 2, 64, 64, seed=i) for i in range(3)]
+
+    def attended(q, k, v):
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q * 2, k, v) + 1
+
+    def gradients(call):
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        out = call(*leaves)
+        return out.detach(), *torch.autograd.grad(out.float().square().sum(), leaves)
+
+    with patched("corem"):
+        eager = gradients(attended)
+        torch.compiler.reset()
+        compiled = gradients(torch.compile(attended))
+    for one, other in zip(compiled, eager, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.half])
 def test_dtypes(dtype):
     check(EFFICIENT, [heads(2, 2, 200, 64, dtype, i) for i in range(3)], is_causal=True)

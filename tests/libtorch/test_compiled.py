@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 import pytest_udftorch
 from pytest_udftorch.build.bitcode import targets
+from pytest_udftorch.compiled import dynamo
 from pytest_udftorch.compiled.follower import STOCK, follower
 from pytest_udftorch.compiled.inductor import METADATA
 from pytest_udftorch.errors import CompiledElsewhereError, CompileRunningError
@@ -370,3 +371,33 @@ def test_compiled_code_counts_under_a_profiled_session():
         after = session.profile.to_pandas().groupby("function").elements.sum()
     assert (after - before)["expm1"] == 3 * x.numel()
     assert (after - before)["tanh"] == 3 * x.numel()
+
+
+def graphs_between(session):
+    """The calls in each graph that Dynamo makes of a function with a break in its middle."""
+    x, graphs = torch.linspace(0.1, 2, 64), []
+
+    def backend(module, inputs):
+        graphs.append([str(n.target) for n in module.graph.nodes if n.op.startswith("call")])
+        return module.forward
+
+    @torch._dynamo.disable(recursive=False)  # frames that it enters are compiled
+    def between(x):
+        return F.gelu(x[::2]) + x[::2] ** 2.5
+
+    with session:
+        expected = between(x) + 1
+        torch._dynamo.reset()
+        assert torch.equal(torch.compile(lambda x: between(x) + 1, backend=backend)(x), expected)
+    return graphs
+
+
+def test_dynamo_leaves_the_kernels_of_a_session_alone(monkeypatch):
+    """They are frames of Python that no user wrote, between the graphs of one."""
+    rules = sys.modules["torch._dynamo.trace_rules"]
+    before = list(rules.SKIP_DIRS)
+    assert len(graphs_between(patched("corem"))) == 1
+    assert before == rules.SKIP_DIRS  # given back
+    monkeypatch.setattr(dynamo, "_PATHS", ())  # the negative control
+    with pytest.warns(UserWarning, match="does not know how to trace"):
+        assert len(graphs_between(patched("corem"))) > 1

@@ -305,7 +305,7 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path, capsys):
 
 def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"```(\w+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    (model, shown, script) = (body for _, body in blocks)
+    (model, shown, script, profiled) = (body for _, body in blocks)
     (tmp_path / "model.py").write_text(model)
     monkeypatch.chdir(tmp_path)
     assert cli.main(["coverage", "model.py:make"]) == 0
@@ -315,3 +315,5 @@ def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
             assert part.strip() in out
     exec(compile(script, str(PAGE), "exec"), {})
     assert "aten::erfinv" in capsys.readouterr().out
+    exec(compile(profiled, str(PAGE), "exec"), {})
+    assert "evaluations are swapped; not: 1,000 of aten::erfinv" in capsys.readouterr().out

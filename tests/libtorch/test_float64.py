@@ -16,9 +16,13 @@ import torch
 
 from benches.experiments import float64_check
 from pytest_udftorch import find_library, patched
-from pytest_udftorch.build.libdevice import libdevice_for
+from pytest_udftorch.build import libdevice
 from pytest_udftorch.build.selection import Part
 from pytest_udftorch.build.shared import build_library
+from pytest_udftorch.cuda import doubles
+from pytest_udftorch.cuda.launcher import Launcher
+from pytest_udftorch.errors import CompilerNotFoundError
+from pytest_udftorch.overrides.active import Active
 from pytest_udftorch.rounding import correctly_rounded
 from pytest_udftorch.verify.line_journal import OtherRunError
 
@@ -240,10 +244,55 @@ def test_other_kernels_of_torch_have_the_bits_of_mpfr(capability):
     assert f"{2 * len(FUNCTIONS)} passed" in done.stdout
 
 
-def test_triton_keeps_its_own_libdevice_where_no_function_is_for_gpus(tmp_path):
+@pytest.mark.slow
+def test_kernels_for_gpus_hold_the_functions(ptx, monkeypatch):
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")  # as eager operators launch them
+    kernels = pytest.importorskip("pytest_udftorch.cuda.double_kernels")
+
+    def code(name):
+        constants = {"F": getattr(kernels, name), "BLOCK": 128}
+        return ptx(kernels.unary_double, "fp64", **constants)
+
+    for name in doubles.NAMES:
+        stock = code(name)
+        with patched("corem-d"):
+            text = code(name)
+        assert text != stock
+        assert f"udf_{'trig' if name in ('sin', 'cos') else name}" in text
+        assert "udf_" not in stock  # negative control
+        # A product without .rn may be fused with a sum by NVIDIA's assembler.
+        assert "mul.rn.f64" in text
+        assert "mul.f64" not in text
+
+
+def test_libdevice_gets_float64_functions_where_there_is_a_compiler(tmp_path, monkeypatch):
     stock = tmp_path / "libdevice.10.bc"
-    build = build_library("corem-d")
-    assert libdevice_for((Part(build, (("exp", "float64"),)),), stock) == stock
+    chosen = (Part(build_library("corem-d"), (("exp", "float64"), ("pow", "float64"))),)
+    assert libdevice.doubles_for_gpus(chosen) == {"exp", "pow"}
+
+    def missing():
+        raise CompilerNotFoundError("none")
+
+    monkeypatch.setattr(libdevice, "find_compiler", missing)
+    monkeypatch.delenv("UDFTORCH_CLANG", raising=False)
+    assert libdevice.doubles_for_gpus(chosen) == frozenset()
+    assert libdevice.libdevice_for(chosen, stock) == stock
+    # A clang that is named is the only one that is wanted.
+    monkeypatch.setenv("UDFTORCH_CLANG", "clang")
+    with pytest.raises(CompilerNotFoundError):
+        libdevice.libdevice_for(chosen, stock)
+
+
+def test_eager_cuda_operators_of_float64_go_around_the_others():
+    parts = (Part(build_library("corem-d"), (("exp", "float64"), ("pow", "float64"))),)
+    launcher = Launcher(Active("doubles", parts))
+    made = {"exp": lambda x: "float32's"}
+    found = doubles.double_kernels(launcher, made)
+    names = {"exp", "exp_", "exp.out", "_foreach_exp", "_foreach_exp_"}
+    assert set(found) == names  # pow has two arguments
+    assert found["exp"](torch.ones(1)) == "float32's"
+    # Negative control: without float64 functions nothing is made.
+    assert doubles.double_kernels(Launcher(Active()), made) == {}
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -13,8 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_udftorch import cli
 from pytest_udftorch.build import toolchain
 from pytest_udftorch.diff import recorder
+from pytest_udftorch.diff.digests import note_of
 from pytest_udftorch.diff.layers import Whereabouts
 from pytest_udftorch.diff.recorder import Stopped, Wanted
+from pytest_udftorch.diff.sides import side
+from pytest_udftorch.diff.work import Work, run
 from pytest_udftorch.errors import CompilerNotFoundError
 from pytest_udftorch.reach import native_recorder
 
@@ -106,8 +109,21 @@ def writes():
         torch.full((2,), number % 7).sum()
 
 
+@pytest.fixture
+def hashed_by_python(monkeypatch):
+    """The package xxhash does not show its function in C."""
+    monkeypatch.setattr(recorder, "xxh3_address", lambda: None)
+
+
+@pytest.mark.usefixtures("hashed_by_python")
+def test_digests_of_python_are_the_same():
+    native, python = both(kinds)
+    assert native == python
+
+
 @pytest.mark.parametrize("step", [train, kinds, writes])
 def test_both_recorders_make_the_same(step):
+    assert native_recorder.xxh3_address()
     native, python = both(step)
     for a, b in zip(native, python, strict=True):
         assert a == b
@@ -149,6 +165,7 @@ def test_values_are_kept_and_replaced_at_the_same_places():
     assert torch.equal(ends[0], ends[1])
 
 
+@pytest.mark.usefixtures("hashed_by_python")
 def test_a_tensor_is_read_once_until_somebody_writes(monkeypatch):
     read = []
     own = recorder.xxh3()
@@ -170,6 +187,7 @@ def test_a_tensor_is_read_once_until_somebody_writes(monkeypatch):
     assert len(read) == 3
 
 
+@pytest.mark.usefixtures("hashed_by_python")
 def test_an_error_while_a_digest_is_made_ends_the_run(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -207,6 +225,30 @@ def test_other_modes_and_threads_are_left_alone():
     with Other():
         torch.ones(3).sin()
     assert seen[2:] == ["aten.ones.default", "aten.sin.default"]
+
+
+def test_results_are_noted_as_they_are_left():
+    """Parameters after the optimizer, a result that nobody made, and one that is a subclass."""
+
+    def given():
+        torch.manual_seed(0)
+        x = torch.rand(2, 3, 6, 6, requires_grad=True)
+        return Layers(), (x,)
+
+    class Own(torch.Tensor):
+        pass
+
+    def own():
+        return torch.ones(3).as_subclass(Own), torch.arange(6).reshape(2, 3).t()
+
+    for make in (given, lambda: own):
+        work = Work(make, train=True, steps=2)
+        found = run(work, side("eager"), values=True)
+        want = {n: note_of(t) for n, t in found.values.items()}
+        assert {n: (t.shape, t.digest, t.taken) for n, t in found.result.items()} == {
+            n: (t.shape, t.digest, t.taken) for n, t in want.items()
+        }
+        assert len(want) > 1
 
 
 def test_a_second_recorder_inside_records_in_python():

@@ -85,6 +85,7 @@ WITHIN = {
         "benches/experiments/float64_check.py",
         "pytest_udftorch.verify.line_journal.LineJournal",
     ),
+    ("benches/experiments/inlined.py", "pytest_udftorch.session.binder.binder"),
     ("benches/experiments/profile_overhead.py", "pytest_udftorch.native.runtime.runtime"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.library.symbols.CPU_LEVELS"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.native.runtime.native_file"),

@@ -22,6 +22,8 @@ INSIDE = {
         "pytest_udftorch.native.runtime",
         "pytest_udftorch.session.binder",
     },
+    # The math symbols that a session binds.
+    "inlined.py": {"pytest_udftorch.session.binder"},
     # The journal that verify keeps.
     "float64_check.py": {"pytest_udftorch.verify.line_journal"},
     # What a session would bind in a wheel for another processor.

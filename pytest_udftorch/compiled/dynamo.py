@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dynamo under a session: it compiles no kernel of the session's that runs between its graphs.
+
+Where a graph breaks, Dynamo compiles each frame that Python enters. A kernel in Python that the
+dispatcher calls there is such a frame, although no user wrote it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_udftorch import compat
+from pytest_udftorch.overrides.active import Active, Change
+from pytest_udftorch.overrides.undo import Undo
+
+#: The folders of the package that kernels lead through. Operators of users are none of them.
+_FOLDERS: Final = (
+    "build", "compiled", "cpu", "cuda", "library", "native", "overrides", "profile", "records",
+    "session",
+)  # fmt: skip
+_PATHS: Final = tuple(f"{Path(__file__).parents[1] / name}/" for name in _FOLDERS)
+
+
+def _skip_kernels(rules: Any, active: Active, undo: Undo) -> None:
+    undo.later(lambda: compat.skip_frames(rules, _PATHS, skip=False))
+    compat.skip_frames(rules, _PATHS, skip=True)
+
+
+CHANGES: Final[dict[str, Change]] = {compat.DYNAMO_RULES: _skip_kernels}
