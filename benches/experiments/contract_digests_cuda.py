@@ -3,8 +3,8 @@
 
     python -m benches.experiments.contract_digests_cuda [--store FILE]
 
-LeNet learns real digits under each library, on the GPU and on the CPU of its machine. Each run has a
-process of its own; they run side by side, so their seconds say little.
+LeNet learns real digits under each library, on the GPU and on the CPU of its machine. Each run is a
+process; they run side by side, so their seconds say little.
 """
 
 from __future__ import annotations
