@@ -53,6 +53,7 @@ INTERVALS: Final = {
     "log2": ((0.0, 100.0), (0.97, 1.03)),
     "tanh": ((-4.0, 4.0), (-0.05, 0.05)),
     "pow": ((0.0, 10.0), (0.97, 1.03)),
+    "log1p": ((0.0, 10.0), (-0.03, 0.03)),
 }
 #: The second argument of pow in the timing.
 EXPONENTS: Final = (-5.0, 5.0)
@@ -105,6 +106,15 @@ def structured(function: str) -> Doubles:
             beside, -beside, multiples, np.nextafter(multiples, np.inf),
             np.arange(-20, 20, 1 / 512),
             19.061547465398498 + np.spacing(16.0) * near, np.ldexp(np.arange(-4096.0, 4096.0), -38),
+        ]  # fmt: skip
+    elif function == "log1p":
+        beside = beside_powers(-70, 1024)
+        edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-10, 70, 5)[:, None]).ravel()
+        found = [
+            beside, -beside_powers(-70, 0),
+            ((edges[:, None] - 1) * (1 + np.spacing(1.0) * near)).ravel(),
+            -1 + np.ldexp(np.arange(1.0, 16384.0), -53), np.arange(1.0, 65536.0),
+            np.arange(-8192.0, 8192.0) / 2**17, np.expm1(np.arange(-30.0, 700.0, 1 / 16)),
         ]  # fmt: skip
     elif function in ("log", "log2"):
         edges = np.ldexp(np.arange(45.0, 90.0) / 64, np.arange(-1000, 1000, 125)[:, None]).ravel()
@@ -184,6 +194,10 @@ def drawn_numbers(function: str, draw: np.random.Generator, kind: int, size: int
         return drawn_angles(draw, kind, size)
     if kind == 2 and function == "tanh":
         return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-30, 6, size))
+    if kind == 2 and function == "log1p":
+        return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-56, 1, size))
+    if kind == 1 and function == "log1p":
+        return np.expm1(draw.uniform(-36, 709, size))
     if kind == 2 and function in RANGES:
         return np.ldexp(draw.uniform(-1, 1, size), draw.integers(-64, 10, size))
     if function in RANGES:

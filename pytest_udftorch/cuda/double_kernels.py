@@ -39,6 +39,11 @@ def log(x):
 
 
 @triton.jit
+def log1p(x):
+    return libdevice.log1p(x)
+
+
+@triton.jit
 def log2(x):
     return libdevice.log2(x)
 

@@ -24,7 +24,7 @@ from pytest_udftorch.errors import SwapMismatchError
 from pytest_udftorch.overrides import canary
 
 #: The functions that ``double_kernels`` has.
-NAMES: Final = ("exp", "exp2", "log", "log2", "sin", "cos", "tanh")
+NAMES: Final = ("exp", "exp2", "log", "log1p", "log2", "sin", "cos", "tanh")
 
 #: Elements of a program, and its warps.
 _BLOCK: Final = 512

@@ -29,9 +29,9 @@ from pytest_udftorch.verify.line_journal import OtherRunError
 FOLDER = find_library("corem-d").folder
 FUNCTIONS = tuple(name for name, _ in find_library("corem-d").functions)
 #: Fewest equal bits after the rounding bit of a case that the search kept.
-HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40, "tanh": 45}
+HARD = {"exp": 44, "log": 25, "exp2": 40, "log2": 40, "tanh": 45, "log1p": 45}
 #: The generator of a function's constants, where it is not in its own folder.
-GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp"}
+GENERATORS = {"sin": "common", "cos": "common", "exp2": "exp", "log1p": "log"}
 
 
 def listed(function):
@@ -73,6 +73,13 @@ def ordinary(function, draw):
             np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-80, 10, 5000)),
             *(np.nextafter(whole, end) for end in (-np.inf, np.inf)), whole, whole + 0.5,
         )  # fmt: skip
+    if function == "log1p":
+        return (
+            draw.uniform(-1, 10, 5000),
+            np.expm1(draw.uniform(-37, 709, 3000)),
+            np.ldexp(draw.uniform(-1, 1, 5000), draw.integers(-58, 0, 5000)),
+            np.arange(-50, 500) / 64,
+        )
     if function == "tanh":
         return (
             draw.uniform(-4, 4, 5000),
@@ -242,6 +249,41 @@ def test_other_kernels_of_torch_have_the_bits_of_mpfr(capability):
     )
     assert done.returncode == 0, done.stdout
     assert f"{2 * len(FUNCTIONS)} passed" in done.stdout
+
+
+def cumulated(x):
+    """logcumsumexp as libtorch adds it up, in double precision and with MPFR's functions."""
+    found, sum_ = [], -np.inf
+    for value in x.tolist():
+        low, high = min(value, sum_), max(value, sum_)
+        grown = correctly_rounded(np.array([low - high]), function="exp").view(np.float64)
+        sum_ = high + float(correctly_rounded(grown, function="log1p").view(np.float64)[0])
+        found.append(sum_)
+    return torch.tensor(found, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_libtorch_adds_up_in_double_precision_is_the_sessions(dtype):
+    x = torch.rand(200, generator=torch.Generator().manual_seed(3), dtype=dtype) * 9 - 4
+    wanted = cumulated(x).to(dtype)
+    with patched("corem"), patched("corem-d"):
+        assert torch.equal(torch.logcumsumexp(x, 0), wanted)
+    with patched("corem"), patched("canary-d"):  # negative control
+        assert torch.equal(torch.logcumsumexp(x, 0), wanted) == (dtype is torch.float32)
+
+
+def test_variates_that_libtorch_computes_in_double_precision_are_the_sessions():
+    def drawn(library, dtype):
+        torch.manual_seed(5)
+        with patched("corem"), patched(library):
+            return torch.empty(500, dtype=dtype).exponential_()
+
+    found = drawn("corem-d", torch.float64)
+    # It is -log1p(-u), and canary-d has the other last bit. Rounding to float32 comes after.
+    assert torch.equal(
+        drawn("canary-d", torch.float64).view(torch.int64), found.view(torch.int64) ^ 1
+    )
+    assert torch.equal(drawn("corem-d", torch.float32), found.float())
 
 
 @pytest.mark.slow

@@ -470,3 +470,36 @@ def test_exp_gives_pow_little_more_error_for_a_larger_s():
     assert source_macro("exp/exp.c", "MARGIN") + more < exp_margin
     # The derivative of 2^(j/16) exp(r + s) is below 2.
     assert largest * mpmath.exp(exp["RADIUS"]) < 1.99
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_error_of_the_fast_log1p_is_below_its_margin(product):
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "log" / "generate.py"))
+    macros, _ = header("log")
+    unit, radius = mpf(2) ** -53, generator["RADIUS"] * (1 + mpf(2) ** -40)
+    extent, width, small, large = (
+        mpf(source_macro("log1p/log1p.c", n)) for n in ("EXTENT", "WIDTH", "SMALL", "LARGE")
+    )
+    # What is not computed: x^2/2 is below half of the last place, at any x.
+    assert small / 2 < mpf(2) ** -54
+    # The scale 2^-k is a double for all x of the fast path.
+    assert large < mpf(2) ** 1022
+    # log's width covers six roundings of low; two more, and that of d where |s| > 2^-6.1.
+    assert width >= 2 * mpf(source_macro("log/log.c", "WIDTH"))
+    assert 2 * unit**2 < width / 2 * mpf(2) ** -7
+
+    coefficients = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
+
+    def cubic(coefficients):
+        ours = known | {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+        lacking = generator["polynomial_error"](coefficients, radius)
+        error, largest = cubic_terms("log/log.gappa", ours, radius, lacking)
+        # The three sums that take it in, and low + margin; l h^3, with l below 2^-53 of h.
+        return (error + 4 * unit * (1 + error)) * largest * radius + unit * radius**2
+
+    assert cubic(coefficients) < extent * (1 - 4 * unit)
+    # Negative controls: the margin is not idle, and a wrong coefficient breaks it.
+    assert cubic(coefficients) > extent / 2
+    assert cubic([coefficients[0] + 2.0**-51, *coefficients[1:]]) > extent

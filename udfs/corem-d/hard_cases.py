@@ -10,8 +10,8 @@ exp, |x| < 2^-30: a middle 1 + h has one double next to log(1 + h) on each side,
 2^23 middles. log, |x - 1| < 2^-30: there are fewer than 2^24 doubles. sin and cos: for every
 exponent, an argument next to a multiple of pi/2, which tries the reduction. It is near no middle.
 exp2 and log2: published cases moved by whole numbers and scaled by powers of 2, which leaves them
-hard. tanh, |x| < 2^-20: x - tanh(x) grows slowly there, and is half-way between multiples of the
-last place for few x.
+hard. tanh, |x| < 2^-20, and log1p, |x| < 2^-40: x - tanh(x) and the like grow slowly there, and are
+half-way between multiples of the last place for few x.
 pow has pairs: x next to 1, and the y nearest to what gives a middle next to 1, of which few are
 nearly doubles; published ones; exact powers and middles; and special values.
 """
@@ -158,6 +158,31 @@ def tanh_search(sign: int) -> tuple[Doubles, Doubles]:
     return sign * np.array(found), np.array([from_middle("tanh", x) for x in found])
 
 
+def log1p_search(sign: int) -> tuple[Doubles, Doubles]:
+    """Return the doubles below 2^-40 next to where log1p is a middle, and their distances.
+
+    With u the last place of x, |x - log1p(x)| is (j + 1/2) u there. Where x and log1p(x) have
+    powers of two between them, all doubles are tried.
+    """
+    found = []
+    with gmpy2.context(precision=200):
+        for exponent in range(-54, -40):
+            power = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent)
+            place = gmpy2.mul_2exp(gmpy2.mpfr(1), exponent - 52)
+            most = abs(2 * power - abs(gmpy2.log1p(2 * sign * power))) / place
+            for j in range(int(most) + 1):
+                lost = (j + gmpy2.mpfr(0.5)) * place
+                x = gmpy2.mpfr(0)
+                for _ in range(6):
+                    x = gmpy2.sqrt(2 * (lost + sign * x**3 / 3 - x**4 / 4))
+                if power <= x < 2 * power:
+                    found.append(float(x))
+            first = power if sign > 0 else 2 * power
+            found += [float(first + sign * i * place) for i in range(int(most) + 2)]
+    x = sign * np.array(sorted({*found}))
+    return x, np.array([from_middle("log1p", float(v)) for v in x])
+
+
 @dataclass(frozen=True)
 class Function:
     """Where a function's cases come from.
@@ -214,6 +239,11 @@ FUNCTIONS: Final = {
         tanh_search, "|x| < 2^-20, all middles tried", 100,
         (2.0**-28, 2.0**-27, 2.0**-26, float(np.log(2)) / 64, float(np.log(2)) / 2, 1.0, 19.0, 20.0,
          19.061547465398498),
+    ),
+    "log1p": Function(
+        log1p_search, "|x| < 2^-40, all middles tried", 100,
+        (2.0**-54, 2.0**-53, 1.0, 2.0**53, 2.0**54, 2.0**200, 2.0**1000, 2.0**1023,
+         1 - 2.0**-53, 0.5, *(n / 32 for n in range(-9, 13))),
     ),
 }  # fmt: skip
 

@@ -112,6 +112,17 @@ static double draw_tanh(uint64_t kind, uint64_t u, uint64_t v) {
   return beside((double)((int64_t)(u % 4096) - 2048) * 0x1.62e42fefa39efp-7, v);
 }
 
+static double draw_log1p(uint64_t kind, uint64_t u, uint64_t v) {
+  if (kind < 2)
+    return between(-1, 10, u);
+  if (kind < 4)
+    return from_bits(u % (UINT64_C(0x7ff) << 52));
+  if (kind < 6)
+    return scaled(-56, 0, u, v);
+  // The ends of the steps of log's table, less 1.
+  return beside(ldexp((double)(32 + u % 33) / 64, (int)(u >> 32) % 60) - 1, v);
+}
+
 static double draw_base(uint64_t kind, uint64_t u, uint64_t v) {
   if (kind < 3)
     return between(0, 10, u);
@@ -142,10 +153,15 @@ typedef struct {
 } function;
 
 static const function functions[] = {
-    {"exp", draw_exp, expl, mpfr_exp},     {"log", draw_log, logl, mpfr_log},
-    {"sin", draw_angle, sinl, mpfr_sin},   {"cos", draw_angle, cosl, mpfr_cos},
-    {"exp2", draw_exp2, exp2l, mpfr_exp2}, {"log2", draw_log, log2l, mpfr_log2},
-    {"tanh", draw_tanh, tanhl, mpfr_tanh}, {"pow", draw_base, 0, 0},
+    {"exp", draw_exp, expl, mpfr_exp},
+    {"log", draw_log, logl, mpfr_log},
+    {"sin", draw_angle, sinl, mpfr_sin},
+    {"cos", draw_angle, cosl, mpfr_cos},
+    {"exp2", draw_exp2, exp2l, mpfr_exp2},
+    {"log2", draw_log, log2l, mpfr_log2},
+    {"tanh", draw_tanh, tanhl, mpfr_tanh},
+    {"pow", draw_base, 0, 0},
+    {"log1p", draw_log1p, log1pl, mpfr_log1p},
 };
 
 EXPORT int find(const char *name) {

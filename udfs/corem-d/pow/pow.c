@@ -245,17 +245,12 @@ static UDF_COLD udf_long udf_pow_growth(udf_long z, int falling) {
   return g;
 }
 
-// log(x), x > 0 finite.
-static UDF_COLD udf_long udf_pow_long_log(double x) {
-  udf_log_argument of = udf_log_reduce(x);
-  double scaled = x < 0x1p-1022 ? x * 0x1p54 : x;
-  double m = udf_log_significand(udf_log_offset(udf_f64_bits(scaled)));
-  double near = udf_log_accurate(m);
+// log(2^k m), m near a double close to 1.
+static UDF_COLD udf_long udf_pow_log_of(udf_long m, double nearest, int k) {
+  double near = udf_log_accurate(nearest);
   udf_long growth = udf_pow_growth(udf_long_of(near), near > 0);
-  growth = udf_long_product(udf_long_of(m), growth);
-  udf_long less_one = udf_long_of(m - 1.0);
-  if (m < 1)
-    less_one = udf_long_minus(less_one);
+  growth = udf_long_product(m, growth);
+  udf_long less_one = udf_long_difference(m, udf_long_of(1.0));
   // m exp(-near) - 1.
   udf_long d = near > 0 ? udf_long_difference(less_one, growth)
                         : udf_long_sum(less_one, growth);
@@ -274,8 +269,15 @@ static UDF_COLD udf_long udf_pow_long_log(double x) {
   udf_long sum = udf_long_of(near);
   sum = udf_long_sum(near < 0 ? udf_long_minus(sum) : sum, d);
   udf_long multiple =
-      udf_long_scaled(udf_pow_ln2, (uint64_t)(of.k < 0 ? -of.k : of.k), 0);
-  return udf_long_sum(sum, of.k < 0 ? udf_long_minus(multiple) : multiple);
+      udf_long_scaled(udf_pow_ln2, (uint64_t)(k < 0 ? -k : k), 0);
+  return udf_long_sum(sum, k < 0 ? udf_long_minus(multiple) : multiple);
+}
+
+// log(x), x > 0 finite.
+static UDF_COLD udf_long udf_pow_long_log(double x) {
+  double scaled = x < 0x1p-1022 ? x * 0x1p54 : x;
+  double m = udf_log_significand(udf_log_offset(udf_f64_bits(scaled)));
+  return udf_pow_log_of(udf_long_of(m), m, udf_log_reduce(x).k);
 }
 
 // |y| as a whole number times 2^*places.
