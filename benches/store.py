@@ -2,14 +2,16 @@
 """Measure again what README and docs show, and store it under benches/results.
 
     python -m benches.store [entry_exit] [build] [reach] [demo] [speed] [speed_analysis]
-        [compiled_cpu] [contract_digests] [contract_models] [cpu_operators] [exclusive]
-        [innocent_pairs] [interrupts] [ladder] [tolerance] [patch] [planted_blame]
-        [planted_faults] [record_overhead] [sanitizers] [summation_trees] [taso_funnel]
-        [fusion_plans] [profile] [compile] [cuda_digests] [composite_digests] [cuda_pairs]
-        [cuda_attention] [cuda_speed] [cuda_launch] [cuda_training] [profile_cuda]
-        [other_machines] [aarch64_forms] [aarch64_sve] [faults] [stress] [fuzz] [foreign_suites]
-        [patched_suite] [versions] [coverage] [compilers] [coverage_compiled] [coverage_cuda]
-        [quick_paths] [beside_others] [site] [inlined] [float64_speed]
+        [compiled_cpu] [contract_digests] [contract_models] [contract_operators] [contract_speed]
+        [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder] [tolerance] [patch]
+        [planted_blame] [planted_faults] [record_overhead] [sanitizers] [summation_trees]
+        [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
+        [rewriting_gains]
+        [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
+        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
+        [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
+        [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
+        [float64_speed]
 
 Without names it measures everything that needs no GPU, no QEMU, no hours of fuzzing, and no suites,
 models or interpreters of others. ``profile`` stands for its parts, ``profile_counting`` and so on,
@@ -67,7 +69,10 @@ COMMANDS = {
         "summation_trees",
         "taso_funnel",
         "fusion_plans",
+        "recompilation",
+        "tiled_pipelines",
         "contract_digests",
+        "contract_speed",
         "contract_models",
         "inlined",
         "record_overhead",
@@ -82,8 +87,10 @@ GPU = _experiments(
     "composite_digests",
     "cuda_pairs",
     "cuda_speed",
+    "cuda_counters",
     "cuda_launch",
     "cuda_training",
+    "contract_digests_cuda",
     "profile_cuda",
     "wheel",
 )
@@ -93,7 +100,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 #: unless they are named.
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
-    "versions", "coverage", "float64_check",
+    "versions", "coverage", "contract_operators", "float64_check", "rewriting_gains",
 )  # fmt: skip
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",
@@ -105,13 +112,17 @@ LONG["coverage_compiled"] = (
 )  # fmt: skip
 LONG["compilers"] = (
     "benches.experiments.compile_models", str(stored.RESULTS / "compile_compilers_cpu.json"),
-    "--only", "end_to_end", "--models", "squeezenet1_1", "mobilenet_v2", "googlenet", "resnet50",
+    "--only", "end_to_end", "--models", "squeezenet1_1", "mobilenet_v2",
     "--batches", "1", "--runs", "7", "--rounds", "1",
     "--executors", "eager", "compile", "onnxruntime", "openvino", "iree", "tvm",
 )  # fmt: skip
 GPU["coverage_cuda"] = (
     "benches.experiments.coverage", "--device", "cuda",
     "--store", str(stored.RESULTS / "coverage_cuda.json"),
+)  # fmt: skip
+GPU["coverage_compiled_cuda"] = (
+    "benches.experiments.coverage", "--compiled", "--device", "cuda",
+    "--store", str(stored.RESULTS / "coverage_compiled_cuda.json"),
 )  # fmt: skip
 
 #: The benches of torch.compile whose results on the CPU are stored; those of a GPU are made on

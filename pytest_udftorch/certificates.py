@@ -11,11 +11,13 @@ from pytest_udftorch.verify.certificate import (
     CertificateCompleteError,
     CertificateEditedError,
     CertificateError,
+    CertificateExportError,
     CertificateMismatchError,
     CertificateTruncatedError,
     Run,
 )
 from pytest_udftorch.verify.certificate_file import load, save
+from pytest_udftorch.verify.export import fpcore, herbie_platform
 from pytest_udftorch.verify.merging import comparison_table, merge
 
 __all__ = [
@@ -23,10 +25,13 @@ __all__ = [
     "CertificateCompleteError",
     "CertificateEditedError",
     "CertificateError",
+    "CertificateExportError",
     "CertificateMismatchError",
     "CertificateTruncatedError",
     "Run",
     "comparison_table",
+    "fpcore",
+    "herbie_platform",
     "load",
     "merge",
     "save",

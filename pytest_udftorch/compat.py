@@ -20,6 +20,7 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.errors import (
@@ -475,6 +476,16 @@ _LOWERING: Final = tuple(
     PrivateName(INDUCTOR_LOWERING, name, "to give Inductor formulas")
     for name in ("make_pointwise", "to_dtype")
 )
+_CONTIGUOUS: Final = tuple(
+    PrivateName("torch._inductor.ir", name, "to call operators on contiguous arguments")
+    for name in ("ExternKernel.require_contiguous", "TensorBox")
+)
+_FAKES: Final = PrivateName(
+    "torch._subclasses.fake_impls", "op_implementations_dict", "to tell the dtypes of results"
+)
+_FORGET_FAKES: Final = PrivateName(
+    "torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", "to tell the dtypes of results"
+)
 _VECTOR: Final = PrivateName(
     "torch._inductor.cpu_vec_isa", "pick_vec_isa", "to give Inductor functions of vectors"
 )
@@ -501,8 +512,18 @@ _COMPILE: Final = PrivateName("torch._inductor", "compile", "to judge what Induc
 _COMPILE_GRAPH: Final = PrivateName(
     INDUCTOR_COMPILE, "_compile_fx_inner", "to judge what Inductor generates"
 )
+_KERNEL_ORIGINS: Final = tuple(
+    PrivateName(
+        owner, "set_kernel_post_grad_provenance_tracing", "to know what a kernel was made of"
+    )
+    for owner in ("torch._inductor.debug", INDUCTOR_CPP)
+)
+_INDUCTOR_CONFIG: Final = PrivateName(INDUCTOR_CONFIG, "patch", "to compile every graph anew")
 _AOT_CONFIG: Final = PrivateName(
     "torch._functorch.config", "patch", "to judge what Inductor generates"
+)
+_MARK_DYNAMIC: Final = PrivateName(
+    "torch._dynamo", "mark_dynamic", "to compile for a range of sizes"
 )
 _DYNAMO_CONFIG: Final = PrivateName(
     "torch._dynamo", "config.patch", "to compile a model without the limits on recompiling"
@@ -549,6 +570,17 @@ def inductor_pointwise() -> tuple[Any, Any]:
     return make, to_dtype
 
 
+def inductor_contiguous() -> tuple[Callable[[Any], Any], type]:
+    """Return what makes a value of Inductor contiguous, and the type of such values."""
+    contiguous, box = (name.get() for name in _CONTIGUOUS)
+    return contiguous, box
+
+
+def fake_operators() -> tuple[Any, Callable[[], None]]:
+    """Return the table of what operators give for fake tensors, and what forgets such results."""
+    return _FAKES.get(), _FORGET_FAKES.get()
+
+
 def vector_bits() -> int:
     """Return the width of the vectors that Inductor's C++ uses."""
     return int(_VECTOR.get()().bit_width())
@@ -580,6 +612,11 @@ def graph_breaks() -> int:
 def dynamo_config(**settings: Any) -> Any:
     """Return a context or decorator that changes settings of Dynamo."""
     return _DYNAMO_CONFIG.get()(**settings)
+
+
+def mark_dynamic(tensor: Any, dimension: int, low: int, high: int) -> None:
+    """Have Dynamo compile for all sizes of a dimension from ``low`` to ``high``."""
+    _MARK_DYNAMIC.get()(tensor, dimension, min=low, max=high)
 
 
 def inductor_modules() -> list[Any]:
@@ -640,6 +677,47 @@ def around_compiled_graphs(around: Any) -> Iterator[None]:
             yield
         finally:
             setattr(module, _COMPILE_GRAPH.path, compile_graph)
+
+
+@contextlib.contextmanager
+def around_generated_kernels(told: Callable[[str, Sequence[Any]], None]) -> Iterator[None]:
+    """Have Inductor call ``told(kernel, nodes)`` where it generates the call of a kernel.
+
+    The nodes are those of the graph that the kernel computes.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in _KERNEL_ORIGINS:
+            module, own = importlib.import_module(name.owner), name.get()
+
+            def tracing(nodes: Any, kernel: str, *args: Any, _own: Any = own, **more: Any) -> Any:
+                told(kernel, _origin_nodes(nodes))
+                return _own(nodes, kernel, *args, **more)
+
+            stack.callback(setattr, module, name.path, own)
+            setattr(module, name.path, tracing)
+        yield
+
+
+def _origin_nodes(made: Any) -> list[Any]:
+    """Return the nodes of a graph behind nodes of Inductor's schedule, or behind one of its IR."""
+    if getattr(made, "origin_node", None) is not None:
+        return [made.origin_node]
+    parts = made if isinstance(made, list | tuple) else [made]
+    found = dict.fromkeys(
+        origin for part in parts for origin in getattr(getattr(part, "node", part), "origins", ())
+    )
+    order = {n: i for graph in {n.graph for n in found} for i, n in enumerate(graph.nodes)}
+    return sorted(found, key=lambda n: order.get(n, -1))
+
+
+def without_graph_cache() -> Any:
+    """Return a context in which Inductor compiles every graph anew."""
+    return _INDUCTOR_CONFIG.get()(fx_graph_cache=False)
+
+
+def source_of(module: Any) -> str:
+    """Return the source of a module of generated code."""
+    return Path(module.__file__).read_text(encoding="utf-8")
 
 
 def is_generated(compiled: Any) -> bool:

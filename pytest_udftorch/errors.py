@@ -300,6 +300,10 @@ class ReplicaError(UdfError):
     """Gradients of the parts of a batch cannot be added in the order of the contract."""
 
 
+class OutsideContractError(UdfError):
+    """A run called an operator that is outside of the contract, under ``strict``."""
+
+
 class EquivalenceError(UdfError):
     """Two programs cannot be compared by the box test: it decides multi-linear ones alone."""
 

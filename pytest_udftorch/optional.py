@@ -14,6 +14,7 @@ from pytest_udftorch.errors import PackageMissingError
 #: Package -> the extra of this one that brings it.
 _EXTRAS: Final = {
     "argcomplete": "completion",
+    "dask": "verify",
     "distributed": "verify",
     "gmpy2": "verify",
     "numba": "python-udf",

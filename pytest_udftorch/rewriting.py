@@ -9,6 +9,7 @@ from pytest_udftorch.rewrite.report import Counts, GraphReport, Picture
 from pytest_udftorch.rewrite.taso.generate import Funnel, generate
 from pytest_udftorch.rewrite.taso.rules import Proof, Rule, judge, read
 from pytest_udftorch.rewrite.templates import TEMPLATES, Firing
+from pytest_udftorch.rewrite.tiled.backend import tiled
 
 __all__ = [
     "TEMPLATES",
@@ -31,4 +32,5 @@ __all__ = [
     "judge",
     "read",
     "recording",
+    "tiled",
 ]

@@ -3,17 +3,20 @@
 
     python -m benches.experiments.coverage [--device cuda] [--compiled] [--model NAME ...]
         [--precision NAME] [--again] [--store FILE]
+    python -m benches.experiments.coverage --merge FILE ... --store FILE
 
 One row for each model of ``benches/data/models/zoo.py`` and precision: float32, and bfloat16 under
 autocast. A run is a forward pass, a loss, a backward pass and a step of AdamW; with ``--compiled``
 all but the last is under torch.compile. With ``--store``
 every row is written as soon as it is measured, and rows that the file has are kept: the command
-goes on where it was stopped. The models need the extra ``models``.
+goes on where it was stopped. ``--merge`` adds the rows of files that other machines stored to the
+first's; each row names its machine. The models need the extra ``models``.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,7 +77,8 @@ def measure_all(
     _check_packages(models)
     rows: dict[str, Any] = {}
     if path is not None and path.exists():
-        rows = stored.load(path)["models"]
+        before = stored.load(path)
+        rows = {n: {"measured": _machine(before), **r} for n, r in before["models"].items()}
     for origin, name in models:
         for precision in precisions:
             key = f"{name}, {precision}"
@@ -90,6 +94,36 @@ def measure_all(
                 stored.save(path, command_line,
                             {**where, "packages": versions, "models": _ordered(rows)})  # fmt: skip
     return rows
+
+
+def _machine(document: dict[str, Any]) -> dict[str, Any]:
+    """Return where the rows of a stored document were measured."""
+    environment = document["environment"]
+    found = {
+        "cpu": environment["machine"]["cpu"],
+        "cores": environment["machine"]["cores"],
+        "torch": environment["versions"]["torch"],
+        "packages": document["packages"],
+        "date": environment["date"],
+    }
+    if "device" in document:
+        found["gpu"] = document["device"]["machine"]["gpu"]
+    return found
+
+
+def merge(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the first document with the rows of the others; earlier files win.
+
+    Args:
+        paths: what this experiment stored.
+    """
+    documents = [stored.load(path) for path in paths]
+    rows: dict[str, Any] = {}
+    for document in documents:
+        for name, row in document["models"].items():
+            if name not in rows:
+                rows[name] = {"measured": _machine(document), **row}
+    return {**documents[0], "models": _ordered(rows)}
 
 
 def _packages() -> list[str]:
@@ -109,8 +143,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--precision", choices=PRECISIONS, help="this precision only")
     parser.add_argument("--compiled", action="store_true", help="under torch.compile")
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE", help="rows to join")
     parser.add_argument("--again", action="store_true", help="measure rows that are stored, too")
     options = parser.parse_args(arguments)
+    if options.merge:
+        if options.store is None:
+            parser.error("--merge needs --store: the file to write")
+        options.store.write_text(json.dumps(merge(options.merge), indent=1) + "\n")
+        return 0
     chosen = [names[n] for n in options.model or names]
     precisions = [options.precision] if options.precision else PRECISIONS
     try:

@@ -226,7 +226,8 @@ def accurate_alone(*, longest: bool = False) -> Iterator[Path]:
         for name in ("corem", "corem-d", "corem-ff", "corem-composites"):
             shutil.copytree(folder.parent / name, copies / name)
         description = copies / "corem-d" / "udf.toml"
-        text = re.sub(r"^fast = .*\n", "", description.read_text(encoding="utf-8"), flags=re.M)
+        text = description.read_text(encoding="utf-8")
+        text = re.sub(r"^(quick|fast) = .*\n", "", text, flags=re.M)
         description.write_text(text.replace("accurate =", "scalar ="), encoding="utf-8")
         if longest:
             for name, pattern, forced in (

@@ -41,6 +41,8 @@ FAULTS, PAIRS = 5, 5
 WITHOUT_ROWS = ("graph", "recommender", "variational")
 #: Models whose memory is measured, at sizes at which it matters.
 SIZES = {"ResNet-18": (16, 3, 160, 160), "MobileNet v3": (16, 3, 160, 160)}
+#: How often memory is measured, in turns: where memory is given back differs from run to run.
+PEAKS = 5
 CAUSES = 6
 
 
@@ -232,10 +234,11 @@ def measure(faults: int, journal: Path) -> dict[str, Any]:
         kind = group[0]["do"]
         rows[kind] += _run_group(group, faults if kind == "fault" else PAIRS, journal, done)
     peaks = []
-    for model in SIZES:
-        for what in ("plain", "compared"):
-            order = {"do": "memory", "model": model, "what": what}
-            peaks += [{**order, **row} for row in _run_group([order], 1, journal, done)]
+    for number in range(PEAKS):
+        for model in SIZES:
+            for what in ("plain", "compared"):
+                order = {"do": "memory", "model": model, "what": what, "round": number}
+                peaks += [{**order, **row} for row in _run_group([order], 1, journal, done)]
     _end_child()
     return {
         "models": {name: name in planted.HELD_OUT for name in planted.MODELS},

@@ -142,6 +142,23 @@ def speed(document: dict[str, Any]) -> str:
     return "\n".join([*table(header, rows), "", text, "", source(document), ""])
 
 
+def counters(document: dict[str, Any]) -> str:
+    """Return what hardware counters say of the operators' kernels."""
+    rows = [
+        [
+            name,
+            *(f"{one[n]:.1f}" for n in ("instructions", "double_instructions")),
+            *(f"{one[n]:.0f} %" for n in ("issue_percent", "memory_percent")),
+            f"{one['threads']:.1f}",
+            f"{one['registers']:.0f}",
+        ]
+        for name, one in document["operators"].items()
+    ]
+    header = ["operator", "instructions per element", "in double precision", "slots for them taken",
+              "bandwidth taken", "threads per instruction, of 32", "registers"]  # fmt: skip
+    return "\n".join([*table(header, rows), "", source(document), ""])
+
+
 def same_bits(document: dict[str, Any]) -> str:
     """Return how many sets of bits there are, by function, context and library."""
     contexts = document["contexts"]
@@ -187,6 +204,45 @@ def training(document: dict[str, Any]) -> str:
             )
     sources = "; ".join(task["source"] for task in document["tasks"].values())
     return "\n".join([*records(rows), "", f"{sources}.", "", source(document), ""])
+
+
+def contract(document: dict[str, Any]) -> str:
+    """Return the digests of weights that a GPU and its CPU learned, and times beside stock's."""
+    weights = []
+    for row in document["rows"]:
+        cells = {k: row[k] for k in ("model", "optimizer", "library")}
+        if "refused" in row:
+            cells |= {"weights, GPU": "refused", "weights, its CPU": "", "first step apart": ""}
+        else:
+            step = row["step"]
+            cells |= {
+                "weights, GPU": f"`{row['cuda'][:12]}`",
+                "weights, its CPU": f"`{row['cpu'][:12]}`",
+                "first step apart": "none" if step is None else str(step),
+            }
+        weights.append(cells)
+    weights.sort(key=lambda cells: (cells["model"], cells["optimizer"]))
+    times = [
+        {
+            "what": what,
+            "stock, ms": f"{found['std']['median'] / 1e6:.3f}",
+            "repro, ms": f"{found['repro']['median'] / 1e6:.3f}",
+            "stock / repro": f"{found['std']['median'] / found['repro']['median']:.2f}",
+        }
+        for what, found in (
+            *((f"a training step of {name}", found) for name, found in document["step_ns"].items()),
+            *((f"`mm` of {n} × {n}", found) for n, found in document["mm_ns"].items()),
+            ("`normal_` of 2^26 elements", document["randn_ns"]),
+        )
+    ]
+    models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
+    said = (
+        "The first twelve digits of SHA-256. `deterministic` is stock with "
+        "`torch.use_deterministic_algorithms(True)`, which refuses some operators on GPUs. Stock "
+        "has no TF32; medians of turns."
+    )
+    lines = [*records(weights), "", *models, "", *records(times), "", said]
+    return "\n".join([*lines, "", source(document), ""])
 
 
 def _over(entry: dict[str, Any]) -> str:
@@ -324,7 +380,9 @@ TABLES = {
     "cuda_digests": digests,
     "cuda_pairs": pairs,
     "cuda_speed": speed,
+    "cuda_counters": counters,
     "same_bits": same_bits,
     "cuda_training": training,
+    "contract_digests_cuda": contract,
     "profile_cuda": profile,
 }

@@ -37,14 +37,15 @@ def planted_faults(found: Mapping[str, Any]) -> str:
         f"{sum(row['equal'] for row in clean)} all bits are equal, and rounding explains the "
         f"others. A comparison took {statistics.median(seconds):.1f} s (up to {max(seconds):.0f}).",
     ]
-    peaks: dict[str, dict[str, int]] = {}
+    peaks: dict[str, dict[str, list[int]]] = {}
     for row in found["memory"]:
-        peaks.setdefault(row["model"], {})[row["what"]] = row["kib"]
-    parts += [
-        f"{name}: the peak of a compared step is {row['compared'] / row['plain']:.2f} times that "
-        "of the step alone."
-        for name, row in peaks.items()
-    ]
+        peaks.setdefault(row["model"], {}).setdefault(row["what"], []).append(row["kib"])
+    for name, kib in peaks.items():
+        plain, compared = (statistics.median(kib[what]) for what in ("plain", "compared"))
+        parts.append(
+            f"{name}: the peak of a compared step is {compared / plain:.2f} times that of the step "
+            "alone."
+        )
     text = "\n".join(parts)
     return "\n".join([*table(header, rows), "", text, "", caption(found["environment"]), ""])
 

@@ -11,6 +11,7 @@ page differs from what the results give, or when a drawing shows other numbers.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections import Counter
@@ -587,8 +588,14 @@ def exclusive(results: Results) -> str:
 
 
 def cpu_operators(results: Results) -> str:
-    """Return what the overridden CPU operators cost."""
-    document = results["cpu_operators"]
+    """Return what the overridden CPU operators cost, on two makers' CPUs."""
+    return "\n".join(map(_cpu_operators, (results[n] for n in _CPU_OPERATORS)))
+
+
+_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel")
+
+
+def _cpu_operators(document: dict[str, Any]) -> str:
     rows = [
         (name, f"{row['stock_us']:.1f}", f"{row['session_us']:.1f}", _ratio(row["ratio"]))
         for name, row in document["operators"].items()
@@ -666,6 +673,170 @@ def fusion_plans(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
+def recompilation(results: Results) -> str:
+    """Return what ways of compiling cost and gain while the sizes of the inputs change."""
+    document = results["recompilation"]
+    lines: list[str] = []
+    header = ["way", "all calls, s", "compilations", "of it compiling, s", "median call, ms",
+              "break-even, calls", "torch's limit"]  # fmt: skip
+    for workload, rows in document["workloads"].items():
+        found = [
+            (
+                f"`{way}`",
+                f"{row['seconds']:.1f}",
+                str(row["compilations"]),
+                f"{row['compile_seconds']:.1f}",
+                f"{row['median_ns'] / 1e6:.2f}",
+                "-" if row["break_even_calls"] is None else f"{row['break_even_calls']:,}",
+                "reached" if row["limit_reached"] else "",
+            )
+            for way, row in rows.items()
+        ]
+        sizes = max(row["sizes"] for row in rows.values())
+        lines += [f"{workload} ({document['calls']} calls, {sizes} sizes):", ""]
+        lines += [*table(header, found), ""]
+    said = (
+        "Each way ran in a process of its own, with an empty cache of compiled code. Break-even is "
+        "the number of calls after which the time spent on compiling is saved over eager mode, at "
+        "the speed of the last quarter of the calls. Where torch's limit was reached, sizes that "
+        "came later ran interpreted."
+    )
+    idle = [
+        f"{rows['eager']['median_ns'] / row['median_ns']:.2f} times as fast as eager mode "
+        f"({workload}, `{way}`)"
+        for workload, rows in document["workloads"].items()
+        for way, row in rows.items()
+        if way != "eager" and row["compilations"] == 0
+    ]
+    if idle:
+        said += (
+            " Other work shared the cores, and each way ran once. Where nothing was compiled, the "
+            f"same code as in eager mode ran, and the median call was {'; '.join(idle)}: "
+            "differences of this size are noise."
+        )
+    return _with_source([*lines, said], document)
+
+
+def tiled_pipelines(results: Results) -> str:
+    """Return the times of pipelines tile by tile, beside eager mode, Inductor and dask."""
+    document = results["tiled_pipelines"]
+    contenders = list(next(iter(document["cases"].values()))["median_ns"])
+    rows = []
+    for name, row in document["cases"].items():
+        eager = row["median_ns"]["eager"]
+        over = [f"{eager / row['median_ns'][c]:.2f}" for c in contenders[1:]]
+        rows.append((name, f"{row['input_bytes'] / 1e6:.0f}", f"{eager / 1e6:.0f}", *over))
+    beyond = document["beyond"]
+    gib = 2**30
+    said = (
+        f"{document['threads']} threads, L2 cache of {document['l2_bytes'] / 2**20:g} MiB, dask "
+        f"{document['dask']}. Ratios say how many times as fast as eager mode. Beyond the memory: "
+        f"the polynomial of {beyond['data_bytes'] / gib:.1f} GiB, on a machine of "
+        f"{beyond['memory_bytes'] / gib:.1f} GiB, takes {beyond['seconds']['tiled on dask']:.0f} s "
+        f"tiled on dask and {beyond['seconds']['dask alone']:.0f} s on dask alone, with at most "
+        f"{beyond['peak_bytes'] / gib:.1f} GiB in use."
+    )
+    header = ["pipeline", "input, MB", "eager, ms", *contenders[1:]]
+    return _with_source([*table(header, rows), "", said], document)
+
+
+def _rules(row: dict[str, Any]) -> str:
+    """Return the rules that fired in the graphs of a model, and how often."""
+    fired: dict[str, int] = {}
+    for graph in row["graphs"]:
+        for rule, times in graph["fired"].items():
+            fired[rule] = fired.get(rule, 0) + times
+    return ", ".join(f"{rule} {times}" for rule, times in fired.items()) or "none"
+
+
+def _changed(row: dict[str, Any], count: str, unit: float = 1) -> str:
+    """Return a count of all graphs before and after, as one figure where both are the same."""
+    graphs = [g for g in row["graphs"] if g["before"]]
+    values = [
+        sum((g[when] or g["before"])[count] for g in graphs) / unit for when in ("before", "after")
+    ]
+    before, after = (f"{v:,.0f}" if unit == 1 else f"{v:,.2f}" for v in values)
+    return before if before == after else f"{before} to {after}"
+
+
+def rewriting_gains(results: Results) -> str:
+    """Return the rules that fired on whole models, what they changed, and what they gained."""
+    document = results["rewriting_gains"]
+    rows = []
+    for case in document["cases"]:
+        for backend, row in case["backends"].items():
+            low, ratio, high = row["speedup"] or (math.nan,) * 3
+            rows.append(
+                (
+                    f"{case['model']}, {case['batch']}",
+                    f"`{backend}`",
+                    _rules(row),
+                    _changed(row, "kernels"),
+                    _changed(row, "bytes_moved", 1e6),
+                    _changed(row, "flops", 1e9),
+                    f"{row['search_seconds']:.1f}",
+                    f"{ratio:.2f} ({low:.2f} to {high:.2f})",
+                )
+            )
+    header = ["model, batch", "backend", "rules and how often", "kernels", "MB moved", "GFLOP",
+              "search, s", "times as fast as eager mode (95 %)"]  # fmt: skip
+    said = (
+        f"Images of {document['image']} x {document['image']}; BERT of {document['layers']} layers "
+        f"and the block: width {document['width']}, {document['tokens']} tokens. "
+        f"{document['threads']} threads, which other work shared; the contenders took turns. The "
+        "search is the first call, with rewriting, measuring and checking."
+    )
+    if document["left_out"]:
+        said += f" Not begun in time: {', '.join(document['left_out'])}."
+    return _with_source([*table(header, rows), "", said], document)
+
+
+def _extremes(ratios: dict[str, float], over: str) -> list[str]:
+    """Return two lines: where a system gains most over another, and where least."""
+    lines = []
+    for way, pick in (("Most", max), ("Least", min)):
+        place = pick(ratios, key=lambda name: ratios[name])
+        lines.append(f"    - {way}: {place}, {ratios[place]:.2f} times as fast as {over}.")
+    return lines
+
+
+def _decided(cases: Sequence[dict[str, Any]], backend: str) -> list[str]:
+    """Return two lines: the models whose interval lies above 1, and those where it lies below."""
+    known = [c for c in cases if c["backends"][backend]["speedup"]]
+    wins, losses = [], []
+    for case in known:
+        low, ratio, high = case["backends"][backend]["speedup"]
+        text = f"{case['model']} at batch {case['batch']}, {ratio:.2f} ({low:.2f} to {high:.2f})"
+        wins += [text] if low > 1 else []
+        losses += [text] if high < 1 else []
+    open_ = len(known) - len(wins) - len(losses)
+    return [
+        f"    - Faster than eager mode: {'; '.join(wins) or 'shown on none'}.",
+        f"    - Slower: {'; '.join(losses) or 'shown on none'}. The intervals of {open_} of "
+        f"{len(known)} hold 1 and decide nothing.",
+    ]
+
+
+def rewriting_wins(results: Results) -> str:
+    """Return two lines for each system: where it gains most, and where least."""
+    lines = []
+    cases = results["rewriting_gains"]["cases"]
+    for backend in cases[0]["backends"]:
+        lines += [f"- `{backend}`, on models:", *_decided(cases, backend)]
+    pipelines = results["fusion_plans"]["cases"]
+    beside = {n: c["median_ns"]["inductor"] / c["median_ns"]["udf_fusion"]
+              for n, c in pipelines.items()}  # fmt: skip
+    lines += ["- `udf_fusion`, on the cases of SystemDS:", *_extremes(beside, "TorchInductor")]
+    tiles = results["tiled_pipelines"]["cases"]
+    for over in ("eager", "inductor"):
+        ratios = {n: c["median_ns"][over] / c["median_ns"]["tiled, static"]
+                  for n, c in tiles.items()}  # fmt: skip
+        name = {"eager": "eager mode", "inductor": "TorchInductor"}[over]
+        lines += [f"- `tiled`, beside {name}:", *_extremes(ratios, name)]
+    said = "The figures are those of the tables on this page; each names its machine."
+    return "\n".join([*lines, "", said]) + "\n"
+
+
 def contract_digests(results: Results) -> str:
     """Return the digests of weights after training, on two machines."""
     document, other = results["contract_digests"], results["contract_digests_intel"]
@@ -677,6 +848,78 @@ def contract_digests(results: Results) -> str:
     header = ["library", "torch's kernels", "threads", *(f"weights, {m}" for m in machines)]
     second = f"{machines[1]}: {caption(other['environment'])}"
     return _with_source([*table(header, rows), "", said, "", second], document)
+
+
+def contract_operators(results: Results) -> str:
+    """Return the models that call operators outside the contract, and whether weights agree."""
+    document = results["contract_operators"]
+    rows = []
+    for row in document["models"]:
+        if row["outside"]:
+            names = ", ".join(f"`{name}`" for name in row["outside"])
+            same = len(set(row["digests"])) == 1
+            rows.append((row["model"], names, "the same" if same else "differ"))
+    inside = [r for r in document["models"] if not r["outside"]]
+    agree = sum(len(set(r["digests"])) == 1 for r in inside)
+    said = (
+        f"{len(inside)} of {len(document['models'])} models call nothing outside. Of these, "
+        f"{agree} have the same weights after {document['steps']} steps of AdamW at both CPU "
+        f"levels and numbers of threads ({'; '.join(document['places'])})."
+    )
+    header = ["model", "outside the contract", "weights"]
+    return _with_source([said, "", *table(header, rows)], document)
+
+
+def contract_speed(results: Results) -> str:
+    """Return the speed of the contract's operators and of training steps as shares of stock's."""
+    document = results["contract_speed"]
+    rows = []
+    levels = document["levels"]
+    for kind, share in document["asked"].items():
+        for name in levels["avx512"][kind]:
+            found = [levels[level][kind][name]["speed"] for level in levels]
+            rows.append((name, *map(_share_of_speed, found), f"{share:g}"))
+    header = ["call", *(level.upper().replace("AVX", "AVX-", 1) for level in levels), "asked"]
+    header = [h.replace("AVX-2", "AVX2") for h in header]
+    said = (
+        "The speed of stock is 1: medians of CPU time, one thread, and in brackets the middle half "
+        f"of {document['turns']} turns, which alternate with stock's. At AVX2, MKL and oneDNN are "
+        "held to AVX2. Other work ran beside it."
+    )
+    return _with_source([*table(header, rows), "", said], document)
+
+
+def _share_of_speed(found: Mapping[str, float]) -> str:
+    low, high = found["lower_quartile"], found["upper_quartile"]
+    return f"{found['median']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def contract_models(results: Results) -> str:
+    """Return how many digests the runs of each model end with, and what first made them differ."""
+    document = results["contract_models"]
+    rows = []
+    for row in document["rows"]:
+        digests = [run["digest"] for run in row["runs"]]
+        causes = {
+            entry["other"]: f"step {entry['step']}, `{entry['operator']}` in `{entry['layer']}`"
+            for entry in row["differs"]
+        }
+        same = f"`{digests[0][:12]}`" if len(set(digests)) == 1 else f"{len(set(digests))} digests"
+        first = (causes.get(k, "") for k in ("threads", "capability"))
+        rows.append((row["model"], row["optimizer"], row["library"], same, *first))
+    header = ["model", "optimizer", "library", "weights", "another number of threads",
+              "another CPU level"]  # fmt: skip
+    places = {(run["capability"], run["threads"]) for run in document["rows"][0]["runs"]}
+    said = [f"- {name}: {m['label']}, {m['steps']} steps" for name, m in document["models"].items()]
+    levels = ", ".join(sorted({c for c, _ in places}))
+    threads = " and ".join(str(t) for t in sorted({t for _, t in places}))
+    note = (
+        f"{len(places)} runs a row: torch's {levels} kernels, with {threads} threads. "
+        "`deterministic` is stock with `torch.use_deterministic_algorithms(True)`. The last two "
+        "columns name the first step that ends with other weights, and the first operator in it "
+        "that gives other bits for equal inputs."
+    )
+    return _with_source([*table(header, rows), "", *said, "", note], document)
 
 
 def _run(row: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -696,6 +939,11 @@ def coverage(results: Results) -> str:
 def coverage_compiled(results: Results) -> str:
     """Return the same under torch.compile, as far as it was measured."""
     return _coverage(results["coverage_compiled"])
+
+
+def coverage_compiled_cuda(results: Results) -> str:
+    """Return the same under torch.compile on a GPU, as far as it was measured."""
+    return _coverage(results["coverage_compiled_cuda"])
 
 
 def coverage_cuda(results: Results) -> str:
@@ -729,7 +977,29 @@ def _coverage(document: Mapping[str, Any]) -> str:
     if "device" in document:
         packages += f"; {document['device']['machine']['gpu']}"
     rest = [f"- {line}" for line in left] or ["Nothing is left out: no row is below 100 %."]
-    return _with_source([*table(header, lines), "", *rest, "", f"{packages}."], document)
+    parts = [*table(header, lines), "", *rest, "", *_elsewhere(document), f"{packages}."]
+    return _with_source(parts, document)
+
+
+def _elsewhere(document: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each other machine on which rows of coverage were measured."""
+    machine, versions = (document["environment"][n] for n in ("machine", "versions"))
+    here = machine["cpu"], machine["cores"], versions["torch"], document["environment"]["date"]
+    places: dict[tuple[Any, ...], list[str]] = {}
+    for name, row in document["models"].items():
+        if "measured" in row:
+            one = row["measured"]
+            place = one["cpu"], one["cores"], one["torch"], one["date"]
+            if place != here:
+                places.setdefault((*place, one.get("gpu", "")), []).append(name)
+    found = []
+    for (cpu, cores, torch, date, gpu), names in places.items():
+        beside = f"{gpu} beside {cpu}" if gpu else cpu
+        found += [
+            f"Measured on {beside}, {cores} cores, with torch {torch}, {date}: {'; '.join(names)}.",
+            "",
+        ]
+    return found
 
 
 def inlined(results: Results) -> str:
@@ -907,12 +1177,20 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "cpu_operators": cpu_operators,
     "coverage": coverage,
     "contract_digests": contract_digests,
+    "contract_models": contract_models,
+    "contract_operators": contract_operators,
+    "contract_speed": contract_speed,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
+    "coverage_compiled_cuda": coverage_compiled_cuda,
     "inlined": inlined,
     "summation_trees": summation_trees,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
+    "recompilation": recompilation,
+    "tiled_pipelines": tiled_pipelines,
+    "rewriting_gains": rewriting_gains,
+    "rewriting_wins": rewriting_wins,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
     "profile_structs": profile_structs,

@@ -517,27 +517,87 @@ static void products_part(void *data) {
   }
 }
 
+/// Makes room for packed matrices; returns 0, or 1 if there was no memory.
+static int make_room(struct products *p) {
+  int64_t left = (p->m + ROWS - 1) / ROWS * ROWS * p->k;
+  int64_t right = (p->n + COLUMNS - 1) / COLUMNS * COLUMNS * p->k;
+  size_t bytes = (size_t)(left + right + 32) * sizeof(float);
+  p->right = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  if (!p->right)
+    return 1;
+  p->left = p->right + right;
+  return 0;
+}
+
 /// Returns 0, or 1 if there was no memory.
 EXPORT int fast_mm(int64_t m, int64_t n, int64_t k, const float *a, int64_t am,
                    int64_t ak, const float *b, int64_t bk, int64_t bn, float *c,
                    const struct threads *t) {
   if (m == 0 || n == 0)
     return 0;
-  int64_t left = (m + ROWS - 1) / ROWS * ROWS * k;
-  int64_t right = (n + COLUMNS - 1) / COLUMNS * COLUMNS * k;
-  size_t bytes = (size_t)(left + right + 32) * sizeof(float);
-  float *room = aligned_alloc(64, (bytes + 63) / 64 * 64);
-  if (!room)
+  struct products p = {m, n, k, a, am, ak, b, bk, bn, c, NULL, NULL, 0, 0};
+  if (make_room(&p))
     return 1;
-  struct products p = {m,    n, k, a, am, ak, b, bk, bn, c, room + right,
-                       room, 0, 0};
   int64_t work = m * n * k / 64;
   share_out(t, work, products_part, &p);
   p.phase = 1;
   p.next = 0;
   share_out(t, work, products_part, &p);
-  free(room);
+  free(p.right);
   return 0;
+}
+
+struct batch {
+  struct products one;   ///< the first product
+  int64_t count, ab, bb; ///< products, and the steps between their factors
+  int64_t next;
+  int32_t failed;
+};
+
+static void batch_part(void *data) {
+  struct batch *s = data;
+  struct products p = s->one;
+  int64_t task;
+  if (make_room(&p)) {
+    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) <
+         s->count) {
+    p.a = s->one.a + task * s->ab;
+    p.b = s->one.b + task * s->bb;
+    p.c = s->one.c + task * p.m * p.n;
+    for (p.phase = 0; p.phase < 2; ++p.phase) {
+      p.next = 0;
+      products_part(&p);
+    }
+  }
+  free(p.right);
+}
+
+/// Products of count matrices: each by one thread if there are enough of them,
+/// and by all threads one after the other if not. Returns as fast_mm does.
+EXPORT int fast_bmm(int64_t count, int64_t m, int64_t n, int64_t k,
+                    const float *a, int64_t ab, int64_t am, int64_t ak,
+                    const float *b, int64_t bb, int64_t bk, int64_t bn,
+                    float *c, const struct threads *t) {
+  int failed = 0;
+  if (m == 0 || n == 0)
+    return 0;
+  if (count < t->count) {
+    for (int64_t i = 0; i < count && !failed; ++i)
+      failed = fast_mm(m, n, k, a + i * ab, am, ak, b + i * bb, bk, bn,
+                       c + i * m * n, t);
+    return failed;
+  }
+  struct batch s = {{m, n, k, a, am, ak, b, bk, bn, c, NULL, NULL, 0, 0},
+                    count,
+                    ab,
+                    bb,
+                    0,
+                    0};
+  share_out(t, count * (m * n * k / 64), batch_part, &s);
+  return s.failed;
 }
 
 #endif

@@ -11,7 +11,7 @@ from pytest_udftorch.cli.status import Subparsers, report_failures
 
 def add(commands: Subparsers) -> None:
     """Add ``udftorch certificate``."""
-    what = "check, merge or tabulate certificates"
+    what = "check, merge, tabulate or export certificates"
     parser = commands.add_parser("certificate", help=what, description=f"{what.capitalize()}.")
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     needed = {"check": ["numpy"], "merge": ["numpy"], "table": ["numpy", "tabulate"]}
@@ -25,6 +25,26 @@ def add(commands: Subparsers) -> None:
         action.set_defaults(run=run, needs=lambda _, name=name: needed[name])
         if name == "merge":
             action.add_argument("--out", required=True, type=Path, metavar="FILE")
+    _add_export(actions)
+
+
+def _add_export(actions: Subparsers) -> None:
+    action = actions.add_parser(
+        "export",
+        help="write certified functions for Herbie and the tools of FPBench",
+        description="Writes correctly rounded functions as a platform of Herbie, or as FPCore.",
+    )
+    action.add_argument("files", nargs="+", type=Path)
+    formats = action.add_mutually_exclusive_group(required=True)
+    formats.add_argument("--herbie", action="store_true", help="a platform of Herbie 2.2 and newer")
+    formats.add_argument("--fpcore", action="store_true", help="FPCore 2.0, a benchmark for each")
+    action.add_argument(
+        "--measure",
+        action="store_true",
+        help="the platform's costs: nanoseconds for an element on this machine; by default 1",
+    )
+    action.add_argument("--out", required=True, type=Path, metavar="FILE")
+    action.set_defaults(run=export_files, needs=lambda _: ["numpy"])
 
 
 def check_files(options: argparse.Namespace) -> int:
@@ -47,6 +67,38 @@ def merge_files(options: argparse.Namespace) -> int:
     merged = merge([load(path) for path in options.files])
     save(merged, options.out)
     print(f"{options.out}: {merged.name}, {len(merged.runs)} runs")
+    return 0
+
+
+def export_files(options: argparse.Namespace) -> int:
+    """Write certified functions for other tools."""
+    from pytest_udftorch import whole_file
+    from pytest_udftorch.verify.certificate import CertificateExportError
+    from pytest_udftorch.verify.certificate_file import load
+    from pytest_udftorch.verify.export import fpcore, herbie_platform
+
+    certificates = [load(path) for path in options.files]
+    if options.fpcore:
+        text = fpcore(certificates)
+    else:
+        text = herbie_platform(certificates)  # before the measurement, which takes longer
+        if options.measure:
+            from pytest_udftorch.tolerance.cost import arithmetic_costs, costs
+
+            found = {
+                c.subject["function"]: costs(c.subject["function"], (c.subject["library"],))
+                for c in certificates
+            }
+            own = {name: min(by_library.values()) for name, by_library in found.items()}
+            text = herbie_platform(certificates, arithmetic_costs() | own)
+    try:
+        whole_file.write(options.out, text)
+    except OSError as error:
+        raise CertificateExportError(
+            f"{options.out} cannot be written: {error.strerror}. Name a file in a folder that "
+            "exists and can be written."
+        ) from error
+    print(f"{options.out}: {len(certificates)} functions")
     return 0
 
 

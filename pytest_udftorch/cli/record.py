@@ -46,6 +46,7 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     options = own_options(options, parser)
     if options.out is None:
         parser.error("name the folder of the record: --out FOLDER")
+    from pytest_udftorch.diff.kernels import of_compiled
     from pytest_udftorch.diff.recorded import record
     from pytest_udftorch.reach.native_recorder import why_not
 
@@ -62,8 +63,9 @@ def run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         print(why, file=sys.stderr)
     size = sum(file.stat().st_size for file in options.out.iterdir()) / 1e6
     kept = len(found.recording.kept)
+    what = "kernels and graphs" if of_compiled(found.recording) else "operators"
     print(
-        f"{len(found.recording.calls):,} operators of {found.side} in {options.out}, {size:.1f} MB"
+        f"{len(found.recording.calls):,} {what} of {found.side} in {options.out}, {size:.1f} MB"
         + (f"; all values of {kept:,}." if kept else ".")
     )
     return 0

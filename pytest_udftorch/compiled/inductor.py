@@ -163,9 +163,80 @@ def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
     fresh = {o: _lowered(how) for o, how in _composed(active).items()}
     for name in active.operators:
         operator = overload(name)
-        fresh[operator] = lowering.fallback_handler(operator, add_to_fallback_set=False)
+        call = lowering.fallback_handler(operator, add_to_fallback_set=False)
+        fresh[operator] = _of_contiguous(call) if name in _MISPREDICTED else call
     for operator, lower in fresh.items():
         undo.set_item(lowering.lowerings, operator, lower)
+    _set_fakes(active, undo)
+
+
+#: Operators whose results are laid out otherwise than torch's rules for fake tensors say, where
+#: their arguments are laid out in two ways or with the channels last (seen in 2.15).
+_MISPREDICTED: Final = frozenset(
+    {
+        "aten::_log_softmax_backward_data", "aten::binary_cross_entropy_backward",
+        "aten::elu_backward", "aten::native_batch_norm_backward", "aten::smooth_l1_loss_backward",
+    }
+)  # fmt: skip
+
+
+def _of_contiguous(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a lowering that calls an operator on contiguous arguments: of these the rules hold.
+
+    Inductor may lay out what a convolution gives with the channels last.
+    """
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        contiguous, box = compat.inductor_contiguous()
+        return call(*(contiguous(a) if isinstance(a, box) else a for a in args), **kwargs)
+
+    return lower
+
+
+#: Normalisations, and which of their results are statistics.
+_STATISTICS: Final = {
+    "aten::native_layer_norm": slice(1, None),
+    "aten::native_group_norm": slice(1, None),
+    "aten::native_batch_norm": slice(1, None),
+    "aten::_native_batch_norm_legit": slice(1, None),
+    "aten::_native_batch_norm_legit.no_stats": slice(1, None),
+    "aten::_native_batch_norm_legit_functional": slice(1, 3),
+}
+
+
+def _set_fakes(active: Active, undo: Undo) -> None:
+    """Correct the dtypes of statistics that torch tells its compiler.
+
+    Beside parameters in float32, the kernels for the CPU give the statistics of a tensor in 16 bits
+    in float32, and torch's rules say 16 bits (seen in 2.11 to 2.15). Inductor decomposes the
+    operators and never meets the difference; where it calls them it refuses their results.
+    """
+    found = {overload(n): at for n, at in _STATISTICS.items() if n in active.operators}
+    if not found:
+        return
+    rules = compat.decompositions()
+    table, forget = compat.fake_operators()
+    undo.later(forget)
+    for operator, at in found.items():
+        undo.set_item(table, operator, _wide_statistics(rules[operator], at))
+    forget()
+
+
+def _wide_statistics(rule: Callable[..., Any], at: slice) -> Callable[..., Any]:
+    """Return what an operator gives for fake tensors by its rule, but for such statistics."""
+
+    def fake(mode: Any, operator: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        with mode:
+            found = list(rule(x, *args, **kwargs))
+            given = (*args, *kwargs.values())
+            wide = any(getattr(v, "dtype", None) is torch.float32 for v in given)
+            if x.device.type == "cpu" and wide:
+                found[at] = [statistic.float() for statistic in found[at]]
+        return tuple(found)
+
+    return fake
 
 
 def _set_decompositions(decomposition: Any, active: Active, undo: Undo) -> None:

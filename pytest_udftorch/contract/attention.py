@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.products import batch_product
 from pytest_udftorch.contract.sums import over
-from pytest_udftorch.overrides.python_override import stock
 
 
 def taken(query: Any, key: Any, value: Any, dropout_p: float) -> bool:

@@ -193,3 +193,12 @@ def foreach_addcdiv_(self: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> N
     """Add quotients."""
     if _listed("addcdiv", (self, tensor1, tensor2), value, into=True) is None:
         stock(self, tensor1, tensor2, value)
+
+
+def foreach_norm(self: Any, ord: Any = 2, dtype: Any = None) -> Any:
+    """Return norms, as of each tensor alone."""
+    import torch
+
+    if not _float32(*self):
+        return stock(self, ord, dtype)
+    return [torch.linalg.vector_norm(t, ord, dtype=dtype) for t in self]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,11 +31,15 @@ _SOURCE: Final = "contract.c"
 _HEADERS: Final = ("contract.h", "contract_elements.h", "contract_pools.h")
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
+#: What decides on the CPU level and the folder of builds.
+_PLACES: Final = ("UDFTORCH_CPU_LEVEL", "UDFTORCH_CACHE_DIR", "XDG_CACHE_HOME", "HOME")
+
 _SIZES: Final = (ctypes.c_int64,) * 3
 _MATRICES: Final = (
     ctypes.c_void_p, *(ctypes.c_int64,) * 2, ctypes.c_void_p, *(ctypes.c_int64,) * 2,
     ctypes.c_void_p,
 )  # fmt: skip
+_BATCH: Final = (ctypes.c_void_p, *(ctypes.c_int64,) * 3)
 
 
 def _failed(step: Step, said: str) -> SourceCompileError:
@@ -82,6 +87,9 @@ class Contract:
         self.library = library
         library.fast_mm.argtypes = (*_SIZES, *_MATRICES, ctypes.c_void_p)
         library.ref_mm.argtypes = (*_SIZES, *_MATRICES)
+        library.fast_bmm.argtypes = (
+            ctypes.c_int64, *_SIZES, *_BATCH, *_BATCH, *(ctypes.c_void_p,) * 2,
+        )  # fmt: skip
         library.ref_mm.restype = library.ref_sums.restype = library.fast_sums.restype = None
         library.ref_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 2)
         library.fast_sums.argtypes = (*_SIZES, *(ctypes.c_void_p,) * 3)
@@ -128,10 +136,13 @@ class Contract:
 
         if a.is_cuda:
             return GPU.products(a, b)
-        result = torch.empty(a.shape[0], a.shape[1], b.shape[2])
-        for one, left, right in zip(result, a, b, strict=True):
-            one.copy_(self.mm(left, right))
-        return result
+        (count, m, k), n = a.shape, b.shape[2]
+        c = torch.empty(count, m, n)
+        given = (a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
+        threads = ctypes.byref(self._threads(b"aten::bmm"))
+        if self.library.fast_bmm(count, m, n, k, *given, threads):
+            raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
+        return c
 
     def sums(self, x: Any, dim: int, *, reference: bool = False) -> Any:
         """Return the sums over one dimension, which the result lacks."""
@@ -243,5 +254,12 @@ def contract(level: str | None = None, defines: tuple[str, ...] = ()) -> Contrac
     Raises:
         UdfError: it cannot be compiled.
     """
+    # Finding the level and the folder takes longer than a small sum.
+    where = tuple(map(os.environ.get, _PLACES))
+    return _chosen(level, where, defines)
+
+
+@functools.lru_cache(maxsize=16)
+def _chosen(level: str | None, where: tuple[str | None, ...], defines: tuple[str, ...]) -> Contract:
     chosen = level or resolve_cpu_level(_LEVEL_OF.get(torch_summary()[1]))
     return _compiled(chosen, cache_folder(), defines)

@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.sums import in_range, is_float32, over, root
-from pytest_udftorch.overrides.python_override import stock
 
 # Variances --------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
-from pytest_udftorch.overrides.python_override import stock
+from pytest_udftorch.contract.outside import declined as stock
 
 #: More elements than this of partial gradients are not held at once.
 _ROOM = 1 << 24
@@ -202,11 +202,26 @@ def _laid_out(y: Any, *given: Any) -> Any:
     import torch
 
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(y.dim())
-    if last is not None and any(
-        x.is_contiguous(memory_format=last) and not x.is_contiguous() for x in given
-    ):
+    if last is not None and any(map(_channels_last, given)):
         return y.contiguous(memory_format=last)
     return y
+
+
+def _channels_last(x: Any) -> bool:
+    """Tell whether strides say that channels are last; with one channel, memory alone does not.
+
+    torch's rule (``is_channels_last_strides_2d``): from the channels on through the positions from
+    right to left to the samples, no stride is below the extent of the one before.
+    """
+    sizes, strides = x.shape, x.stride()
+    if not strides[1]:
+        return False
+    extent = 0
+    for d in (1, *range(x.dim() - 1, 1, -1), 0):
+        if not sizes[d] or strides[d] < extent or (d == 0 and extent == strides[1]):
+            return False
+        extent = strides[d] * max(sizes[d], 1)
+    return True
 
 
 def _transposed_size(

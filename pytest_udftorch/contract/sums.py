@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from pytest_udftorch.contract.native import contract
-from pytest_udftorch.overrides.python_override import stock
+from pytest_udftorch.contract.outside import declined as stock
+from pytest_udftorch.overrides.python_override import stock as elementwise
 
 
 def _chosen(dims: Sequence[int] | None, rank: int) -> list[int]:
@@ -285,12 +286,31 @@ def binary_cross_entropy_with_logits(
 
 def smooth_l1_loss(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> Any:
     """Return stock's losses of elements, reduced in the order of the contract."""
-    return _reduced(stock(self, target, 0, beta), reduction)
+    return _reduced(elementwise(self, target, 0, beta), reduction)
+
+
+def smooth_l1_loss_backward_(
+    grad_output: Any, self: Any, target: Any, reduction: int, beta: float, *, grad_input: Any
+) -> Any:
+    """Put the gradient of the input into ``grad_input``; the rounded 1/n comes first.
+
+    Stock rounds in another order behind the last whole vector, of which each thread has one.
+    """
+    import torch
+
+    difference = self - target
+    share = 1.0 / difference.numel() if reduction == 1 and difference.numel() else 1.0
+    whole = grad_output * share
+    within = difference * share * grad_output
+    if beta:
+        within /= beta
+    found = torch.where(difference >= beta, whole, within)
+    return grad_input.resize_(found.shape).copy_(torch.where(difference <= -beta, -whole, found))
 
 
 def huber_loss(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> Any:
     """Return stock's losses of elements, reduced in the order of the contract."""
-    return _reduced(stock(self, target, 0, delta), reduction)
+    return _reduced(elementwise(self, target, 0, delta), reduction)
 
 
 # Norms --------------------------------------------------------------------------------------

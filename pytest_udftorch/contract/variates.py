@@ -12,8 +12,8 @@ import math
 from typing import Any, Final
 
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.sums import root
-from pytest_udftorch.overrides.python_override import stock
 
 #: Seeds of generators on GPUs -> how many keys were drawn, and what draws the next ones.
 _shadows: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
@@ -63,20 +63,27 @@ def _words(count: int, generator: Any, device: Any) -> Any:
     return contract().words(count, _key(generator, device), device)
 
 
-def _fractions(words: Any) -> Any:
-    """Return the upper 24 bits of words as numbers in [0, 1), exact."""
-    return (words >> 8).bitwise_and_(0xFFFFFF).float().mul_(2.0**-24)
+#: A fraction has as many bits as the significand of its dtype, so that it is below 1.
+_BITS: Final = {"torch.bfloat16": 8, "torch.float16": 11}
+
+#: The least exponential variate; in half it is the smallest number above 0.
+_LEAST: Final = {"torch.float16": 2.0**-24}
 
 
-def _uniform(count: int, generator: Any, device: Any) -> Any:
-    return _fractions(_words(count, generator, device))
+def _fractions(words: Any, bits: int = 24) -> Any:
+    """Return the upper bits of words as numbers in [0, 1), exact."""
+    return (words >> 32 - bits).bitwise_and_((1 << bits) - 1).float().mul_(2.0**-bits)
+
+
+def _uniform(count: int, generator: Any, device: Any, bits: int = 24) -> Any:
+    return _fractions(_words(count, generator, device), bits)
 
 
 def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Any = None) -> Any:
     """Fill with numbers between two: a fraction times the distance, plus the lower one."""
     if not from_ <= to or not math.isfinite(to - from_):
         return stock(self, from_, to, generator=generator)
-    u = _uniform(self.numel(), generator, self.device)
+    u = _uniform(self.numel(), generator, self.device, _BITS.get(str(self.dtype), 24))
     if (from_, to) != (0.0, 1.0):
         u.mul_(to - from_).add_(from_)
     return self.copy_(u.view(self.shape))
@@ -113,7 +120,7 @@ def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Any
         return stock(self, lambd, generator=generator)
     e = (1 - _uniform(self.numel(), generator, self.device)).log_().neg_()
     # -log(1) is a zero, which is outside of the distribution.
-    e.clamp_(min=2.0**-25)
+    e.clamp_(min=_LEAST.get(str(self.dtype), 2.0**-25))
     if lambd != 1:
         e.div_(lambd)
     return self.copy_(e.view(self.shape))

@@ -48,7 +48,7 @@ class _Body:
                     self.store("y[i]", self.value(found))
         self.end_loop()
         arrays = "".join(f", t{i}[PIECE]" for i in range(self.arrays))
-        inside = "\n  ".join(([f"float {arrays[2:]};"] if arrays else []) + self.lines)
+        inside = "\n  ".join(([f"_Alignas(64) float {arrays[2:]};"] if arrays else []) + self.lines)
         return (
             f"static void {self.name}(int64_t n, const float *x, const float *z, float *y,\n"
             f"    float a, float b, float c, array1 *const *f) {{\n  {inside}\n}}\n"

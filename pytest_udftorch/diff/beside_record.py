@@ -15,6 +15,7 @@ from typing import Any
 from pytest_udftorch.diff.align import Gap, Parting, aligned, differing, same_outputs, same_result
 from pytest_udftorch.diff.digests import TensorNote, same_bits, sample_places
 from pytest_udftorch.diff.found import Finding, Proof
+from pytest_udftorch.diff.kernels import KERNELS, of_compiled
 from pytest_udftorch.diff.recorded import execute
 from pytest_udftorch.diff.recorder import Kept, Recording, Wanted
 from pytest_udftorch.diff.sides import Side
@@ -36,8 +37,9 @@ class BesideRecord:
         assert found.b is not None
         at = (found.a, found.b)
         calls = a.calls[found.a], b.calls[found.b]
-        kept = [
-            self._kept(one, recording, position)
+        is_compiled = of_compiled(a) or of_compiled(b)
+        kept: list[Kept | None] = [
+            None if is_compiled else self._kept(one, recording, position)
             for one, recording, position in zip(self._sides, (a, b), at, strict=True)
         ]
         distances: list[Apart] = []
@@ -53,7 +55,9 @@ class BesideRecord:
         missing = [
             f"--full {p}:{p + 1}" for p, k in zip(at, kept, strict=True) if k is None
         ]  # fmt: skip
-        if missing:
+        if is_compiled:
+            note = _kernel_note(calls[0].operator, calls[0].arguments)
+        elif missing:
             note = (
                 "A record keeps 16 samples of each tensor. Recorded again with "
                 f"{' and '.join(dict.fromkeys(missing))}, it has this operator's values and can "
@@ -94,6 +98,14 @@ class BesideRecord:
             ends = same_result(exchanged, b) if b.result else made == before
             return Proof(before, None, None, made, ends)
         return None
+
+
+def _kernel_note(operator: str, text: str) -> str:
+    """Say which graph a kernel is of, and what it computes."""
+    graph, _, fused = text.partition(": ")
+    if not operator.startswith(KERNELS):
+        return "Compiled code calls this operator."
+    return f"It is of {graph}" + (f", and computes {fused}." if fused else ".")
 
 
 def _compared(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from pytest_udftorch import compat
+from pytest_udftorch.diff import record_file
 from pytest_udftorch.diff.align import (
     Gap,
     Parting,
@@ -97,8 +98,10 @@ def first_difference(  # noqa: PLR0913
     if work.batch is not None:
         work = replace(work, train=False)
     _check_pair(work, first, second)
-    if first.compiled or second.compiled:
-        return _compiled(work, first, second)
+    if any(s.compiled or _is_compiled_record(s) for s in (first, second)):
+        if not _show_kernels(first, second):
+            return _compiled(work, first, second)
+        causes = 1
     return _Search(work, first, second, causes).difference()
 
 
@@ -113,11 +116,24 @@ def _check_pair(work: Work, a: Side, b: Side) -> None:
                 f"{one.name!r} is {kind}, which keeps digests of whole tensors, so no row of a "
                 "batch can be compared with it. Compare two sides of this process."
             )
-        if other.compiled or one.compiled:
+        if one.compiled or (other.compiled and one.record is None):
             raise DiffSideError(
                 f"{one.name!r} is {kind}, which knows operators; nothing sees those of compiled "
                 "code. Compare it with an eager side."
             )
+
+
+def _is_compiled_record(one: Side) -> bool:
+    from pytest_udftorch.diff.kernels import of_compiled
+
+    return one.record is not None and of_compiled(record_file.load(one.record).recording)
+
+
+def _show_kernels(a: Side, b: Side) -> bool:
+    """Tell whether kernels are seen on both sides: of one that is recorded, and not eager."""
+    if a.record is None and b.record is None:
+        return False
+    return all(_is_compiled_record(s) or s.backend == "inductor" for s in (a, b))
 
 
 def _compiled(work: Work, a: Side, b: Side) -> Difference:
@@ -139,6 +155,10 @@ def _compiled(work: Work, a: Side, b: Side) -> Difference:
         return replace(whole, findings=(found,), repeatable={unrepeatable: False})
     if same_result(search.a, search.b):
         return whole
+    if not (a.compiled or b.compiled):
+        note = "One of them is a record of compiled code, in which nothing can be switched off. "
+        note += "Compare with the compiled side itself to find what in the compiler does it."
+        return replace(whole, findings=(Finding("compiled", note=note),))
     return replace(whole, findings=(Finding("compiled"),), compiled=search.bisected())
 
 

@@ -30,7 +30,16 @@ def execute(work: Work, one: Side, wanted: Wanted | None = None) -> Recording:
         return _read(work, one)
     if one.elsewhere:
         return run_elsewhere(work, one, wanted).recording
+    if one.compiled:
+        return _with_kernels(work, one)
     return run(work, one, wanted)
+
+
+def _with_kernels(work: Work, one: Side) -> Recording:
+    # kernels.py changes Inductor, which takes long to import.
+    from pytest_udftorch.diff.kernels import run_with_kernels
+
+    return run_with_kernels(work, one)
 
 
 def _read(work: Work, one: Side) -> Recording:
@@ -89,6 +98,8 @@ def record(  # noqa: PLR0913
 ) -> Record:
     """Run a side once and keep digests, shapes and samples of every operator in a folder.
 
+    Of a compiled side, these are its kernels and graphs instead.
+
     Args:
         folder: is made; a record that is there is replaced.
         model: as in :func:`first_difference`, and so are the others.
@@ -104,16 +115,16 @@ def record(  # noqa: PLR0913
 
     Raises:
         DiffSideError: there is nothing to run, or the side cannot be recorded.
+        PrivateNameError: the kernels of a compiled side cannot be watched in this torch.
         DiffRunError: the run fails. What was recorded until then is not kept.
         DiffRecordError: the window is empty or lies behind the run, or the folder cannot be
             written.
     """
     one = side(on)
-    if one.compiled or one.record is not None:
-        what = "compiled, and operators inside compiled code are not seen"
-        raise DiffSideError(
-            f"{one.name!r} is {what if one.compiled else 'a record already'}. Record an eager side."
-        )
+    if one.record is not None:
+        raise DiffSideError(f"{one.name!r} is a record already. Record a side that runs.")
+    if one.compiled:
+        _check_compiled(one, full)
     if one.row is not None:
         raise DiffSideError("A row alone cannot be recorded. Let the run make it.")
     start, end = full or (0, 0)
@@ -130,7 +141,7 @@ def record(  # noqa: PLR0913
     if one.elsewhere:
         found = replace(run_elsewhere(work, one, wanted), side=one.name)
     else:
-        found = record_of(work, one, run(work, one, wanted))
+        found = record_of(work, one, execute(work, one, wanted))
     if full is not None and not found.recording.kept:
         raise DiffRecordError(
             f"The run has {len(found.recording.calls):,} operators, so the window {start}:{end} "
@@ -138,3 +149,17 @@ def record(  # noqa: PLR0913
         )
     record_file.save(found, Path(folder))
     return found
+
+
+def _check_compiled(one: Side, full: tuple[int, int] | None) -> None:
+    """Refuse compiled sides whose kernels nothing sees."""
+    if one.backend != "inductor":
+        raise DiffSideError(
+            f"{one.name!r} is compiled by the backend {one.backend}, whose kernels are not seen. "
+            "Record 'compiled' (Inductor) or an eager side."
+        )
+    if full is not None:
+        raise DiffRecordError(
+            f"A record of {one.name!r} has digests and samples of its kernels, and no values. "
+            "Leave the window (--full) out."
+        )

@@ -8,7 +8,7 @@ import hashlib
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from pytest_udftorch import compat
 from pytest_udftorch.diff.digests import (
@@ -24,7 +24,7 @@ from pytest_udftorch.diff.digests import (
     seed_of,
     xxh3,
 )
-from pytest_udftorch.diff.layers import Place, Whereabouts
+from pytest_udftorch.diff.layers import Place
 from pytest_udftorch.reach.definitions import is_view, name_of
 from pytest_udftorch.reach.native_recorder import load_recorder, xxh3_address
 from pytest_udftorch.reach.recording import Effects, draws, effects, results, strided_copy
@@ -233,8 +233,21 @@ def _leaves(values: Iterable[Any]) -> list[Any]:
     return found
 
 
+class Where(Protocol):
+    """Knows which layer runs: :class:`Whereabouts`, or what watches compiled code."""
+
+    def now(self) -> Place:
+        """Return where the operator that is being called belongs."""
+
+    def tell(self, listener: Any) -> None:
+        """Tell a recorder in C++ from now on which layer runs."""
+
+    def place(self, layer: int, phase: int, step: int) -> Place:
+        """Return the place that such a recorder knows by numbers."""
+
+
 def recorder(
-    where: Whereabouts,
+    where: Where,
     wanted: Wanted,
     batch: tuple[int, int] | None,
     hashed: str | None = None,
@@ -351,7 +364,7 @@ def recorder(
     return Recorder()
 
 
-def _parts(recording: Recording, digests: _Digests, where: Whereabouts) -> tuple[Any, ...]:
+def _parts(recording: Recording, digests: _Digests, where: Where) -> tuple[Any, ...]:
     """Return what the recorder in C++ asks for; see ``udfrecorder_start``."""
     return (
         recording.calls, Call, TensorNote, _described, xxh3(), seed_of, _places, digests.forget,

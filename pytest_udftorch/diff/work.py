@@ -137,9 +137,8 @@ def run(
         except UdfError:
             raise
         except Exception as error:
-            done = f" after {len(recording.calls)} operators" if recording.calls else ""
             raise DiffRunError(
-                f"The run of {one.name!r} failed{done}: {type(error).__name__}: {error}"
+                f"The run of {one.name!r} failed{_done(recording)}: {type(error).__name__}: {error}"
             ) from error
         recording.result = {
             name: known.get(name) or note_of(t, work.batch, work.hashed)
@@ -148,6 +147,14 @@ def run(
         if values:
             recording.values = {name: t.detach().clone() for name, t in found.items()}
         return recording
+
+
+def _done(recording: Recording) -> str:
+    """Say how far a run came that failed."""
+    if not recording.calls:
+        return ""
+    last = recording.calls[-1]
+    return f" after {len(recording.calls):,} operators, the last {last.operator} in {last.place}"
 
 
 @contextlib.contextmanager

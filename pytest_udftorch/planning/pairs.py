@@ -475,6 +475,32 @@ class ModelPair(Showable, Interruptible):
         return result
 
 
+def judge_call(model: nn.Module, inputs: tuple[Any, ...], call: Callable[..., Any]) -> str:
+    """Return why a call is no form of the model on these inputs, by a pair's measure; or "".
+
+    Raises:
+        NoReferenceError: the model fails in float64.
+        Exception: whatever the call raises.
+    """
+    wanted = reference(model, inputs)
+    with torch.no_grad():
+        eager = copied(model)(*copies(inputs))
+        found = convert(call(*copies(inputs)), torch.clone)
+    pair = ModelPair(inputs, {}, TOLERANCE, torch.device("cpu"))
+    pair.wanted = [_decided_by(eager, wanted[0])]
+    pair.rounding = functools.partial(_rounding, model, inputs, wanted)
+    pair.exact = [accuracy(eager, pair.wanted[0])]
+    member = Member("call")
+    pair.judge(member, [found])
+    if member.agrees or member.accuracy is None:
+        return ""
+    own = member.accuracy
+    return own.problem or (
+        f"its distance to the float64 result is {own.distance:.3g}, eager's "
+        f"{pair.exact[0].distance:.3g}"
+    )
+
+
 def recompile_limits() -> Any:
     """Return a context in which the code of many members stays compiled."""
     return compat.dynamo_config(

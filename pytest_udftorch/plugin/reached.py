@@ -12,6 +12,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,14 +95,16 @@ class Reached:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None]:
         """Note what setup and call have called.
 
-        With ``--udf-strict``, fail a test that called what its library did not reach.
+        With ``--udf-strict``, fail a test that called what its library did not reach, or what is
+        outside of its contract.
         """
         passed = False
         benchmark: Any = getattr(item, "funcargs", {}).get("benchmark")
         if hasattr(benchmark, "extra_info"):
             benchmark.extra_info[LIBRARY] = dict(item.user_properties).get(LIBRARY)
         try:
-            result = yield
+            with self._contract():
+                result = yield
             passed = True
             return result
         finally:
@@ -112,6 +115,15 @@ class Reached:
                 item.user_properties.append((PROPERTY, called))
                 if passed and self._options.strict and called["missed"]:
                     pytest.fail(self._refusal(session, symbols, called["missed"]), pytrace=False)
+
+    def _contract(self) -> AbstractContextManager[object]:
+        """With ``--udf-strict``, refuse operators outside of the contract of a library with one."""
+        session = self._switcher.session
+        if not self._options.strict or session is None or session.library.name != "repro":
+            return nullcontext()
+        from pytest_udftorch.contract.outside import within_contract
+
+        return within_contract(strict=True)
 
     def _refusal(self, session: Session, symbols: Sequence[Symbol], missed: list[str]) -> str:
         """Return what a test is told that called functions which its library did not reach."""

@@ -30,6 +30,7 @@ from pytest_udftorch.compat import torch_summary
 from pytest_udftorch.compiled import dynamo, inductor
 from pytest_udftorch.compiled import triton as triton_kernels
 from pytest_udftorch.compiled.follower import follower
+from pytest_udftorch.contract import outside
 from pytest_udftorch.cpu import composites as whole_operators
 from pytest_udftorch.cpu import operators as cpu_operators
 from pytest_udftorch.cuda import operators as cuda_operators
@@ -518,12 +519,20 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
     follower.follow(
         [Part(build, tuple(keys), form) for (_, form), (build, keys) in sorted(parts.items())],
         [
-            *(o.spec.operator for o in dispatcher.overrides.registered()),
+            *_uncomputed(),
             *(f"aten::{n}" for n in whole_operators.composite_overloads(frozenset(whole))),
         ],
         _composite_parts(whole),
         wait=wait,
     )
+
+
+def _uncomputed() -> list[str]:
+    """Return the operators that compiled code calls instead of computing them."""
+    found = {o.spec.operator: o for o in dispatcher.overrides.registered()}
+    if outside.has_contract(found.values()):
+        return [*found, *outside.UNCOMPILED]
+    return [*found]
 
 
 def _composite_parts(whole: dict[str, Build]) -> list[Part]:

@@ -83,6 +83,10 @@ class CertificateCompleteError(CertificateError):
     """Part of the inputs would replace a complete certificate."""
 
 
+class CertificateExportError(CertificateError):
+    """A certificate does not prove what an export of it would state."""
+
+
 @dataclass(frozen=True)
 class Example:
     """One wrong result, as encodings.

@@ -42,6 +42,19 @@ def test_fast_products_have_the_bits_of_the_reference(level, m, n, k, across, do
 
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=20, deadline=None)
+@given(
+    st.integers(0, 5), st.integers(0, 30), st.integers(0, 70), st.integers(0, 200), st.booleans()
+)
+def test_products_of_batches_have_the_bits_of_the_reference(level, count, m, n, k, turned):
+    a = random(m, count, k, seed=m).transpose(0, 1) if turned else random(count, m, k, seed=m)
+    b = random(count, n, k, seed=n).mT if turned else random(1, k, n, seed=n).expand(count, k, n)
+    made = contract(level)
+    each = [made.mm(left, right, reference=True) for left, right in zip(a, b, strict=True)]
+    assert torch.equal(made.products(a, b), torch.stack(each) if each else torch.empty(0, m, n))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 3), st.integers(0, 5000), st.sampled_from([0, 1, 2, 63, 64, 65, 130]))
 def test_fast_sums_have_the_bits_of_the_reference(level, outer, n, inner):
     x = random(outer, n if inner < 2 else n // 16, inner, seed=n)

@@ -532,3 +532,41 @@ def test_a_row_alone_differs_by_a_product_that_rounding_explains():
     assert found.first.operator == "aten::addmm"
     assert found.first.explained
     assert found.first.proof.same_end
+
+
+class Greedy(nn.Module):
+    """Asks for more memory than any machine has, in its second layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.first(x).relu() + torch.empty(1 << 58)
+
+
+def test_a_run_without_memory_says_how_far_it_came():
+    with pytest.raises(DiffRunError, match=r"after 2 operators, the last aten::relu in Greedy: Ru"):
+        first_difference("eager", "threads=1", Greedy().eval(), torch.ones(2, 4))
+
+
+def test_what_a_hook_computes_is_named():
+    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    layer[0].register_forward_hook(lambda module, args, output: output.exp())
+    found = first_difference("eager", planted("aten::exp", next_number), layer, torch.ones(2, 4))
+    # torch calls it when the layer has returned, so it belongs to what called the layer.
+    assert (found.first.operator, found.first.place.layer) == ("aten::exp", "Sequential")
+    assert found.first.alone
+
+
+def test_what_is_written_through_a_view_is_named():
+    def written(x):
+        y = x.clone()
+        y.view(-1)[1:3].exp_()
+        return y.t() * 2
+
+    wrong = planted("aten::exp_", lambda t: t.mul_(1 + 2.0**-20))
+    found = first_difference("eager", wrong, written, torch.ones(2, 4))
+    assert found.first.operator == "aten::exp_"
+    assert found.first.alone
+    assert first_difference("eager", "threads=1", written, torch.ones(2, 4)).equal

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
-from pytest_udftorch.diff import first_difference
+from pytest_udftorch.diff import first_difference, record
 from pytest_udftorch.diff.compiled import left_to_aten, smallest
 from pytest_udftorch.errors import DiffRunError, DiffSideError
 
@@ -93,6 +94,62 @@ def test_what_cannot_be_compiled_or_compared_is_an_error(model, inputs):
         first_difference("compiled", "row=1", model, inputs)
 
 
+def test_a_record_of_an_eager_run_is_beside_compiled_code(model, inputs, tmp_path):
+    record(tmp_path, model, inputs)
+    decomposed = "backend=aot_eager_decomp_partition"
+    found = first_difference(f"rec:{tmp_path}", decomposed, model, inputs)
+    assert found.compiled.stage == "the decompositions"
+    assert found.compiled.operators == ("aten::native_layer_norm",)
+    # Negative control: what computes the same is equal to the record.
+    assert first_difference(f"rec:{tmp_path}", "backend=aot_eager", model, inputs).equal
+
+
+def test_a_record_of_a_compiled_run_knows_its_kernels(model, inputs, tmp_path):
+    made = record(tmp_path, model, inputs, on="compiled")
+    calls = made.recording.calls
+    assert calls[-1].operator == "inductor::graph"
+    (kernel,) = (c for c in calls if "_fused_" in c.operator)
+    assert kernel.place.layer == "1 + 2"
+    assert kernel.arguments == "graph 0, forward: aten::relu, aten::native_layer_norm"
+    # It gets what the first product gave, and the last product gets what it gives.
+    products = [c for c in calls if c.operator.startswith("aten::")]
+    assert [c.place.layer for c in products] == ["0", "3"]
+    assert products[0].outputs[0].digest in {n.digest for n in kernel.inputs}
+    assert {n.digest for n in kernel.outputs} & {n.digest for n in products[1].inputs}
+    assert products[1].outputs[0].digest == made.recording.result["output"].digest
+
+    other = copy.deepcopy(model)
+    other[2].eps = 1e-3
+    found = first_difference(f"rec:{tmp_path}", "compiled", other, inputs)
+    assert found.first.kind == "operator"
+    assert (found.first.operator, found.first.place.layer) == (kernel.operator, "1 + 2")
+    assert "It is of graph 0, forward, and computes aten::relu, aten::native_layer_norm." in (
+        found.text()
+    )
+    assert found.results["output"] > 1e-4
+    json.dumps(found.document())
+
+
+@pytest.mark.slow
+def test_beside_a_record_of_compiled_code_equal_kernels_are_equal(model, inputs, tmp_path):
+    record(tmp_path, model, inputs, on="compiled")
+    assert first_difference(f"rec:{tmp_path}", "compiled", model, inputs).equal
+    # Of an eager side only results are seen.
+    beside = first_difference(f"rec:{tmp_path}", "eager", model, inputs)
+    assert beside.first.kind == "compiled"
+    assert "Compare with the compiled side itself" in beside.text()
+
+
+@pytest.mark.slow
+def test_kernels_of_a_training_step_have_layers(model, inputs, tmp_path):
+    made = record(tmp_path, model, inputs, on="compiled", train=True, steps=2)
+    places = {(c.place.phase, c.place.step) for c in made.recording.calls}
+    assert places == {("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)}
+    assert all(c.place.layer for c in made.recording.calls if c.operator != "inductor::graph")
+    side = f"rec:{tmp_path}"
+    assert first_difference(side, "compiled", model, inputs, train=True, steps=2).equal
+
+
 @pytest.mark.slow
 def test_a_lowering_of_inductor_is_named(model, inputs):
     found = first_difference("eager", "compiled", model, inputs, train=True)
@@ -137,3 +194,54 @@ def test_what_was_reported_to_pytorch_is_named(issue, operator):
 
     found = first_difference("eager", "compiled", make=make)
     assert found.compiled.operators == (operator,)
+
+
+@pytest.mark.slow
+def test_roundings_inside_log_softmax_are_named():
+    """pytorch#140222: of bfloat16 numbers, the CPU's kernel rounds more often than CUDA's.
+
+    torch's decomposition computes in float32, too, so it shows that without a GPU.
+    """
+    numbers = [
+        -1.6641, -0.9219, 2.5156, -0.4648, 1.0469, 1.4531, 0.0908, 0.1514, -1.2422, 1.2656,
+        -1.0859, -0.0801, 2.3750, -0.4238, -0.9023, -0.4570, -1.3125, 0.1099, -0.2129, -0.6641,
+        -0.3867, -0.2617, 1.1641, 0.4043, -0.5352, -0.4785, 0.2061, 0.2734, -1.3672, 0.0544,
+        -1.3203, -1.5469,
+    ]  # fmt: skip
+    x = torch.tensor(numbers, dtype=torch.bfloat16).reshape(2, 2, 2, 2, 2)
+    other = "backend=aot_eager_decomp_partition"
+    found = first_difference("eager", other, nn.LogSoftmax(-1), x, train=False)
+    assert found.compiled.operators == ("aten::_log_softmax",)
+    error = found.compiled.errors["output"]
+    assert error.b < error.a
+    # Negative control: float32 numbers have room for the roundings of both.
+    wide = first_difference("eager", other, nn.LogSoftmax(-1), x.float(), train=False)
+    assert wide.equal or wide.compiled.errors["output"].a < 1e-6
+
+
+class Uncaptured(nn.Module):
+    @torch.compiler.disable
+    def forward(self, x):
+        return x.exp()
+
+
+def test_a_run_of_which_nothing_is_captured_has_no_kernels(inputs, tmp_path):
+    with pytest.raises(DiffRunError, match=r"compiled no graph in the run of 'compiled'.*eager"):
+        record(tmp_path, Uncaptured().eval(), inputs, on="compiled")
+    assert first_difference("eager", "backend=aot_eager", Uncaptured().eval(), inputs).equal
+
+
+class Broken(nn.Module):
+    """Dynamo compiles it in two parts, as a number of a tensor decides between them."""
+
+    def forward(self, x):
+        x = nn.functional.layer_norm(x, x.shape[-1:])
+        if float(x.abs().sum()) > 0:
+            return x.exp()
+        return x
+
+
+def test_parts_of_a_graph_that_breaks_are_searched(inputs):
+    other = "backend=aot_eager_decomp_partition"
+    found = first_difference("eager", other, Broken().eval(), inputs)
+    assert found.compiled.operators == ("aten::native_layer_norm",)

@@ -136,14 +136,16 @@ def test_what_does_not_fit_is_refused(model, inputs, folder, tmp_path):
     with pytest.raises(DiffSideError, match="no row of a batch"):
         first_difference(f"rec:{folder}", "row=0", model.eval(), inputs)
     model.train()
-    with pytest.raises(DiffSideError, match="compiled code"):
-        first_difference(f"rec:{folder}", "compiled", model, inputs)
     with pytest.raises(DiffRecordError, match="the window 9000:9001"):
         record(tmp_path, model, inputs, full=(9000, 9001))
     with pytest.raises(DiffRecordError, match="is empty"):
         record(tmp_path, model, inputs, full=(3, 3))
-    with pytest.raises(DiffSideError, match="Record an eager side"):
-        record(tmp_path, model, inputs, on="compiled")
+    with pytest.raises(DiffSideError, match="aot_eager, whose kernels are not seen"):
+        record(tmp_path, model, inputs, on="backend=aot_eager")
+    with pytest.raises(DiffRecordError, match="kernels, and no values"):
+        record(tmp_path, model, inputs, on="compiled", full=(0, 1))
+    with pytest.raises(DiffSideError, match="a record already"):
+        record(tmp_path, model, inputs, on=f"rec:{folder}")
     with pytest.raises(DiffSideError, match="needs a folder"):
         first_difference("rec:", "eager", model, inputs)
     with pytest.raises(DiffRecordError, match="cannot be written"):

@@ -97,6 +97,46 @@ def test_the_error_of_the_fast_exp_is_below_its_margin(product):
     assert error([q[0] + 2.0**-52, *q[1:]]) > margin
 
 
+def test_the_error_of_the_quick_exp_is_below_its_width():
+    mpmath.mp.prec = 300
+    generator = runpy.run_path(str(FOLDER / "exp" / "generate.py"))
+    macros, columns = header("exp")
+    width, end = (mpf(source_macro("exp/exp.c", f"QUICK_{name}")) for name in ("WIDTH", "END"))
+    unit, radius = mpf(2) ** -53, generator["RADIUS"] * (1 + mpf(2) ** -50)
+    # Results are normal and finite; those of exp2 are, as its end is a whole number.
+    assert mpmath.exp(-end) > mpf(2) ** -1022
+    assert mpmath.exp(end) < mpf(2) ** 1023
+    assert source_macro("exp2/exp2.c", "QUICK_END") == 1022
+
+    count = end / (mpmath.log(2) / 16) + 1
+    step = mpmath.log(2) / 16
+    constants = count * abs(step - macros["STEP_HI"] - macros["STEP_LO"]) + max(
+        abs(mpmath.log(mpf(2) ** (mpf(j) / 16) / (mpf(high) + low)) - rest)
+        for j, (high, low, rest) in enumerate(zip(*columns.values(), strict=True))
+    )
+    s = mpf(2) ** -44
+    assert count * abs(macros["STEP_LO"]) + max(map(abs, columns["rest"])) < s
+    # s^2, and the roundings of s and of e.
+    neglected = 2 * s * s + 4 * unit * s
+    known = {name: value.hex() for name, value in macros.items()}
+    pieces = (f"-{float(radius).hex()}, 0", f"0, {float(radius).hex()}")
+    printed = [gappa("exp/quick.gappa", known | {"r": piece}) for piece in pieces]
+    rounding = max(ends(each, "|w - W|")[1] for each in printed)
+    largest = max(abs(v) for each in printed for v in ends(each, "  w"))
+
+    def error(coefficients):
+        polynomial = generator["polynomial_error"](coefficients, generator["QUICK_POWER"])
+        # All relative to T: low and its sum with the width are below twice the largest w and e.
+        sums = unit * (2 * largest + 2 * (width + 2 * unit))
+        return polynomial * (1 + s) + constants + neglected + rounding + sums
+
+    p = [macros[f"P{i}"] for i in range(generator["QUICK_TERMS"])]
+    assert error(p) < width
+    # Negative controls: the width is not idle, and a wrong coefficient breaks it.
+    assert error(p) > width / 2
+    assert error([p[0] + 2.0**-51, *p[1:]]) > width
+
+
 def cubic_terms(script, known, radius, neglected):
     """The relative error of r^3 q(r), and the largest |q|; q leaves out at most ``neglected``."""
     radius = float(radius).hex()

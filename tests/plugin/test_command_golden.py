@@ -27,6 +27,7 @@ MISTAKES = {
     "certificate check": "missing.json",
     "certificate merge": "missing.json --out both.json",
     "certificate table": "missing.json",
+    "certificate export": "missing.json --fpcore --out all.fpcore",
     "libraries": "corm",
     "reach": "torch.lgo",
     "coverage": "model.py",

@@ -24,13 +24,18 @@ def lines(result):
     return [line for line in result.outlines if "evaluations are swapped" in line]
 
 
-@pytest.mark.parametrize(
-    "workers", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)], ids=["alone", "xdist"]
-)
-def test_the_summary_has_the_share_of_each_library(suite, workers):
-    """They have no log, so the logarithms are stock's."""
+def test_the_summary_has_the_share(suite):
+    """The library has no log, so the logarithms are stock's."""
     suite.write(**FILES)
-    run = suite.run("--udf-lib=./one", "--udf-lib=./two", "--udf-profile-coverage", *workers)
+    run = suite.run("--udf-lib=./one", "--udf-profile-coverage")
+    run.assert_outcomes(passed=2)
+    assert lines(run) == ["one: 70.00 % of 100 evaluations are swapped; not: 30 of aten::log."]
+
+
+@pytest.mark.slow
+def test_each_library_has_a_share_also_with_workers(suite):
+    suite.write(**FILES)
+    run = suite.run("--udf-lib=./one", "--udf-lib=./two", "--udf-profile-coverage", "-n", "2")
     run.assert_outcomes(passed=4)
     assert lines(run) == [
         f"{name}: 70.00 % of 100 evaluations are swapped; not: 30 of aten::log."

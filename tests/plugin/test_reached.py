@@ -291,3 +291,20 @@ def test_an_unknown_word_is_a_usage_error(suite, option):
     result = suite.run(option)
     result.stderr.fnmatch_lines(["ERROR: --udf-* (or udf_* in the ini file) is *=error*"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+@pytest.mark.slow
+def test_strict_refuses_what_is_outside_of_the_contract(suite):
+    suite.write(
+        test_it="""
+        import torch
+
+        def test_inside(): torch.ones(3, 3) @ torch.ones(3, 3)
+        def test_outside(): torch.ones(3).cumprod(0)
+        """
+    )
+    result = suite.run("--udf-lib=repro", "--udf-strict", "-rA")
+    failed = {test for test, word in suite.outcomes(result).items() if word == "FAILED"}
+    assert failed == {"test_it.py::test_outside"}
+    result.stdout.fnmatch_lines(["*aten::cumprod is outside of the contract of repro*"])
+    suite.run("--udf-lib=repro").assert_outcomes(passed=2)

@@ -21,6 +21,7 @@ from pytest_udftorch.contract.cuda_elements import (
     foreach_div_,
     foreach_lerp,
     foreach_lerp_,
+    foreach_norm,
     foreach_sub,
     foreach_sub_,
     lerp,
@@ -78,6 +79,7 @@ from pytest_udftorch.contract.scatters import (
     scatter_add,
     scatter_add_,
 )
+from pytest_udftorch.contract.sixteen import sixteen
 from pytest_udftorch.contract.sums import (
     binary_cross_entropy,
     binary_cross_entropy_backward,
@@ -97,6 +99,7 @@ from pytest_udftorch.contract.sums import (
     prod_all,
     prod_dim,
     smooth_l1_loss,
+    smooth_l1_loss_backward_,
     softmax,
     softmax_backward,
     sum_all,
@@ -110,6 +113,65 @@ from pytest_udftorch.contract.variates import (
     randperm_,
     uniform_,
 )
+
+# Those that take bfloat16 and half on the CPU.
+addmm = sixteen(addmm)
+addmv = sixteen(addmv)
+attention = sixteen(attention)
+attention_backward = sixteen(attention_backward)
+baddbmm = sixteen(baddbmm)
+batch_norm = sixteen(batch_norm)
+batch_norm_backward = sixteen(batch_norm_backward)
+bernoulli_float_ = sixteen(bernoulli_float_)
+bernoulli_tensor_ = sixteen(bernoulli_tensor_)
+binary_cross_entropy = sixteen(binary_cross_entropy)
+binary_cross_entropy_backward = sixteen(binary_cross_entropy_backward)
+binary_cross_entropy_with_logits = sixteen(binary_cross_entropy_with_logits)
+bmm = sixteen(bmm)
+convolution = sixteen(convolution)
+convolution_backward = sixteen(convolution_backward)
+cumsum = sixteen(cumsum)
+dot = sixteen(dot)
+embedding_backward = sixteen(embedding_backward)
+exponential_ = sixteen(exponential_)
+group_norm = sixteen(group_norm)
+group_norm_backward = sixteen(group_norm_backward)
+huber_loss = sixteen(huber_loss)
+index_add = sixteen(index_add)
+index_add_ = sixteen(index_add_)
+index_put_ = sixteen(index_put_)
+layer_norm = sixteen(layer_norm)
+layer_norm_backward = sixteen(layer_norm_backward)
+log_softmax = sixteen(log_softmax)
+log_softmax_backward = sixteen(log_softmax_backward)
+logsumexp = sixteen(logsumexp)
+mean_all = sixteen(mean_all)
+mean_dims = sixteen(mean_dims)
+mm = sixteen(mm)
+mse_loss = sixteen(mse_loss)
+mv = sixteen(mv)
+nll_loss = sixteen(nll_loss)
+nll_loss2d = sixteen(nll_loss2d)
+normal_ = sixteen(normal_)
+pow_scalar = sixteen(pow_scalar)
+pow_scalar_ = sixteen(pow_scalar_)
+prod_all = sixteen(prod_all)
+prod_dim = sixteen(prod_dim)
+scatter_add = sixteen(scatter_add)
+scatter_add_ = sixteen(scatter_add_)
+smooth_l1_loss = sixteen(smooth_l1_loss)
+smooth_l1_loss_backward_ = sixteen(smooth_l1_loss_backward_)
+softmax = sixteen(softmax)
+softmax_backward = sixteen(softmax_backward)
+sqrt = sixteen(sqrt)
+std = sixteen(std)
+std_mean = sixteen(std_mean)
+sum_all = sixteen(sum_all)
+sum_dims = sixteen(sum_dims)
+uniform_ = sixteen(uniform_)
+var = sixteen(var)
+var_mean = sixteen(var_mean)
+vector_norm = sixteen(vector_norm)
 
 __all__ = [
     "addcdiv",
@@ -150,6 +212,7 @@ __all__ = [
     "foreach_div_",
     "foreach_lerp",
     "foreach_lerp_",
+    "foreach_norm",
     "foreach_sub",
     "foreach_sub_",
     "fused_adagrad_",
@@ -190,6 +253,7 @@ __all__ = [
     "scatter_add",
     "scatter_add_",
     "smooth_l1_loss",
+    "smooth_l1_loss_backward_",
     "softmax",
     "softmax_backward",
     "sqrt",

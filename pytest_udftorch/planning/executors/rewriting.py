@@ -11,7 +11,7 @@ from torch import nn
 from pytest_udftorch.planning.executor import Executor, MakeCallable, Run
 
 #: The backends of this package, which torch finds by their entry points.
-BACKENDS: Final = ("udf_templates", "udf_taso", "udf_pet", "udf_fusion")
+BACKENDS: Final = ("udf_templates", "udf_taso", "udf_pet", "udf_fusion", "udf_tiled")
 
 
 def _by(backend: str) -> MakeCallable:

@@ -20,6 +20,13 @@
 #define EXP_Q3 0x1.6c16c16bf055cp-10
 #define EXP_Q4 0x1.a01b0c2edab7ep-13
 #define EXP_Q5 0x1.a01ad6df0f663p-16
+// r^2 p(r): error < 2^-64.052.
+#define EXP_P0 0x1.0000000000001p-1
+#define EXP_P1 0x1.5555555555556p-3
+#define EXP_P2 0x1.55555554e9468p-5
+#define EXP_P3 0x1.11111110e10a8p-7
+#define EXP_P4 0x1.6c17ed4cc4836p-10
+#define EXP_P5 0x1.a01b0c2edab7ep-13
 static const float udf_exp_high[] = {
     0x1.0000000000000p+0f,
     0x1.0b55860000000p+0f,

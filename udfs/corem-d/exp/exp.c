@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two steps (Ziv, ACM TOMS 17(3), 1991): a fast path in pairs of doubles, with
-// a rounding test, and integers of 128 bits for what it leaves undecided.
+// a rounding test, and integers of 128 bits for what it leaves undecided. The
+// vector and array forms try a quick path first.
 //
 // Fast path. x = n ln(2)/16 + r + s and n = 16 k + j, with n read from the low
 // bits of 16 x / ln(2) + 1.5 * 2^52. T is a sum of two floats near 2^(j/16),
@@ -29,6 +30,14 @@
 // they round to the same double, that is its rounding. 2^k goes to the exponent
 // field; subnormal results are left to the accurate path.
 //
+// Quick path, with FMA and where the result is normal. The same reduction, and
+//   exp(r + s) - 1 = r + w,  w = r^2 p(r) + s exp(r)
+// in which w is a double: T + T r is the exact pair high + e, and low = e + T
+// w. Relative to T, the roundings of w, which is below 2^-12, and those of the
+// two sums after it, what p leaves out and the constants are below 2^-62.1.
+// Gappa bounds those of w (quick.gappa), and
+// tests/native/test_float64_bounds.py adds the rest: EXP_QUICK_WIDTH is more.
+//
 // Accurate path. |x| < 2^-54 gives 1. For all others x 2^128 modulo 2^128 is
 // exact. k ln(2) is subtracted with an error of 2^-128, and 0 <= r < ln(2) is
 // left. With i = floor(128 r), exp(r) is a table's entry
@@ -53,6 +62,8 @@
 #include "constants.h"
 
 #define EXP_MARGIN 0x1.2p-68
+#define EXP_QUICK_WIDTH 0x1.ep-63
+#define EXP_QUICK_END 0x1.62p9 // 708
 
 // An argument as n log(2)/16 + r + s; the low bits of i are those of n.
 typedef struct {
@@ -138,6 +149,43 @@ UDF_INLINE double udf_exp_fast(double x, int *hard) {
   return udf_exp_scale(udf_exp_sum(of, EXP_MARGIN), of.i, x > EXP_MAX,
                        x < EXP_MIN, x >= EXP_NORMAL_MIN, hard);
 }
+
+//===----------------------------------------------------------------------===//
+// Quick path
+//===----------------------------------------------------------------------===//
+
+// 2^k 2^(j/16) exp(r + s), and whether its rounding is not sure.
+UDF_INLINE double udf_exp_quick_sum(udf_exp_argument of, _Bool outside,
+                                    int *hard) {
+  double r = of.r;
+  double t = (double)udf_exp_high[of.i % EXP_STEPS] +
+             (double)udf_exp_low[of.i % EXP_STEPS];
+  double r2 = r * r;
+  double p01 = UDF_FMA(r, EXP_P1, EXP_P0);
+  double p23 = UDF_FMA(r, EXP_P3, EXP_P2);
+  double p45 = UDF_FMA(r, EXP_P5, EXP_P4);
+  double p = UDF_FMA(r2, UDF_FMA(r2, p45, p23), p01);
+  double growth = UDF_FMA(r2, p, of.s);
+  double w = UDF_FMA(of.s, r + growth, growth);
+
+  double high = UDF_FMA(t, r, t);
+  double e = UDF_FMA(t, r, t - high);
+  double low = UDF_FMA(t, w, e);
+  double upper = high + UDF_FMA(t, EXP_QUICK_WIDTH, low);
+  double lower = high + UDF_FMA(t, -EXP_QUICK_WIDTH, low);
+  *hard = (upper != lower) | outside;
+  return udf_f64_from_bits(udf_f64_bits(upper) + (of.i / EXP_STEPS << 52));
+}
+
+UDF_INLINE double udf_exp_quick(double x, int *hard) {
+  // NaN is outside.
+  return udf_exp_quick_sum(udf_exp_reduce(x),
+                           !(__builtin_fabs(x) <= EXP_QUICK_END), hard);
+}
+
+//===----------------------------------------------------------------------===//
+// Accurate path
+//===----------------------------------------------------------------------===//
 
 // x 2^128 modulo 2^128, for 2^-54 <= |x| < 2^11.
 UDF_INLINE udf_u128 udf_exp_fraction(double x) {

@@ -23,6 +23,9 @@ HEADER: Final = Path(__file__).with_name("constants.h")
 STEPS: Final = 16
 #: Coefficients of the polynomial.
 TERMS: Final = 6
+#: Coefficients of the polynomial of the quick path, and the power of r that they are a factor of.
+QUICK_TERMS: Final = 6
+QUICK_POWER: Final = 2
 #: Largest reduced argument: half a step, and what rounding x / step may add.
 RADIUS: Final = mpmath.log(2) / (2 * STEPS) * (1 + mpf(2) ** -36)
 #: Steps of the accurate path's table to 1.
@@ -36,18 +39,19 @@ def nearest(value: mpf) -> float:
     return float(mpmath.mpf(value))
 
 
-def cubic_factor() -> list[float]:
-    """Return q with exp(r) = 1 + r + r^2/2 + r^3 q(r): doubles, the constant term first."""
-    nodes = [RADIUS * mpmath.cos((2 * i + 1) * mpmath.pi / (2 * TERMS)) for i in range(TERMS)]
-    rows = mpmath.matrix([[x**power for power in range(TERMS)] for x in nodes])
-    values = mpmath.matrix([(mpmath.exp(x) - 1 - x - x * x / 2) / x**3 for x in nodes])
+def factor(after: int = 3, terms: int = TERMS) -> list[float]:
+    """Return q with exp(r) = 1 + r + ... + r^after q(r): doubles, the constant term first."""
+    nodes = [RADIUS * mpmath.cos((2 * i + 1) * mpmath.pi / (2 * terms)) for i in range(terms)]
+    rows = mpmath.matrix([[x**power for power in range(terms)] for x in nodes])
+    series = [1 / mpmath.factorial(n + after) for n in reversed(range(40))]
+    values = mpmath.matrix([mpmath.polyval(series, x) for x in nodes])
     return [nearest(c) for c in mpmath.lu_solve(rows, values)]
 
 
-def polynomial_error(coefficients: list[float]) -> mpf:
-    """Return a bound of |r^3 (q(r) - coefficients(r))| over |r| <= RADIUS."""
+def polynomial_error(coefficients: list[float], after: int = 3) -> mpf:
+    """Return a bound of |r^after (q(r) - coefficients(r))| over |r| <= RADIUS."""
     length = 30
-    difference = [1 / mpmath.factorial(n + 3) for n in range(length)]
+    difference = [1 / mpmath.factorial(n + after) for n in range(length)]
     for power, c in enumerate(coefficients):
         difference[power] -= mpf(c)
     # Powers of t = r / RADIUS in Chebyshev polynomials, which are at most 1.
@@ -64,8 +68,8 @@ def polynomial_error(coefficients: list[float]) -> mpf:
                 shifted[i - 1] += share / 2
                 shifted[i + 1] += share / 2
         power_of_t = shifted
-    rest = 2 * RADIUS**length / mpmath.factorial(length + 3)
-    return RADIUS**3 * (sum(abs(c) for c in total) + rest)
+    rest = 2 * RADIUS**length / mpmath.factorial(length + after)
+    return RADIUS**after * (sum(abs(c) for c in total) + rest)
 
 
 def table() -> list[tuple[np.float32, np.float32, np.float32]]:
@@ -120,7 +124,9 @@ def scalars() -> dict[str, float]:
 
 def lines() -> list[str]:
     """Return the lines of the header."""
-    coefficients = cubic_factor()
+    coefficients = factor()
+    quick = factor(QUICK_POWER, QUICK_TERMS)
+    quick_error = mpmath.log(polynomial_error(quick, QUICK_POWER), 2)
     ln2 = mpmath.log(2)
     whole = int(mpmath.floor(mpmath.ldexp(ln2, 192) + mpf(1) / 2))
     columns = list(zip(*table(), strict=True))
@@ -134,6 +140,8 @@ def lines() -> list[str]:
         f"#define EXP_STEPS {STEPS}",
         *(f"#define EXP_{name} {value.hex()}" for name, value in scalars().items()),
         *(f"#define EXP_Q{i} {value.hex()}" for i, value in enumerate(coefficients)),
+        f"// r^2 p(r): error < 2^{mpmath.nstr(quick_error, 5)}.",
+        *(f"#define EXP_P{i} {value.hex()}" for i, value in enumerate(quick)),
         *(
             line
             for name, column in zip(("high", "low", "rest"), columns, strict=True)

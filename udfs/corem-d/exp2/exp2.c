@@ -1,10 +1,11 @@
 //===- exp2.c - Correctly rounded float64 exp2 ----------------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// The method of exp.c, with its tables, polynomial and margin. x = n/16 + f is
-// exact, and 2^f = exp(r + s) with r + s = f log(2): r is the rounded product,
-// s has its error, f LN2_LO and what exp's table lacks. |s| < 2^-49, and the
-// constants leave out less than in exp (tests/native/test_float64_bounds.py).
+// The method of exp.c, with its tables, polynomials, margin and quick path. x =
+// n/16 + f is exact, and 2^f = exp(r + s) with r + s = f log(2): r is the
+// rounded product, s has its error, f LN2_LO and what exp's table lacks. |s| <
+// 2^-49, and the constants leave out less than in exp
+// (tests/native/test_float64_bounds.py).
 //
 // Of 5 million arguments between -1022 and 1024 185 take the accurate path.
 //
@@ -23,8 +24,9 @@
 
 #define EXP2_END 1024.0
 #define EXP2_ZERO -1075.0
+#define EXP2_QUICK_END 0x1.ffp9 // 1022
 
-UDF_INLINE double udf_exp2_fast(double x, int *hard) {
+UDF_INLINE udf_exp_argument udf_exp2_reduce(double x) {
   double shifted = UDF_FMA(x, (double)EXP_STEPS, UDF_ROUND_MAGIC);
   double n = shifted - UDF_ROUND_MAGIC;
   uint64_t i = udf_f64_bits(shifted);
@@ -32,10 +34,20 @@ UDF_INLINE double udf_exp2_fast(double x, int *hard) {
   udf_dd product = udf_two_prod(f, EXP_LN2_HI);
   double s =
       UDF_FMA(f, EXP_LN2_LO, product.lo) + (double)udf_exp_rest[i % EXP_STEPS];
-  udf_exp_argument of = {i, product.hi, s};
+  return (udf_exp_argument){i, product.hi, s};
+}
+
+UDF_INLINE double udf_exp2_fast(double x, int *hard) {
+  udf_exp_argument of = udf_exp2_reduce(x);
   // NaN is hard.
-  return udf_exp_scale(udf_exp_sum(of, EXP_MARGIN), i, x >= EXP2_END,
+  return udf_exp_scale(udf_exp_sum(of, EXP_MARGIN), of.i, x >= EXP2_END,
                        x <= EXP2_ZERO, x >= -1022.0, hard);
+}
+
+UDF_INLINE double udf_exp2_quick(double x, int *hard) {
+  // NaN is outside.
+  return udf_exp_quick_sum(udf_exp2_reduce(x),
+                           !(__builtin_fabs(x) <= EXP2_QUICK_END), hard);
 }
 
 static UDF_COLD double udf_exp2_accurate(double x) {

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does compiling cost, and gain, when the sizes of the inputs keep changing?
+
+    python -m benches.experiments.recompilation [--calls N] [--store FILE]
+
+A model is called many times with sizes that are drawn from a distribution with a few frequent and
+many rare ones. Each way of compiling runs the same calls in a process of its own, with an empty
+cache of compiled code: eager mode, torch.compile with ``dynamic=False``, ``True`` and by default,
+with the changing dimension marked (``mark_dynamic``), and ``by_size``, once without statistics and
+once with those of the first time. The processes take turns, one at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from benches.experiments import command
+from pytest_udftorch import UdfError
+from pytest_udftorch.executors import by_size
+
+CALLS: Final = 240
+LEARNT: Final = "by_size, statistics kept"
+WAYS: Final = (
+    "eager",
+    "dynamic=False",
+    "dynamic=True",
+    "default",
+    "mark_dynamic",
+    "by_size",
+    LEARNT,
+)
+
+
+class Chain(nn.Module):
+    """Eight pointwise steps, which eager mode writes to memory one by one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute on a batch of rows."""
+        y = torch.tanh(x) * 0.5 + torch.sigmoid(x)
+        return (y * y + 1).rsqrt() * torch.relu(x) - y
+
+
+def chain() -> nn.Module:
+    """Return the chain."""
+    return Chain()
+
+
+def block() -> nn.Module:
+    """Return a block of a transformer."""
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, activation="gelu").eval()
+
+
+#: Workload -> the model, an input of a size, and the largest size.
+WORKLOADS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int]]] = {
+    "batch sizes, pointwise chain": (chain, lambda n: torch.randn(n, 50_000), 40),
+    "sequence lengths, transformer block": (block, lambda n: torch.randn(4, n, 256), 96),
+}
+
+
+def trace(largest: int, calls: int) -> list[int]:
+    """Return sizes from 2 on: half of the calls have one of three, the others any."""
+    generator = torch.Generator().manual_seed(0)
+    often = [largest, largest // 2, largest // 4]
+    drawn = torch.rand(calls, generator=generator).tolist()
+    any_size = torch.randint(2, largest + 1, (calls,), generator=generator).tolist()
+    which = torch.randint(3, (calls,), generator=generator).tolist()
+    return [
+        often[w] if share < 0.5 else size
+        for share, w, size in zip(drawn, which, any_size, strict=True)
+    ]
+
+
+class _Limit(logging.Handler):
+    """Notes whether Dynamo says that it has reached its limit and compiles no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look at one message."""
+        self.reached |= "recompile_limit" in record.getMessage()
+
+
+def child(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
+    """Run the calls in this process; return their times."""
+    make, draw, largest = WORKLOADS[workload]
+    model = make()
+    sizes = trace(largest, calls)
+    inputs = {n: draw(n) for n in sorted(set(sizes))}
+    compiled: list[int] = []
+    limit = _Limit()
+    logging.getLogger("torch._dynamo").addHandler(limit)
+    inductor: Any = torch._dynamo.lookup_backend("inductor")
+
+    def counted(graph: Any, examples: Any) -> Any:
+        compiled.append(1)
+        return inductor(graph, examples)
+
+    run: Any = model
+    own = None
+    if way.startswith("by_size"):
+        run = own = by_size(model, statistics=kept if way == LEARNT else None)
+    elif way != "eager":
+        dynamic = {"dynamic=False": False, "dynamic=True": True}.get(way)
+        run = torch.compile(model, backend=counted, dynamic=dynamic)
+    if way == "mark_dynamic":
+        dimension = 0 if make is chain else 1
+        for x in inputs.values():
+            torch._dynamo.mark_dynamic(x, dimension, min=2, max=largest)
+    times: list[int] = []
+    compiling: list[int] = []
+    model(inputs[sizes[0]])
+    with torch.no_grad():
+        for n in sizes:
+            made = len(own.compilations) if own else len(compiled)
+            before = time.perf_counter_ns()
+            run(inputs[n])
+            took = time.perf_counter_ns() - before
+            now = len(own.compilations) if own else len(compiled)
+            (compiling if now > made else times).append(took)
+        wanted = model(inputs[sizes[0]])
+        far = float((run(inputs[sizes[0]]) - wanted).abs().max() / wanted.abs().max())
+    if own:
+        own.save()
+    steady = statistics.median(times)
+    return {
+        "seconds": (sum(times) + sum(compiling)) / 1e9,
+        "compilations": len(own.compilations) if own else len(compiled),
+        "compile_seconds": sum(compiling) / 1e9,
+        "median_ns": steady,
+        # The last quarter, when everything has been compiled.
+        "late_seconds": sum(times[-calls // 4 :]) / 1e9,
+        "limit_reached": limit.reached,
+        "distance": far,
+        "sizes": len(inputs),
+    }
+
+
+def _asked(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
+    order = json.dumps([workload, way, calls, kept])
+    with tempfile.TemporaryDirectory() as cache:
+        done = subprocess.run(
+            [sys.executable, "-m", "benches.experiments.recompilation", "--child", order],
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise UdfError(f"{workload}, {way}: {done.stderr[-500:]}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def break_even(rows: dict[str, dict[str, Any]], way: str, calls: int) -> int | None:
+    """Return the calls after which compiling has cost less than eager mode; None for never."""
+    quarter = calls // 4
+    saved = (rows["eager"]["late_seconds"] - rows[way]["late_seconds"]) / quarter
+    spent = rows[way]["compile_seconds"]
+    return round(spent / saved) if saved > 0 and spent > 0 else None
+
+
+def measure(calls: int) -> dict[str, Any]:
+    """Return the figures of all workloads."""
+    workloads = {}
+    for workload in WORKLOADS:
+        with tempfile.TemporaryDirectory() as folder:
+            kept = str(Path(folder) / "statistics.json")
+            _asked(workload, LEARNT, calls, kept)  # the time that the statistics are from
+            rows = {way: _asked(workload, way, calls, kept) for way in WAYS}
+        for way, row in rows.items():
+            if row["distance"] > 1e-4:
+                raise UdfError(f"{workload}, {way}: the results differ by {row['distance']:.2g}.")
+            row["break_even_calls"] = break_even(rows, way, calls)
+        workloads[workload] = rows
+    return {"calls": calls, "workloads": workloads}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line; return the exit status."""
+    parser: argparse.ArgumentParser = command.parser("recompilation", __doc__)
+    parser.add_argument("--calls", type=int, default=CALLS, help="of each workload")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        print(json.dumps(child(*json.loads(options.child))))
+        return 0
+    options.changed = [f"--calls {options.calls}"] if options.calls != CALLS else []
+
+    def show(figures: dict[str, Any]) -> bool:
+        for workload, rows in figures["workloads"].items():
+            for way, row in rows.items():
+                print(workload, way, row, sep=": ")
+        return True
+
+    return command.run("recompilation", options, lambda: measure(options.calls), show)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of repro for GPUs without a GPU: what they compile to, and what Triton's interpreter
+says of their order."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+triton = pytest.importorskip("triton")
+
+INTEGERS = "m n k batches a_batch a_row b_batch b_k"
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
+
+
+def ptx(name, kinds, constants):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from pytest_udftorch.contract import triton_kernels
+
+    function = getattr(triton_kernels, name)
+    signature = {n: kinds.get(n, "constexpr") for n in function.arg_names}
+    return triton.compile(
+        ASTSource(function, signature, constexprs=constants),
+        target=GPUTarget("cuda", 90, 32),
+        options={"enable_fp_fusion": False, "num_warps": 4},
+    ).asm["ptx"]
+
+
+def instructions(text):
+    """Return the kinds of float32 instructions that add or multiply, and of tensor cores."""
+    return set(re.findall(r"\b(?:(?:fma|mul|add|mad|div|sqrt)\.\S*f32|w?g?mma\S*)", text))
+
+
+def test_products_are_fused_multiply_adds_without_tensor_cores():
+    kinds = {**dict.fromkeys(("a", "b", "c"), "*fp32"),
+             **dict.fromkeys(INTEGERS.split(), "i32")}  # fmt: skip
+    constants = {"LEVELS": 4, "CHUNK": 64, "ROWS": 64, "COLUMNS": 64, "STEP": 16,
+                 "a_k": 1, "b_column": 1}  # fmt: skip
+    text = ptx("products", kinds, constants)
+    assert instructions(text) == {"fma.rn.f32", "add.rn.f32"}
+    # 64 × 64 results of 128 threads, each with 16 factors.
+    assert text.count("fma.rn.f32") == 64 * 64 // 128 * 16
+
+
+def test_sums_only_add():
+    integers = "n lanes groups blocks x_group x_lane x_term y_group y_block y_lane"
+    kinds = {"x": "*fp32", "y": "*fp32", **dict.fromkeys(integers.split(), "i32")}
+    assert instructions(ptx("sums", kinds, {"LANES": 8, "LOG": 6})) == {"add.rn.f32"}
+
+
+ROUNDINGS = {
+    "divided": {"div.rn.f32"},
+    "root": {"sqrt.rn.f32"},
+    "one over the root": {"sqrt.rn.f32", "div.rn.f32"},
+    "add": {"fma.rn.f32"},
+    "lerp": {"fma.rn.f32", "add.rn.f32"},
+    "addcmul": {"mul.rn.f32", "fma.rn.f32"},
+    "addcdiv": {"mul.rn.f32", "div.rn.f32", "add.rn.f32"},
+}
+
+
+@pytest.mark.parametrize("kind", ROUNDINGS)
+def test_single_elements_have_the_roundings_of_the_contract(kind):
+    kinds = {**dict.fromkeys(("x", "y", "z", "out"), "*fp32"), "n": "i32", "a": "fp32"}
+    text = ptx("elements", kinds, {"KIND": kind, "BLOCK": 256})
+    assert {i.replace("mul.f32", "mul.rn.f32") for i in instructions(text)} == ROUNDINGS[kind]
+
+
+INTERPRETED = """
+import torch
+from pytest_udftorch.contract import gpu, triton_kernels
+from pytest_udftorch.contract.native import contract
+
+def launch(name, programs, device, arguments, constants, warps):
+    getattr(triton_kernels, name)[(programs,)](*arguments, **constants)
+
+def same(a, b):
+    assert a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+gpu._launch = launch
+cpu, it = contract(), gpu.GPU
+torch.manual_seed(0)
+for shape, dim in (((7,), 0), ((5000,), 0), ((3, 2049), 1), ((4, 70, 9), 1), ((2, 700, 3), 1)):
+    x = torch.randn(shape)
+    same(it.sums(x, dim), cpu.sums(x, dim))
+same(it.sums(torch.full((5,), -0.0), 0), torch.tensor(-0.0))
+for shape, dim in (((100,), 0), ((4, 70, 3), 1)):
+    x = torch.randn(shape)
+    same(it.prefixes(x, dim), cpu.prefixes(x, dim))
+for n, rows, inner in ((100, 7, 5), (64, 1, 3), (90, 50, 130)):
+    to, x, y = torch.randint(0, rows, (n,)), torch.randn(n, inner), torch.randn(rows, inner)
+    same(it.scatter(y.clone(), to, x), cpu.scatter(y.clone(), to, x))
+assert torch.equal(it.words(5001, 0x1234567890ABCDEF, torch.device("cpu")),
+                   cpu.words(5001, 0x1234567890ABCDEF))
+for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129)):
+    # The interpreter does not fuse: each chunk has one product, which is exact.
+    a, b = torch.zeros(m, k), torch.randn(k, n).bfloat16().float()
+    at = (torch.arange(0, k, 64) + torch.randint(0, 64, (-(-k // 64),))).clamp(max=k - 1)
+    a[:, at] = torch.randn(m, len(at)).bfloat16().float()
+    same(it.mm(a, b), cpu.mm(a, b))
+a, b = torch.randn(9, 400), torch.randn(400, 9)
+whole = it.mm(a, b)
+gpu._chunk = 128
+assert not torch.equal(it.mm(a, b), whole)
+print("the same")
+"""
+
+
+@pytest.mark.slow
+def test_the_interpreter_gives_the_bits_of_the_cpu():
+    made = subprocess.run(
+        [sys.executable, "-c", INTERPRETED],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.stdout.strip().endswith("the same"), made.stderr

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is outside of the contract is listed or refused, and what is said to be tried is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pytest_udftorch import patched
+from pytest_udftorch.contract.outside import COMPOSED, MOVES, ROUNDED, TRIED
+from pytest_udftorch.reproducible import OutsideContractError, within_contract
+
+aten = torch.ops.aten
+
+
+def random(*shape, seed=0):
+    """Numbers that no session changes."""
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype("f"))
+
+
+def images(x):
+    """As many images of 8 × 10 as the numbers are enough for."""
+    count = x.numel() // 80
+    return x[: count * 80].view(1, count, 8, 10)
+
+
+def pooled(x, g, pool, back):
+    y = pool(images(x))
+    y, *index = y if isinstance(y, tuple) else (y,)
+    return y, back(g[: y.numel()].view(y.shape), images(x), *index)
+
+
+LOSS = torch.tensor(0.3)
+#: name -> how an operator of TRIED, or one that was mended, is called with two vectors.
+CALLS = {
+    "_adaptive_avg_pool2d": lambda x, g: aten._adaptive_avg_pool2d(images(x), [3, 4]),
+    "_adaptive_avg_pool2d_backward": lambda x, g: aten._adaptive_avg_pool2d_backward(
+        images(g)[..., :3, :4], images(x)
+    ),
+    "_prelu_kernel": lambda x, g: aten._prelu_kernel(x, torch.tensor([0.3])),
+    "adaptive_max_pool2d_backward": lambda x, g: pooled(
+        x, g, lambda i: aten.adaptive_max_pool2d(i, [3, 4]), aten.adaptive_max_pool2d_backward
+    ),
+    "addcdiv": lambda x, g: torch.addcdiv(x, g, x, value=0.3),
+    "addcmul": lambda x, g: torch.addcmul(x, g, x, value=0.3),
+    "avg_pool2d": lambda x, g: F.avg_pool2d(images(x), 3, 2, 1),
+    "avg_pool2d_backward": lambda x, g: pooled(
+        x, g, lambda i: F.avg_pool2d(i, 3, 2, 1),
+        lambda d, i: aten.avg_pool2d_backward(d, i, [3, 3], [2, 2], [1, 1], False, True, None),
+    ),
+    "celu": lambda x, g: F.celu(x, 0.7),
+    "digamma": lambda x, g: torch.digamma(x),
+    "elu": lambda x, g: F.elu(x),
+    "elu_backward": lambda x, g: aten.elu_backward(g, 1.0, 1.0, 1.0, False, x),
+    "erfinv": lambda x, g: torch.erfinv(torch.tanh(x)),
+    "fmod": lambda x, g: torch.fmod(x, g),
+    "gelu": lambda x, g: (F.gelu(x), F.gelu(x, approximate="tanh")),
+    "gelu_backward": lambda x, g: (
+        aten.gelu_backward(g, x), aten.gelu_backward(g, x, approximate="tanh")
+    ),
+    "glu": lambda x, g: aten.glu(torch.stack([x, g]), 0),
+    "glu_backward": lambda x, g: aten.glu_backward(g[None], torch.stack([x, g]), 0),
+    "hardsigmoid": lambda x, g: F.hardsigmoid(x),
+    "hardsigmoid_backward": lambda x, g: aten.hardsigmoid_backward(g, x),
+    "hardswish": lambda x, g: F.hardswish(x),
+    "hardswish_backward": lambda x, g: aten.hardswish_backward(g, x),
+    "huber_loss_backward": lambda x, g: aten.huber_loss_backward(LOSS, x, g, 1, 0.7),
+    "leaky_relu": lambda x, g: F.leaky_relu(x, 0.3),
+    "leaky_relu_backward": lambda x, g: aten.leaky_relu_backward(g, x, 0.3, False),
+    "lerp": lambda x, g: (torch.lerp(x, g, 0.3), torch.lerp(x, g, x.abs())),
+    "lgamma": lambda x, g: torch.lgamma(x),
+    "linspace": lambda x, g: torch.linspace(-0.3, 7.1, len(x)),
+    "log_sigmoid_backward": lambda x, g: aten.log_sigmoid_backward(
+        g, x, aten.log_sigmoid_forward(x)[1]
+    ),
+    "log_sigmoid_forward": lambda x, g: F.logsigmoid(x),
+    "logaddexp": lambda x, g: torch.logaddexp(x, g),
+    "logit": lambda x, g: torch.logit(torch.sigmoid(x)),
+    "max_pool2d_with_indices_backward": lambda x, g: pooled(
+        x, g, lambda i: aten.max_pool2d_with_indices(i, [3, 3], [2, 2]),
+        lambda d, i, n: aten.max_pool2d_with_indices_backward(
+            d, i, [3, 3], [2, 2], [0, 0], [1, 1], False, n
+        ),
+    ),
+    "mish": lambda x, g: F.mish(x),
+    "mish_backward": lambda x, g: aten.mish_backward(g, x),
+    "mse_loss_backward": lambda x, g: aten.mse_loss_backward(LOSS, x, g, 1),
+    "nll_loss2d_backward": lambda x, g: aten.nll_loss2d_backward(
+        LOSS, images(x), torch.zeros(1, 8, 10, dtype=torch.int64), None, 1, -100, torch.tensor(80.0)
+    ),
+    "nll_loss_backward": lambda x, g: aten.nll_loss_backward(
+        LOSS, x[:, None], torch.zeros(len(x), dtype=torch.int64), None, 1, -100,
+        torch.tensor(float(len(x))),
+    ),
+    "remainder": lambda x, g: torch.remainder(x, g),
+    "rsqrt": lambda x, g: torch.rsqrt(x.abs()),
+    "rsub": lambda x, g: torch.rsub(x, g, alpha=0.3),
+    "sigmoid": lambda x, g: torch.sigmoid(x),
+    "sigmoid_backward": lambda x, g: aten.sigmoid_backward(g, torch.sigmoid(x)),
+    "silu": lambda x, g: F.silu(x),
+    "silu_backward": lambda x, g: aten.silu_backward(g, x),
+    "sinc": lambda x, g: torch.sinc(x),
+    "smooth_l1_loss_backward": lambda x, g: aten.smooth_l1_loss_backward(LOSS, x, g, 1, 0.7),
+    "soft_margin_loss": lambda x, g: aten.soft_margin_loss(x, g.sign(), 0),
+    "softplus": lambda x, g: F.softplus(x),
+    "softplus_backward": lambda x, g: aten.softplus_backward(g, x, 1.0, 20.0),
+    "softshrink_backward": lambda x, g: aten.softshrink_backward(g, x, 0.5),
+    "tanh_backward": lambda x, g: aten.tanh_backward(g, torch.tanh(x)),
+    "xlogy": lambda x, g: torch.xlogy(x, g.abs()),
+}  # fmt: skip
+
+
+def digest(results):
+    parts = results if isinstance(results, tuple) else (results,)
+    return hashlib.sha1(b"".join(p.contiguous().numpy().tobytes() for p in parts)).hexdigest()
+
+
+def tried(threads, calls=CALLS, sizes=(70_001,), shifts=(1,)):
+    """The digest of each call, at each size and alignment; the size is shared out to threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    found = {}
+    try:
+        with patched("repro"):
+            for n in sizes:
+                for shift in shifts:
+                    x, g = (random(n + 1, seed=s)[shift : n + shift] for s in (4, 5))
+                    for name, call in calls.items():
+                        found[f"{name} {n} {shift}"] = digest(call(x, g))
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def test_the_operators_said_to_be_tried_are_those():
+    assert set(CALLS) == TRIED | {"smooth_l1_loss_backward"}
+    for one, other in ((MOVES, TRIED), (MOVES, ROUNDED), (TRIED, COMPOSED), (ROUNDED, TRIED)):
+        assert not one & other
+
+
+def test_tried_operators_give_the_same_bits_with_another_number_of_threads():
+    assert tried(1) == tried(2)
+
+
+def test_the_comparison_sees_an_operator_that_does_not():
+    calls = {"arange": lambda x, g: torch.arange(0.1, 0.1 + 0.3 * len(x), 0.3)}
+    assert tried(1, calls) != tried(2, calls)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("beta", [0.0, 0.7])
+def test_the_gradient_of_smooth_l1_loss_is_stocks_within_rounding(reduction, beta):
+    found = []
+    for library in ("repro", "std"):
+        x, y = random(3, 5).requires_grad_(), random(3, 5, seed=1)
+        with patched(library):
+            F.smooth_l1_loss(x, y, reduction=reduction, beta=beta).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found, rtol=1e-6, atol=0)
+
+
+@pytest.mark.slow
+def test_tried_operators_give_the_same_bits_at_avx2_and_avx512():
+    found = []
+    for level in ("avx2", "avx512"):
+        ran = subprocess.run(
+            [sys.executable, __file__], check=True, stdout=subprocess.PIPE, text=True,
+            cwd=Path(__file__).parents[2], env={**os.environ, "ATEN_CPU_CAPABILITY": level},
+        )  # fmt: skip
+        found.append(json.loads(ran.stdout.splitlines()[-1]))
+    assert found[0] == found[1]
+    assert found[0][0] == found[0][1]
+
+
+# Lists and refusals -------------------------------------------------------------------------
+
+
+def small():
+    layers = nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.GELU(), nn.Flatten(), nn.LayerNorm(72)
+    return nn.Sequential(*layers, nn.Dropout(0.1), nn.Linear(72, 3))
+
+
+def train(model=small, between=lambda x: x):
+    made = model()
+    optimizer = torch.optim.AdamW(made.parameters(), lr=0.1)
+    found = made(between(torch.randn(2, 1, 8, 8)))
+    F.cross_entropy(found, torch.tensor([0, 1])).backward()
+    nn.utils.clip_grad_norm_(made.parameters(), 1.0)
+    optimizer.step()
+
+
+def test_a_step_of_what_the_contract_has_is_not_refused():
+    with patched("repro"), within_contract(strict=True) as found:
+        train()
+    assert not found.operators
+    assert not found.text()
+
+
+def widened(x):
+    return F.interpolate(x[..., ::2, ::2], scale_factor=2, mode="bilinear")
+
+
+def test_what_is_outside_is_listed_with_its_calls():
+    with patched("repro"), within_contract() as found:
+        train(between=widened)
+        train(between=widened)
+    assert found.calls == {"aten::upsample_bilinear2d": 2}
+    assert found.text().startswith("aten::upsample_bilinear2d, 2 calls: the contract has no such")
+
+
+def test_a_gradient_that_is_outside_is_refused_in_the_backward_pass():
+    x = random(1, 1, 4, 4).requires_grad_()
+    with patched("repro"):
+        y = widened(x)
+        with (
+            within_contract(strict=True),
+            pytest.raises(OutsideContractError, match="upsample_bilinear2d_backward") as error,
+        ):
+            y.backward(torch.ones_like(y))
+    assert "Replace it by operators of docs/contract.md" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "operator", "why"),
+    [
+        (lambda: random(9).norm(3), "linalg_vector_norm", "no order for these arguments"),
+        (lambda: random(9).double().sum(), "aten::sum", "float64 numbers"),
+        (lambda: random(9).sum(dtype=torch.float64), "aten::sum", "no order for these"),
+        (lambda: random(2, 2).double() @ random(2, 2).double(), "aten::mm", "float64"),
+        (lambda: torch.arange(0.1, 3, 0.3), "aten::arange", "no such operator"),
+        (lambda: random(9).cumprod(0), "aten::cumprod", "no such operator"),
+        (lambda: torch.cdist(random(2, 3), random(2, 3)), "_cdist_forward", "no such operator"),
+        (lambda: random(4).scatter_reduce(0, torch.zeros(4).long(), random(4), "sum"),
+         "scatter_reduce", "no such operator"),
+        (lambda: random(4).to(torch.complex64) * 2, "aten::mul", "complex64"),
+    ],
+)  # fmt: skip
+def test_calls_that_the_stock_kernel_computes_are_refused(call, operator, why):
+    with patched("repro"):
+        call()  # without a watch it is computed
+        with within_contract(strict=True), pytest.raises(OutsideContractError, match=why) as error:
+            call()
+    assert operator in str(error.value)
+
+
+def test_torchs_own_errors_come_first_and_empty_tensors_are_inside():
+    with patched("repro"), within_contract(strict=True) as found:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            torch.mm(random(2, 3), random(2, 3))
+        assert torch.mm(torch.empty(0, 3), torch.empty(3, 2)).shape == (0, 2)
+        random(9).as_strided_((2,), (1,)).unsqueeze_(0).t_()
+        assert random(9).argmax() + 2 * torch.arange(3).sum() >= 0
+    assert not found.operators
+
+
+def test_overloads_with_out_are_inside_only_where_the_contract_has_them():
+    a, b, to = random(8, 9), random(9, 8), torch.empty(8, 8)
+    with patched("repro"), within_contract() as found:
+        torch.mm(a, b)
+        torch.sqrt(b.abs(), out=torch.empty(9, 8))
+        torch.exp(a, out=torch.empty(8, 9))
+        torch.add(a, a, out=torch.empty(8, 9))
+    assert not found.operators
+    with patched("repro"), within_contract() as found:
+        torch.mm(a, b, out=to)
+        torch.sum(a, 1, out=torch.empty(8))
+    assert list(found.operators) == ["aten::mm.out", "aten::sum.IntList_out"]
+
+
+def test_nothing_is_watched_after_the_block():
+    with patched("repro"):
+        with within_contract(strict=True):
+            pass
+        assert random(9).norm(3) > 0
+
+
+if __name__ == "__main__":
+    print(json.dumps([tried(t, CALLS, (83, 1003, 70_001), (0, 1)) for t in (1, 2)]))

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract in bfloat16 and half, dropout inside of attention, and forks within a session."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pytest_udftorch import patched
+from pytest_udftorch.build.toolchain import resolve_cpu_level
+from pytest_udftorch.contract import norms, products, scatters, sixteen, sums, variates
+from pytest_udftorch.contract.native import contract
+from pytest_udftorch.reproducible import OutsideContractError, within_contract
+from tests.libtorch.test_contract_operators import random, results
+from tests.libtorch.test_contract_outside import CALLS, digest
+
+LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]
+NARROW = [torch.bfloat16, torch.float16]
+
+
+def rounded(x, dtype):
+    """Round float32 to 16 bits, to nearest and even, without torch's conversions."""
+    if dtype is torch.float16:
+        return torch.from_numpy(x.numpy().astype(np.float16).view(np.int16))
+    bits = x.numpy().view(np.uint32).astype(np.uint64)
+    return torch.from_numpy(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)).view(
+        torch.int16
+    )
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("scale", [1.0, 1e-4])
+def test_products_and_sums_are_the_scalar_contracts_rounded_once(dtype, scale):
+    a, b = (random(*s, seed=i).mul(scale).to(dtype) for i, s in enumerate(((9, 300), (300, 70))))
+    made = contract()
+    with patched("repro"):
+        product, total = a @ b, a.sum(1)
+    want = made.mm(a.float(), b.float(), reference=True)
+    assert torch.equal(product.view(torch.int16), rounded(want, dtype))
+    want = made.sums(a.float(), 1, reference=True)
+    assert torch.equal(total.view(torch.int16), rounded(want, dtype))
+    other = contract(defines=("-DCHUNK=32",)).mm(a.float(), b.float())
+    assert not torch.equal(other, made.mm(a.float(), b.float()))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_results_have_stocks_dtypes_and_are_as_near_to_the_truth(dtype):
+    truth, stock = results(torch.float64), results(dtype)
+    with patched("repro"):
+        ours = results(dtype)
+    for name, want in stock.items():
+        got = ours[name]
+        assert (got.dtype, got.shape, got.stride()) == (want.dtype, want.shape, want.stride()), name
+        scale = truth[name].abs().max().clamp(min=1)
+        far, near = ((v.double() - truth[name]).abs().max() / scale for v in (got, want))
+        assert far <= 1.2 * near + 1e-3, name
+
+
+def test_sums_in_float32_of_16_bits_are_not_rounded():
+    x = random(100).bfloat16()
+    with patched("repro"):
+        found = x.sum(dtype=torch.float32)
+        assert found.dtype is torch.float32
+        assert found == x.float().sum()
+        assert x.sum().dtype is torch.bfloat16
+
+
+def test_random_numbers_of_16_bits_are_below_1_and_those_of_the_same_words():
+    with patched("repro"):
+        for dtype, bits in ((torch.bfloat16, 8), (torch.float16, 11)):
+            torch.manual_seed(3)
+            wide = torch.rand(5000)
+            torch.manual_seed(3)
+            narrow = torch.rand(5000, dtype=dtype)
+            assert torch.equal(narrow.float(), (wide * 2**bits).floor() / 2**bits)
+            assert torch.empty(5000, dtype=dtype).exponential_().min() > 0
+
+
+def trained(dtype=torch.bfloat16):
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 5), nn.BatchNorm2d(4), nn.GELU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.LayerNorm(64), nn.Dropout(0.2), nn.Unflatten(1, (8, 8)),
+        nn.TransformerEncoderLayer(8, 2, 16, 0.1, batch_first=True), nn.Flatten(),
+        nn.Linear(64, 10),
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype):
+            loss = F.cross_entropy(model(random(20, 1, 12, 12, seed=step)), torch.arange(20) % 10)
+        loss.backward()
+        optimizer.step()
+    weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert weights.isfinite().all()
+    return hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+
+
+def toward_zero(found, dtypes, narrow, rounded=sixteen._rounded):
+    """Round a result to bfloat16 by leaving bits out, which is the negative control."""
+    if isinstance(found, tuple):
+        return rounded(found, dtypes, narrow)
+    if found is None:
+        return None
+    return (found.view(torch.int32) & -65536).view(torch.float32).to(narrow)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_autocast_is_within_the_contract_and_has_one_digest(monkeypatch, dtype):
+    threads, found = torch.get_num_threads(), set()
+    with patched("repro"):
+        with within_contract(strict=True):
+            found.add(trained(dtype))
+        try:
+            for level in LEVELS:
+                for module in (norms, products, scatters, sums, variates):
+                    monkeypatch.setattr(module, "contract", lambda level=level: contract(level))
+                for count in (1, 2):
+                    torch.set_num_threads(count)
+                    found.add(trained(dtype))
+        finally:
+            torch.set_num_threads(threads)
+        assert len(found) == 1
+        if dtype is torch.float16:  # 8 bits hide most other orders of so few terms
+            other = contract(defines=("-DCHUNK=4",))
+            monkeypatch.setattr(products, "contract", lambda: other)
+        else:
+            monkeypatch.setattr(sixteen, "_rounded", toward_zero)
+        assert trained(dtype) not in found
+
+
+def narrowed(threads, calls, dtype):
+    """Digests of calls in 16 bits, with results shared out to threads."""
+    before, n = torch.get_num_threads(), 70_001
+    torch.set_num_threads(threads)
+    x, g = (random(n, seed=s).to(dtype) for s in (4, 5))
+    try:
+        with patched("repro"):
+            return {name: digest(float32(call(x, g))) for name, call in calls.items()}
+    finally:
+        torch.set_num_threads(before)
+
+
+def float32(found):
+    """Widen results; the sign and payload of a NaN are not specified."""
+    parts = found if isinstance(found, tuple) else (found,)
+    return tuple(torch.where(f.isnan(), torch.nan, f.float()) for f in parts)
+
+
+#: Their calls have parameters of float32, or they are outside in 16 bits.
+LEFT_OUT = {
+    "_prelu_kernel", "huber_loss_backward", "nll_loss2d_backward", "nll_loss_backward", "rsqrt",
+    "rsub",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_tried_operators_in_16_bits_do_not_depend_on_threads_but_those_with_alpha(dtype):
+    calls = {name: call for name, call in CALLS.items() if name not in LEFT_OUT}
+    assert narrowed(1, calls, dtype) == narrowed(2, calls, dtype)
+    control = {"add": lambda x, g: torch.add(x, g, alpha=0.3)}
+    assert narrowed(1, control, dtype) != narrowed(2, control, dtype)
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda x: torch.add(x, x, alpha=0.3), "rounds alpha"),
+        (lambda x: x.sub_(x.clone(), alpha=0.3), "rounds alpha"),
+        (lambda x: x.abs().rsqrt(), "does not have it"),
+        (lambda x: torch.mm(x[None], x[:, None].float()), None),
+    ],
+)
+def test_calls_in_16_bits_that_are_outside_are_refused(call, why):
+    x = random(9).bfloat16()
+    with patched("repro"), within_contract(strict=True):
+        x + x - x * 0.3  # inside
+        with pytest.raises(OutsideContractError if why else RuntimeError, match=why or "dtype"):
+            call(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *NARROW])
+def test_dropout_in_attention_takes_the_contracts_random_numbers(dtype):
+    q, k, v = (random(2, 3, 9, 8, seed=i).to(dtype).requires_grad_() for i in range(3))
+    with patched("repro"), within_contract(strict=True):
+        torch.manual_seed(5)
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+        y.float().sum().backward()
+        torch.manual_seed(5)
+        kept = torch.rand(2, 3, 9, 9) < 0.75
+        factor = 8**-0.25
+        wide = [x.detach().float() for x in (q, k, v)]  # 16 bits are widened first
+        weights = ((wide[0] * factor) @ (wide[1] * factor).mT).softmax(-1)
+        want = (weights * kept.float().div_(0.75)) @ wide[2]
+    assert torch.equal(y, want.to(dtype))
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
+
+
+FORKED = """
+import hashlib, os, torch, pytest_udftorch
+from torch.utils.data import DataLoader
+
+class Data:
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        x = torch.linspace(-1, 1, 300 * 300).view(300, 300) * (i + 1)
+        return torch.softmax(x @ x.mT, -1).sum(0)
+
+def say(x):
+    return hashlib.sha256(x.numpy().tobytes()).hexdigest()
+
+torch.set_num_threads(2)
+with pytest_udftorch.patched("repro"):
+    want = torch.stack([Data()[i] for i in range(4)])
+    for workers in (1, 2):
+        loader = DataLoader(Data(), workers, num_workers=workers, multiprocessing_context="fork")
+        assert torch.equal(torch.cat(list(loader)), want)
+    ends, starts = os.pipe()
+    if not (child := os.fork()):
+        torch.set_num_threads(1)
+        os.write(starts, say(torch.stack([Data()[i] for i in range(4)])).encode())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert os.read(ends, 64).decode() == say(want)
+    assert torch.equal(Data()[3], want[3])
+if not (child := os.fork()):
+    torch.set_num_threads(1)
+    os._exit(bool(torch.equal(Data()[3], want[3])))
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.slow
+def test_forks_and_workers_have_the_bits_of_their_parent_and_do_not_hang():
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED], check=False, timeout=120, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
