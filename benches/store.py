@@ -58,7 +58,9 @@ COMMANDS = {
     "float64_speed": ("benches.experiments.float64_speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),
-    **_experiments("patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive"),
+    **_experiments(
+        "patch", "faults", "stress", "interrupts", "cpu_operators", "exclusive", "special_functions"
+    ),
     **_experiments(
         "ladder",
         "tolerance",

@@ -483,6 +483,7 @@ _CONTIGUOUS: Final = tuple(
 _FAKES: Final = PrivateName(
     "torch._subclasses.fake_impls", "op_implementations_dict", "to tell the dtypes of results"
 )
+_FAKE_RULES: Final = PrivateName("torch._decomp", "meta_table", "to tell the dtypes of results")
 _FORGET_FAKES: Final = PrivateName(
     "torch._subclasses.fake_tensor", "FakeTensorMode.cache_clear", "to tell the dtypes of results"
 )
@@ -579,6 +580,11 @@ def inductor_contiguous() -> tuple[Callable[[Any], Any], type]:
 def fake_operators() -> tuple[Any, Callable[[], None]]:
     """Return the table of what operators give for fake tensors, and what forgets such results."""
     return _FAKES.get(), _FORGET_FAKES.get()
+
+
+def fake_rules() -> Any:
+    """Return the table of operators that have a rule for fake tensors, besides a decomposition."""
+    return _FAKE_RULES.get()
 
 
 def vector_bits() -> int:

@@ -8,6 +8,7 @@ from pytest_udftorch.rewrite.fusion.sparse import fused
 from pytest_udftorch.rewrite.report import Counts, GraphReport, Picture
 from pytest_udftorch.rewrite.taso.generate import Funnel, generate
 from pytest_udftorch.rewrite.taso.rules import Proof, Rule, judge, read
+from pytest_udftorch.rewrite.taso.scale import judge_all
 from pytest_udftorch.rewrite.templates import TEMPLATES, Firing
 from pytest_udftorch.rewrite.tiled.backend import tiled
 
@@ -30,6 +31,7 @@ __all__ = [
     "fused",
     "generate",
     "judge",
+    "judge_all",
     "read",
     "recording",
     "tiled",

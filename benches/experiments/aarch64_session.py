@@ -28,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -167,21 +167,30 @@ def imitate(rootfs: Path) -> None:
         (folder / "midr_el1").write_text(f"0x{MIDR:016x}\n", encoding="utf-8")
 
 
-def emulated(rootfs: Path, site: Path, folder: Path) -> dict[str, Any]:
-    """Run the child in QEMU; return what it says, or where it stopped."""
+def emulated(
+    rootfs: Path, site: Path, folder: Path, words: Sequence[str] = (__file__, "--child")
+) -> dict[str, Any]:
+    """Run a program of Python in QEMU; return what its last line says, or where it stopped.
+
+    Args:
+        rootfs: Debian's Python for arm64.
+        site: the packages for aarch64.
+        folder: where the package is built.
+        words: what Python is given.
+    """
     wrapper = folder / "clang"
     target = " ".join(TARGET)
     text = WRAPPER.format(clang=CLANG, target=target, lib=SYSROOT / "lib")
     wrapper.write_text(text, encoding="utf-8")
     wrapper.chmod(0o755)
     environment = os.environ | {
-        "PYTHONPATH": f"{site}:{package(folder)}", "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": f"{site}:{package(folder)}:{ROOT}", "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1", "UDFTORCH_TRY_AARCH64": "1", "UDFTORCH_CLANG": str(wrapper),
         "UDFTORCH_CACHE_DIR": str(folder / "cache"),
     }  # fmt: skip
-    words = ["qemu-aarch64", "-cpu", CPU, "-L", str(rootfs), str(rootfs / PYTHON), "-s"]
+    imitated = ["qemu-aarch64", "-cpu", CPU, "-L", str(rootfs), str(rootfs / PYTHON), "-s"]
     done = subprocess.run(
-        [*words, str(Path(__file__)), "--child"],
+        [*imitated, *words],
         env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -149,7 +149,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.merge:
         if options.store is None:
             parser.error("--merge needs --store: the file to write")
-        options.store.write_text(json.dumps(merge(options.merge), indent=1) + "\n")
+        made = {**merge(options.merge), "command": f"python -m benches.store {options.store.stem}"}
+        options.store.write_text(json.dumps(made, indent=1) + "\n")
         return 0
     chosen = [names[n] for n in options.model or names]
     precisions = [options.precision] if options.precision else PRECISIONS

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the CPU operators that a session overrides cost against stock.
 
-    python -m benches.experiments.cpu_operators [--store FILE]
+    python -m benches.experiments.cpu_operators [--level avx2] [--store FILE]
 
 Stock and session take turns in one process and one thread. A turn takes as many calls as take
 about two milliseconds under stock. What counts is the CPU time of the thread: on a shared machine a
-longer turn is interrupted more often, and the clock on the wall would charge it for that.
+longer turn is interrupted more often, and the clock on the wall would charge it for that. Some
+calls before each turn are not timed: the first in a session goes through Python, and what opening
+one did has to leave the caches.
+
+With ``--level avx2`` torch, oneDNN, MKL and the library use AVX2, as on a CPU without AVX-512.
 
 The C library keeps freed memory (``mallopt``). Otherwise results of a megabyte and more are given
 back to the kernel after some calls and not after others, and a new page costs more than its values.
@@ -14,7 +18,9 @@ back to the kernel after some calls and not after others, and a new page costs m
 from __future__ import annotations
 
 import ctypes
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +37,15 @@ LIBRARY = "corem"
 SIZES = (1_000, 1 << 15, 1 << 19)
 TURNS = 21
 TURN_NS = 2_000_000
+#: Calls before a turn that are not timed.
+UNTIMED = 5
+#: Level -> what the environment says for it before torch starts.
+LEVELS = {
+    "avx2": {
+        "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2", "UDFTORCH_CPU_LEVEL": "avx2",
+    },
+}  # fmt: skip
 
 Call = Callable[[], object]
 
@@ -39,10 +54,14 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def keep_freed_memory() -> None:
-    """Let the C library of this process keep what is freed, and map no block on its own."""
+    """Let the C library of this process keep what is freed, and map no block on its own.
+
+    It starts with pages that were written, more than any call needs.
+    """
     libc = ctypes.CDLL(None)
     for parameter in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
         libc.mallopt(parameter, 1 << 30)
+    torch.ones(1 << 28, dtype=torch.uint8)
 
 
 def gelus() -> dict[str, Call]:
@@ -108,15 +127,19 @@ def _time_ns(call: Call, count: int) -> float:
     return (time.thread_time_ns() - begin) / count
 
 
+def _turn(call: Call, count: int) -> float:
+    _time_ns(call, UNTIMED)
+    return _time_ns(call, count)
+
+
 def compared(call: Call) -> dict[str, Any]:
     """Return the times of a call, and the ratios of neighbouring turns."""
     count = max(1, int(TURN_NS / max(1, _time_ns(call, 2))))
     stock, ours = [], []
     for _ in range(TURNS):
-        stock.append(_time_ns(call, count))
+        stock.append(_turn(call, count))
         with patched(LIBRARY):
-            call()
-            ours.append(_time_ns(call, count))
+            ours.append(_turn(call, count))
     ratios = [mine / theirs for mine, theirs in zip(ours, stock, strict=True)]
     return {
         "stock_us": statistics.median(stock) / 1e3,
@@ -144,13 +167,21 @@ def measure() -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser = command.parser("cpu_operators", __doc__)
+    parser.add_argument("--level", choices=LEVELS, help="by default what the CPU has")
 
     def show(figures: dict[str, Any]) -> bool:
         for name, row in figures["operators"].items():
             print(f"{name:45} {row['stock_us']:10.1f} us  ratio {row['ratio']['median']:.2f}")
         return True
 
-    return command.run("cpu_operators", parser.parse_args(arguments), measure, show)
+    options = parser.parse_args(arguments)
+    if options.level:
+        options.changed = ["--level", options.level]
+        if any(os.environ.get(name) != value for name, value in LEVELS[options.level].items()):
+            given = sys.argv[1:] if arguments is None else arguments
+            again = [sys.executable, "-m", "benches.experiments.cpu_operators", *given]
+            return subprocess.call(again, env=os.environ | LEVELS[options.level])
+    return command.run("cpu_operators", options, measure, show)
 
 
 if __name__ == "__main__":

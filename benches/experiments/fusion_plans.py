@@ -6,18 +6,21 @@
 The cases are those of SystemDS' paper: the line search of an L2SVM, multinomial logistic
 regression, Poisson non-negative factorisation, k-means, an autoencoder, and a sparse loss. All
 contenders compute the same from the same inputs in one thread, which is all that kernels of
-udf_fusion use; each result is compared with eager mode. The times
-of SystemDS are those of its own script, without reading the inputs; it is left out where its Python
-package or Java is missing.
+udf_fusion use; each result is compared with eager mode. The kernels of udf_fusion run whatever
+their time (``gain`` 0). The times of SystemDS are those of its own script in one process of Java,
+without reading the inputs, after calls that are not timed; it is left out where its Python package
+or Java is missing. Cases are written to the journal, from which a run that is interrupted goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -137,7 +140,9 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
     inputs = it.inputs(max(2, int(it.rows * scale)))
     is_sparse = inputs[0].layout is torch.sparse_csr
     plain = it.function
-    own = fused(plain) if is_sparse else torch.compile(plain, backend="udf_fusion", dynamic=False)
+    own = fused(plain)
+    if not is_sparse:
+        own = torch.compile(plain, backend="udf_fusion", dynamic=False, options={"gain": 0})
     contenders = {
         "eager": plain,
         "inductor": torch.compile(plain, dynamic=False),
@@ -153,7 +158,7 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
     report = reports[-1]
     beside, failed = None, ""
     try:
-        beside = systemds.median_ns(name, inputs, wanted, TOLERANCE)
+        beside = systemds.times_ns(name, inputs, wanted, TOLERANCE)
     except pytest_udftorch.UdfError as error:
         failed = " ".join(str(error).split())
     return {
@@ -171,20 +176,36 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
     }
 
 
-def measure(scale: float, runs: int) -> dict[str, Any]:
+def _all(scale: float, runs: int, journal: Path | None) -> dict[str, Any]:
+    """Return the figures of all cases: those of the journal, and the others."""
+    done: dict[str, Any] = {}
+    if journal is not None and journal.is_file():
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            done.update(json.loads(line))
+    for name in CASES:
+        if name not in done:
+            done[name] = case(name, scale, runs)
+            if journal is not None:
+                with journal.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({name: done[name]}) + "\n")
+    return {name: done[name] for name in CASES}
+
+
+def measure(scale: float, runs: int, journal: Path | None) -> dict[str, Any]:
     """Return the figures of all cases, with the functions of a library."""
     warnings.filterwarnings("ignore", "Sparse CSR tensor support")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with torch.no_grad(), pytest_udftorch.patched(LIBRARY):
-            cases = {name: case(name, scale, runs) for name in CASES}
+            cases = _all(scale, runs, journal)
     finally:
         torch.set_num_threads(threads)
     return {
         "library": LIBRARY,
         "threads": 1,
         "scale": scale,
+        "systemds_calls": [systemds.WARM, systemds.TIMED],
         "systemds": systemds.missing() or systemds.version(),
         "cases": cases,
     }
@@ -195,6 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser: argparse.ArgumentParser = command.parser("fusion_plans", __doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of rows")
     parser.add_argument("--runs", type=int, default=7, help="turns of each contender")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="cases, as they are measured")
     options = parser.parse_args(arguments)
     given = {"--scale": (options.scale, 1.0), "--runs": (options.runs, 7)}
     options.changed = [f"{n} {v}" for n, (v, usual) in given.items() if v != usual]
@@ -205,7 +227,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(name, row["median_ns"], row["systemds_ns"], rules, row["report"]["left_alone"])
         return True
 
-    return command.run("fusion_plans", options, lambda: measure(options.scale, options.runs), show)
+    return command.run(
+        "fusion_plans", options, lambda: measure(options.scale, options.runs, options.journal), show
+    )
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does compiling cost, and gain, when the sizes of the inputs keep changing?
 
-    python -m benches.experiments.recompilation [--calls N] [--store FILE]
+    python -m benches.experiments.recompilation [--calls N] [--rounds N] [--journal FILE]
+        [--store FILE]
 
 A model is called many times with sizes that are drawn from a distribution with a few frequent and
 many rare ones. Each way of compiling runs the same calls in a process of its own, with an empty
 cache of compiled code: eager mode, torch.compile with ``dynamic=False``, ``True`` and by default,
 with the changing dimension marked (``mark_dynamic``), and ``by_size``, once without statistics and
-once with those of the first time. The processes take turns, one at a time.
+once with those of an earlier process. In each round all ways run once, one at a time, in a new
+random order and in one thread; figures are medians of the rounds, with the least and the largest. A
+round is written to the journal as soon as it is whole, and a run that is interrupted goes on from
+it.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import argparse
 import json
 import logging
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -33,6 +38,9 @@ from pytest_udftorch import UdfError
 from pytest_udftorch.executors import by_size
 
 CALLS: Final = 240
+ROUNDS: Final = 5
+#: What is measured in each round.
+MEASURED: Final = ("seconds", "compile_seconds", "median_ns", "late_seconds")
 LEARNT: Final = "by_size, statistics kept"
 WAYS: Final = (
     "eager",
@@ -98,7 +106,8 @@ class _Limit(logging.Handler):
 
 
 def child(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
-    """Run the calls in this process; return their times."""
+    """Run the calls in this process, in one thread; return their times."""
+    torch.set_num_threads(1)
     make, draw, largest = WORKLOADS[workload]
     model = make()
     sizes = trace(largest, calls)
@@ -176,32 +185,81 @@ def break_even(rows: dict[str, dict[str, Any]], way: str, calls: int) -> int | N
     return round(spent / saved) if saved > 0 and spent > 0 else None
 
 
-def measure(calls: int) -> dict[str, Any]:
+def one_round(workload: str, calls: int, number: int) -> dict[str, dict[str, Any]]:
+    """Run all ways once, in a random order; return what each took.
+
+    Raises:
+        UdfError: a way gives other results than eager mode.
+    """
+    order = random.Random(number).sample(WAYS, k=len(WAYS))
+    with tempfile.TemporaryDirectory() as folder:
+        kept = str(Path(folder) / "statistics.json")
+        _asked(workload, LEARNT, calls, kept)  # the process that the statistics are from
+        rows = {way: _asked(workload, way, calls, kept) for way in order}
+    for way, row in rows.items():
+        if row["distance"] > 1e-4:
+            raise UdfError(f"{workload}, {way}: the results differ by {row['distance']:.2g}.")
+    return rows
+
+
+def together(rounds: Sequence[dict[str, dict[str, Any]]], calls: int) -> dict[str, dict[str, Any]]:
+    """Return each way's medians over rounds, and between which figures they lie."""
+    rows: dict[str, dict[str, Any]] = {}
+    for way in WAYS:
+        runs = [found[way] for found in rounds]
+        rows[way] = {
+            **{name: statistics.median(run[name] for run in runs) for name in MEASURED},
+            "range": {name: [min(r[name] for r in runs), max(r[name] for r in runs)]
+                      for name in MEASURED},
+            "compilations": statistics.median_high(run["compilations"] for run in runs),
+            "limit_reached": any(run["limit_reached"] for run in runs),
+            "distance": max(run["distance"] for run in runs),
+            "sizes": runs[0]["sizes"],
+        }  # fmt: skip
+    for way, row in rows.items():
+        row["break_even_calls"] = break_even(rows, way, calls)
+        # The calls of a round are those of one state of the machine: ratios within rounds.
+        ratios = [found["eager"]["median_ns"] / found[way]["median_ns"] for found in rounds]
+        row["times_as_fast"] = [min(ratios), statistics.median(ratios), max(ratios)]
+    return rows
+
+
+def measure(calls: int, rounds: int, journal: Path | None) -> dict[str, Any]:
     """Return the figures of all workloads."""
-    workloads = {}
-    for workload in WORKLOADS:
-        with tempfile.TemporaryDirectory() as folder:
-            kept = str(Path(folder) / "statistics.json")
-            _asked(workload, LEARNT, calls, kept)  # the time that the statistics are from
-            rows = {way: _asked(workload, way, calls, kept) for way in WAYS}
-        for way, row in rows.items():
-            if row["distance"] > 1e-4:
-                raise UdfError(f"{workload}, {way}: the results differ by {row['distance']:.2g}.")
-            row["break_even_calls"] = break_even(rows, way, calls)
-        workloads[workload] = rows
-    return {"calls": calls, "workloads": workloads}
+    done: dict[str, Any] = {}
+    if journal is not None and journal.is_file():
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            done.update(json.loads(line))
+    for number in range(rounds):
+        for workload in WORKLOADS:
+            key = f"{workload}; {calls}; {number}"
+            if key in done:
+                continue
+            done[key] = one_round(workload, calls, number)
+            print(key, {way: row["seconds"] for way, row in done[key].items()}, flush=True)
+            if journal is not None:
+                with journal.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({key: done[key]}) + "\n")
+    workloads = {
+        name: together([done[f"{name}; {calls}; {n}"] for n in range(rounds)], calls)
+        for name in WORKLOADS
+    }
+    return {"calls": calls, "rounds": rounds, "workloads": workloads}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser: argparse.ArgumentParser = command.parser("recompilation", __doc__)
     parser.add_argument("--calls", type=int, default=CALLS, help="of each workload")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="in each, every way runs once")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="rounds, as they are measured")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.child:
         print(json.dumps(child(*json.loads(options.child))))
         return 0
     options.changed = [f"--calls {options.calls}"] if options.calls != CALLS else []
+    options.changed += [f"--rounds {options.rounds}"] if options.rounds != ROUNDS else []
 
     def show(figures: dict[str, Any]) -> bool:
         for workload, rows in figures["workloads"].items():
@@ -209,7 +267,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(workload, way, row, sep=": ")
         return True
 
-    return command.run("recompilation", options, lambda: measure(options.calls), show)
+    return command.run(
+        "recompilation",
+        options,
+        lambda: measure(options.calls, options.rounds, options.journal),
+        show,
+    )
 
 
 if __name__ == "__main__":

@@ -47,8 +47,9 @@ SCRIPTS: Final = {
     ),
     "sparse loss": ("g = sum(A * log(B %*% t(C) + 1e-9));", ("g",)),
 }
-#: The calls of a script; the first half lets Java compile.
-CALLS: Final = 12
+#: Calls of a script that are not timed, for Java compiles what runs often, and those that are.
+WARM, TIMED = 60, 20
+CALLS: Final = WARM + TIMED
 _CONFIG: Final = "<root><sysds.codegen.enabled>true</sysds.codegen.enabled></root>\n"
 
 
@@ -91,8 +92,14 @@ def _scalars(found: Any) -> list[float]:
     return [float(t if t.ndim == 0 else t.abs().sum()) for t in leaves]
 
 
-def median_ns(name: str, inputs: Sequence[Tensor], wanted: Any, tolerance: float) -> float | None:
-    """Return the median time of a call in nanoseconds, or None where SystemDS is missing.
+def times_ns(
+    name: str, inputs: Sequence[Tensor], wanted: Any, tolerance: float
+) -> dict[str, float] | None:
+    """Return times of calls in one process of Java in nanoseconds; None where it is missing.
+
+    ``first`` is that of the first call, ``early`` the median of calls 7 to 12, ``warm`` that of the
+    last ones, and ``half`` of the half of the last ones that came first: where Java has compiled
+    what it will, both are alike.
 
     Raises:
         UdfError: it fails, or computes something else.
@@ -124,4 +131,10 @@ def median_ns(name: str, inputs: Sequence[Tensor], wanted: Any, tolerance: float
     for mine, theirs in zip(_scalars(wanted), results[-1], strict=True):
         if abs(mine - theirs) > tolerance * max(abs(mine), 1e-3):
             raise UdfError(f"SystemDS computes {theirs} for {name!r}, and eager mode {mine}.")
-    return statistics.median(times[CALLS // 2 :])  # SystemDS' clock counts nanoseconds
+    last = times[WARM:]  # SystemDS' clock counts nanoseconds
+    return {
+        "first": times[0],
+        "early": statistics.median(times[6:12]),
+        "warm": statistics.median(last),
+        "half": statistics.median(last[: TIMED // 2]),
+    }

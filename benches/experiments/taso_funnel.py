@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many substitutions do the steps of generating them leave?
 
-    python -m benches.experiments.taso_funnel [--operators N] [--store FILE]
+    python -m benches.experiments.taso_funnel [--operators N] [--journal FILE] [--store FILE]
 
-Terms of up to N operators are enumerated, paired by fingerprints, pruned, and proved.
+Terms of up to N operators are enumerated, paired by fingerprints, pruned, and proved on all cores.
+A run that is interrupted goes on from the proofs of its journal; the seconds are then those of the
+last run.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from benches.experiments import command
-from pytest_udftorch.rewriting import generate, judge
+from pytest_udftorch.rewriting import generate, judge_all
 
-OPERATORS = 2
+OPERATORS = 3
 #: The figures of Jia et al., TASO, SOSP 2019.
 PUBLISHED = {
     "operators": 4,
@@ -28,13 +31,14 @@ PUBLISHED = {
 }
 
 
-def measure(operators: int = OPERATORS) -> dict[str, Any]:
+def measure(operators: int = OPERATORS, journal: Path | None = None) -> dict[str, Any]:
     """Return the funnel for each number of operators, from 1."""
     funnels = []
     for most in range(1, operators + 1):
         began = time.monotonic()
         candidates, funnel = generate(most)
-        verified = sum(judge(left, right).holds for left, right in candidates)
+        print(funnel, flush=True)
+        verified = sum(proof.holds for proof in judge_all(candidates, journal=journal))
         row = replace(funnel, verified=verified).to_json()
         funnels.append({**row, "seconds": time.monotonic() - began})
     return {"published": PUBLISHED, "funnels": funnels}
@@ -44,6 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser: argparse.ArgumentParser = command.parser("taso_funnel", __doc__)
     parser.add_argument("--operators", type=int, default=OPERATORS, help="the most of a term")
+    parser.add_argument("--journal", type=Path, metavar="FILE", help="proofs, as they are found")
     options = parser.parse_args(arguments)
 
     def show(figures: dict[str, Any]) -> bool:
@@ -51,7 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*(f"{name} {value:,}" for name, value in funnel.items()), sep=", ")
         return True
 
-    return command.run("taso_funnel", options, lambda: measure(options.operators), show)
+    return command.run(
+        "taso_funnel", options, lambda: measure(options.operators, options.journal), show
+    )
 
 
 if __name__ == "__main__":

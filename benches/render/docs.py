@@ -11,7 +11,6 @@ page differs from what the results give, or when a drawing shows other numbers.
 from __future__ import annotations
 
 import argparse
-import math
 import re
 import sys
 from collections import Counter
@@ -280,7 +279,16 @@ def float64_check(results: Results) -> str:
     ]  # fmt: skip
     header = ["function", "arguments", "wrong", "decided by MPFR", "digest",
               "first reference against MPFR: wrong", "canary-d: wrong", "CPU"]  # fmt: skip
-    return _with_source(table(header, rows), document)
+    later = [
+        f"- {function}: {again['arguments']:,} results, {again['level']}, {again['cpu']}, "
+        f"{again['date']}; sources {again['sources']}"
+        for function, entry in document["functions"].items()
+        if (again := entry.get("same_digest"))
+    ]
+    lines = table(header, rows)
+    if later:
+        lines = [*lines, "", "Computed again (`--digest`), with the same digest:", "", *later]
+    return _with_source(lines, document)
 
 
 def quick_paths(results: Results) -> str:
@@ -588,11 +596,11 @@ def exclusive(results: Results) -> str:
 
 
 def cpu_operators(results: Results) -> str:
-    """Return what the overridden CPU operators cost, on two makers' CPUs."""
+    """Return what the overridden CPU operators cost: two makers' CPUs, and AVX2."""
     return "\n".join(map(_cpu_operators, (results[n] for n in _CPU_OPERATORS)))
 
 
-_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel")
+_CPU_OPERATORS = ("cpu_operators", "cpu_operators_intel", "cpu_operators_avx2")
 
 
 def _cpu_operators(document: dict[str, Any]) -> str:
@@ -603,6 +611,23 @@ def _cpu_operators(document: dict[str, Any]) -> str:
     return _with_source(
         table(["", "stock, µs", "session, µs", "ratio (quartiles)"], rows), document
     )
+
+
+def special_functions(results: Results) -> str:
+    """Return how far erfinv and lgamma are from the exact results, by stock and by formulas."""
+    document = results["special_functions"]
+    names = ("stock", "formula", "control")
+    rows = [
+        (
+            name,
+            *(
+                f"{row[n]['max_ulp']:.2f} ({row[n]['wrong']:.2%})" if n in row else ""
+                for n in names
+            ),
+        )
+        for name, row in document["rows"].items()
+    ]
+    return _with_source(table(["", *names], rows), document)
 
 
 def summation_trees(results: Results) -> str:
@@ -740,11 +765,11 @@ def tiled_pipelines(results: Results) -> str:
     return _with_source([*table(header, rows), "", said], document)
 
 
-def _rules(row: dict[str, Any]) -> str:
-    """Return the rules that fired in the graphs of a model, and how often."""
+def _rules(row: dict[str, Any], kind: str) -> str:
+    """Return the rules that fired (or were tried) in the graphs of a model, and how often."""
     fired: dict[str, int] = {}
     for graph in row["graphs"]:
-        for rule, times in graph["fired"].items():
+        for rule, times in graph[kind].items():
             fired[rule] = fired.get(rule, 0) + times
     return ", ".join(f"{rule} {times}" for rule, times in fired.items()) or "none"
 
@@ -759,35 +784,42 @@ def _changed(row: dict[str, Any], count: str, unit: float = 1) -> str:
     return before if before == after else f"{before} to {after}"
 
 
-def rewriting_gains(results: Results) -> str:
+def rewriting_gains(results: Results, name: str = "rewriting_gains") -> str:
     """Return the rules that fired on whole models, what they changed, and what they gained."""
-    document = results["rewriting_gains"]
+    document = results[name]
     rows = []
-    for case in document["cases"]:
-        for backend, row in case["backends"].items():
-            low, ratio, high = row["speedup"] or (math.nan,) * 3
-            rows.append(
-                (
-                    f"{case['model']}, {case['batch']}",
-                    f"`{backend}`",
-                    _rules(row),
-                    _changed(row, "kernels"),
-                    _changed(row, "bytes_moved", 1e6),
-                    _changed(row, "flops", 1e9),
-                    f"{row['search_seconds']:.1f}",
-                    f"{ratio:.2f} ({low:.2f} to {high:.2f})",
-                )
+    for row in document["rows"]:
+        low, ratio, high = row["speedup"]
+        tried = _rules(row, "tried")
+        rows.append(
+            (
+                f"{row['model']}, {row['batch']}",
+                f"`{row['backend']}`",
+                _rules(row, "fired"),
+                "" if tried == "none" else tried,
+                _changed(row, "kernels"),
+                _changed(row, "bytes_moved", 1e6),
+                _changed(row, "flops", 1e9),
+                f"{row['search_seconds']:.1f}",
+                f"{ratio:.2f} ({low:.2f} to {high:.2f})",
             )
-    header = ["model, batch", "backend", "rules and how often", "kernels", "MB moved", "GFLOP",
-              "search, s", "times as fast as eager mode (95 %)"]  # fmt: skip
+        )
+    header = ["model, batch", "backend", "rules and how often", "found, but not faster", "kernels",
+              "MB moved", "GFLOP", "search, s", "times as fast as eager mode (95 %)"]  # fmt: skip
+    on_gpu = document["device"] != "cpu"
+    where = document["device"] if on_gpu else f"{document['threads']} threads"
+    limit = f" `udf_taso` may search for {document['search_limit']:g} s."
     said = (
         f"Images of {document['image']} x {document['image']}; BERT of {document['layers']} layers "
-        f"and the block: width {document['width']}, {document['tokens']} tokens. "
-        f"{document['threads']} threads, which other work shared; the contenders took turns. The "
-        "search is the first call, with rewriting, measuring and checking."
+        f"and the block: width {document['width']}, {document['tokens']} tokens. {where}, float32"
+        f"{'' if on_gpu else ', at idle priority beside other work'}; each took turns with eager "
+        "mode. The search is the first call, with rewriting, measuring and checking."
+        f"{limit if document['search_limit'] != 60 else ''}"
     )
     if document["left_out"]:
-        said += f" Not begun in time: {', '.join(document['left_out'])}."
+        places = Counter(place.rpartition(", ")[0] for place in document["left_out"])
+        shown = [f"{n} of 4 of {place}" if n < 4 else place for place, n in places.items()]
+        said += f" Not measured in time: {', '.join(shown)}."
     return _with_source([*table(header, rows), "", said], document)
 
 
@@ -800,13 +832,12 @@ def _extremes(ratios: dict[str, float], over: str) -> list[str]:
     return lines
 
 
-def _decided(cases: Sequence[dict[str, Any]], backend: str) -> list[str]:
+def _decided(known: Sequence[dict[str, Any]]) -> list[str]:
     """Return two lines: the models whose interval lies above 1, and those where it lies below."""
-    known = [c for c in cases if c["backends"][backend]["speedup"]]
     wins, losses = [], []
-    for case in known:
-        low, ratio, high = case["backends"][backend]["speedup"]
-        text = f"{case['model']} at batch {case['batch']}, {ratio:.2f} ({low:.2f} to {high:.2f})"
+    for row in known:
+        low, ratio, high = row["speedup"]
+        text = f"{row['model']} at batch {row['batch']}, {ratio:.2f} ({low:.2f} to {high:.2f})"
         wins += [text] if low > 1 else []
         losses += [text] if high < 1 else []
     open_ = len(known) - len(wins) - len(losses)
@@ -820,9 +851,10 @@ def _decided(cases: Sequence[dict[str, Any]], backend: str) -> list[str]:
 def rewriting_wins(results: Results) -> str:
     """Return two lines for each system: where it gains most, and where least."""
     lines = []
-    cases = results["rewriting_gains"]["cases"]
-    for backend in cases[0]["backends"]:
-        lines += [f"- `{backend}`, on models:", *_decided(cases, backend)]
+    rows = results["rewriting_gains"]["rows"]
+    for backend in dict.fromkeys(row["backend"] for row in rows):
+        mine = [row for row in rows if row["backend"] == backend]
+        lines += [f"- `{backend}`, on models:", *_decided(mine)]
     pipelines = results["fusion_plans"]["cases"]
     beside = {n: c["median_ns"]["inductor"] / c["median_ns"]["udf_fusion"]
               for n, c in pipelines.items()}  # fmt: skip
@@ -848,6 +880,20 @@ def contract_digests(results: Results) -> str:
     header = ["library", "torch's kernels", "threads", *(f"weights, {m}" for m in machines)]
     second = f"{machines[1]}: {caption(other['environment'])}"
     return _with_source([*table(header, rows), "", said, "", second], document)
+
+
+def contract_aarch64(results: Results) -> str:
+    """Return the digests of weights after training on aarch64 and here."""
+    document = results["contract_aarch64"]
+    emulator = document["emulator"].split(" (")[0]
+    where = {"aarch64": f"aarch64 ({document['cpu']}, {emulator})", "x86_64": "x86-64"}
+    rows = [
+        (r["library"], where[r["processor"]], r["capability"], r["torch"], f"`{r['digest'][:12]}`")
+        for r in document["runs"]
+    ]
+    header = ["library", "processor", "torch's kernels", "torch", "weights"]
+    said = f"LeNet, batch 50, SGD, {document['steps']} steps, one thread."
+    return _with_source([*table(header, rows), "", said], document)
 
 
 def contract_operators(results: Results) -> str:
@@ -1178,6 +1224,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage": coverage,
     "contract_digests": contract_digests,
     "contract_models": contract_models,
+    "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
     "contract_speed": contract_speed,
     "coverage_compiled": coverage_compiled,
@@ -1185,6 +1232,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "coverage_compiled_cuda": coverage_compiled_cuda,
     "inlined": inlined,
     "summation_trees": summation_trees,
+    "special_functions": special_functions,
     "taso_funnel": taso_funnel,
     "fusion_plans": fusion_plans,
     "recompilation": recompilation,
@@ -1275,6 +1323,12 @@ def results_page(results: Results) -> str:
             f"## Speed of the functions on {_maker(cpu)}",
             "",
             f"![Nanoseconds per element of every contender on {_maker(cpu)}]({stem}.svg)",
+            "",
+            "corem beside the fastest library that rounds some results wrongly; left of 1 corem is "
+            "faster:",
+            "",
+            f"![corem's time over that of the fastest approximate library on {_maker(cpu)}]"
+            f"({stem}-best.svg)",
             "",
             speed(results, stem),
             f"### Figures that are missed on {_maker(cpu)}",
@@ -1452,6 +1506,9 @@ def pictures(root: Path, results: Results) -> Iterator[tuple[Path, str, Callable
         numbers = drawings.speed_numbers(results[stem])
         picture = root / SPEED_SVG.replace("speed", stem)
         yield picture, drawings.digest(numbers), partial(drawings.speed_svg, numbers)
+        ratios = drawings.best_numbers(results[stem])
+        beside = picture.with_name(f"{stem}-best.svg")
+        yield beside, drawings.digest(ratios), partial(drawings.best_svg, ratios)
     for name, path in (("quick_paths", QUICK_SVG), ("float64_speed", DOUBLE_SVG)):
         for machine, figures in results[name]["machines"].items() if results.has(name) else ():
             numbers = drawings.speed_numbers({"functions": figures["forms"]})

@@ -444,20 +444,20 @@ const std::map<std::string, Make> &makers() {
         {"pow.Tensor_Scalar_out", into<T, S>()},
         {"pow_.Scalar", inPlace<S>()},
     };
-    for (std::string Name : {"exp",   "exp2",
-                             "expm1", "log",
-                             "log2",  "log10",
-                             "log1p", "sin",
-                             "cos",   "tan",
-                             "sinh",  "cosh",
-                             "tanh",  "asin",
-                             "acos",  "atan",
-                             "asinh", "acosh",
-                             "atanh", "erf",
-                             "erfc",  "silu",
-                             "mish",  "sigmoid",
-                             "rsqrt", "special_log_ndtr",
-                             "lgamma"}) {
+    for (std::string Name : {"exp",    "exp2",
+                             "expm1",  "log",
+                             "log2",   "log10",
+                             "log1p",  "sin",
+                             "cos",    "tan",
+                             "sinh",   "cosh",
+                             "tanh",   "asin",
+                             "acos",   "atan",
+                             "asinh",  "acosh",
+                             "atanh",  "erf",
+                             "erfc",   "silu",
+                             "mish",   "sigmoid",
+                             "rsqrt",  "special_log_ndtr",
+                             "lgamma", "erfinv"}) {
       M[Name] = functional<T>();
       M[Name + ".out"] = into<T>();
       M[Name + "_"] = inPlace<>();

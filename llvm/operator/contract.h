@@ -127,8 +127,8 @@ EXPORT void ref_scatter(int64_t n, int64_t count, int64_t inner,
 // Sums, fast
 //===----------------------------------------------------------------------===//
 
-// Outputs that are summed side by side.
-enum { WIDTH = 64, SUM_BLOCK = 2048 };
+// Columns that are summed side by side, and elements that are folded at once.
+enum { WIDTH = 64, LANES = 16, SQUARE = LANES * LANES, SUM_BLOCK = 4096 };
 
 struct sums {
   int64_t outer, n, inner;
@@ -137,38 +137,112 @@ struct sums {
   int64_t next;
 };
 
-/// Adds level by level what stands in x, n of it, into x[0]. Pairs of
-/// neighbours give the tree of ref_sum: an odd one moves up a level.
-static float fold(int64_t n, float *x) {
-  if (n == 0)
-    return 0.0f;
-  while (n > 1) {
-    int64_t pairs = n / 2;
-    // Each store lies behind all later loads.
-#pragma clang loop vectorize(assume_safety)
-    for (int64_t i = 0; i < pairs; ++i)
-      x[i] = x[2 * i] + x[2 * i + 1];
-    if (n & 1)
-      x[pairs] = x[n - 1];
-    n = (n + 1) / 2;
+typedef float lanes __attribute__((ext_vector_type(LANES), aligned(4)));
+
+/// Adds neighbours of a, and those of b. Lanes whose number has the bit hold
+/// sums of b.
+#define JOINED_1(a, b)                                                         \
+  __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, \
+                          28, 14, 30) +                                        \
+      __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, \
+                              13, 29, 15, 31)
+#define JOINED_2(a, b)                                                         \
+  __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12,  \
+                          13, 28, 29) +                                        \
+      __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26,    \
+                              27, 14, 15, 30, 31)
+#define JOINED_4(a, b)                                                         \
+  __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24,  \
+                          25, 26, 27) +                                        \
+      __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14,    \
+                              15, 28, 29, 30, 31)
+#define JOINED_8(a, b)                                                         \
+  __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20,    \
+                          21, 22, 23) +                                        \
+      __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26,  \
+                              27, 28, 29, 30, 31)
+
+/// The sums of 16 times 16 elements, each by the tree of ref_sum.
+static lanes fold_square(const float *x) {
+  lanes four[4];
+#pragma clang loop unroll(full)
+  for (int i = 0; i < 4; ++i, x += 4 * LANES) {
+    lanes a = *(const lanes *)x, b = *(const lanes *)(x + LANES);
+    lanes c = *(const lanes *)(x + 2 * LANES);
+    lanes d = *(const lanes *)(x + 3 * LANES);
+    lanes ab = JOINED_1(a, b), cd = JOINED_1(c, d);
+    four[i] = JOINED_2(ab, cd);
   }
-  return x[0];
+  lanes first = JOINED_4(four[0], four[1]), rest = JOINED_4(four[2], four[3]);
+  return JOINED_8(first, rest);
+}
+
+/// The sum of a few elements.
+static float fold_few(int64_t n, const float *x) {
+  float y[LANES];
+  if (n < 2)
+    return n ? x[0] : 0.0f;
+  int64_t count = n / 2;
+  for (int64_t i = 0; i < count; ++i)
+    y[i] = x[2 * i] + x[2 * i + 1];
+  if (n & 1)
+    y[count++] = x[n - 1];
+  while (count > 1) {
+    int64_t pairs = count / 2;
+    for (int64_t i = 0; i < pairs; ++i)
+      y[i] = y[2 * i] + y[2 * i + 1];
+    if (count & 1)
+      y[pairs] = y[count - 1];
+    count = (count + 1) / 2;
+  }
+  return y[0];
+}
+
+/// Puts the sum of each 16 elements, and of those that are left, into y, which
+/// has LANES elements more; returns how many there are. y may be x.
+static int64_t fold_lanes(int64_t n, const float *x, float *y) {
+  int64_t made = 0;
+  for (; n >= SQUARE; n -= SQUARE, x += SQUARE, made += LANES)
+    *(lanes *)(y + made) = fold_square(x);
+  if (n >= LANES) {
+    float square[SQUARE];
+    int64_t whole = n / LANES;
+    memcpy(square, x, (size_t)(whole * LANES) * sizeof *x);
+    memset(square + whole * LANES, 0,
+           (size_t)(SQUARE - whole * LANES) * sizeof *x);
+    lanes sums = fold_square(square);
+    float last = fold_few(n % LANES, x + whole * LANES);
+    memcpy(y + made, &sums, (size_t)whole * sizeof *y);
+    made += whole;
+    if (n % LANES)
+      y[made++] = last;
+    return made;
+  }
+  if (n)
+    y[made++] = fold_few(n, x);
+  return made;
+}
+
+/// The sum of up to SUM_BLOCK elements.
+static float fold(int64_t n, const float *x) {
+  float y[SUM_BLOCK / LANES + LANES];
+  if (n <= LANES)
+    return fold_few(n, x);
+  n = fold_lanes(n, x, y);
+  while (n > LANES)
+    n = fold_lanes(n, y, y);
+  return fold_few(n, y);
 }
 
 static float sum_row(int64_t n, const float *x) {
-  float first[SUM_BLOCK / 2], second[LEVELS];
-  if (n <= 1)
-    return n ? x[0] : 0.0f;
+  float second[LEVELS];
+  if (n <= SUM_BLOCK)
+    return fold(n, x);
   // Sums of whole blocks wait for a partner of their size.
   int64_t full = 0, waiting = 0;
   for (int64_t at = 0; at < n; at += SUM_BLOCK) {
-    int64_t here = n - at < SUM_BLOCK ? n - at : SUM_BLOCK, pairs = here / 2;
-    for (int64_t i = 0; i < pairs; ++i)
-      first[i] = x[at + 2 * i] + x[at + 2 * i + 1];
-    int64_t left = pairs;
-    if (here & 1) // then it is the last block
-      first[left++] = x[at + here - 1];
-    float sum = fold(left, first);
+    int64_t here = n - at < SUM_BLOCK ? n - at : SUM_BLOCK;
+    float sum = fold(here, x + at);
     if (here == SUM_BLOCK)
       for (int64_t c = full++; c & 1; c >>= 1)
         sum = second[--waiting] + sum;
@@ -180,16 +254,38 @@ static float sum_row(int64_t n, const float *x) {
   return sum;
 }
 
-/// Sums columns side by side: each row is a carry into a binary counter.
+/// Sums rows of a few whole lanes each: n is a multiple of 16 and at most 256.
+static void sum_short_rows(int64_t rows, int64_t n, const float *x, float *y) {
+  float some[SUM_BLOCK / LANES + LANES];
+  int64_t together = SUM_BLOCK / n, each = n / LANES;
+  for (int64_t o = 0; o < rows; o += together) {
+    int64_t here = rows - o < together ? rows - o : together;
+    fold_lanes(here * n, x + o * n, some);
+    for (int64_t r = 0; r < here; ++r)
+      y[o + r] = fold_few(each, some + r * each);
+  }
+}
+
+static void sum_rows(int64_t rows, int64_t n, const float *x, float *y) {
+  if (n && n % LANES == 0 && n <= SQUARE)
+    sum_short_rows(rows, n, x, y);
+  else
+    for (int64_t o = 0; o < rows; ++o)
+      y[o] = sum_row(n, x + o * n);
+}
+
+/// Sums columns side by side: eight rows make a carry into a binary counter.
 static void sum_columns(int64_t n, int64_t inner, int64_t width, const float *x,
                         float *y) {
   float level[LEVELS][WIDTH], sum[WIDTH];
-  int64_t waiting = 0;
-  for (int64_t r = 0; r < n; ++r) {
-    const float *row = x + r * inner;
+  int64_t waiting = 0, whole = n / 8;
+  for (int64_t e = 0; e < whole; ++e) {
+    const float *r = x + e * 8 * inner;
+    int64_t d = inner;
     for (int64_t i = 0; i < width; ++i)
-      sum[i] = row[i];
-    for (int64_t c = r; c & 1; c >>= 1) {
+      sum[i] = ((r[i] + r[i + d]) + (r[i + 2 * d] + r[i + 3 * d])) +
+               ((r[i + 4 * d] + r[i + 5 * d]) + (r[i + 6 * d] + r[i + 7 * d]));
+    for (int64_t c = e; c & 1; c >>= 1) {
       --waiting;
       for (int64_t i = 0; i < width; ++i)
         sum[i] = level[waiting][i] + sum[i];
@@ -197,6 +293,14 @@ static void sum_columns(int64_t n, int64_t inner, int64_t width, const float *x,
     for (int64_t i = 0; i < width; ++i)
       level[waiting][i] = sum[i];
     ++waiting;
+  }
+  for (int64_t e = 0; e < n % 8; ++e, ++waiting) {
+    const float *row = x + (whole * 8 + e) * inner;
+    for (int64_t i = 0; i < width; ++i)
+      level[waiting][i] = row[i];
+    for (int64_t c = e; c & 1; c >>= 1, --waiting)
+      for (int64_t i = 0; i < width; ++i)
+        level[waiting - 1][i] += level[waiting][i];
   }
   for (int64_t i = 0; i < width; ++i)
     sum[i] = waiting ? level[waiting - 1][i] : 0.0f;
@@ -210,12 +314,12 @@ static void sum_columns(int64_t n, int64_t inner, int64_t width, const float *x,
 static void sums_part(void *data) {
   struct sums *s = data;
   int64_t across = (s->inner + WIDTH - 1) / WIDTH, task;
-  int64_t rows = s->inner == 1 ? 16 : 1; // of one task
+  int64_t rows = s->inner == 1 ? 64 : 1; // of one task
   int64_t tasks = (s->outer + rows - 1) / rows * across;
   while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) < tasks) {
     if (s->inner == 1) {
-      for (int64_t o = task * rows; o < s->outer && o < (task + 1) * rows; ++o)
-        s->y[o] = sum_row(s->n, s->x + o * s->n);
+      int64_t o = task * rows, left = s->outer - o;
+      sum_rows(left < rows ? left : rows, s->n, s->x + o * s->n, s->y + o);
       continue;
     }
     int64_t o = task / across, i = task % across * WIDTH;
@@ -401,6 +505,46 @@ EXPORT void random_words(int64_t n, uint64_t key, uint32_t *out,
 // Products, fast
 //===----------------------------------------------------------------------===//
 
+// Room for packed matrices. Fresh pages cost more than packing, so a few blocks
+// are kept for the next call.
+enum { KEPT = 8, ROOM_LINE = 16 };
+static const size_t KEPT_BYTES = (size_t)64 << 20; ///< of a block, at most
+
+struct room {
+  size_t bytes;
+};
+static struct room *kept_rooms[KEPT];
+
+/// Returns room for so many floats, at a cache line, or null.
+static float *take_room(int64_t floats) {
+  size_t bytes = ((size_t)floats + 2 * ROOM_LINE) * sizeof(float);
+  for (int i = 0; i < KEPT; ++i) {
+    struct room *r =
+        __atomic_exchange_n(&kept_rooms[i], NULL, __ATOMIC_ACQUIRE);
+    if (r && r->bytes >= bytes)
+      return (float *)r + ROOM_LINE;
+    free(r);
+  }
+  bytes = (bytes + 4095) / 4096 * 4096;
+  struct room *r = aligned_alloc(64, bytes);
+  if (!r)
+    return NULL;
+  r->bytes = bytes;
+  return (float *)r + ROOM_LINE;
+}
+
+/// Gives room back, which may be null.
+static void give_room(float *floats) {
+  struct room *r = floats ? (struct room *)(floats - ROOM_LINE) : NULL;
+  for (int i = 0; r && r->bytes <= KEPT_BYTES && i < KEPT; ++i) {
+    struct room *none = NULL;
+    if (__atomic_compare_exchange_n(&kept_rooms[i], &none, r, 0,
+                                    __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+      return;
+  }
+  free(r);
+}
+
 // A tile of results stays in registers while a chunk is added to it. Tiles of
 // 12 x 32 fill AVX-512's registers, 6 x 16 those of AVX2.
 #ifdef __AVX512F__
@@ -421,10 +565,38 @@ struct products {
   int32_t phase;
 };
 
+typedef float four __attribute__((vector_size(16), aligned(4)));
+
+/// Copies four rows of four elements into columns.
+static void turn_four(const float *from, int64_t across, float *to,
+                      int64_t width) {
+  four a = *(const four *)from, b = *(const four *)(from + across);
+  four c = *(const four *)(from + 2 * across);
+  four d = *(const four *)(from + 3 * across);
+  four ac = __builtin_shufflevector(a, c, 0, 4, 1, 5);
+  four bd = __builtin_shufflevector(b, d, 0, 4, 1, 5);
+  four ac2 = __builtin_shufflevector(a, c, 2, 6, 3, 7);
+  four bd2 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
+  *(four *)to = __builtin_shufflevector(ac, bd, 0, 4, 1, 5);
+  *(four *)(to + width) = __builtin_shufflevector(ac, bd, 2, 6, 3, 7);
+  *(four *)(to + 2 * width) = __builtin_shufflevector(ac2, bd2, 0, 4, 1, 5);
+  *(four *)(to + 3 * width) = __builtin_shufflevector(ac2, bd2, 2, 6, 3, 7);
+}
+
 /// Copies count rows of up to width elements into panels of k x width.
 static void pack(int64_t k, int64_t count, int64_t width, const float *from,
                  int64_t along, int64_t across, float *to) {
-  for (int64_t p = 0; p < k; ++p, to += width) {
+  int64_t p = 0;
+  if (along == 1 && count >= 4)
+    for (; p + 4 <= k; p += 4, to += 4 * width) {
+      int64_t i = 0;
+      for (; i + 4 <= count; i += 4)
+        turn_four(from + p + i * across, across, to + i, width);
+      for (int64_t q = 0; q < 4; ++q)
+        for (int64_t j = i; j < width; ++j)
+          to[q * width + j] = j < count ? from[p + q + j * across] : 0.0f;
+    }
+  for (; p < k; ++p, to += width) {
     for (int64_t i = 0; i < count; ++i)
       to[i] = from[p * along + i * across];
     for (int64_t i = count; i < width; ++i)
@@ -433,57 +605,83 @@ static void pack(int64_t k, int64_t count, int64_t width, const float *from,
 }
 
 typedef float tile[ROWS][COLUMNS];
+typedef float half __attribute__((ext_vector_type(COLUMNS / 2), aligned(4)));
 
-static void chunk_tile(int64_t k, const float *restrict a,
-                       const float *restrict b, tile out) {
-  float acc[ROWS][COLUMNS];
-#pragma clang loop unroll(full)
-  for (int r = 0; r < ROWS; ++r)
-#pragma clang loop unroll(full)
-    for (int c = 0; c < COLUMNS; ++c)
-      acc[r][c] = 0.0f;
-  for (int64_t p = 0; p < k; ++p) {
-#pragma clang loop unroll(full)
-    for (int r = 0; r < ROWS; ++r) {
-#pragma clang loop vectorize(enable)
-      for (int c = 0; c < COLUMNS; ++c)
-        acc[r][c] =
-            __builtin_fmaf(a[p * ROWS + r], b[p * COLUMNS + c], acc[r][c]);
-    }
+/// Defines the product of a chunk for the first HERE rows of a tile. It goes to
+/// out, or is added to what is there.
+#define CHUNK_KERNEL(HERE)                                                     \
+  static void chunk_##HERE(int64_t k, const float *restrict a,                 \
+                           const float *restrict b, int add, tile out) {       \
+    half acc[HERE][2];                                                         \
+    EACH_ROW(HERE) acc[r][0] = acc[r][1] = 0.0f;                               \
+    for (int64_t p = 0; p < k; ++p, a += ROWS, b += COLUMNS) {                 \
+      half b0 = *(const half *)b, b1 = *(const half *)(b + COLUMNS / 2);       \
+      EACH_ROW(HERE) {                                                         \
+        half one = a[r];                                                       \
+        acc[r][0] = __builtin_elementwise_fma(one, b0, acc[r][0]);             \
+        acc[r][1] = __builtin_elementwise_fma(one, b1, acc[r][1]);             \
+      }                                                                        \
+    }                                                                          \
+    EACH_ROW(HERE) {                                                           \
+      half *to = (half *)out[r];                                               \
+      to[0] = add ? to[0] + acc[r][0] : acc[r][0];                             \
+      to[1] = add ? to[1] + acc[r][1] : acc[r][1];                             \
+    }                                                                          \
   }
-#pragma clang loop unroll(full)
-  for (int r = 0; r < ROWS; ++r)
-    for (int c = 0; c < COLUMNS; ++c)
-      out[r][c] = acc[r][c];
+#define EACH_ROW(HERE)                                                         \
+  _Pragma("clang loop unroll(full)") for (int r = 0; r < HERE; ++r)
+
+#ifdef __AVX512F__
+CHUNK_KERNEL(12)
+CHUNK_KERNEL(8)
+CHUNK_KERNEL(4)
+#else
+CHUNK_KERNEL(6)
+CHUNK_KERNEL(4)
+#endif
+CHUNK_KERNEL(2)
+CHUNK_KERNEL(1)
+
+typedef void chunk_kernel(int64_t k, const float *a, const float *b, int add,
+                          tile out);
+
+/// The kernel that computes so many rows of a tile and the fewest others.
+static chunk_kernel *kernel_of(int64_t rows) {
+#ifdef __AVX512F__
+  if (rows > 4)
+    return rows > 8 ? chunk_12 : chunk_8;
+#else
+  if (rows > 4)
+    return chunk_6;
+#endif
+  return rows > 2 ? chunk_4 : rows > 1 ? chunk_2 : chunk_1;
 }
 
-static void join_tiles(tile to, tile rest) {
+static void join_tiles(int64_t rows, tile to, tile rest) {
   float *restrict x = &to[0][0];
   const float *y = &rest[0][0];
-  for (int i = 0; i < ROWS * COLUMNS; ++i)
+  for (int64_t i = 0; i < rows * COLUMNS; ++i)
     x[i] = x[i] + y[i];
 }
 
-static void product_tile(const struct products *p, int64_t row, int64_t column,
-                         tile *level) {
-  const float *a = p->left + row * p->k, *b = p->right + column * p->k;
+/// The product of panels of A and B, of which so many rows are wanted, in the
+/// first of the tiles, of which there are as many as a tree has levels.
+static void product_tile(int64_t k, const float *a, const float *b,
+                         int64_t rows, tile *level) {
+  chunk_kernel *chunk = kernel_of(rows);
   int64_t waiting = 0, count = 0;
-  for (int64_t at = 0; at < p->k || !at; at += CHUNK, ++count) {
-    int64_t here = p->k - at < CHUNK ? p->k - at : CHUNK;
-    chunk_tile(here, a + at * ROWS, b + at * COLUMNS, level[waiting]);
+  for (int64_t at = 0; at < k || !at; at += CHUNK, ++count) {
+    int64_t here = k - at < CHUNK ? k - at : CHUNK;
+    int64_t c = count, add = c & 1;
+    waiting -= add;
+    chunk(here, a + at * ROWS, b + at * COLUMNS, (int)add, level[waiting]);
     // The last chunk may be short; it joins its partner as ref_dot does.
-    for (int64_t c = count; c & 1; c >>= 1, --waiting)
-      join_tiles(level[waiting - 1], level[waiting]);
+    for (c >>= add; add && c & 1; c >>= 1, --waiting)
+      join_tiles(rows, level[waiting - 1], level[waiting]);
     ++waiting;
   }
-  while (--waiting > 0) {
-    join_tiles(level[waiting - 1], level[waiting]);
-  }
-  int64_t rows = p->m - row < ROWS ? p->m - row : ROWS;
-  int64_t columns = p->n - column < COLUMNS ? p->n - column : COLUMNS;
-  for (int64_t r = 0; r < rows; ++r)
-    memcpy(p->c + (row + r) * p->n + column, level[0][r],
-           (size_t)columns * sizeof(float));
+  while (--waiting > 0)
+    join_tiles(rows, level[waiting - 1], level[waiting]);
 }
 
 // Panels of B that a task of the second phase goes through for its rows.
@@ -512,8 +710,15 @@ static void products_part(void *data) {
   while ((task = __atomic_fetch_add(&p->next, 1, __ATOMIC_RELAXED)) <
          across * blocks) {
     int64_t first = task / across * BLOCK, end = first + BLOCK;
-    for (int64_t i = first; i < end && i < p->m; i += ROWS)
-      product_tile(p, i, task % across * COLUMNS, level);
+    int64_t j = task % across * COLUMNS;
+    int64_t columns = p->n - j < COLUMNS ? p->n - j : COLUMNS;
+    for (int64_t i = first; i < end && i < p->m; i += ROWS) {
+      int64_t rows = p->m - i < ROWS ? p->m - i : ROWS;
+      product_tile(p->k, p->left + i * p->k, p->right + j * p->k, rows, level);
+      for (int64_t r = 0; r < rows; ++r)
+        memcpy(p->c + (i + r) * p->n + j, level[0][r],
+               (size_t)columns * sizeof(float));
+    }
   }
 }
 
@@ -521,8 +726,7 @@ static void products_part(void *data) {
 static int make_room(struct products *p) {
   int64_t left = (p->m + ROWS - 1) / ROWS * ROWS * p->k;
   int64_t right = (p->n + COLUMNS - 1) / COLUMNS * COLUMNS * p->k;
-  size_t bytes = (size_t)(left + right + 32) * sizeof(float);
-  p->right = aligned_alloc(64, (bytes + 63) / 64 * 64);
+  p->right = take_room(left + right);
   if (!p->right)
     return 1;
   p->left = p->right + right;
@@ -543,7 +747,7 @@ EXPORT int fast_mm(int64_t m, int64_t n, int64_t k, const float *a, int64_t am,
   p.phase = 1;
   p.next = 0;
   share_out(t, work, products_part, &p);
-  free(p.right);
+  give_room(p.right);
   return 0;
 }
 
@@ -572,7 +776,7 @@ static void batch_part(void *data) {
       products_part(&p);
     }
   }
-  free(p.right);
+  give_room(p.right);
 }
 
 /// Products of count matrices: each by one thread if there are enough of them,

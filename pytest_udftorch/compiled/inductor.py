@@ -30,6 +30,7 @@ from typing import Any, Final
 from pytest_udftorch import compat
 from pytest_udftorch.build.bitcode import compiler_for
 from pytest_udftorch.compiled.follower import follower
+from pytest_udftorch.contract.outside import WITH_NUMBERS, holds
 from pytest_udftorch.cuda.table import COMPILED, Applied, evaluate, plain
 from pytest_udftorch.errors import CompiledElsewhereError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
@@ -43,7 +44,7 @@ METADATA: Final = "UDFTORCH_FUNCTIONS"
 _LIBRARIES: Final = "UDFTORCH_LIBRARIES"
 
 #: Raise it when the changes to Inductor change: its caches, keyed by it, outlive this package.
-_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "4"}
+_CHANGES_METADATA: Final = {"UDFTORCH_CHANGES": "5"}
 
 # Functions that Inductor's vector code does not call by name -> what it calls instead. It writes
 # asinh and atanh out with log, and that of torch 2.11 expm1 with exp, although at::vec has them;
@@ -65,6 +66,14 @@ _REWRITTEN: Final = {
 }
 
 
+#: Settings that make Inductor round 16 bits after each operator, and leave sums and products as
+#: they were written: its patterns join a product and a sum, which then are rounded once.
+ROUNDING: Final = {
+    "emulate_precision_casts": True, "joint_graph_constant_folding": False,
+    "pattern_matcher": False,
+}  # fmt: skip
+
+
 def _libraries(active: Active) -> str:
     """Return the names and versions of the libraries that the functions come from."""
     names = dict.fromkeys(f"{p.build.library.name} {p.build.library.version}" for p in active.parts)
@@ -79,6 +88,9 @@ def _set_config(config: Any, active: Active, undo: Undo) -> None:
     changes = _CHANGES_METADATA if active.functions else {}
     names = {METADATA: active.id, _LIBRARIES: _libraries(active)}
     undo.set(config.aot_inductor, "metadata", {**config.aot_inductor.metadata, **changes, **names})
+    if holds(active.operators):
+        for name, value in ROUNDING.items():
+            undo.set(config, name, value)
     # Triton's functions are changed in this process; a pool of workers would not see the change.
     undo.set(config, "compile_threads", 1)
 
@@ -87,6 +99,9 @@ def _set_overrides(codegen: Any, active: Active, undo: Undo) -> None:
     for name in active.functions.intersection(_REWRITTEN):
         rewritten = staticmethod(functools.partial(_rewritten, _REWRITTEN[name]))
         undo.set_own(codegen.CppVecOverrides, name, rewritten)
+    if ROUNDING and holds(active.operators):
+        # Before 2.15 a number that has just been rounded is read as it was, despite the setting.
+        undo.set_own(codegen.CppKernel, "cache_dtype_convert", lambda *args: None)
 
 
 def _rewritten(template: str, x: object) -> str:
@@ -165,6 +180,10 @@ def _set_lowerings(lowering: Any, active: Active, undo: Undo) -> None:
         operator = overload(name)
         call = lowering.fallback_handler(operator, add_to_fallback_set=False)
         fresh[operator] = _of_contiguous(call) if name in _MISPREDICTED else call
+    for operator in map(overload, WITH_NUMBERS if holds(active.operators) else ()):
+        if operator in lowering.lowerings:
+            call = lowering.fallback_handler(operator, add_to_fallback_set=False)
+            fresh[operator] = _of_alike(lowering.lowerings[operator], call)
     for operator, lower in fresh.items():
         undo.set_item(lowering.lowerings, operator, lower)
     _set_fakes(active, undo)
@@ -193,6 +212,25 @@ def _of_contiguous(call: Callable[..., Any]) -> Callable[..., Any]:
     return lower
 
 
+def _of_alike(stock: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a lowering that computes with tensors of one dtype, and calls the operator otherwise.
+
+    Inductor rounds a number to the 16 bits of the tensor beside it, and alpha's product before it
+    is added.
+    """
+
+    def lower(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        dtypes = {a.get_dtype() if hasattr(a, "get_dtype") else None for a in args}
+        narrow = bool(dtypes & {torch.bfloat16, torch.half})
+        if kwargs.get("alpha", 1) != 1 or (narrow and len(dtypes) > 1):
+            return call(*args, **kwargs)
+        return stock(*args, **kwargs)
+
+    return lower
+
+
 #: Normalisations, and which of their results are statistics.
 _STATISTICS: Final = {
     "aten::native_layer_norm": slice(1, None),
@@ -204,25 +242,44 @@ _STATISTICS: Final = {
 }
 
 
+#: Where such an operator takes the running statistics that it returns anew, behind the others.
+_RUNNING: Final = {"aten::_native_batch_norm_legit_functional": slice(3, 5)}
+
+
+#: Gives the gradient of a tensor in 16 bits in them; torch's rule says in float32.
+_NARROW_GRADIENT: Final = "aten::native_group_norm_backward"
+
+
 def _set_fakes(active: Active, undo: Undo) -> None:
     """Correct the dtypes of statistics that torch tells its compiler.
 
     Beside parameters in float32, the kernels for the CPU give the statistics of a tensor in 16 bits
-    in float32, and torch's rules say 16 bits (seen in 2.11 to 2.15). Inductor decomposes the
-    operators and never meets the difference; where it calls them it refuses their results.
+    in float32, and torch's rules say 16 bits (seen in 2.11 to 2.15); running statistics keep their
+    dtype, and its rules say float32. Inductor decomposes the operators and never meets the
+    difference; where it calls them it refuses their results.
     """
-    found = {overload(n): at for n, at in _STATISTICS.items() if n in active.operators}
+    rules = compat.decompositions()
+    found: dict[Any, Callable[..., Any]] = {}
+    for name in active.operators:
+        operator = overload(name)
+        if name in _STATISTICS:
+            running = _RUNNING.get(name, slice(0))
+            found[operator] = _wide_statistics(rules[operator], _STATISTICS[name], running)
+        elif name == _NARROW_GRADIENT:
+            found[operator] = _narrow_gradient(rules[operator])
     if not found:
         return
-    rules = compat.decompositions()
     table, forget = compat.fake_operators()
+    written = compat.fake_rules()
     undo.later(forget)
-    for operator, at in found.items():
-        undo.set_item(table, operator, _wide_statistics(rules[operator], at))
+    for operator, fake in found.items():
+        undo.set_item(table, operator, fake)
+        # torch looks into the table only for what has a rule of its own; that is not called then.
+        undo.set_item(written, operator, rules[operator])
     forget()
 
 
-def _wide_statistics(rule: Callable[..., Any], at: slice) -> Callable[..., Any]:
+def _wide_statistics(rule: Callable[..., Any], at: slice, running: slice) -> Callable[..., Any]:
     """Return what an operator gives for fake tensors by its rule, but for such statistics."""
 
     def fake(mode: Any, operator: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -234,7 +291,20 @@ def _wide_statistics(rule: Callable[..., Any], at: slice) -> Callable[..., Any]:
             wide = any(getattr(v, "dtype", None) is torch.float32 for v in given)
             if x.device.type == "cpu" and wide:
                 found[at] = [statistic.float() for statistic in found[at]]
+            kept = zip(found[running], (x, *args)[running], strict=True)
+            found[running] = [new.to(old.dtype) for new, old in kept]
         return tuple(found)
+
+    return fake
+
+
+def _narrow_gradient(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a gradient is for fake tensors by its rule, but in the dtype of what it is of."""
+
+    def fake(mode: Any, operator: Any, grad_out: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+        with mode:
+            of_x, *others = rule(grad_out, x, *args, **kwargs)
+            return (None if of_x is None else of_x.to(x.dtype), *others)
 
     return fake
 

@@ -28,7 +28,10 @@ from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.runtime import load_built, native_file
 
 _SOURCE: Final = "contract.c"
-_HEADERS: Final = ("contract.h", "contract_elements.h", "contract_pools.h")
+_HEADERS: Final = (
+    "contract.h", "contract_convolutions.h", "contract_elements.h", "contract_pools.h",
+    "contract_rows.h", "contract_sixteen.h",
+)  # fmt: skip
 _LEVEL_OF: Final = {"AVX512": "avx512", "AVX2": "avx2", "DEFAULT": "baseline"}
 
 #: What decides on the CPU level and the folder of builds.
@@ -102,13 +105,16 @@ class Contract:
         library.random_words.argtypes = (
             ctypes.c_int64, ctypes.c_uint64, *(ctypes.c_void_p,) * 2,
         )  # fmt: skip
+        library.ref_narrows.argtypes = (ctypes.c_int64, ctypes.c_int, *(ctypes.c_void_p,) * 2)
+        library.ref_narrows.restype = None
         library.fast_roots.argtypes = (ctypes.c_int64, *(ctypes.c_void_p,) * 3)
         library.fast_roots.restype = None
         for name in ("ref_prefixes", "fast_prefixes", "ref_scatter", "fast_scatter"):
             getattr(library, name).restype = None
         library.random_words.restype = None
 
-    def _threads(self, name: bytes) -> Any:
+    def threads(self, name: bytes) -> Any:
+        """Return ``struct threads`` of ``cpu_loops.h``; profiles hold on to the name."""
         import torch
 
         parallel = torch_threads()
@@ -126,7 +132,7 @@ class Contract:
         given = (m, n, k, a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
         if reference:
             self.library.ref_mm(*given)
-        elif self.library.fast_mm(*given, ctypes.byref(self._threads(b"aten::mm"))):
+        elif self.library.fast_mm(*given, ctypes.byref(self.threads(b"aten::mm"))):
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
 
@@ -139,10 +145,27 @@ class Contract:
         (count, m, k), n = a.shape, b.shape[2]
         c = torch.empty(count, m, n)
         given = (a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
-        threads = ctypes.byref(self._threads(b"aten::bmm"))
+        threads = ctypes.byref(self.threads(b"aten::bmm"))
         if self.library.fast_bmm(count, m, n, k, *given, threads):
             raise MemoryError(f"There is no memory to pack matrices of {m}×{k} and {k}×{n}.")
         return c
+
+    def windows(self, described: Any, *, gradient: bool = False, reference: bool = False) -> None:
+        """Convolve tensors on the CPU, or compute the gradient of a weight.
+
+        Args:
+            described: ``struct convolution`` of ``contract_convolutions.h``.
+            gradient: compute the gradient of the weight.
+            reference: take the scalar loop, which is the contract.
+        """
+        name = "weight_gradient" if gradient else "convolution"
+        if reference:
+            failed = getattr(self.library, f"ref_{name}")(described)
+        else:
+            threads = ctypes.byref(self.threads(b"aten::convolution"))
+            failed = getattr(self.library, f"fast_{name}")(described, threads)
+        if failed:
+            raise MemoryError("There is no memory for the padded input of a convolution.")
 
     def sums(self, x: Any, dim: int, *, reference: bool = False) -> Any:
         """Return the sums over one dimension, which the result lacks."""
@@ -159,7 +182,7 @@ class Contract:
         if reference:
             self.library.ref_sums(*given)
         else:
-            self.library.fast_sums(*given, ctypes.byref(self._threads(b"aten::sum")))
+            self.library.fast_sums(*given, ctypes.byref(self.threads(b"aten::sum")))
         return y
 
     def prefixes(self, x: Any, dim: int, *, reference: bool = False) -> Any:
@@ -176,7 +199,7 @@ class Contract:
         if reference:
             self.library.ref_prefixes(*given)
         else:
-            self.library.fast_prefixes(*given, ctypes.byref(self._threads(b"aten::cumsum")))
+            self.library.fast_prefixes(*given, ctypes.byref(self.threads(b"aten::cumsum")))
         return y
 
     def scatter(self, y: Any, rows: Any, x: Any, *, each: int = 1, reference: bool = False) -> Any:
@@ -209,7 +232,7 @@ class Contract:
         torch.cumsum(counts, 0, out=start[1:])
         self.library.fast_scatter(
             len(groups), y.shape[1], start.data_ptr(), terms.data_ptr(), groups.data_ptr(), each,
-            x.data_ptr(), y.data_ptr(), ctypes.byref(self._threads(b"aten::index_add")),
+            x.data_ptr(), y.data_ptr(), ctypes.byref(self.threads(b"aten::index_add")),
         )  # fmt: skip
         return y
 
@@ -225,9 +248,18 @@ class Contract:
         there = out is not None and out.stride() == x.stride() and out.dtype == x.dtype
         if there:
             y = out
-        threads = self._threads(b"aten::sqrt")
+        threads = self.threads(b"aten::sqrt")
         self.library.fast_roots(x.numel(), x.data_ptr(), y.data_ptr(), ctypes.byref(threads))
         return y if out is None or there else out.copy_(y)
+
+    def narrows(self, x: Any, *, half: bool) -> Any:
+        """Return float32 numbers rounded to those of half or bfloat16, by the scalar loop."""
+        import torch
+
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        self.library.ref_narrows(x.numel(), half, x.data_ptr(), y.data_ptr())
+        return y
 
     def words(self, count: int, key: int, device: Any = None) -> Any:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
@@ -236,7 +268,7 @@ class Contract:
         if device is not None and device.type == "cuda":
             return GPU.words(count, key, device)
         y = torch.empty(count, dtype=torch.int32)
-        threads = self._threads(b"aten::random_")
+        threads = self.threads(b"aten::random_")
         self.library.random_words(count, key, y.data_ptr(), ctypes.byref(threads))
         return y
 
@@ -261,5 +293,7 @@ def contract(level: str | None = None, defines: tuple[str, ...] = ()) -> Contrac
 
 @functools.lru_cache(maxsize=16)
 def _chosen(level: str | None, where: tuple[str | None, ...], defines: tuple[str, ...]) -> Contract:
-    chosen = level or resolve_cpu_level(_LEVEL_OF.get(torch_summary()[1]))
+    of_torch = _LEVEL_OF.get(torch_summary()[1])
+    # On aarch64 torch's DEFAULT is the best that there is.
+    chosen = level or resolve_cpu_level(of_torch if of_torch in CPU_LEVELS else None)
     return _compiled(chosen, cache_folder(), defines)

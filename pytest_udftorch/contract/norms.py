@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
+from pytest_udftorch.contract.rows import dense, run
 from pytest_udftorch.contract.sums import in_range, is_float32, over, root
 
 # Variances --------------------------------------------------------------------------------
@@ -79,6 +80,9 @@ def vector_norm(
 
 # Batch norm -------------------------------------------------------------------------------
 
+#: Loops over channels take inputs with as many positions, or more.
+_POSITIONS: Final = 8
+
 
 def _per_channel(x: Any) -> Any:
     """Return a sum for each channel: over positions, then over samples."""
@@ -105,6 +109,45 @@ def given(*tensors: Any) -> bool:
     return all(t is not None for t in tensors)
 
 
+def _in_loops(input: Any, *channels: Any) -> bool:
+    """Tell whether loops over channels compute a batch norm: positions lie side by side."""
+    return bool(
+        dense(input)
+        and input.shape[2:].numel() >= _POSITIONS
+        and all(v is None or v.dtype == input.dtype for v in channels)
+    )
+
+
+def _normalized(input: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ...]:
+    """Return normalized channels, their means, reciprocal deviations and sums of squares."""
+    import torch
+
+    samples, channels = input.shape[:2]
+    y, found = torch.empty_like(input), torch.empty(3, channels)
+    weight, bias = (v if v is None else v.contiguous() for v in (weight, bias))
+    given = {"x": input, "weight": weight, "bias": bias, "y": y}
+    given |= {"mean": found[0], "rstd": found[1], "second": found[2]}
+    n = input.shape[2:].numel()
+    run(contract(), "batch_norm", samples * channels, n, channels=channels, eps=eps, **given)
+    return y, *found
+
+
+def _normalized_gradients(
+    grad: Any, input: Any, weight: Any, mean: Any, rstd: Any, wanted: bool
+) -> tuple[Any, Any, Any]:
+    """Return the gradients of input, weight and bias in training."""
+    import torch
+
+    samples, channels = input.shape[:2]
+    y, found = torch.empty_like(input) if wanted else None, torch.empty(2, channels)
+    given = {"x": input, "grad": grad.contiguous(), "mean": mean.contiguous(), "y": y}
+    given |= {"weight": weight if weight is None else weight.contiguous(), "second": found}
+    n = input.shape[2:].numel()
+    given["rstd"] = rstd.contiguous()
+    run(contract(), "batch_norm_backward", samples * channels, n, channels=channels, **given)
+    return y, *found
+
+
 def batch_norm(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
     momentum: float, eps: float,
@@ -114,11 +157,15 @@ def batch_norm(
     if not fit(input, weight, bias, *statistics) or not (training or given(*statistics)):
         return stock(input, weight, bias, running_mean, running_var, training, momentum, eps)
     count = input.numel() // input.shape[1]
+    looped = training and _in_loops(input, weight, bias)
     if training:
-        mean = _per_channel(input).div_(count)
-        d = input - _channels(mean, input)
-        squares = _per_channel(d * d)
-        rstd = root(squares.div(count).add_(eps)).reciprocal_()
+        if looped:
+            y, mean, rstd, squares = _normalized(input, weight, bias, eps)
+        else:
+            mean = _per_channel(input).div_(count)
+            d = input - _channels(mean, input)
+            squares = _per_channel(d * d)
+            rstd = root(squares.div(count).add_(eps)).reciprocal_()
         keep = 1 - momentum
         if running_mean is not None:
             running_mean.copy_((running_mean * keep).add_(mean * momentum))
@@ -130,12 +177,23 @@ def batch_norm(
         d = input - _channels(running_mean, input)
         rstd = root(running_var + eps).reciprocal_()
         saved = input.new_empty(0), input.new_empty(0)
+    if looped:
+        return y, *saved
     y = d.mul_(_channels(rstd, input))
     if weight is not None:
         y *= _channels(weight, input)
     if bias is not None:
         y += _channels(bias, input)
     return y, *saved
+
+
+def batch_norm_alone(
+    input: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Return normalized channels, and their statistics, of a norm that keeps none."""
+    if not fit(input, weight, bias) or not training:
+        return stock(input, weight, bias, training, momentum, eps)
+    return batch_norm(input, weight, bias, None, None, training, momentum, eps)
 
 
 def batch_norm_backward(  # noqa: PLR0913 - torch's signature
@@ -151,6 +209,13 @@ def batch_norm_backward(  # noqa: PLR0913 - torch's signature
             grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train,
             eps, output_mask,
         )  # fmt: skip
+    if train and given(save_invstd) and _in_loops(input, weight):
+        of_input, *of_weights = _normalized_gradients(
+            grad_out, input, weight, mean, save_invstd, output_mask[0]
+        )
+        return of_input, *(
+            v if o else None for v, o in zip(of_weights, output_mask[1:], strict=True)
+        )
     count = input.numel() // input.shape[1]
     rstd = save_invstd if train else root(running_var + eps).reciprocal_()
     hat = (input - _channels(mean, input)).mul_(_channels(rstd, input))

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
+from pytest_udftorch.contract.windows import Geometry, convolve, weight_gradient
 
 #: More elements than this of partial gradients are not held at once.
 _ROOM = 1 << 24
@@ -129,8 +130,26 @@ def _padded(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
     return torch.nn.functional.pad(x, pairs).contiguous()
 
 
-def _correlate(x: Any, weight: Any, stride: Any, dilation: Any, groups: int) -> Any:
-    """Return the convolution of a padded input."""
+def _correlate(
+    x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, bias: Any = None
+) -> Any:
+    """Return the convolution of an input."""
+    if x.is_cuda:
+        y = _correlate_padded(_padded(x, padding, padding), weight, stride, dilation, groups)
+        return y if bias is None else y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
+    how = _geometry(x, weight.shape[2:], stride, padding, dilation)
+    return convolve(contract(), x, weight.unflatten(0, (groups, -1)), bias, how)
+
+
+def _geometry(
+    x: Any, taps: Sequence[int], stride: Any, padding: Sequence[int], dilation: Any
+) -> Geometry:
+    room = [size + 2 * p for size, p in zip(x.shape[2:], padding, strict=True)]
+    return Geometry(padding, room, taps, stride, dilation, [1] * len(taps))
+
+
+def _correlate_padded(x: Any, weight: Any, stride: Any, dilation: Any, groups: int) -> Any:
+    """Return the convolution of a padded input on a GPU."""
     import torch
 
     columns, out = _columns(x, weight.shape[2:], stride, dilation)
@@ -189,11 +208,12 @@ def convolution(
         if not size:
             return stock(*given, transposed, output_padding, groups)
         y = _input_gradient(input, size, weight, stride, padding, dilation, groups)
+        if bias is not None:
+            y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
     elif not _takes(*given, groups):
         return stock(*given, transposed, output_padding, groups)
     else:
-        y = _correlate(_padded(input, padding, padding), weight, stride, dilation, groups)
-    y = y if bias is None else y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
+        y = _correlate(input, weight, stride, padding, dilation, groups, bias)
     return _laid_out(y, input, weight)
 
 
@@ -258,22 +278,31 @@ def _input_gradient(
 
     kernel, dims = weight.shape[2:], range(2, weight.dim())
     spread = [(size - 1) * s + 1 for size, s in zip(grad.shape[2:], stride, strict=True)]
+    before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
+    if not grad.is_cuda:
+        room = [size + d * (k - 1) for size, d, k in zip(shape, dilation, kernel, strict=True)]
+        how = Geometry(before, room, kernel, [1] * len(kernel), dilation, stride)
+        rows = weight.unflatten(0, (groups, -1)).transpose(1, 2)
+        return convolve(contract(), grad, rows, None, how, turned=True)
     wide = grad.new_zeros(*grad.shape[:2], *spread)
     holes: Any = (..., *(slice(None, None, s) for s in stride))
     wide[holes] = grad
-    before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
     after = [
         size + d * (k - 1) - b - have
         for size, d, k, b, have in zip(shape, dilation, kernel, before, spread, strict=True)
     ]
     flipped = torch.cat([w.transpose(0, 1) for w in weight.flip(tuple(dims)).chunk(groups)])
-    return _correlate(_padded(wide, before, after), flipped, [1] * len(kernel), dilation, groups)
+    padded = _padded(wide, before, after)
+    return _correlate_padded(padded, flipped, [1] * len(kernel), dilation, groups)
 
 
 def _weight_gradient(
     grad: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Return a product over positions for each sample, and their sum by the tree."""
+    if not input.is_cuda:
+        how = _geometry(input, weight.shape[2:], stride, padding, dilation)
+        return weight_gradient(contract(), input, grad, how, groups)
     batch = input.shape[0]
     if batch * weight.numel() > _ROOM and batch > 1:
         half = 1 << (batch - 1).bit_length() - 1
@@ -297,19 +326,21 @@ def convolution_backward(
 ) -> Any:  # fmt: skip
     """Return the gradients of input, weight and bias that are asked for."""
     how = (stride, padding, dilation)
+    made: list[int] = []
     if transposed:
-        taken = bool(_transposed_size(input, weight, None, *how, output_padding, groups))
-    else:
-        taken = _takes(input, weight, None, *how, groups)
-    if not taken:
+        made = _transposed_size(input, weight, None, *how, output_padding, groups)
+        channels = weight.shape[1] * groups
+    elif _takes(input, weight, None, *how, groups):
+        made = _geometry(input, weight.shape[2:], *how).result
+        channels = weight.shape[0]
+    if not made or grad_output.shape != (input.shape[0], channels, *made):
         return stock(
             grad_output, input, weight, bias_sizes, *how, transposed, output_padding, groups,
             output_mask,
         )  # fmt: skip
     found: list[Any] = [None, None, None]
     if output_mask[0] and transposed:
-        wide = _padded(grad_output, padding, padding)
-        found[0] = _correlate(wide, weight, stride, dilation, groups)
+        found[0] = _correlate(grad_output, weight, stride, padding, dilation, groups)
     elif output_mask[0]:
         found[0] = _input_gradient(grad_output, input.shape[2:], weight, *how, groups)
     if output_mask[1]:

@@ -20,8 +20,8 @@ NAMES: Final = ("torch.bfloat16", "torch.float16")
 #: Functions that take parameters or masks of float32 beside an input in 16 bits.
 _MIXED: Final = frozenset(
     {
-        "attention", "attention_backward", "batch_norm", "batch_norm_backward", "group_norm",
-        "group_norm_backward", "layer_norm", "layer_norm_backward",
+        "attention", "attention_backward", "batch_norm", "batch_norm_alone", "batch_norm_backward",
+        "group_norm", "group_norm_backward", "layer_norm", "layer_norm_backward",
     }
 )  # fmt: skip
 
@@ -61,7 +61,7 @@ def _dtypes(name: str, args: tuple[Any, ...], narrow: Any) -> tuple[Any, ...]:
             return narrow, torch.float32
         case "layer_norm":
             return narrow, *(_parameters(args[2:4], narrow),) * 2
-        case "group_norm":
+        case "group_norm" | "batch_norm_alone":
             return narrow, *(_parameters(args[1:3], narrow),) * 2
         case "batch_norm":
             return narrow, *(_parameters(args[1:5], narrow),) * 2
@@ -98,18 +98,23 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
         the function, which takes bfloat16 and half too. Calls on a GPU, and those that mix dtypes
         in a way that the operator does not know, go to the stock kernel.
     """
-    name = function.__name__
+    import torch
+
+    name, narrow = function.__name__, (torch.bfloat16, torch.float16)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        for v in (*args, *kwargs.values()):
+            if getattr(v, "dtype", None) in narrow:
+                break
+        else:
+            return function(*args, **kwargs)
         dtypes = {
             v.dtype
             for v in (*args, *kwargs.values())
             if hasattr(v, "dtype") and v.dtype.is_floating_point
         }
         found = [d for d in dtypes if str(d) in NAMES]
-        if not found:
-            return function(*args, **kwargs)
         if any(getattr(v, "is_cuda", False) for v in (*args, *kwargs.values())):
             return stock(*args, **kwargs)
         if name in _WRITE_ANY:

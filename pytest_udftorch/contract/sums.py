@@ -14,6 +14,7 @@ from typing import Any
 
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
+from pytest_udftorch.contract.rows import dense, run
 from pytest_udftorch.overrides.python_override import stock as elementwise
 
 
@@ -139,10 +140,26 @@ def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
 # Softmax and losses -----------------------------------------------------------------------
 
 
+def _in_rows(dim: int, *tensors: Any) -> bool:
+    """Tell whether loops of rows compute an operator over a dimension."""
+    x = tensors[0]
+    return bool(x.dim() and dim % x.dim() == x.dim() - 1 and dense(*tensors))
+
+
+def _less_largest(x: Any) -> Any:
+    y, n = x.new_empty(x.shape), x.shape[-1]
+    run(contract(), "less_largest", x.numel() // n, n, x=x, y=y)
+    return y
+
+
 def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return exponentials over their sums."""
     if not self.numel():
         return stock(self, dim, half_to_float)
+    if _in_rows(dim, self):
+        y, n = _less_largest(self).exp_(), self.shape[-1]
+        run(contract(), "over_sum", self.numel() // n, n, y=y)
+        return y
     e = (self.contiguous() - self.amax(dim, keepdim=True)).exp_()
     return e.div_(over(e, [dim], keep=True))
 
@@ -151,7 +168,10 @@ def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return logarithms of softmax."""
     if not self.numel():
         return stock(self, dim, half_to_float)
-    z = self.contiguous() - self.amax(dim, keepdim=True)
+    if _in_rows(dim, self):
+        z = _less_largest(self)
+    else:
+        z = self.contiguous() - self.amax(dim, keepdim=True)
     return z.sub_(over(z.exp(), [dim], keep=True).log_())
 
 
@@ -169,6 +189,11 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
     """Return the gradient of softmax."""
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
+    if grad_output.shape == output.shape and _in_rows(dim, output, grad_output):
+        y, n = output.new_empty(output.shape), output.shape[-1]
+        rows = output.numel() // n
+        run(contract(), "softmax_backward", rows, n, x=output, grad=grad_output, y=y)
+        return y
     total = over(grad_output * output, [dim], keep=True)
     return (grad_output - total).mul_(output)
 
@@ -177,6 +202,10 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
     """Return the gradient of log_softmax."""
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
+    if grad_output.shape == output.shape and _in_rows(dim, output, grad_output):
+        y, n = output.exp(), output.shape[-1]
+        run(contract(), "log_softmax_backward", output.numel() // n, n, grad=grad_output, y=y)
+        return y
     total = over(grad_output, [dim], keep=True)
     return grad_output - output.exp().mul_(total)
 
@@ -316,12 +345,32 @@ def huber_loss(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -
 # Norms --------------------------------------------------------------------------------------
 
 
+def _row_weights(n: int, input: Any, *weights: Any) -> bool:
+    """Tell whether loops of rows compute a layer norm: its weights are of the same kind."""
+    return not input.is_cuda and all(
+        w is None or (w.numel() == n and w.dtype == input.dtype) for w in weights
+    )
+
+
 def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Return the normalized rows, their means and reciprocal deviations."""
+    import torch
+
     n = math.prod(normalized_shape)
     if not input.numel() or tuple(input.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
         return stock(input, normalized_shape, weight, bias, eps)
     lead = input.shape[: input.dim() - len(normalized_shape)]
+    if _row_weights(n, input, weight, bias):
+        x, rows = input.contiguous(), input.numel() // n
+        y, statistics = (
+            torch.empty(input.shape),
+            torch.empty(2, *lead, *(1,) * len(normalized_shape)),
+        )
+        weight, bias = (v if v is None else v.contiguous() for v in (weight, bias))
+        mean, rstd = statistics
+        given = {"x": x, "weight": weight, "bias": bias, "mean": mean, "rstd": rstd, "y": y}
+        run(contract(), "layer_norm", rows, n, eps=eps, **given)
+        return y, mean, rstd
     x = input.reshape(-1, n)
     mean = contract().sums(x, 1)[:, None].div_(n)
     d = x - mean
@@ -343,6 +392,8 @@ def layer_norm_backward(
     if not input.numel():
         return stock(grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask)
     n = math.prod(normalized_shape)
+    if grad_out.shape == input.shape and _row_weights(n, input, weight, bias):
+        return _layer_norm_gradients(n, grad_out, input, mean, rstd, weight, bias, output_mask)
     g, x = grad_out.reshape(-1, n), input.reshape(-1, n)
     rstd = rstd.reshape(-1, 1)
     hat = (x - mean.reshape(-1, 1)).mul_(rstd)
@@ -358,3 +409,24 @@ def layer_norm_backward(
     if output_mask[2] and bias is not None:
         found[2] = made.sums(g, 0).view(bias.shape)
     return tuple(found)
+
+
+def _layer_norm_gradients(
+    n: int, grad_out: Any, input: Any, mean: Any, rstd: Any, weight: Any, bias: Any,
+    output_mask: Any,
+) -> Any:  # fmt: skip
+    """Return what ``layer_norm_backward`` returns, by loops of rows."""
+    import torch
+
+    made, rows = contract(), input.numel() // n
+    grad, x, mean, rstd = (v.contiguous() for v in (grad_out, input, mean, rstd))
+    y = torch.empty(input.shape) if output_mask[0] else None
+    products = torch.empty(rows, n) if output_mask[1] and weight is not None else None
+    if y is not None or products is not None:
+        weights = None if weight is None else weight.contiguous()
+        given = {"x": x, "grad": grad, "weight": weights, "mean": mean, "rstd": rstd}
+        run(made, "layer_norm_backward", rows, n, y=y, second=products, **given)
+    of_weight = None if products is None else made.sums(products, 0).view(weight.shape)
+    if not output_mask[2] or bias is None:
+        return y, of_weight, None
+    return y, of_weight, made.sums(grad.view(rows, n), 0).view(bias.shape)

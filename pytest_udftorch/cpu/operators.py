@@ -12,7 +12,7 @@ functorch work above that key and notice nothing.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, Final
 
 from pytest_udftorch import compat
@@ -32,7 +32,7 @@ from pytest_udftorch.overrides.active import Active, Change
 from pytest_udftorch.overrides.undo import Undo
 
 #: Operators that map elements, of the table for CUDA.
-_NAMES: Final = ("erf", "gelu", "gelu_backward", "lgamma", "special_log_ndtr")
+_NAMES: Final = ("erf", "erfinv", "gelu", "gelu_backward", "lgamma", "special_log_ndtr")
 _POINTWISE: Final = (*(op for op in POINTWISE if op.name in _NAMES), POW_BY)
 
 
@@ -46,6 +46,16 @@ def overloads(functions: frozenset[str]) -> list[str]:
     if functions & variates.FUNCTIONS:
         found |= set(variates.OVERLOADS)
     return sorted(found)
+
+
+def left_by_compilers(functions: Set[str]) -> list[str]:
+    """Return the operators that compiled code calls, since its own code has other functions.
+
+    Args:
+        functions: of the sessions.
+    """
+    called = (op for op in _POINTWISE if op.name == "erfinv" and op.functions & functions)
+    return [f"aten::{op.functional}" for op in called]
 
 
 def kernels(loops: Loops) -> dict[str, dict[str, Callable[..., Any]]]:

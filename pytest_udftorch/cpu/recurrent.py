@@ -68,14 +68,20 @@ class Kept(NamedTuple):
 _KEPT: Final = ("h0", "c0", "gates", "h", "c", "t")
 
 
-def _takes(x: Any, mode: int) -> bool:
-    """Tell whether a call is computed here; the others are for the stock kernel."""
+def _takes(tensors: Sequence[Any], mode: int) -> bool:
+    """Tell whether a call is computed here; the others are for the stock kernel.
+
+    Args:
+        tensors: of the call; the layer's input is the first.
+        mode: of the layer.
+    """
+    x = tensors[0]
     return (
         thread.mode is not Mode.BYPASS
         and mode == _LSTM
         and x.dim() == 3
-        and x.dtype in numbers()
         and 0 not in x.shape[:2]
+        and all(t.dtype in numbers() for t in tensors)
     )
 
 
@@ -278,7 +284,7 @@ def _above(loops: _Loops, stock: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any) -> Any:
         nonlocal layer
         tensors = args[:_TENSORS]
-        if not _takes(args[0], args[9]):
+        if not _takes(tensors, args[9]):
             return stock(*args)
         if not blas() or not _has_numbers(tensors):
             return _composed(args)
@@ -294,7 +300,7 @@ def _forward(loops: _Loops, stock: Callable[..., Any]) -> Callable[..., Any]:
     """Return the kernel below autograd."""
 
     def kernel(*args: Any) -> Any:
-        if not _takes(args[0], args[9]):
+        if not _takes(args[:_TENSORS], args[9]):
             return stock(*args)
         if not blas() or not _has_numbers(args[:_TENSORS]):
             return _composed(args)
@@ -309,7 +315,7 @@ def _gradients(loops: _Loops, stock: Callable[..., Any]) -> Callable[..., Any]:
     def kernel(*args: Any) -> Any:
         x, w0, w1, w2, w3, hx, cx, y, _, _, *rest = args
         given, reverse, mode, biased = rest[:3], rest[3], rest[4], rest[7]
-        if not _takes(x, mode) or not blas():
+        if not _takes((x, w0, w1, w2, w3, hx, cx), mode) or not blas():
             return stock(*args)
         layer = (x, w0, w1, w2, w3, hx, cx, reverse, (), mode, 0, 1, biased, False, False, True)
         return loops.backward(layer, loops.anew(layer, y), given)

@@ -17,6 +17,13 @@ from pytest_udftorch.overrides.schemas import schema, written_keyword
 # A thread may be inside a kernel that is removed, so the last ones stay alive.
 _alive: Final[collections.deque[Any]] = collections.deque(maxlen=256)
 
+# A union of types is made anew wherever it stands.
+_NUMBERS: Final = (int, float, complex)
+_LISTS: Final = (list, tuple)
+
+#: So many layouts of results are kept for each override.
+_LIKES: Final = 256
+
 
 def stock(*args: Any, **kwargs: Any) -> Any:
     """Call the stock kernel of the operator whose UDF is running, with the UDF's arguments.
@@ -51,11 +58,14 @@ class PythonOverride:
         self.counter = -1
         self.function = function
         self._library: Any = None
+        self._likes: dict[Any, Any] = {}
         self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
         written = schema(spec.operator)
         arguments = written.arguments
         self._positional = [a for a in arguments if not a.kwarg_only]
         self._keywords = [a for a in arguments if a.kwarg_only]
+        self._defaults = [a.default_value for a in self._positional]
+        self._keyword_defaults = {a.name: a.default_value for a in self._keywords}
         self._written = [
             a.name for a in arguments if written.returns and a.alias_info and a.alias_info.is_write
         ]
@@ -89,10 +99,14 @@ class PythonOverride:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         # torch leaves out arguments that have their default value.
-        args = (*args, *(a.default_value for a in self._positional[len(args) :]))
-        kwargs = {a.name: a.default_value for a in self._keywords} | kwargs
-        if any(isinstance(args[i], int | float | complex) for i in self._tensors_at):
-            args = _with_tensors(args, self._tensors_at)
+        if len(args) < len(self._positional):
+            args = (*args, *self._defaults[len(args) :])
+        if len(kwargs) < len(self._keywords):
+            kwargs = self._keyword_defaults | kwargs
+        for i in self._tensors_at:
+            if isinstance(args[i], _NUMBERS):
+                args = _with_tensors(args, self._tensors_at)
+                break
         if self._stays(args, kwargs):
             return self._stock(*args, **kwargs)
         match self.spec.role:
@@ -118,9 +132,9 @@ class PythonOverride:
         if thread.mode is Mode.BYPASS:
             return True
         if self._dtypes:
-            tensors = _tensors((*args, *kwargs.values()))
-            if any(t.dtype not in self._dtypes for t in tensors):
-                return True
+            for t in _tensors((*args, *kwargs.values())):
+                if t.dtype not in self._dtypes:
+                    return True
         if thread.mode is Mode.PROBE:
             thread.hits += 1
             raise Reached
@@ -153,7 +167,16 @@ class PythonOverride:
 
     def _like(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the result without its data, on the device ``meta``."""
-        return self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
+        key = _layouts((*args, *kwargs.values()))
+        if key is None:
+            return self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
+        found = self._likes.get(key)
+        if found is None:
+            found = self._meta(*map(_to_meta, args), **{n: _to_meta(a) for n, a in kwargs.items()})
+            if len(self._likes) >= _LIKES:
+                self._likes.clear()
+            self._likes[key] = found
+        return found
 
     def _into(
         self, to: Any, like: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, resize: bool
@@ -185,8 +208,13 @@ class PythonOverride:
 def _tensors(values: Sequence[Any]) -> list[Any]:
     import torch
 
-    lists = (value if isinstance(value, list | tuple) else [value] for value in values)
-    return [v for values in lists for v in values if isinstance(v, torch.Tensor)]
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, _LISTS):
+            found.extend(v for v in value if isinstance(v, torch.Tensor))
+    return found
 
 
 def _with_tensors(args: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
@@ -204,10 +232,18 @@ def _with_tensors(args: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ..
             kind = {float: torch.float64, complex: torch.complex128}.get(type(number))
         return torch.tensor(number, dtype=kind)
 
-    numbers = int | float | complex
     return tuple(
-        made(a) if i in places and isinstance(a, numbers) else a for i, a in enumerate(args)
+        made(a) if i in places and isinstance(a, _NUMBERS) else a for i, a in enumerate(args)
     )
+
+
+def _layouts(values: Sequence[Any]) -> Any:
+    """Return what a result's layout depends on if all arguments are tensors, or None if not."""
+    import torch
+
+    if not all(isinstance(v, torch.Tensor) for v in values):
+        return None
+    return tuple((v.shape, v.stride(), v.dtype) for v in values)
 
 
 def _to_meta(value: Any) -> Any:

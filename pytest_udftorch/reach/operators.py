@@ -235,7 +235,7 @@ _RECURRENT: Final = (
 )
 
 _SPECIAL: Final = (
-    Operator("torch.erfinv", torch.erfinv, "log", "exp", (-0.99, -0.75), layouts=_SHORT),
+    Operator("torch.erfinv", torch.erfinv, "log|log1p", "exp", (-0.48, -0.2), layouts=_SHORT),
     Operator("torch.special.ndtr", torch.special.ndtr, "erf|erfc", "exp", layouts=_SHORT),
     Operator("torch.special.i0", torch.special.i0, "exp", None, layouts=_SHORT),
     Operator("torch.special.i0e", torch.special.i0e, "", None, layouts=_SHORT),

@@ -360,7 +360,6 @@ _COMPLEX = "calls libm's complex functions ({}), which compute inside libm"
 REASONS: Final[tuple[Reason, ...]] = (
     Reason(
         (
-            "torch.pow(x, 2.5)",
             "torch.pow(2.5, x)",
             "torch.logcumsumexp(last)",
             "Tensor.exponential_",
@@ -368,7 +367,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         "computes in double precision, wholly or in a scalar tail; only a library that also has "
         "the function for float64 reaches it",
     ),
-    Reason(("torch.erfinv",), "calls MKL's vmsErfInv and vmdErfInv, functions of their own"),
+    Reason(("torch.erfinv",), "calls MKL's vmdErfInv, a function of its own"),
     Reason(("torch.lgamma",), "calls SLEEF's Sleef_lgammaf16_u10, a function of its own"),
     Reason(("torch.complex(x, x).exp()",), _COMPLEX.format("cexpf, cexp")),
     Reason(("torch.complex(x, x).log()",), _COMPLEX.format("clogf, clog")),

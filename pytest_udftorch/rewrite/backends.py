@@ -2,8 +2,8 @@
 """Backends of torch.compile that rewrite the graph, check the result, and report what they did.
 
 AOTAutograd hands over graphs of ATen operators that write into nothing. The first call of a graph
-has real inputs: it is where the graph is rewritten and the result checked. Until a candidate has
-passed its check, and wherever it does not, the graph runs as it was.
+has real inputs: it is where the graph is rewritten, the result checked, and the time measured. The
+graph runs as it was wherever a candidate does not pass its check, or was not measured to be faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -22,10 +22,12 @@ from torch import fx
 
 from pytest_udftorch import compat
 from pytest_udftorch.errors import PackageMissingError, RewriteError, RuleError, nearest
+from pytest_udftorch.plain_data import shown
 from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.check import why_wrong
+from pytest_udftorch.rewrite.measured import GAIN, ORIGINAL, kept, measured, why_not
 from pytest_udftorch.rewrite.report import GraphReport, count, picture
-from pytest_udftorch.rewrite.templates import DEFAULT, TEMPLATES, chosen, rewrite
+from pytest_udftorch.rewrite.templates import DEFAULT, TEMPLATES, Firing, chosen, rewrite
 
 #: The reports of those who record, the innermost last.
 _RECORDING: Final[list[list[GraphReport]]] = []
@@ -67,12 +69,16 @@ class Candidate:
         fold: whether what depends on weights alone is computed once.
         make: makes of the module, without what was folded, what is called; by default it is
             called itself.
+        fired: the rules that lead to it from the graph as it was.
+        before: a graph on the way to it, which it has to beat as well.
     """
 
     module: fx.GraphModule
     exact: bool
     fold: bool
     make: Callable[[fx.GraphModule], Callable[..., Any]] = _as_it_is
+    fired: list[Firing] = field(default_factory=list)
+    before: Candidate | None = None
 
 
 #: Makes a candidate of a graph, the real inputs of the call, and the numbers of the weights among
@@ -126,8 +132,34 @@ class _Runner:
         return self.call(*self._current(inputs), *inputs)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """On what terms a backend replaces graphs.
+
+    Attributes:
+        strict: whether a part that is left alone is an error.
+        gain: how many times as fast as the graph it came from a graph has to be; 0 keeps all.
+        ready: checks the options. It is called before the first call of every graph, of those that
+            are left alone too, so that a wrong option never goes unnoticed.
+
+    Raises:
+        RewriteError: ``gain`` is no number, or below 0.
+    """
+
+    strict: bool = False
+    gain: float = GAIN
+    ready: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.gain, bool) or not isinstance(self.gain, int | float) or self.gain < 0:
+            raise RewriteError(
+                f"gain={shown(self.gain)}: give how many times as fast a rewritten graph has to be "
+                "to be kept, for instance 1.02, or 0 to keep it whatever its time."
+            )
+
+
 class _Rewritten:
-    """One graph: rewritten and checked in its first call."""
+    """One graph: rewritten, checked and measured in its first call."""
 
     def __init__(
         self,
@@ -136,14 +168,18 @@ class _Rewritten:
         rewriter: Rewriter,
         weights: Sequence[Any],
         broken: str,
-        strict: bool,
-        ready: Callable[[], object],
+        terms: Terms,
     ) -> None:
-        self.name, self.original, self.rewriter, self.strict = name, original, rewriter, strict
-        self.ready = ready
+        self.name, self.original, self.rewriter, self.terms = name, original, rewriter, terms
         self.weights, self.broken = weights, broken
+        self.report = GraphReport(name)
         self.run: Callable[..., Any] | None = None
         self.lock = threading.Lock()
+
+    @property
+    def changed(self) -> bool:
+        """Whether something else than the graph as it was runs."""
+        return self.run is not None and self.run is not self.original
 
     def __call__(self, *inputs: Any) -> Any:
         if self.run is None:
@@ -153,8 +189,8 @@ class _Rewritten:
         return self.run(*inputs)
 
     def _decided(self, inputs: Sequence[Any]) -> Callable[..., Any]:
-        report = GraphReport(self.name)
-        self.ready()
+        report = self.report
+        self.terms.ready()
         try:
             with torch.no_grad():
                 run = self._rewritten(inputs, report)
@@ -170,7 +206,7 @@ class _Rewritten:
             report.notes.append(reasons[-1])
         why = "; ".join(filter(None, reasons))
         announce(report)
-        if self.strict and why:
+        if self.terms.strict and why:
             raise RewriteError(
                 f"{self.name} leaves a part of the model alone: {why}. Change the model, or leave "
                 "strict out: that part then runs as it is."
@@ -198,19 +234,56 @@ class _Rewritten:
         candidate = self.rewriter(copy.deepcopy(self.original), inputs, held, report)
         if candidate is None:
             return self.original
-        graphs.unalias(candidate.module, self.original)
-        candidate.module.graph.lint()
-        candidate.module.recompile()
-        runner = _Runner(candidate, inputs, held)
-        problem, report.check = why_wrong(self.original, runner, inputs, held, candidate.exact)
-        if problem is not None:
-            report.left_alone = f"the rewritten graph does not pass its check: {problem}"
+        steps = {"rewritten": candidate}
+        if candidate.before is not None:
+            steps = {"simplified": candidate.before, **steps}
+        runners: dict[str, _Runner] = {}
+        for name, step in steps.items():
+            runner, problem, check = self._checked(step, inputs, held)
+            if problem is None:
+                runners[name], report.check = runner, check
+            elif step is candidate:
+                report.check, report.fired = check, []
+                report.left_alone = f"the rewritten graph does not pass its check: {problem}"
+                return self.original
+        report.fired = []
+        if candidate.make is _as_it_is and not candidate.fired and not runners["rewritten"].split:
+            report.notes.append("no rule fired")
             return self.original
+        name = self._fastest(runners, inputs, report)
+        if name == ORIGINAL:
+            report.tried = candidate.fired
+            return self.original
+        runner = runners[name]
+        report.fired = steps[name].fired
+        report.tried = candidate.fired[len(report.fired) :]
         report.constants = runner.split[2] if runner.split else 0
         report.after = count(runner.module)
         old = frozenset(n.name for n in self.original.graph.nodes)
         report.pictures["after"] = picture(runner.module, old)
         return runner
+
+    def _checked(
+        self, candidate: Candidate, inputs: Sequence[Any], held: Collection[int]
+    ) -> tuple[_Runner, str | None, str]:
+        """Return what runs a candidate, why it may not, or None, and how it was judged."""
+        graphs.unalias(candidate.module, self.original)
+        candidate.module.graph.lint()
+        candidate.module.recompile()
+        runner = _Runner(candidate, inputs, held)
+        return runner, *why_wrong(self.original, runner, inputs, held, candidate.exact)
+
+    def _fastest(
+        self, runners: Mapping[str, _Runner], inputs: Sequence[Any], report: GraphReport
+    ) -> str:
+        """Return the name of the graph to run: one that was measured to be faster, or ORIGINAL."""
+        timing = measured({ORIGINAL: self.original, **runners}, inputs)
+        report.times_ns = {name: timing[name].median_ns for name in timing.timings}
+        best = kept(timing, self.terms.gain)
+        last = list(runners)[-1]
+        if best != last:
+            report.not_kept = why_not(timing, last, best, self.terms.gain)
+        return best
 
 
 def _weights(module: fx.GraphModule, examples: Sequence[Any]) -> list[Any]:
@@ -245,31 +318,73 @@ def _left_alone(
     return keep
 
 
+_USUAL: Final = Terms()
+
+
 def compile_graph(
     name: str,
     rewriter: Rewriter,
     module: fx.GraphModule,
     examples: Sequence[Any],
-    strict: bool = False,
-    ready: Callable[[], object] = lambda: None,
+    terms: Terms = _USUAL,
 ) -> Callable[..., Any]:
-    """Compile one graph of Dynamo with a rewriter: what a backend of torch.compile does.
-
-    ``ready`` checks the options. It is called before the first call of every graph, of those that
-    are left alone too, so that a wrong option never goes unnoticed.
-    """
+    """Compile one graph of Dynamo with a rewriter: what a backend of torch.compile does."""
     weights = _weights(module, examples)
     broken = compat.graph_break_after(module)
+    made: list[_Rewritten] = []
 
     def inference(graph: fx.GraphModule, _: Sequence[Any]) -> Any:
-        return compat.boxed(_Rewritten(name, graph, rewriter, weights, broken, strict, ready))
+        made.append(_Rewritten(name, graph, rewriter, weights, broken, terms))
+        return compat.boxed(made[-1])
 
     training = _left_alone(
-        name, "gradients are wanted; call it under torch.no_grad()", strict, ready
+        name, "gradients are wanted; call it under torch.no_grad()", terms.strict, terms.ready
     )
     backend = compat.aot_backend(inference, training)
     compiled: Callable[..., Any] = backend(module, examples)
-    return compiled
+    return _Whole(module, compiled, made[0]) if len(made) == 1 else compiled
+
+
+class _Whole:
+    """A graph of Dynamo: rewritten if that is faster when it is called, else as it was traced."""
+
+    def __init__(
+        self, module: fx.GraphModule, compiled: Callable[..., Any], inner: _Rewritten
+    ) -> None:
+        self.module, self.compiled, self.inner = module, compiled, inner
+        self.run: Callable[..., Any] | None = None
+        self.lock = threading.Lock()
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self.run is not None:
+            return self.run(*inputs)
+        with self.lock:
+            found = self.compiled(*inputs)
+            if self.run is None and self.inner.run is not None:
+                self.run = self._decided(inputs)
+        return found
+
+    def _decided(self, inputs: Sequence[Any]) -> Callable[..., Any]:
+        traced: Callable[..., Any] = self.module.forward
+        if not self.inner.changed:
+            return traced
+        # A graph that writes into its inputs has more results without writes; calling it again
+        # and again would change them.
+        pure = len(graphs.outputs(self.inner.original.graph)) == len(
+            graphs.outputs(self.module.graph)
+        )
+        if not pure or not self.inner.terms.gain:
+            return self.compiled
+        report = self.inner.report
+        timing = measured({ORIGINAL: traced, "rewritten": self.compiled}, inputs)
+        report.called_ns = {name: timing[name].median_ns for name in timing.timings}
+        if kept(timing, self.inner.terms.gain) != ORIGINAL:
+            return self.compiled
+        report.not_kept = (
+            f"called as a whole, {why_not(timing, 'rewritten', ORIGINAL, self.inner.terms.gain)}"
+        )
+        report.drop()
+        return traced
 
 
 def settings(
@@ -294,20 +409,39 @@ def templates(
 ) -> Callable[..., Any]:
     """Backend ``udf_templates``: rewriting by patterns that are always replaced.
 
-    Options are ``templates``, the names of those to apply, and ``strict``.
+    Options are ``templates``, the names of those to apply, ``gain``, how many times as fast the
+    graph has to become to be kept, and ``strict``.
     """
-    wanted = settings("udf_templates", options, {"templates": DEFAULT, "strict": False})
+    known = {"templates": DEFAULT, "gain": GAIN, "strict": False}
+    wanted = settings("udf_templates", options, known)
     names = chosen(wanted["templates"])
 
     def rewriter(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
     ) -> Candidate | None:
-        graph, report.fired = rewrite(graph, held, names)
+        graph, fired = rewrite(graph, held, names)
         return Candidate(
             graph,
             all(TEMPLATES[name].exact for name in names),
             "fold" in names,
             _by_inductor if "fusion" in names else _as_it_is,
+            fired,
         )
 
-    return compile_graph("udf_templates", rewriter, module, examples, wanted["strict"])
+    terms = Terms(wanted["strict"], wanted["gain"])
+    return compile_graph("udf_templates", rewriter, module, examples, terms)
+
+
+def simplified(graph: fx.GraphModule, held: Collection[int]) -> Candidate:
+    """Return a graph with the templates of ``udf_templates`` applied, where other rules start."""
+    module, fired = rewrite(graph, held, DEFAULT)
+    return Candidate(module, exact=False, fold=True, fired=fired)
+
+
+def further(
+    start: Candidate, module: fx.GraphModule, fired: Sequence[Firing], exact: bool = False
+) -> Candidate:
+    """Return a candidate that rules made of a simplified graph; that itself if none fired."""
+    if not fired:
+        return start
+    return Candidate(module, exact, True, fired=[*start.fired, *fired], before=start)

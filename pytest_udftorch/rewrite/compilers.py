@@ -16,7 +16,8 @@ from torch import fx, nn
 from pytest_udftorch.planning.executor import Executor
 from pytest_udftorch.planning.executors import resolve
 from pytest_udftorch.rewrite import graphs
-from pytest_udftorch.rewrite.backends import Candidate, WeightState, compile_graph, settings
+from pytest_udftorch.rewrite.backends import Candidate, Terms, WeightState, compile_graph, settings
+from pytest_udftorch.rewrite.measured import GAIN
 from pytest_udftorch.rewrite.report import GraphReport
 from pytest_udftorch.undisturbed import undisturbed
 
@@ -89,11 +90,13 @@ class _Compiled:
 def compiler(
     module: fx.GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """Backend ``udf_compiler``: each graph is computed by an executor, if it passes the check.
+    """Backend ``udf_compiler``: each graph is computed by an executor, if it is right and faster.
 
-    Options are ``executor``, the name of one, and ``strict``.
+    Options are ``executor``, the name of one, ``gain``, how many times as fast as the graph it has
+    to be to be kept, and ``strict``.
     """
-    wanted = settings("udf_compiler", options, {"executor": DEFAULT, "strict": False})
+    known = {"executor": DEFAULT, "gain": GAIN, "strict": False}
+    wanted = settings("udf_compiler", options, known)
 
     def rewriter(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
@@ -104,11 +107,5 @@ def compiler(
             graph, exact=False, fold=False, make=lambda made: _Compiled(executor, made, held)
         )
 
-    return compile_graph(
-        "udf_compiler",
-        rewriter,
-        module,
-        examples,
-        wanted["strict"],
-        lambda: resolve(wanted["executor"]),
-    )
+    terms = Terms(wanted["strict"], wanted["gain"], lambda: resolve(wanted["executor"]))
+    return compile_graph("udf_compiler", rewriter, module, examples, terms)

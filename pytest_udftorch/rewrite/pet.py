@@ -11,6 +11,7 @@ Automated Corrections, OSDI 2021.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,18 @@ from torch import fx
 from torch.nn import functional as F
 
 from pytest_udftorch.rewrite import graphs
-from pytest_udftorch.rewrite.backends import Candidate, compile_graph, settings
+from pytest_udftorch.rewrite.backends import (
+    Candidate,
+    Terms,
+    compile_graph,
+    further,
+    settings,
+    simplified,
+)
 from pytest_udftorch.rewrite.boxes import Box, equivalence
 from pytest_udftorch.rewrite.graphs import packet_name, value
 from pytest_udftorch.rewrite.report import GraphReport
-from pytest_udftorch.rewrite.templates import DEFAULT, Firing, rewrite
+from pytest_udftorch.rewrite.templates import Firing
 from pytest_udftorch.timing.timers import SyncTimer
 
 #: Rows and columns of an output: the first row, the one after the last, and the same of columns.
@@ -214,8 +222,8 @@ def pet(
 ) -> Callable[..., Any]:
     """Backend ``udf_pet``: convolutions by mutants with corrections, where these are faster.
 
-    Options are ``runs``, the measurements of each; ``gain``, how many times faster a mutant has to
-    be (0 keeps all, to study them); and ``strict``. The templates that
+    Options are ``runs``, the measurements of each; ``gain``, how many times as fast a mutant, and
+    the whole graph, has to be (0 keeps all, to study them); and ``strict``. The templates that
     ``udf_templates`` applies are applied first.
     """
     wanted = settings("udf_pet", options, OPTIONS)
@@ -223,7 +231,8 @@ def pet(
     def rewriter(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
     ) -> Candidate | None:
-        graph, report.fired = rewrite(graph, held, DEFAULT)
+        start = simplified(graph, held)
+        graph = copy.deepcopy(start.module)
         made: dict[str, str] = {}
 
         def make(node: fx.Node) -> fx.Node | None:
@@ -233,8 +242,11 @@ def pet(
             made[node.name] = chosen[0]
             return node.graph.call_function(corrected, chosen)
 
-        for old, _ in graphs.replacing(graph.graph, make):
-            report.fired.append(Firing(f"convolution {made[old.name]}", f"at {old.name}"))
-        return Candidate(graph, exact=False, fold=True)
+        fired = [
+            Firing(f"convolution {made[old.name]}", f"at {old.name}")
+            for old, _ in graphs.replacing(graph.graph, make)
+        ]
+        return further(start, graph, fired)
 
-    return compile_graph("udf_pet", rewriter, module, examples, wanted["strict"])
+    terms = Terms(wanted["strict"], wanted["gain"])
+    return compile_graph("udf_pet", rewriter, module, examples, terms)

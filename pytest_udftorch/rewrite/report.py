@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -146,6 +147,11 @@ def picture(module: fx.GraphModule, old: frozenset[str] = frozenset()) -> Pictur
     return Picture(nodes, edges)
 
 
+def _counted(fired: Sequence[Firing]) -> dict[str, int]:
+    """Return how often each rule fired."""
+    return dict(Counter(firing.rule for firing in fired))
+
+
 @dataclass
 class GraphReport(Showable):
     """What a backend made of one graph.
@@ -154,8 +160,14 @@ class GraphReport(Showable):
         backend: its name.
         before: what the graph asked for.
         after: what the graph that runs asks for, without what is computed once.
-        fired: the rules that changed it, in order.
-        left_alone: why the graph runs as it was, or "".
+        fired: the rules that lead to the graph that runs, in order.
+        tried: rules that lead to a graph that is not kept.
+        not_kept: the measurement by which that graph is not kept, or "".
+        times_ns: medians of the graph as it was (``original``), of the graph after templates
+            (``simplified``) where other rules follow, and of the last (``rewritten``).
+        called_ns: medians of a call of the graph as Dynamo traced it (``original``), and of the one
+            that is kept (``rewritten``), with what AOTAutograd does around it.
+        left_alone: why the graph could not be rewritten, or "".
         constants: tensors that are computed once, from the weights.
         check: how the result was judged.
         notes: what else there is to say, for instance of the search.
@@ -166,11 +178,21 @@ class GraphReport(Showable):
     before: Counts | None = None
     after: Counts | None = None
     fired: list[Firing] = field(default_factory=list)
+    tried: list[Firing] = field(default_factory=list)
+    not_kept: str = ""
+    times_ns: dict[str, float] = field(default_factory=dict)
+    called_ns: dict[str, float] = field(default_factory=dict)
     left_alone: str = ""
     constants: int = 0
     check: str = ""
     notes: list[str] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
+
+    def drop(self) -> None:
+        """Note that the graph as it was runs after all."""
+        self.tried, self.fired = [*self.fired, *self.tried], []
+        self.after, self.constants = None, 0
+        self.pictures.pop("after", None)
 
     def _shown(self) -> Shown:
         rows = []
@@ -180,10 +202,9 @@ class GraphReport(Showable):
                 (name.replace("_", " "), f"{value:,}", f"{after[name]:,}")
                 for name, value in asdict(self.before).items()
             ]
-        rules: dict[str, int] = {}
-        for firing in self.fired:
-            rules[firing.rule] = rules.get(firing.rule, 0) + 1
-        notes = [f"{rule}: {times} times" for rule, times in rules.items()]
+        notes = [f"{rule}: {times} times" for rule, times in _counted(self.fired).items()]
+        tried = [f"{rule} {times} times" for rule, times in _counted(self.tried).items()]
+        notes += [f"not kept ({', '.join(tried)}): {self.not_kept}"] if self.not_kept else []
         notes += [f"computed once: {self.constants} tensors"] if self.constants else []
         notes += [f"left alone: {self.left_alone}"] if self.left_alone else []
         notes += [f"check: {self.check}"] if self.check else []
@@ -196,6 +217,10 @@ class GraphReport(Showable):
             "before": asdict(self.before) if self.before else None,
             "after": asdict(self.after) if self.after else None,
             "fired": [asdict(f) for f in self.fired],
+            "tried": [asdict(f) for f in self.tried],
+            "not_kept": self.not_kept,
+            "times_ns": self.times_ns,
+            "called_ns": self.called_ns,
             "left_alone": self.left_alone,
             "constants": self.constants,
             "check": self.check,

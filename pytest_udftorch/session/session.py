@@ -521,6 +521,7 @@ def _compilers_follow(bound: Binder, *, wait: bool) -> None:
         [
             *_uncomputed(),
             *(f"aten::{n}" for n in whole_operators.composite_overloads(frozenset(whole))),
+            *cpu_operators.left_by_compilers({n for _, keys in parts.values() for n, _ in keys}),
         ],
         _composite_parts(whole),
         wait=wait,

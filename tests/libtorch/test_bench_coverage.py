@@ -43,7 +43,7 @@ def stored(tmp_path):
 
 
 def test_rows_of_several_machines_are_joined_and_name_theirs(stored, tmp_path):
-    to = tmp_path / "all.json"
+    to = tmp_path / "coverage_all.json"
     assert experiment.main(["--merge", *map(str, stored), "--store", str(to)]) == 0
     made = json.loads(to.read_text())
     rows = made["models"]
@@ -52,6 +52,7 @@ def test_rows_of_several_machines_are_joined_and_name_theirs(stored, tmp_path):
     }  # fmt: skip
     assert rows["googlenet, float32"]["measured"]["gpu"] == "G"
     assert made["environment"]["machine"]["cpu"] == "A"
+    assert made["command"] == "python -m benches.store coverage_all"
     again = experiment.merge([to, stored[1]])  # a row keeps its machine
     assert again["models"] == rows
     text = docs._coverage(made)

@@ -166,7 +166,10 @@ def test_openvino_leaves_no_files_in_the_home_folder(tmp_path, name):
 
 def backend(model, name, **options):
     return torch.compile(
-        model, backend="udf_compiler", dynamic=False, options={"executor": name, **options}
+        model,
+        backend="udf_compiler",
+        dynamic=False,
+        options={"executor": name, "gain": 0, **options},
     )
 
 

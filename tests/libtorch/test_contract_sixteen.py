@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ from pytest_udftorch import patched
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.contract import norms, products, scatters, sixteen, sums, variates
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.library.description import find_library
 from pytest_udftorch.reproducible import OutsideContractError, within_contract
 from tests.libtorch.test_contract_operators import random, results
 from tests.libtorch.test_contract_outside import CALLS, digest
@@ -48,6 +50,22 @@ def test_products_and_sums_are_the_scalar_contracts_rounded_once(dtype, scale):
     assert torch.equal(total.view(torch.int16), rounded(want, dtype))
     other = contract(defines=("-DCHUNK=32",)).mm(a.float(), b.float())
     assert not torch.equal(other, made.mm(a.float(), b.float()))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_the_scalar_rounding_is_numpys(dtype):
+    # Every pattern of the bits that stay and of those around a tie, and random ones below.
+    high = np.arange(2**16, dtype=np.uint32)[:, None] << 16
+    low = np.random.default_rng(1).integers(0, 2**16, 8, dtype=np.uint32)
+    ties = [bit * 2**12 + more for bit in range(16) for more in (0, 1, 0xFFF)]
+    bits = (high | np.concatenate([np.array(ties, dtype=np.uint32), low])).ravel()
+    x = torch.from_numpy(bits.view(np.float32))
+    x = x[~x.isnan()]
+    narrow = contract().narrows(x, half=dtype is torch.float16)
+    with np.errstate(over="ignore"):
+        assert torch.equal(narrow.to(dtype).view(torch.int16), rounded(x, dtype))
+    assert torch.equal(narrow.to(dtype).float().view(torch.int32), narrow.view(torch.int32))
+    assert contract().narrows(torch.tensor([torch.nan]), half=False).isnan().all()
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -101,6 +119,88 @@ def trained(dtype=torch.bfloat16):
     weights = nn.utils.parameters_to_vector(model.parameters()).detach()
     assert weights.isfinite().all()
     return hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+
+
+def more(dtype):
+    """Call operators that neither ``results`` nor ``trained`` calls."""
+    x, y = (random(12, 10, seed=s).to(dtype).abs() for s in (1, 2))
+    square = y[:10]
+    results = [
+        torch.addmv(y[:, 0], x, y[0]), torch.dot(x[0], y[0]), x @ y[0], x.sqrt(), x**1.7,
+        torch.baddbmm(square[None], square[None], square[None]), torch.bmm(x[None], square[None]),
+        x.clone().pow_(3), x.clone().index_add_(0, torch.arange(12), y),
+        x.clone().scatter_add_(0, torch.zeros(12, 10, dtype=torch.int64), y),
+        torch.ops.aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5)[0],
+    ]  # fmt: skip
+    z, ones = x.clone().requires_grad_(), torch.ones(12, dtype=torch.int64)
+    F.mse_loss(z.softmax(1), y).backward()
+    F.nll_loss(z.log_softmax(1), ones).backward()
+    F.nll_loss(z.log_softmax(1)[None].movedim(2, 1), ones[None]).backward()
+    return [*results, z.grad]
+
+
+#: They compute in float32 and write whatever they are given.
+WRITE_ANY = {"bernoulli_float_", "bernoulli_tensor_", "exponential_", "normal_", "uniform_"}
+
+
+def exact(value):
+    """Copy a value; numbers of 16 bits become those of float32 without torch's conversions."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.dtype is torch.bfloat16:
+        return (value.view(torch.int16).int() << 16).view(torch.float32)
+    if value.dtype is torch.float16:
+        return torch.from_numpy(np.asarray(value.numpy(force=True).astype(np.float32)))
+    return value.clone()
+
+
+def narrow(found, like):
+    """Round by the scalar loop what an operator gives in 16 bits."""
+    if found is None or like.dtype not in NARROW:
+        return found
+    return contract().narrows(found, half=like.dtype is torch.float16)
+
+
+def same(got, want):
+    return (got is want is None) or torch.equal(
+        *(torch.where(v.isnan(), torch.nan, v.float()).view(torch.int32) for v in (got, want))
+    )
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_every_operator_is_that_of_float32_rounded_by_the_scalar_loop(monkeypatch, dtype):
+    between, verdicts = sixteen._between, {}
+
+    def checked(function, args, kwargs, of):
+        wide, named = [*map(exact, args)], {k: exact(v) for k, v in kwargs.items()}
+        if "dtype" in named:
+            named["dtype"] = torch.float32
+        name, got, want = (
+            function.__name__, between(function, args, kwargs, of), function(*wide, **named)
+        )  # fmt: skip
+        at = sixteen._WRITTEN.get(name, ())
+        pairs = [(got, want)] if isinstance(got, torch.Tensor) else [*zip(got, want, strict=True)]
+        pairs += [(args[i], wide[i]) for i in at if args[i] is not None]
+        equal = all(same(g, narrow(w, g)) for g, w in pairs)
+        verdicts[name] = verdicts.get(name, True) and equal
+        return got
+
+    def judged():
+        verdicts.clear()
+        with patched("repro"):
+            for calls in (results, more, trained):
+                calls(dtype)
+        return {name for name, equal in verdicts.items() if not equal}
+
+    monkeypatch.setattr(sixteen, "_between", checked)
+    assert judged() == set()
+    source = find_library("repro").folder / "operators.py"
+    every = set(re.findall(r"= sixteen\((\w+)\)", source.read_text(encoding="utf-8")))
+    assert every - set(verdicts) == WRITE_ANY
+    # The control: results that are cut off instead of rounded.
+    if dtype is torch.bfloat16:
+        monkeypatch.setattr(sixteen, "_rounded", toward_zero)
+        assert len(judged()) > 30
 
 
 def toward_zero(found, dtypes, narrow, rounded=sixteen._rounded):

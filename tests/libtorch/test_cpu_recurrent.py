@@ -155,3 +155,29 @@ def test_threads_change_no_bit():
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
+def wrong_calls():
+    layer, x = torch.nn.LSTM(4, 3), torch.ones(5, 2, 4)
+    state = torch.zeros(1, 2, 3)
+    return {
+        "width": lambda: layer(torch.ones(5, 2, 6)),
+        "dimensions": lambda: layer(torch.ones(4)),
+        "dtype": lambda: layer(x.int()),
+        "mixed dtypes": lambda: layer(x.half()),
+        "size of the state": lambda: layer(x, (state[..., :2], state)),
+        "lines of the state": lambda: layer(x, (state[:, :1], state)),
+        "dtype of the state": lambda: torch.lstm(
+            x, (state.int(), state), layer._flat_weights, True, 1, 0.0, False, False, False
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", wrong_calls())
+def test_what_stock_refuses_is_refused_with_its_message(name):
+    call, said = wrong_calls()[name], []
+    for library in ("std", "corem"):
+        with patched(library), pytest.raises((RuntimeError, ValueError)) as error:
+            call()
+        said.append((error.type, str(error.value)))
+    assert said[0] == said[1]

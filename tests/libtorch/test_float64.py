@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import runpy
 import subprocess
@@ -363,3 +364,18 @@ def test_the_check_of_many_arguments_finds_the_canary_alone(function, tmp_path, 
     assert sum(digests) % 2**64 == int(right["digest"], 16)
     with pytest.raises(OtherRunError, match="differs in function"):
         float64_check.Journal(tmp_path / "journal", {"function": "another"})
+
+
+def test_a_digest_is_compared_with_the_one_that_was_judged(capsys):
+    count = 1 << 13
+    judged = float64_check.judge("corem-d", "baseline", "log", 0, count)
+    figures = {"log": {"arguments": count, "digest": judged["digest"]}, "exp": {"arguments": 1}}
+    options = argparse.Namespace(functions=["log"], level="baseline", jobs=1)
+    found = float64_check.compare(options, figures)
+    assert found["log"]["same_digest"]["arguments"] == count
+    assert found["exp"] == figures["exp"]
+    assert judged["digest"] in capsys.readouterr().out
+    # Negative control: another digest is an error that says what to do.
+    figures["log"]["digest"] = f"{int(judged['digest'], 16) ^ 1:016x}"
+    with pytest.raises(SystemExit, match="Run without --digest"):
+        float64_check.compare(options, figures)

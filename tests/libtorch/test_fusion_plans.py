@@ -26,7 +26,9 @@ def fresh():
 
 
 def fused(function, *inputs, **options):
-    compiled = torch.compile(function, backend="udf_fusion", dynamic=False, options=options)
+    compiled = torch.compile(
+        function, backend="udf_fusion", dynamic=False, options={"gain": 0, **options}
+    )
     with recording() as reports:
         found = compiled(*inputs)
     (report,) = reports
@@ -228,7 +230,9 @@ def test_branch_and_bound_finds_the_cheapest_plan():
 @pytest.mark.parametrize("library", ["corem", "canary"])
 def test_the_functions_inside_are_the_sessions(library):
     x = torch.rand(3, 50) * 4 + 0.5
-    function = torch.compile(lambda x: x.exp() * 1.5, backend="udf_fusion", dynamic=False)
+    function = torch.compile(
+        lambda x: x.exp() * 1.5, backend="udf_fusion", dynamic=False, options={"gain": 0}
+    )
     stock = function(x)
     with pytest_udftorch.patched(library), recording() as reports:
         mine, wanted = function(x), torch.exp(x) * 1.5
@@ -248,7 +252,9 @@ def test_kernels_hold_no_operator_that_a_session_computes_itself(tmp_path):
         "import torch\n\n\ndef log(self, *, out):\n    return out.copy_(self * 0 + 7)\n"
     )
     with pytest_udftorch.patched(tmp_path), recording() as reports:
-        torch.compile(lambda x: x.log().sqrt(), backend="udf_fusion")(torch.rand(9))
+        torch.compile(lambda x: x.log().sqrt(), backend="udf_fusion", options={"gain": 0})(
+            torch.rand(9)
+        )
     assert not any("log" in f.where for f in reports[0].fired)
 
 
@@ -273,6 +279,23 @@ def test_a_wrong_kernel_never_runs(monkeypatch):
     with recording() as reports:
         assert torch.equal(compiled(x), x.exp().sum())
     assert "does not pass its check" in reports[0].left_alone
+
+
+@pytest.mark.slow
+def test_inductor_writes_the_kernels_of_a_plan_too(monkeypatch):
+    """What runs for GPUs, here with Inductor's C++: the kernels stay those of the plan."""
+    monkeypatch.setattr(kernels, "on_gpu", lambda kernel: True)
+    x, b, y = torch.randn(31, 6), torch.randn(6, 5), torch.eye(5)[torch.randint(5, (31,))]
+    for function, given, rules in [
+        (logistic, (x, b, y), ["Row"]), (l2svm, L2SVM, ["MultiAggregate"]),
+    ]:  # fmt: skip
+        torch.compiler.reset()
+        compiled, found, report = fused(function, *given)
+        for mine, wanted in zip(found, function(*given), strict=True):
+            torch.testing.assert_close(mine, wanted)
+        assert [f.rule for f in report.fired] == rules
+        for mine, wanted in zip(compiled(*given), function(*given), strict=True):
+            torch.testing.assert_close(mine, wanted)
 
 
 def test_it_is_an_executor_of_a_pair():

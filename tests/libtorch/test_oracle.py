@@ -208,6 +208,47 @@ def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(
     assert torch.equal(plan.apply(model, (x,))(x), model(x))
 
 
+REWRITING = ["eager", "udf_templates", "udf_pet", "udf_fusion", "udf_tiled"]
+
+
+@pytest.mark.parametrize(
+    ("names", "lured"),
+    [
+        (["eager", "udf_fusion"], True),
+        pytest.param(REWRITING, True, marks=pytest.mark.slow),
+        pytest.param(REWRITING, False, marks=pytest.mark.slow),
+    ],
+)
+def test_plans_with_rewriting_executors_are_no_slower_than_the_best_uniform_one(
+    model, x, names, lured, nothing_hopeless
+):
+    """Lured: the rewriting executors seem to take no time on units, so that a hybrid is tried."""
+    real = in_place.SegmentBench.time_in_place
+
+    def misled(self, segments, runs):
+        times = real(self, segments, runs)
+        named = zip(times, segments, strict=True)
+        return [1.0 if lured and name.startswith("udf") else t for t, (_, _, name) in named]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_place.SegmentBench, "time_in_place", misled)
+        plan = oracle.oracle(model, x, executors=names, **QUICK)
+    report = plan.report
+    assert set(report["uniform"]) == set(names)
+    assert set(report["unit_ns"]) == set(names)
+    if lured:
+        assert all(name.startswith("udf") for *_, name in report["plans"]["ours"])
+    fresh = {n: t["median_ns"] for n, t in report["fresh_measurement"]["timings"].items()}
+    least = min(ns for name, ns in fresh.items() if name != "plan")
+    if plan.uniform is None:
+        assert report["fresh_verdict"] == "faster"
+        assert fresh["plan"] < least
+    else:
+        assert report["fresh_verdict"] != "faster"
+        assert fresh[plan.uniform] == least
+    torch.testing.assert_close(plan.apply(model, (x,))(x), model(x), rtol=1e-5, atol=1e-5)
+
+
 def test_hopeless_executor_is_not_tried_on_units(model, x, slow_executor):
     plan = oracle.oracle(model, x, executors=["eager", slow_executor], **QUICK)
     assert slow_executor in plan.report["not_tried_on_units"]

@@ -83,6 +83,20 @@ def test_a_drawing_is_the_same_every_time_and_follows_the_numbers():
     assert drawings.speed_svg(numbers) != drawn
 
 
+def test_the_best_approximate_library_is_the_one_drawn():
+    level = {"corem": {"ns": 0.3}, "vml": {"ns": 0.6}, "sleef u10": {"ns": 0.2},
+             "intel-cr": {"ns": 0.1}}  # fmt: skip
+    document = {"functions": {"exp": {"avx512": level}, "log": {"avx512": {"corem": {"ns": 1.0}}}}}
+    ratios = drawings.best_numbers(document)
+    # Correctly rounded libraries do not count, nor functions that nothing else has.
+    assert ratios == {"avx512": {"exp": {"sleef u10": 1.5}}}
+    drawn = drawings.best_svg(ratios)
+    assert ">exp</text>" in drawn
+    assert ">sleef u10</text>" in drawn
+    level["sleef u10"]["ns"] = 0.7
+    assert drawings.best_numbers(document) == {"avx512": {"exp": {"vml": 0.5}}}
+
+
 def test_figures_asked_for():
     def over(ratio):
         return {"corem_over": ratio}

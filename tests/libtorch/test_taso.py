@@ -11,10 +11,12 @@ from torch import nn
 
 from pytest_udftorch.errors import PackageMissingError
 from pytest_udftorch.rewrite.taso import rules as rules_module
+from pytest_udftorch.rewrite.taso import scale
 from pytest_udftorch.rewrite.taso.backend import rules_of
 from pytest_udftorch.rewrite.taso.language import OPERATORS, kind, parse, show
 from pytest_udftorch.rewrite.taso.rules import RULES, Prover, axioms, by_numbers, checked
-from pytest_udftorch.rewriting import RuleError, generate, judge, read, recording
+from pytest_udftorch.rewrite.taso.search import Costs
+from pytest_udftorch.rewriting import RuleError, generate, judge, judge_all, read, recording
 
 pytest.importorskip("z3", reason="z3-solver is not installed")
 
@@ -74,6 +76,76 @@ def test_a_coincidence_of_fingerprints_is_refuted(generated):
     assert "differ on one of 64 sets" in proof.why
 
 
+PAIRS = [
+    ("(t (t a))", "a"), ("(neg (neg a))", "a"), ("(mm a b)", "(mm b a)"), ("(relu a)", "a"),
+]  # fmt: skip
+
+
+def test_many_are_judged_in_other_processes_and_once(tmp_path, monkeypatch):
+    candidates = [(term(left), parse(right)) for left, right in PAIRS]
+    journal = tmp_path / "proofs.journal"
+    proofs = judge_all(candidates, journal=journal, workers=1)
+    assert [proof.holds for proof in proofs] == [True, True, False, False]
+    assert "box test finds them different" in proofs[2].why
+    # What was being written when a run ended is judged again; the rest is not.
+    head, first, *others = journal.read_text().splitlines()
+    assert len(others) == 3
+    changed = first.replace("box test", "of the journal")
+    assert changed != first
+    journal.write_text("\n".join([head, changed, *others[:2], others[2][:20]]))
+    asked = []
+    monkeypatch.setattr(
+        scale,
+        "_on_cores",
+        lambda tasks, _: asked.append(tasks) or enumerate(map(scale._judged, tasks)),
+    )
+    again = judge_all(candidates, journal=journal)
+    assert asked == [[[candidates[3]]]]
+    assert [proof.holds for proof in again] == [True, True, False, False]
+    assert again[0].by_numbers == "of the journal"
+    journal.write_text(head.replace("axioms", "other") + "\n")
+    with pytest.raises(RuleError, match="is no journal of judgements with these axioms"):
+        judge_all(candidates, journal=journal)
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_judges_the_same():
+    distributed = pytest.importorskip("distributed", reason="dask is not whole")
+    candidates = [(term(left), parse(right)) for left, right in PAIRS]
+    with distributed.LocalCluster(
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+    ) as cluster:
+        proofs = judge_all(candidates, scheduler=cluster.scheduler_address)
+    assert [proof.holds for proof in proofs] == [True, True, False, False]
+
+
+def test_a_scheduler_that_does_not_answer_is_named(monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="dask is not whole")
+    pair = (term("(t (t a))"), "a")
+    real = distributed.Client
+    monkeypatch.setattr(distributed, "Client", lambda where, timeout: real(where, timeout="0.2s"))
+    with pytest.raises(RuleError, match=r"No dask scheduler answers at 'tcp://127\.0\.0\.1:1'"):
+        judge_all([pair], scheduler="tcp://127.0.0.1:1")
+
+
+def test_measured_times_are_kept_for_the_next_search(tmp_path):
+    journal = tmp_path / "times.journal"
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.rand(30, 30)
+    node = graph.call_function(torch.ops.aten.exp.default, (x,))
+    node.meta["val"] = x.meta["val"]
+    took = Costs(journal=journal).of_node(node)
+    assert took > 0
+    (line,) = journal.read_text().splitlines()
+    kept = Costs(journal=journal)
+    assert list(kept.known.values()) == [took]
+    assert kept.of_node(node) == took
+    assert len(journal.read_text().splitlines()) == 1
+    journal.write_text(line[:30] + "\n" + line.replace("torch ", "another torch ") + "\n")
+    assert Costs(journal=journal).known == {}
+
+
 def test_the_judges_of_a_rule():
     proof = judge(term("(mm (t a) (t b))"), term("(t (mm b a))"))
     assert (proof.holds, proof.by_numbers) == (True, "box test")
@@ -119,7 +191,7 @@ def test_an_unsound_rule_is_rejected_by_name(tmp_path):
     path.write_text("fine: (t (t a)) => a\n" + UNSOUND)
     with pytest.raises(RuleError, match=r"rule 'wrong_turn' is not sound: the box test finds"):
         checked(read(path))
-    options = {"rules": str(path)}
+    options = {"rules": str(path), "gain": 0}
     # Graphs that are left alone, for symbolic sizes or for gradients, are no exception.
     for dynamic, gradients in [(False, False), (True, False), (False, True)]:
         torch.compiler.reset()
@@ -180,7 +252,9 @@ def test_both_searches_merge_branches(search):
     torch.manual_seed(0)
     torch.compiler.reset()
     model, x, y = Branches().eval(), torch.randn(2, 4, 12, 12), torch.randn(16, 24)
-    compiled = torch.compile(model, backend="udf_taso", dynamic=False, options={"search": search})
+    compiled = torch.compile(
+        model, backend="udf_taso", dynamic=False, options={"search": search, "gain": 0}
+    )
     with torch.no_grad(), recording() as reports:
         found = compiled(x, y)
         model.a.weight.mul_(3)
@@ -208,7 +282,9 @@ def test_shapes_to_which_a_rule_does_not_apply_are_left():
 
     torch.compiler.reset()
     given = [torch.randn(s) for s in [(1, 4, 5, 5), (4, 2, 3, 3), (4, 2, 3, 3), (4,)]]
-    compiled = torch.compile(other, backend="udf_taso", dynamic=False, options={"graphs": 5})
+    compiled = torch.compile(
+        other, backend="udf_taso", dynamic=False, options={"graphs": 5, "gain": 0}
+    )
     with torch.no_grad(), recording() as reports:
         for mine, wanted in zip(compiled(*given), other(*given), strict=True):
             torch.testing.assert_close(mine, wanted)

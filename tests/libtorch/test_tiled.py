@@ -123,7 +123,7 @@ def test_wrong_tiles_never_run(monkeypatch):
     with recording() as reports:
         assert torch.equal(tiled(total, tile_bytes=4096)(X), total(X))
     assert "do not pass their check" in reports[0].left_alone
-    compiled = torch.compile(total, backend="udf_tiled", options={"tile_bytes": 4096})
+    compiled = torch.compile(total, backend="udf_tiled", options={"tile_bytes": 4096, "gain": 0})
     with recording() as reports:
         assert torch.equal(compiled(X), total(X))
     assert "does not pass its check" in reports[0].left_alone
@@ -162,7 +162,7 @@ def test_gradients_are_the_functions():
 
 def test_it_is_a_backend_and_an_executor():
     model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.GELU(), torch.nn.Softmax(1))
-    options = {"tile_bytes": 4096, "schedule": "stealing", "strict": True}
+    options = {"tile_bytes": 4096, "schedule": "stealing", "strict": True, "gain": 0}
     compiled = torch.compile(model.eval(), backend="udf_tiled", dynamic=False, options=options)
     with recording() as reports:
         torch.testing.assert_close(compiled(X), model(X))

@@ -5,6 +5,7 @@ import re
 import runpy
 import shutil
 import subprocess
+from itertools import pairwise
 
 import mpmath
 import pytest
@@ -209,6 +210,100 @@ def test_the_error_of_the_fast_log_is_below_its_margin(product):
     assert cubic([coefficients[0] + 2.0**-51, *coefficients[1:]]) > extent
 
 
+def quick_log_cube(macros, generator, coefficients):
+    """The relative error of the quick path's r^3 before its product with q is added, and |q|."""
+    known = {name: value.hex() for name, value in macros.items()}
+    known |= {f"Q{i}": c.hex() for i, c in enumerate(coefficients)}
+    neglected = generator["polynomial_error"](coefficients)
+    radius = float(generator["RADIUS"]).hex()
+    errors, largest = [], []
+    for piece in (f"-{radius}, -0x1p-58", f"0x1p-58, {radius}"):
+        printed = gappa("log/quick.gappa", known | {"r": piece})
+        q = ends(printed, "  q")
+        cube = max(map(abs, ends(printed, "cube -/ r * (r * r)")))
+        whole = (ends(printed, "|q - Q|")[1] + neglected) / (min(q) - mpf(2) ** -50)
+        errors.append((1 + whole) * (1 + cube) - 1)
+        largest.append(max(q))
+    return max(errors), max(largest)
+
+
+def pieces_of(step, count):
+    """For parts of an interval: the largest |r|, and both ends of the significand."""
+    width = (mpf(step.end) - step.first) / count
+    points = [step.first + n * width for n in range(count + 1)]
+    if step.c == 1:
+        # Towards 1, where r and the result vanish, by halves.
+        points = [1 + s * mpf(2) ** -n for s in (-1, 1) for n in range(5, 54)] + points
+        points = sorted(p for p in points if step.first <= p <= step.end and p != 1)
+    for first, end in pairwise(points):
+        if not first < 1 < end:
+            yield max(abs(first * step.c - 1), abs(end * step.c - 1)), first, end
+
+
+@pytest.mark.parametrize("function", ["log", "log2"])
+def test_the_error_of_the_quick_logarithms_is_below_their_width(function):
+    mpmath.mp.prec = 200
+    generator = runpy.run_path(str(FOLDER / "log" / "generate.py"))
+    macros, columns = header("log")
+    width, end = (mpf(source_macro(f"{function}/{function}.c", f"QUICK_{name}"))
+                  for name in ("WIDTH", "END"))  # fmt: skip
+    steps, unit = generator["steps"](), mpf(2) ** -53
+    high, low = macros["LN2_QUICK_HI"], macros["LN2_QUICK_LO"]
+    logarithm, scale = mpmath.log, mpf(1)
+    if function == "log2":
+        _, columns = header("log2")
+        high, low, scale = 1.0, 0.0, 1 / mpmath.log(2)
+        log2 = header("log2")[0]
+        # What the two parts of 1/log(2) lack is nothing beside the roundings.
+        assert abs(scale - log2["E_HI"] - log2["E_LO"]) < mpf(2) ** -105
+        assert abs(log2["E_LO"]) <= unit * log2["E_HI"]
+
+        def logarithm(x):
+            return mpmath.log(x) * scale
+
+    ln2 = logarithm(mpf(2))
+    tables = zip(*(columns[f"quick_{n}"] for n in ("high", "low", "rest")), strict=True)
+    tables = [(mpf(a) + b, mpf(c)) for a, b, c in tables]
+    # k times the high part, and its sum with the table's, are exact: multiples of 2^-43 below 2^10.
+    place = mpf(2) ** generator["QUICK_BITS"]
+    assert mpmath.isint(high * place)
+    assert all(mpmath.isint(value * place) for value, _ in tables)
+    assert (1023 * high + max(abs(v) for v, _ in tables)) * place <= mpf(2) ** 53
+    # Beyond the end lie all encodings that are not positive normal numbers: k is then -1022 with
+    # m < 1, or 1023 and more in magnitude.
+    assert end < logarithm(mpf(2) ** 1022)
+
+    def error(coefficients):
+        """The largest error of the sum before the test, relative to the result."""
+        relative, q = quick_log_cube(macros, generator, coefficients)
+        # Its sum with lo, with the rest, with the width; log2: E_HI lo, E_LO hi, and E_LO lo.
+        relative += (3 if function == "log" else 6) * unit * (1 + relative)
+        worst = mpf(0)
+        for step, (value, rest) in zip(steps, tables, strict=True):
+            for k in (0, *(sign * 2**n for n in range(10) for sign in (-1, 1))):
+                whole = k * mpf(high) + value
+                assert whole == 0 or abs(whole) > step.radius * (1 + step.radius) * scale
+                # Up to twice that k, with a result as large as this one at least.
+                constants = abs(-logarithm(mpf(step.c)) - value - rest)
+                constants += 2 * abs(k) * abs(ln2 - mpf(high) - low)
+                tiny = 2 * abs(k) * mpf(abs(low)) + abs(rest)
+                for r, m_first, m_end in pieces_of(step, 1 if k else 64):
+                    values = [logarithm(mpf(2) ** k * m) for m in (m_first, m_end)]
+                    least, most = min(map(abs, values)), max(map(abs, values))
+                    # lo and s.lo are roundings of parts of the result; sums with them have others.
+                    small = 8 * unit * (tiny + 4 * unit * (most + 1 if whole else most))
+                    found = relative * q * r**3 * scale + constants + small
+                    worst = max(worst, found / least)
+        # The product of the width and the result is rounded, and the result itself.
+        return worst + 4 * unit * width
+
+    coefficients = [macros[f"Q{i}"] for i in range(generator["TERMS"])]
+    assert error(coefficients) < width
+    # Negative controls: the width is not idle, and a wrong coefficient breaks it.
+    assert error(coefficients) > width / 2
+    assert error([coefficients[0] + 2.0**-50, *coefficients[1:]]) > width
+
+
 def trig_terms(macros, product, generator, coefficients):
     """Relative errors of the terms of sin(h) and cos(h), and the largest |s| and |c|."""
     known = {name: value.hex() for name, value in macros.items()} | {"product": PRODUCTS[product]}
@@ -303,6 +398,104 @@ def test_the_error_of_the_fast_sin_and_cos_is_below_its_margin(product):
     assert cubic(coefficients) > extent / 2
     wrong = [coefficients["sin"][0] + 2.0**-53, *coefficients["sin"][1:]]
     assert cubic(coefficients | {"sin": wrong}) > extent
+
+
+def quick_trig_terms(generator, coefficients):
+    """Relative errors of the terms of sin(h) and cos(h), and the largest |s| and |c|."""
+    known = {f"{letter}{i}": value.hex() for letter, name in (("S", "sin"), ("C", "cos"))
+             for i, value in enumerate(coefficients[name])}  # fmt: skip
+    radius = float(generator["QUICK_RADIUS"] * (1 + mpf(2) ** -30)).hex()
+    found = {"sin": [], "cos": []}
+    for piece in (f"-{radius}, -0x1p-200", f"0x1p-200, {radius}"):
+        printed = gappa("common/trig_quick.gappa", known | {"h": piece})
+        for name, letter, roundings in (
+            ("sin", "s", ("cube -/ h * H", "sine -/ cube * s")),
+            ("cos", "c", ("z2 -/ H * H",)),
+        ):
+            values = ends(printed, f"  {letter}")
+            neglected = generator["polynomial_error"](
+                name, coefficients[name], generator["QUICK_RADIUS"]
+            )
+            absolute = ends(printed, f"|{letter} - {letter.upper()}|")[1] + neglected
+            relative = 1 + absolute / (min(map(abs, values)) - mpf(2) ** -50)
+            for each in roundings:
+                relative *= 1 + max(map(abs, ends(printed, each)))
+            found[name].append((relative - 1, max(map(abs, values))))
+    return {name: tuple(map(max, zip(*each, strict=True))) for name, each in found.items()}
+
+
+def test_the_error_of_the_quick_sin_and_cos_is_below_their_width():
+    generator = runpy.run_path(str(FOLDER / "common" / "generate.py"))
+    mpmath.mp.prec = 200
+    macros, columns = header("common")
+    width, limit = (mpf(source_macro("common/trig.h", f"QUICK_{n}")) for n in ("WIDTH", "LIMIT"))
+    unit, radius, step = mpf(2) ** -53, generator["QUICK_RADIUS"], mpmath.pi / 32
+    high, middle, low = (mpf(macros[f"STEP_{name}"]) / 2 for name in ("HI", "MIDDLE", "LO"))
+
+    # The halves of the fast path's steps: the reduction is exact as far as it is there, l has the
+    # roundings of two sums, and n lacks little.
+    count = limit / step + 1
+    assert 2 * limit < macros["LIMIT"]
+    assert step / 2 + count * step * unit * 4 < radius
+    lacking = count * (abs(step - high - middle - low) + 2 * unit * abs(low))
+    l_largest = unit * radius + count * abs(low)
+    # The least distance of an argument from a multiple of pi/2, where sin or cos vanishes.
+    nearest = mpf(1)
+    for multiple in range(1, int(limit / (mpmath.pi / 2)) + 2):
+        exact = multiple * mpmath.pi / 2
+        nearest = min(nearest, abs(exact - mpf(float(exact))))
+
+    tables = {}
+    for function in ("sin", "cos"):
+        exact = [getattr(mpmath, function)(j * step) for j in range(32)]
+        parts = [columns[f"quick_{function}_{name}"] for name in ("high", "low", "rest")]
+        rows = [(mpf(a) + b, mpf(c)) for a, b, c in zip(*parts, strict=True)]
+        assert all(mpf(float(value)) == value for value, _ in rows)
+        tables[function] = rows
+        lacks = max(abs(e - v - r) for e, (v, r) in zip(exact, rows, strict=True) if v)
+        assert lacks < mpf(2) ** -72
+    assert tables["sin"][0] == (0, 0)
+    assert tables["cos"][0] == (1, 0)
+    # s - sum and sum - t are exact: neither number is more than twice the other.
+    steps = list(zip(tables["sin"], tables["cos"], strict=True))[1:]
+    assert all(abs(c) * radius < s / 2 for (s, _), (c, _) in steps)
+    assert radius**2 / 2 < mpmath.sin(step - radius) / 2
+
+    def error(coefficients):
+        """The largest error of the sum before the test, relative to the result."""
+        terms = quick_trig_terms(generator, coefficients)
+        # Each term's product or sum with others, the sum with the rest, and that with the width.
+        (sine, s_most), (cosine, c_most) = terms["sin"], terms["cos"]
+        sine += 3 * unit * (1 + sine)
+        cosine += 5 * unit * (1 + cosine)
+        # j = 0: sin(h) itself, and l's part relative to the nearest argument.
+        worst = sine * s_most * radius**2 * (1 + radius**2) + lacking / nearest + 8 * unit**2
+        # l cos(h) is taken for l, which is below 2^-53 of h, n's part of it aside.
+        worst += unit * radius**2 / 2 + count * abs(low) * radius**2
+        for (s, s_rest), (c, c_rest) in steps:
+            # Left out of the rests' products and of l's, what tables lack, and small roundings.
+            left_out = (
+                abs(s_rest) * radius**4 / 24 + abs(c_rest) * radius**5 / 120
+                + l_largest * (radius**2 / 2 + radius**3 / 6) + l_largest**2
+                + lacking + mpf(2) ** -71 + 16 * unit * mpf(2) ** -49
+            )  # fmt: skip
+            for n in range(-16, 16):
+                h = [radius * n / 16, radius * (n + 1) / 16]
+                most = max(map(abs, h))
+                least = min(abs(s * mpmath.cos(v) + c * mpmath.sin(v)) for v in h)
+                found = abs(c) * sine * s_most * most**3 + s * cosine * c_most * most**4
+                worst = max(worst, (found + left_out) / least)
+        return worst + 4 * unit * width
+
+    coefficients = {
+        name: [macros[f"QUICK_{name[0].upper()}{i}"] for i in range(count)]
+        for name, count in generator["QUICK_TERMS"].items()
+    }
+    assert error(coefficients) < width
+    # Negative controls: the width is not idle, and a wrong coefficient breaks it.
+    assert error(coefficients) > width / 2
+    wrong = [coefficients["sin"][0] + 2.0**-50, *coefficients["sin"][1:]]
+    assert error(coefficients | {"sin": wrong}) > width
 
 
 def test_exp2_gives_the_sum_of_exp_no_more_error_than_exp():

@@ -45,6 +45,7 @@ from pytest_udftorch.contract.elements import (
 )
 from pytest_udftorch.contract.norms import (
     batch_norm,
+    batch_norm_alone,
     batch_norm_backward,
     group_norm,
     group_norm_backward,
@@ -121,6 +122,7 @@ attention = sixteen(attention)
 attention_backward = sixteen(attention_backward)
 baddbmm = sixteen(baddbmm)
 batch_norm = sixteen(batch_norm)
+batch_norm_alone = sixteen(batch_norm_alone)
 batch_norm_backward = sixteen(batch_norm_backward)
 bernoulli_float_ = sixteen(bernoulli_float_)
 bernoulli_tensor_ = sixteen(bernoulli_tensor_)
@@ -182,6 +184,7 @@ __all__ = [
     "attention_backward",
     "baddbmm",
     "batch_norm",
+    "batch_norm_alone",
     "batch_norm_backward",
     "bernoulli_float_",
     "bernoulli_tensor_",

@@ -220,42 +220,75 @@ static int decided(wide_function wide, argument of, double *y) {
 #endif
 }
 
-// found: wrong results, results that went to MPFR, sums of results' encodings
-// that arguments are mixed into (any NaN as one), and the first wrong argument.
+typedef struct {
+  uint64_t size;
+  double x[BLOCK], second[BLOCK], y[BLOCK];
+} block;
+
+static void fill(block *b, const function *f, void *call, uint64_t seed,
+                 uint64_t first, uint64_t left) {
+  b->size = left < BLOCK ? left : BLOCK;
+  for (uint64_t i = 0; i < b->size; ++i) {
+    argument of = drawn(f, seed, first + i);
+    b->x[i] = of.x;
+    b->second[i] = of.y;
+  }
+  if (f->exact)
+    ((array_function)call)((int64_t)b->size, b->x, b->y, 0);
+  else
+    ((array_of_two)call)((int64_t)b->size, b->x, b->second, b->y, 0);
+}
+
+// The sum of a block's results' encodings that arguments are mixed into, any
+// NaN as one.
+static uint64_t digest_of(const block *b, const function *f) {
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < b->size; ++i) {
+    double y = b->y[i];
+    uint64_t encoding = y == y ? to_bits(y) : UINT64_C(0x7ff8000000000000);
+    uint64_t place = mix(to_bits(b->x[i]));
+    if (!f->exact)
+      place = mix(place + to_bits(b->second[i]));
+    sum += mix(encoding + place);
+  }
+  return sum;
+}
+
+// found: wrong results, results that went to MPFR, the digest, and the first
+// wrong argument.
 EXPORT void judge(void *call, int which, uint64_t seed, uint64_t first,
                   uint64_t count, uint64_t *found) {
   const function *f = &functions[which];
-  double x[BLOCK], second[BLOCK], y[BLOCK];
+  block b;
   memset(found, 0, 4 * sizeof *found);
   for (uint64_t start = 0; start < count; start += BLOCK) {
-    uint64_t size = count - start < BLOCK ? count - start : BLOCK;
-    for (uint64_t i = 0; i < size; ++i) {
-      argument of = drawn(f, seed, first + start + i);
-      x[i] = of.x;
-      second[i] = of.y;
-    }
-    if (f->exact)
-      ((array_function)call)((int64_t)size, x, y, 0);
-    else
-      ((array_of_two)call)((int64_t)size, x, second, y, 0);
-    for (uint64_t i = 0; i < size; ++i) {
-      argument of = {x[i], second[i]};
+    fill(&b, f, call, seed, first + start, count - start);
+    for (uint64_t i = 0; i < b.size; ++i) {
+      argument of = {b.x[i], b.second[i]};
       double wanted;
-      if (!decided(f->wide, of, &wanted) || !same(wanted, y[i])) {
+      if (!decided(f->wide, of, &wanted) || !same(wanted, b.y[i])) {
         wanted = rounded(f->exact, of);
         ++found[1];
-        if (!same(wanted, y[i]) && !found[0]++)
-          found[3] = to_bits(x[i]);
+        if (!same(wanted, b.y[i]) && !found[0]++)
+          found[3] = to_bits(b.x[i]);
       }
-      uint64_t encoding =
-          y[i] == y[i] ? to_bits(y[i]) : UINT64_C(0x7ff8000000000000);
-      uint64_t place = mix(to_bits(x[i]));
-      if (!f->exact)
-        place = mix(place + to_bits(second[i]));
-      found[2] += mix(encoding + place);
     }
+    found[2] += digest_of(&b, f);
   }
   mpfr_free_cache();
+}
+
+// The digest alone.
+EXPORT uint64_t digest(void *call, int which, uint64_t seed, uint64_t first,
+                       uint64_t count) {
+  const function *f = &functions[which];
+  block b;
+  uint64_t sum = 0;
+  for (uint64_t start = 0; start < count; start += BLOCK) {
+    fill(&b, f, call, seed, first + start, count - start);
+    sum += digest_of(&b, f);
+  }
+  return sum;
 }
 
 // How often the first reference decides, and how often MPFR contradicts it.

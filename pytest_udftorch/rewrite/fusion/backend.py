@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import graphlib
 import operator
@@ -13,15 +14,23 @@ import torch
 from torch import fx
 
 from pytest_udftorch.rewrite import graphs
-from pytest_udftorch.rewrite.backends import Candidate, compile_graph, settings
+from pytest_udftorch.rewrite.backends import (
+    Candidate,
+    Terms,
+    compile_graph,
+    further,
+    settings,
+    simplified,
+)
 from pytest_udftorch.rewrite.fusion.cells import is_sum
 from pytest_udftorch.rewrite.fusion.kernels import Outer, callable_of, outer_of
 from pytest_udftorch.rewrite.fusion.plans import Kernel, Plan, Planner
 from pytest_udftorch.rewrite.fusion.rows import RowKernel, decompose, regions
+from pytest_udftorch.rewrite.measured import GAIN
 from pytest_udftorch.rewrite.report import GraphReport
-from pytest_udftorch.rewrite.templates import DEFAULT, Firing, rewrite
+from pytest_udftorch.rewrite.templates import Firing
 
-OPTIONS: Final[dict[str, Any]] = {"sparse": 0.0, "strict": False}
+OPTIONS: Final[dict[str, Any]] = {"sparse": 0.0, "gain": GAIN, "strict": False}
 
 
 def _template(kernel: Kernel, outer: Outer | None) -> str:
@@ -33,13 +42,24 @@ def _template(kernel: Kernel, outer: Outer | None) -> str:
     return "MultiAggregate" if sum(map(is_sum, kernel.roots)) > 1 else "Cell"
 
 
-def _planned(graph: fx.Graph) -> tuple[list[RowKernel], Plan | None]:
-    """Return the kernels that run row by row, and the plan for the rest."""
-    rows = regions(graph)
-    plan = Planner(graph, {n for k in rows for n in k.body}).best()
+def _planned(graph: fx.Graph, constant: set[fx.Node]) -> tuple[list[RowKernel], Plan | None]:
+    """Return the kernels that run row by row, and the plan for the rest.
+
+    What depends on weights alone is computed once, so that no kernel may compute it in each call.
+    """
+    rows = [k for k in regions(graph) if constant.isdisjoint(k.body)]
+    plan = Planner(graph, constant | {n for k in rows for n in k.body}).best()
     if not _runs([*rows, *(plan.kernels if plan else ())]):
-        return [], Planner(graph).best()
+        return [], Planner(graph, constant).best()
     return rows, plan
+
+
+def _in_rows(module: fx.GraphModule, held: Collection[int]) -> fx.GraphModule:
+    """Return a graph with softmax written as rows' sums, if kernels for rows take all of these."""
+    written = copy.deepcopy(module)
+    made = decompose(written)
+    rows, _ = _planned(written.graph, graphs.constant_nodes(written.graph, held))
+    return written if made <= {n for k in rows for n in k.body} else copy.deepcopy(module)
 
 
 def _runs(kernels: Sequence[Kernel]) -> bool:
@@ -106,23 +126,24 @@ def fusion(
 ) -> Callable[..., Any]:
     """Backend ``udf_fusion``: pointwise operators and sums in as few passes as the costs say.
 
-    Options are ``sparse`` and ``strict``. ``sparse`` is the largest part of elements other than
-    zero with which a matrix counts as sparse; 0, the default, takes none for sparse. In
-    ``(x * f(u @ v)).sum()`` the product is computed only where a sparse x is not zero. Where x is
-    zero and f infinite or NaN, eager mode gives NaN and this does not. The templates that
-    ``udf_templates`` applies are applied first.
+    Options are ``sparse``, ``gain`` and ``strict``. ``gain`` is how many times as fast the whole
+    graph has to become for its kernels to be kept; 0 keeps them all. ``sparse`` is the largest part
+    of elements other than zero with which a matrix counts as sparse; 0, the default, takes none for
+    sparse. In ``(x * f(u @ v)).sum()`` the product is computed only where a sparse x is not zero.
+    Where x is zero and f infinite or NaN, eager mode gives NaN and this does not. The templates
+    that ``udf_templates`` applies are applied first.
     """
     wanted = settings("udf_fusion", options, OPTIONS)
 
     def rewriter(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
     ) -> Candidate | None:
-        graph, report.fired = rewrite(graph, held, DEFAULT)
-        decompose(graph)
-        rows, plan = _planned(graph.graph)
+        start = simplified(graph, held)
+        graph = _in_rows(start.module, held)
+        rows, plan = _planned(graph.graph, graphs.constant_nodes(graph.graph, held))
         if not rows and plan is None:
             report.notes.append("there is nothing to fuse")
-            return Candidate(graph, exact=False, fold=True)
+            return start
         given = dict(zip(graphs.placeholders(graph.graph), inputs, strict=True))
 
         def filled(node: fx.Node) -> float:
@@ -134,7 +155,6 @@ def fusion(
         chosen = [k for k in chosen if len({*k.body, *k.roots}) > 1]
         kernels = [(k, outer_of(k, filled, wanted["sparse"])) for k in chosen]
         new, fired = assembled(graph.graph, kernels)
-        report.fired += fired
         estimated = sum(k.cost_ns() for k in chosen) / 1000
         searched = plan or Plan((), 0.0, 0, 0, 0)
         report.notes.append(
@@ -142,6 +162,7 @@ def fusion(
             f"{searched.evaluated:,} evaluated; {len(kernels)} kernels, estimated "
             f"{estimated:,.0f} us"
         )
-        return Candidate(fx.GraphModule(graph, new), exact=False, fold=True)
+        return further(start, fx.GraphModule(graph, new), fired)
 
-    return compile_graph("udf_fusion", rewriter, module, examples, wanted["strict"])
+    terms = Terms(wanted["strict"], wanted["gain"])
+    return compile_graph("udf_fusion", rewriter, module, examples, terms)

@@ -58,13 +58,18 @@ def shape(node: fx.Node) -> tuple[int, ...]:
     return tuple(graphs.value(node).shape)
 
 
+def device(node: fx.Node) -> str:
+    """Return where a node's tensor lies."""
+    return str(graphs.value(node).device)
+
+
 def plain(node: fx.Node, kinds: tuple[torch.dtype, ...] = (torch.float32, torch.bool)) -> bool:
-    """Whether a node is one tensor in the CPU's memory whose elements a kernel can read."""
+    """Whether a node is one tensor whose elements a kernel for the CPU or a GPU can read."""
     given = graphs.value(node)
     return (
         isinstance(given, torch.Tensor)
         and given.layout is torch.strided
-        and given.device.type == "cpu"
+        and given.device.type in ("cpu", "cuda")
         and given.dtype in kinds
     )
 
@@ -82,6 +87,8 @@ def is_cell(node: fx.Node) -> bool:
         return False
     inputs = node.all_input_nodes
     if not inputs or node.kwargs or not all(map(plain, [node, *inputs])):
+        return False
+    if any(graphs.value(i).device != graphs.value(node).device for i in inputs):
         return False
     if (graphs.value(node).dtype == torch.bool) != (name in _TESTS):
         return False

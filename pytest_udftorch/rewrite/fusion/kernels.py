@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ kernels of fusion plans, compiled with the functions of the open sessions inside."""
+"""Kernels of fusion plans, compiled with the functions of the open sessions inside.
+
+For the CPU they are C++ written here; for GPUs TorchInductor writes each as Triton.
+"""
 
 from __future__ import annotations
 
@@ -206,11 +209,33 @@ def _place(tensor: torch.Tensor) -> object:
     return tensor.stride() if tensor.layout is torch.strided else tensor.layout
 
 
+def on_gpu(kernel: Kernel) -> bool:
+    """Whether a kernel's tensors lie in a GPU's memory."""
+    device: torch.device = graphs.value(kernel.body[0]).device
+    return device.type == "cuda"
+
+
+def _by_triton(reference: fx.GraphModule, number: int) -> Callable[..., Any]:
+    """Return a function of tensors that TorchInductor compiles, with the sessions' functions."""
+    by_inductor = torch.compile(reference, dynamic=False)
+
+    def fused(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in tensors):
+            return tuple(reference(*tensors))
+        return tuple(by_inductor(*tensors))
+
+    fused.__name__ = f"fused_kernel_{number}"
+    fused.separate = True  # type: ignore[attr-defined]
+    return fused
+
+
 def callable_of(
     kernel: Kernel, number: int, outer: Outer | None = None
 ) -> tuple[Callable[..., Any], tuple[fx.Node, ...]]:
     """Return a function of tensors that runs a kernel, and the nodes whose tensors it takes."""
     given = reads(kernel, outer)
+    if on_gpu(kernel):
+        return _by_triton(_reference(kernel, given, outer), number), given
     text = row_source(kernel) if isinstance(kernel, RowKernel) else source(kernel, outer)
     native = compiled(text)
     reference = _reference(kernel, given, outer)
@@ -254,7 +279,7 @@ def outer_of(kernel: Kernel, zeros: Callable[[fx.Node], float], most: float) -> 
         zeros: returns which part of an input's elements is not zero.
         most: the largest such part for which it is worth while.
     """
-    if isinstance(kernel, RowKernel) or len(kernel.space) != 2:
+    if isinstance(kernel, RowKernel) or len(kernel.space) != 2 or on_gpu(kernel):
         return None
     if len(kernel.roots) != 1 or not is_sum(kernel.roots[0]):
         return None

@@ -15,7 +15,7 @@ from typing import Final
 
 from torch import fx
 
-from pytest_udftorch.rewrite.fusion.cells import bytes_of, cost_ns, is_cell, is_sum, shape
+from pytest_udftorch.rewrite.fusion.cells import bytes_of, cost_ns, device, is_cell, is_sum, shape
 
 #: Estimated nanoseconds to move one byte.
 BYTE_NS: Final = 0.1
@@ -102,7 +102,7 @@ class Planner:
         """Return the kernels of a plan that writes some of the shared nodes."""
         stored = {*self.forced, *written}
         level: dict[fx.Node, int] = {}
-        groups: dict[tuple[int, tuple[int, ...]], list[fx.Node]] = {}
+        groups: dict[tuple[int, tuple[int, ...], str], list[fx.Node]] = {}
         for root in sorted([*stored, *self.sums], key=self.order.__getitem__):
             start = root.all_input_nodes[0] if is_sum(root) else root
             _, inputs, within = self._closure(start, stored - {root}, shape(start))
@@ -111,7 +111,7 @@ class Planner:
             # stays in a register.
             floors = [level[n] for n in within] + [level[b] + 1 for b in outside if b in level]
             level[root] = max(floors, default=0)
-            groups.setdefault((level[root], shape(start)), []).append(root)
+            groups.setdefault((level[root], shape(start), device(start)), []).append(root)
         return tuple(self._kernel(groups[key], stored) for key in sorted(groups))
 
     def _closure(

@@ -18,6 +18,7 @@ from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.fusion.cells import (
     bytes_of,
     cost_ns,
+    device,
     expression,
     is_cell,
     plain,
@@ -145,9 +146,10 @@ def regions(graph: fx.Graph) -> list[RowKernel]:
     return [kernel for kernel in found if kernel is not None]
 
 
-def decompose(module: fx.GraphModule) -> None:
-    """Write softmax over rows as sums and extremes of rows."""
+def decompose(module: fx.GraphModule) -> set[fx.Node]:
+    """Write softmax over rows as sums and extremes of rows; return the new nodes."""
     aten = graphs.aten
+    known = set(module.graph.nodes)
 
     def written(node: fx.Node) -> fx.Node | None:
         name = graphs.packet_name(node)
@@ -170,6 +172,7 @@ def decompose(module: fx.GraphModule) -> None:
     if list(graphs.replacing(module.graph, written)):
         module.recompile()
         graphs.propagate(module)
+    return set(module.graph.nodes) - known
 
 
 def _place(item: tuple[tuple[int, Family], list[fx.Node]]) -> tuple[int, Family]:
@@ -178,7 +181,7 @@ def _place(item: tuple[tuple[int, Family], list[fx.Node]]) -> tuple[int, Family]
 
 def _region(nodes: list[fx.Node], family: Family) -> RowKernel | None:
     mine = set(nodes)
-    if not any(map(is_row, nodes)) or len(nodes) < 2:
+    if not any(map(is_row, nodes)) or len(nodes) < 2 or len(set(map(device, nodes))) > 1:
         return None
     roots = tuple(n for n in nodes if any(u not in mine for u in n.users))
     inputs = dict.fromkeys(i for n in nodes for i in n.all_input_nodes if i not in mine)

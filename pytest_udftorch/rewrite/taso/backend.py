@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,17 +12,26 @@ from typing import Any, Final
 from torch import fx
 
 from pytest_udftorch.errors import RewriteError
-from pytest_udftorch.rewrite.backends import Candidate, compile_graph, settings
+from pytest_udftorch.rewrite.backends import (
+    Candidate,
+    Terms,
+    compile_graph,
+    further,
+    settings,
+    simplified,
+)
+from pytest_udftorch.rewrite.measured import GAIN
 from pytest_udftorch.rewrite.report import GraphReport
 from pytest_udftorch.rewrite.taso.rules import RULES, Rule, checked, read
 from pytest_udftorch.rewrite.taso.search import Costs, Found, backtracking
-from pytest_udftorch.rewrite.templates import DEFAULT, rewrite
 
 OPTIONS: Final[dict[str, Any]] = {
     "rules": RULES,
     "search": "backtracking",
     "graphs": 100,
     "seconds": 60.0,
+    "gain": GAIN,
+    "journal": None,
     "strict": False,
 }
 
@@ -48,8 +58,10 @@ def taso(
     """Backend ``udf_taso``: the cheapest graph that proved substitutions reach.
 
     Options are ``rules``, the path of a file; ``search``, which is ``backtracking`` or ``egraph``;
-    ``graphs`` and ``seconds``, which limit the search; and ``strict``. The templates that
-    ``udf_templates`` applies are applied first.
+    ``graphs`` and ``seconds``, which limit the search; ``gain``, how many times as fast the whole
+    graph has to become to be kept; ``journal``, the path of a file in which measured times of calls
+    are kept for later searches; and ``strict``. The templates that ``udf_templates`` applies are
+    applied first.
     """
     wanted = settings("udf_taso", options, OPTIONS)
     if wanted["search"] not in ("backtracking", "egraph"):
@@ -64,24 +76,24 @@ def taso(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
     ) -> Candidate | None:
         rules = ready()
-        graph, fired = rewrite(graph, held, DEFAULT)
-        found = search(graph, rules, held, wanted)
-        report.fired = [*fired, *found.fired]
+        start = simplified(graph, held)
+        found = search(copy.deepcopy(start.module), rules, held, wanted)
         now, before = found.cost_ns
         report.notes.append(
             f"{wanted['search']}: {found.visited:,} graphs in {found.seconds:.1f} s; sum of "
             f"measured calls {now / 1000:,.0f} us, {before / 1000:,.0f} us before"
         )
-        return Candidate(found.module, exact=False, fold=True)
+        return further(start, found.module, found.fired)
 
-    return compile_graph("udf_taso", rewriter, module, examples, wanted["strict"], ready)
+    terms = Terms(wanted["strict"], wanted["gain"], ready)
+    return compile_graph("udf_taso", rewriter, module, examples, terms)
 
 
 def search(
     graph: fx.GraphModule, rules: Sequence[Rule], held: Collection[int], wanted: Mapping[str, Any]
 ) -> Found:
     """Search by the method that the options name."""
-    costs = Costs()
+    costs = Costs(journal=None if wanted["journal"] is None else Path(wanted["journal"]))
     if wanted["search"] == "egraph":
         from pytest_udftorch.rewrite.taso.egraph import saturated
 

@@ -9,6 +9,7 @@ common subterm where it also holds with a variable in its place.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -195,28 +196,45 @@ def _matches(pattern: Term, term: Term, by: dict[str, Term]) -> bool:
     )
 
 
+def _heads(*terms: Term) -> list[str]:
+    """Return the operators of terms; "" for variables."""
+    return ["" if isinstance(term, str) else term[0] for term in terms]
+
+
+def _may_match(left: Term, right: Term) -> Iterator[tuple[str, ...]]:
+    """Return the keys of the patterns that could match a pair: variables match any operator."""
+    heads = _heads(*left[1:], right)
+    for chosen in itertools.product(*(("", head) if head else ("",) for head in heads)):
+        yield (left[0], *chosen)
+
+
 def _without_instances(found: Iterable[tuple[Term, Term]]) -> list[tuple[Term, Term]]:
     """Leave out pairs that are others with their variables replaced."""
-    kept: dict[str, list[tuple[Term, Term]]] = {}
+    kept: dict[tuple[str, ...], list[tuple[Term, Term]]] = {}
     order = sorted(
         found,
         key=lambda p: (size(p[0]) + size(p[1]), -len(variables(p[0])), len(str(p)), str(p)),
     )
     for left, right in order:
-        others = kept.setdefault(left[0], [])
+        others = itertools.chain.from_iterable(kept.get(key, ()) for key in _may_match(left, right))
         for general, result in others:
             by: dict[str, Term] = {}
             if _matches(general, left, by) and _matches(result, right, by):
                 break
         else:
-            others.append((left, right))
+            kept.setdefault((left[0], *_heads(*left[1:], right)), []).append((left, right))
     return [pair for pairs_of in kept.values() for pair in pairs_of]
 
 
 def generate(
     operators: int = 3, names: dict[str, str] | None = None
 ) -> tuple[list[tuple[Term, Term]], Funnel]:
-    """Return candidate substitutions, not yet proved, and the counts of the steps."""
+    """Return candidate substitutions, not yet proved, and the counts of the steps.
+
+    Args:
+        operators: the most operators of a term. torch computes the terms on all of its threads.
+        names: kind -> the variables, each a letter.
+    """
     found, enumerated = pairs(operators, names)
     named: dict[tuple[Term, Term], None] = {}
     for left, right in found:

@@ -6,14 +6,17 @@ from __future__ import annotations
 import copy
 import heapq
 import itertools
+import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import fx
 
+from pytest_udftorch.planning.identity import device_name
 from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.taso.match import apply, matches
 from pytest_udftorch.rewrite.taso.rules import Rule
@@ -39,15 +42,34 @@ def signature(node: fx.Node) -> str:
 
 @dataclass
 class Costs:
-    """Times of single calls, each measured once.
+    """Times of single calls, each measured once, with all threads of torch.
 
     Attributes:
         runs: measurements of a call.
+        journal: a file of measured times, to which each new one is added; those of other machines,
+            versions of torch and numbers of threads are left out.
         known: signature -> ns.
     """
 
     runs: int = 5
+    journal: Path | None = None
     known: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.journal is None or not self.journal.exists():
+            return
+        for line in self.journal.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+                if row["where"] == self._where(row["device"]):
+                    self.known[row["call"]] = float(row["ns"])
+            except (ValueError, KeyError, TypeError, RuntimeError):
+                continue  # a line that was being written when the run ended, or another machine's
+
+    @staticmethod
+    def _where(device: str) -> str:
+        name = device_name(torch.device(device))
+        return f"torch {torch.__version__}, {torch.get_num_threads()} threads, {name}"
 
     def of_node(self, node: fx.Node) -> float:
         """Return the time of a node's call in ns; 0 for views."""
@@ -55,13 +77,18 @@ class Costs:
             return 0.0
         key = signature(node)
         if key not in self.known:
-            self.known[key] = self._measured(node)
+            tensors = [graphs.value(n) for n in node.all_input_nodes]
+            devices = (t.device for t in tensors if isinstance(t, torch.Tensor))
+            home = next(devices, torch.device("cpu"))
+            self.known[key] = self._measured(node, home)
+            if self.journal is not None:
+                row = {"call": key, "ns": self.known[key], "device": str(home)}
+                with self.journal.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**row, "where": self._where(str(home))}) + "\n")
         return self.known[key]
 
-    def _measured(self, node: fx.Node) -> float:
+    def _measured(self, node: fx.Node, home: torch.device) -> float:
         target: Any = node.target
-        tensors = [graphs.value(n) for n in node.all_input_nodes]
-        home = next((t.device for t in tensors if isinstance(t, torch.Tensor)), torch.device("cpu"))
 
         def example(argument: fx.Node) -> Any:
             tensor = graphs.value(argument)

@@ -16,8 +16,9 @@ from pytest_udftorch import compat
 from pytest_udftorch.errors import RewriteError, nearest
 from pytest_udftorch.plain_data import shown
 from pytest_udftorch.rewrite import graphs
-from pytest_udftorch.rewrite.backends import Candidate, announce, compile_graph, settings
+from pytest_udftorch.rewrite.backends import Candidate, Terms, announce, compile_graph, settings
 from pytest_udftorch.rewrite.check import why_wrong
+from pytest_udftorch.rewrite.measured import GAIN
 from pytest_udftorch.rewrite.report import GraphReport, count
 from pytest_udftorch.rewrite.templates import Firing
 from pytest_udftorch.rewrite.tiled import chunks
@@ -90,9 +91,10 @@ def tiles(
 ) -> Callable[..., Any]:
     """Backend ``udf_tiled``: rows are computed tile by tile, on several threads.
 
-    Options are ``schedule``, ``threads``, ``tile_bytes`` and ``strict``.
+    Options are ``schedule``, ``threads``, ``tile_bytes``, ``gain``, how many times as fast the
+    tiles have to be to be kept, and ``strict``.
     """
-    wanted = settings("udf_tiled", options, {**_DEFAULTS, "strict": False})
+    wanted = settings("udf_tiled", options, {**_DEFAULTS, "gain": GAIN, "strict": False})
 
     def rewriter(
         graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
@@ -101,11 +103,10 @@ def tiles(
         if made is None:
             return None
         run = Tiled(*made, chosen(wanted))
-        return Candidate(graph, exact=False, fold=False, make=lambda _: run)
+        return Candidate(graph, False, False, lambda _: run, report.fired)
 
-    return compile_graph(
-        "udf_tiled", rewriter, module, examples, wanted["strict"], lambda: chosen(wanted)
-    )
+    terms = Terms(wanted["strict"], wanted["gain"], lambda: chosen(wanted))
+    return compile_graph("udf_tiled", rewriter, module, examples, terms)
 
 
 class _Function:

@@ -30,6 +30,10 @@ MIDDLE_BITS: Final = 27
 #: Coefficients of the polynomials of the fast path: sin(r) = r + r^3 s(z) and
 #: cos(r) = 1 - z/2 + z^2 c(z).
 TERMS: Final = {"sin": 5, "cos": 4}
+#: Steps of the quick path's tables to pi, its largest |r| and its coefficients.
+QUICK_STEPS: Final = 32
+QUICK_RADIUS: Final = RADIUS / 2
+QUICK_TERMS: Final = {"sin": 4, "cos": 3}
 #: The same functions' series.
 SERIES: Final = {
     "sin": [mpf(-1) ** (n + 1) / mpmath.factorial(2 * n + 3) for n in range(20)],
@@ -46,23 +50,23 @@ def nearest(value: mpf) -> float:
     return float(mpmath.mpf(value))
 
 
-def coefficients(name: str) -> list[float]:
+def coefficients(name: str, count: int, radius: mpf = RADIUS) -> list[float]:
     """Return a polynomial in z, the constant term first, as doubles."""
-    count, middle = TERMS[name], RADIUS**2 / 2
+    middle = radius**2 / 2
     nodes = [middle * (1 + mpmath.cos((2 * i + 1) * mpmath.pi / (2 * count))) for i in range(count)]
     rows = mpmath.matrix([[z**power for power in range(count)] for z in nodes])
     values = mpmath.matrix([mpmath.polyval(SERIES[name][::-1], z) for z in nodes])
     return [nearest(c) for c in mpmath.lu_solve(rows, values)]
 
 
-def polynomial_error(name: str, found: list[float]) -> mpf:
-    """Return a bound of the polynomial's error over 0 <= z <= RADIUS^2."""
+def polynomial_error(name: str, found: list[float], radius: mpf = RADIUS) -> mpf:
+    """Return a bound of the polynomial's error over 0 <= z <= radius^2."""
     length = len(SERIES[name])
     difference = SERIES[name].copy()
     for power, c in enumerate(found):
         difference[power] -= mpf(c)
     # z = middle (1 + t): powers of 1 + t in Chebyshev polynomials of t, which are at most 1.
-    middle = RADIUS**2 / 2
+    middle = radius**2 / 2
     total = [mpf(0)] * length
     power_of_t = [mpf(1)] + [mpf(0)] * length
     for n in range(length):
@@ -76,15 +80,15 @@ def polynomial_error(name: str, found: list[float]) -> mpf:
                 shifted[i - 1] += share / 2
                 shifted[i + 1] += share / 2
         power_of_t = shifted
-    return sum(abs(c) for c in total) + 2 * abs(SERIES[name][-1]) * RADIUS ** (2 * length)
+    return sum(abs(c) for c in total) + 2 * abs(SERIES[name][-1]) * radius ** (2 * length)
 
 
-def table(function: str) -> list[tuple[float, float, float]]:
-    """Return three floats for each j, nearly sin or cos(j pi / STEPS); two make a double."""
+def table(function: str, steps: int = STEPS) -> list[tuple[float, float, float]]:
+    """Return three floats for each j, nearly sin or cos(j pi / steps); two make a double."""
     found = []
-    for j in range(STEPS):
+    for j in range(steps):
         # Exact where it is 0 or 1.
-        whole = mpf(mpmath.nstr(getattr(mpmath, f"{function}pi")(mpf(j) / STEPS), 400))
+        whole = mpf(mpmath.nstr(getattr(mpmath, f"{function}pi")(mpf(j) / steps), 400))
         high = float(np.float32(nearest(whole)))
         if mpf(high) == whole:
             found.append((high, 0.0, 0.0))
@@ -126,7 +130,8 @@ def array(kind: str, name: str, values: list[str]) -> list[str]:
 def lines() -> list[str]:
     """Return the lines of the header."""
     high, middle, low = step_parts()
-    polynomials = {name: coefficients(name) for name in TERMS}
+    polynomials = {name: coefficients(name, TERMS[name]) for name in TERMS}
+    quick = {name: coefficients(name, n, QUICK_RADIUS) for name, n in QUICK_TERMS.items()}
     errors = {
         name: mpmath.nstr(mpmath.log(polynomial_error(name, found), 2), 5)
         for name, found in polynomials.items()
@@ -159,6 +164,25 @@ def lines() -> list[str]:
             for line in array("float", f"udf_trig_{function}_{part}",
                               [f"{v.hex()}f" for v in column])
         ),
+        f"#define TRIG_QUICK_STEPS {QUICK_STEPS}",
+        *(
+            f"#define TRIG_QUICK_{name[0].upper()}{i} {value.hex()}"
+            for name, found in quick.items()
+            for i, value in enumerate(found)
+        ),
+        "#ifdef __AVX512F__ // two registers hold 32 floats",
+        *(
+            line
+            for function in TERMS
+            for part, column in zip(
+                ("high", "low", "rest"),
+                zip(*table(function, QUICK_STEPS), strict=True),
+                strict=True,
+            )
+            for line in array("float", f"udf_trig_quick_{function}_{part}",
+                              [f"{v.hex()}f" for v in column])
+        ),
+        "#endif",
         "// 2/pi after 64 zero bits, the highest word first.",
         *array("uint64_t", "udf_trig_two_over_pi",
                ["UINT64_C(0x0000000000000000)", *words(2 / mpmath.pi, 64 * WORDS, WORDS)[::-1]]),

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two steps (Ziv, ACM TOMS 17(3), 1991): a fast path in pairs of doubles, with
-// a rounding test, and integers of 192 bits for what it leaves undecided.
+// a rounding test, and integers of 192 bits for what it leaves undecided. The
+// vector and array forms try a quick path first at AVX-512.
 //
 // Fast path, |x| <= 2^23. n is x 16/pi rounded, r = x - n pi/16, and
 //
@@ -35,6 +36,18 @@
 // they round to the same double, that is its rounding. Larger, infinite and NaN
 // arguments are left to the accurate path.
 //
+// Quick path, at AVX-512, where tables of 32 floats stay in registers: |x| <=
+// QUICK_LIMIT, the step is pi/32 and |r| < 2^-4.34. The reduction is the fast
+// path's, and w + w.lo = -z/2 an exact pair. S + C h and its sum with S w are
+// fused multiply-adds, and so are the errors of both, as S, the sum and t are
+// within a factor of 2. Left out are products of l and of the third floats that
+// are below 2^-65. The error is largest at the ends of the steps about 0, where
+// the roundings of h^3 s(z) are 2^-61.4 of the result. Gappa bounds those
+// (trig_quick.gappa), and tests/native/test_float64_bounds.py adds up the rest
+// for each j and on pieces of h: QUICK_WIDTH is more. Within the limit no
+// double is nearer to a multiple of pi/2 than what n STEP_LO lacks allows, as
+// the test finds by trying all multiples.
+//
 // Accurate path. sin(x) is x, and cos(x) 1, for |x| < 2^-27. Else x is a whole
 // number m < 2^53 times a power of two, and x 2/pi modulo 4 is m times a window
 // of 320 bits of 2/pi, of which 318 are below the point (Payne and Hanek, ACM
@@ -65,6 +78,8 @@
 #define TRIG_EXTENT 0x1.cp-53
 #define TRIG_WIDTH 0x1p-70
 #define TRIG_DRIFT 0x1p-134
+#define TRIG_QUICK_WIDTH 0x1.3p-61
+#define TRIG_QUICK_LIMIT 0x1p10
 
 // Terms of the series that 128 bits need, and 2^8 units of 2^-128 for their
 // error.
@@ -127,6 +142,58 @@ UDF_INLINE double udf_trig_fast(double x, uint64_t turn, int *hard) {
   // NaN is hard.
   *hard = (upper != lower) | !(__builtin_fabs(x) <= TRIG_LIMIT);
   return udf_f64_from_bits(udf_f64_bits(upper) ^ (i / TRIG_STEPS << 63));
+}
+
+//===----------------------------------------------------------------------===//
+// Quick path
+//===----------------------------------------------------------------------===//
+
+// sin(x + turn pi/16), for |x| <= QUICK_LIMIT.
+UDF_INLINE double udf_trig_quick(double x, uint64_t turn, int *hard) {
+#ifdef __AVX512F__
+  double shifted = UDF_FMA(x, 2 * TRIG_INV_STEP, UDF_ROUND_MAGIC);
+  double n = shifted - UDF_ROUND_MAGIC;
+  uint64_t i = udf_f64_bits(shifted) + 2 * turn;
+  double first = UDF_FMA(n, -0.5 * TRIG_STEP_HI, x);
+  double h = UDF_FMA(n, -0.5 * TRIG_STEP_MIDDLE, first);
+  double l = UDF_FMA(n, -0.5 * TRIG_STEP_MIDDLE, first - h);
+  l = UDF_FMA(n, -0.5 * TRIG_STEP_LO, l);
+
+  double s = (double)udf_trig_quick_sin_high[i % TRIG_QUICK_STEPS] +
+             (double)udf_trig_quick_sin_low[i % TRIG_QUICK_STEPS];
+  double s_rest = (double)udf_trig_quick_sin_rest[i % TRIG_QUICK_STEPS];
+  double c = (double)udf_trig_quick_cos_high[i % TRIG_QUICK_STEPS] +
+             (double)udf_trig_quick_cos_low[i % TRIG_QUICK_STEPS];
+  double c_rest = (double)udf_trig_quick_cos_rest[i % TRIG_QUICK_STEPS];
+
+  // w + w_lo = -z/2; the polynomials are in powers of -2 w.
+  double half = -0.5 * h;
+  double w = h * half;
+  double w_lo = UDF_FMA(h, half, -w);
+  double s_poly = UDF_FMA(w, 16 * TRIG_QUICK_S3, -8 * TRIG_QUICK_S2);
+  s_poly = UDF_FMA(w, s_poly, 4 * TRIG_QUICK_S1);
+  s_poly = UDF_FMA(w, s_poly, -2 * TRIG_QUICK_S0);
+  double c_poly = UDF_FMA(w, 16 * TRIG_QUICK_C2, -8 * TRIG_QUICK_C1);
+  c_poly = UDF_FMA(w, c_poly, 4 * TRIG_QUICK_C0);
+  double sine = (h * w) * s_poly;
+  double cosine = UDF_FMA(w * w, c_poly, w_lo);
+
+  double sum = UDF_FMA(c, h, s);
+  double sum_lo = UDF_FMA(c, h, s - sum);
+  double t = UDF_FMA(s, w, sum);
+  double t_lo = UDF_FMA(s, w, sum - t);
+  double low = UDF_FMA(s_rest, 1.0 + w, c_rest * (h + sine));
+  low = UDF_FMA(l, UDF_FMA(-s, h, c), low);
+  low = UDF_FMA(s, cosine, low);
+  low = UDF_FMA(c, sine, low) + (sum_lo + t_lo);
+  double upper = t + UDF_FMA(t, TRIG_QUICK_WIDTH, low);
+  double lower = t + UDF_FMA(t, -TRIG_QUICK_WIDTH, low);
+  // NaN is hard.
+  *hard = (upper != lower) | !(__builtin_fabs(x) <= TRIG_QUICK_LIMIT);
+  return udf_f64_from_bits(udf_f64_bits(upper) ^ (i / TRIG_QUICK_STEPS << 63));
+#else
+  return udf_trig_fast(x, turn, hard);
+#endif
 }
 
 //===----------------------------------------------------------------------===//

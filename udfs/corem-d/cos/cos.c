@@ -15,6 +15,10 @@ UDF_INLINE double udf_cos_fast(double x, int *hard) {
   return udf_trig_fast(x, TRIG_STEPS / 2, hard);
 }
 
+UDF_INLINE double udf_cos_quick(double x, int *hard) {
+  return udf_trig_quick(x, TRIG_STEPS / 2, hard);
+}
+
 static UDF_COLD double udf_cos_accurate(double x) {
   if (x - x != 0)
     return __builtin_nan("");

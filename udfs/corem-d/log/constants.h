@@ -9,6 +9,8 @@
 #define LOG_START UINT64_C(0x3fe6800000000000)
 #define LOG_LN2_HI 0x1.62e42fefa3800p-1
 #define LOG_LN2_LO 0x1.ef35793c76730p-45
+#define LOG_LN2_QUICK_HI 0x1.62e42fefa3800p-1
+#define LOG_LN2_QUICK_LO 0x1.ef35793c76730p-45
 #define LOG_Q0 0x1.5555555555555p-2
 #define LOG_Q1 -0x1.fffffffffff3bp-3
 #define LOG_Q2 0x1.99999999998e4p-3
@@ -89,6 +91,60 @@ static const float udf_log_rest[] = {
     -0x1.29f9d60000000p-53f,
     -0x1.08731e0000000p-52f,
     0x1.f3840c0000000p-52f,
+};
+static const float udf_log_quick_high[] = {
+    -0x1.4618bc0000000p-2f,
+    -0x1.2e8e2c0000000p-2f,
+    -0x1.fb91860000000p-3f,
+    -0x1.9525aa0000000p-3f,
+    -0x1.5ff3080000000p-3f,
+    -0x1.2955300000000p-3f,
+    -0x1.6f0d280000000p-4f,
+    -0x1.f0a30c0000000p-5f,
+    -0x1.f829b00000000p-6f,
+    0x0.0p+0f,
+    0x1.08598c0000000p-4f,
+    0x1.da72760000000p-4f,
+    0x1.5bf4060000000p-3f,
+    0x1.d103800000000p-3f,
+    0x1.1178e80000000p-2f,
+    0x1.522ae00000000p-2f,
+};
+static const float udf_log_quick_low[] = {
+    -0x1.0e30000000000p-29f,
+    0x1.47b8000000000p-28f,
+    -0x1.abc8000000000p-28f,
+    0x1.85d8000000000p-30f,
+    0x1.eb0e000000000p-28f,
+    0x1.f804000000000p-29f,
+    -0x1.5cac000000000p-29f,
+    -0x1.1800000000000p-37f,
+    -0x1.cf00000000000p-31f,
+    0x0.0p+0f,
+    -0x1.4c38000000000p-29f,
+    0x1.c220000000000p-31f,
+    0x1.6a88000000000p-28f,
+    -0x1.b354000000000p-28f,
+    0x1.13f4000000000p-29f,
+    0x1.ce28000000000p-28f,
+};
+static const float udf_log_quick_rest[] = {
+    0x1.3d82f40000000p-46f,
+    0x1.67b1ea0000000p-45f,
+    0x1.d572aa0000000p-47f,
+    -0x1.ad1d900000000p-45f,
+    -0x1.e9e43a0000000p-46f,
+    -0x1.48d3020000000p-45f,
+    -0x1.69737c0000000p-45f,
+    0x1.d599e80000000p-45f,
+    -0x1.9802680000000p-45f,
+    0x0.0p+0f,
+    -0x1.7e5dd80000000p-46f,
+    0x1.a894020000000p-46f,
+    -0x1.27023e0000000p-46f,
+    -0x1.84a7e80000000p-47f,
+    -0x1.c210e60000000p-45f,
+    0x1.ebe7080000000p-45f,
 };
 // log(2), and what the table gives of -log(c), in units of 2^-181.
 static const udf_log_sum udf_log_ln2 = {UDF_WORDS(0x00162e42fefa39ef, 0x35793c7673007e5e), UINT64_C(0xd5e81e6864ce5317)};

@@ -33,6 +33,8 @@ RECIPROCAL_BITS: Final = 6
 TERMS: Final = 9
 #: Bits of log(2)'s high part after the point: its products with the exponents are exact.
 LN2_BITS: Final = 42
+#: The same of the quick path; its logarithms of the table are multiples of 2^-QUICK_BITS too.
+QUICK_BITS: Final = 43
 #: Terms of the accurate path's polynomial.
 SERIES: Final = 26
 #: The accurate path adds up in units of 2^-UNIT.
@@ -135,10 +137,19 @@ def split(whole: mpf) -> tuple[float, float, float]:
     return high, low, float(np.float32(nearest(whole - mpf(high) - mpf(low))))
 
 
-def ln2_parts() -> tuple[float, float]:
-    """Return log(2) in two doubles, the first with LN2_BITS bits after the point."""
+def quick_split(whole: mpf) -> tuple[float, float, float]:
+    """Return three floats whose sum is nearly a number; the first two are multiples of a power."""
+    fixed = mpmath.ldexp(mpmath.nint(mpmath.ldexp(whole, QUICK_BITS)), -QUICK_BITS)
+    high = float(np.float32(nearest(fixed)))
+    low = float(np.float32(nearest(fixed - mpf(high))))
+    assert mpf(high) + mpf(low) == fixed
+    return high, low, float(np.float32(nearest(whole - fixed)))
+
+
+def ln2_parts(bits: int = LN2_BITS) -> tuple[float, float]:
+    """Return log(2) in two doubles, the first with so many bits after the point."""
     ln2 = mpmath.log(2)
-    high = nearest(mpmath.ldexp(mpmath.nint(mpmath.ldexp(ln2, LN2_BITS)), -LN2_BITS))
+    high = nearest(mpmath.ldexp(mpmath.nint(mpmath.ldexp(ln2, bits)), -bits))
     return high, nearest(ln2 - mpf(high))
 
 
@@ -151,6 +162,15 @@ def words(value: mpf, bits: int, count: int) -> list[int]:
 def array(kind: str, name: str, values: list[str]) -> list[str]:
     """Return the lines of a constant table."""
     return [f"static const {kind} {name}[] = {{", *(f"    {v}," for v in values), "};"]
+
+
+def quick_tables(name: str, columns: list[tuple[float, ...]]) -> list[str]:
+    """Return the lines of the quick path's three tables of logarithms."""
+    return [
+        line
+        for part, column in zip(("high", "low", "rest"), columns, strict=True)
+        for line in array("float", f"{name}_{part}", [f"{v.hex()}f" for v in column])
+    ]
 
 
 def two(value: mpf, bits: int) -> str:
@@ -171,6 +191,8 @@ def lines() -> list[str]:
     table = steps()
     columns = list(zip(*(split(-mpmath.log(mpf(s.c))) for s in table), strict=True))
     high, low = ln2_parts()
+    quick = list(zip(*(quick_split(-mpmath.log(mpf(s.c))) for s in table), strict=True))
+    quick_high, quick_low = ln2_parts(QUICK_BITS)
     error = mpmath.log(polynomial_error(coefficients), 2)
     return [
         "// SPDX-License-Identifier: Apache-2.0",
@@ -185,6 +207,8 @@ def lines() -> list[str]:
         f"#define LOG_START UINT64_C(0x{int(np.float64(START).view(np.uint64)):016x})",
         f"#define LOG_LN2_HI {high.hex()}",
         f"#define LOG_LN2_LO {low.hex()}",
+        f"#define LOG_LN2_QUICK_HI {quick_high.hex()}",
+        f"#define LOG_LN2_QUICK_LO {quick_low.hex()}",
         *(f"#define LOG_Q{i} {value.hex()}" for i, value in enumerate(coefficients)),
         *array("float", "udf_log_reciprocal", [f"{s.c.hex()}f" for s in table]),
         *(
@@ -192,6 +216,7 @@ def lines() -> list[str]:
             for name, column in zip(("high", "low", "rest"), columns, strict=True)
             for line in array("float", f"udf_log_{name}", [f"{v.hex()}f" for v in column])
         ),
+        *quick_tables("udf_log_quick", quick),
         f"// log(2), and what the table gives of -log(c), in units of 2^-{UNIT}.",
         f"static const udf_log_sum udf_log_ln2 = {three(mpmath.log(2))};",
         *array("udf_log_sum", "udf_log_exact", [three(-mpmath.log(mpf(s.c))) for s in table]),

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two steps (Ziv, ACM TOMS 17(3), 1991): a fast path in pairs of doubles, with
-// a rounding test, and integers of 128 bits for what it leaves undecided.
+// a rounding test, and integers of 128 bits for what it leaves undecided. The
+// vector and array forms try a quick path first.
 //
 // Fast path. x = 2^k m with m in [0.703125, 1.40625), which is cut into 16
 // intervals (encodings evenly spaced), as tables of 16 floats stay in registers
@@ -29,6 +30,18 @@
 // true value lies between the two sums of the rounding test, and when they
 // round to the same double, that is its rounding. Zero, subnormal, negative,
 // infinite and NaN arguments are left to the accurate path.
+//
+// Quick path, with FMA. The same reduction with three other floats for -log(c):
+// the sum of the first two and LN2_QUICK_HI are multiples of 2^-43, so that a =
+// k LN2_QUICK_HI - log(c) is exact without a second part. hi + lo = r - r^2/2
+// takes two fused multiply-adds. With the roundings of r^3 q(r), those of the
+// three sums that it goes through and what the constants lack, the error is
+// largest beside the interval of 1, at m = 1.03125: 2^-61.2 of the result.
+// Gappa bounds the roundings of r^3 and q (quick.gappa), and
+// tests/native/test_float64_bounds.py adds up the rest on pieces of all
+// intervals: QUICK_WIDTH is more. Where |k| > 1021 the result is beyond
+// QUICK_END, as it would be for all encodings of other than normal positive
+// numbers, and is left to the fast path.
 //
 // Accurate path. The same reduction; r is a multiple of 2^-59. log(1 + r) is
 // r p(r), p a Taylor polynomial whose rest is below 2^-130, in units of 2^-127;
@@ -61,6 +74,8 @@ typedef struct {
 
 #define LOG_EXTENT 0x1.ap-57
 #define LOG_WIDTH 0x1p-72
+#define LOG_QUICK_WIDTH 0x1.cp-62
+#define LOG_QUICK_END 0x1.62p9 // 708
 
 // The encoding of a normal x, counted from that of 2^-1024 START: k + 1024 is
 // in the upper 12 bits, the interval in the next 4.
@@ -133,6 +148,75 @@ UDF_INLINE double udf_log_fast(double x, int *hard) {
   *hard = (upper != lower) | !(x >= 0x1p-1022) | !(x <= 0x1.fffffffffffffp1023);
   return upper;
 }
+
+//===----------------------------------------------------------------------===//
+// Quick path
+//===----------------------------------------------------------------------===//
+
+// The encoding from that of START 2^n, whose lower bits are those of the fast
+// path, and k.
+typedef struct {
+  uint64_t offset;
+  double k;
+} udf_log_place;
+
+UDF_INLINE udf_log_place udf_log_quick_place(double x) {
+#ifdef __AVX512DQ__ // which converts integers of 64 bits
+  uint64_t offset = udf_f64_bits(x) - LOG_START;
+  return (udf_log_place){offset, (double)((int64_t)offset >> 52)};
+#else
+  uint64_t offset = udf_log_offset(udf_f64_bits(x));
+  return (udf_log_place){offset, udf_log_exponent(offset)};
+#endif
+}
+
+// log(1 + r).
+UDF_INLINE udf_dd udf_log_quick_series(double r) {
+  double half = -0.5 * r;
+  double z = r * half; // -r^2/2
+  double hi = UDF_FMA(r, half, r);
+  double lo = UDF_FMA(r, half, r - hi);
+  // -2 q(r), in powers of -2 z; r z is -r^3/2.
+  double q01 = UDF_FMA(r, -2 * LOG_Q1, -2 * LOG_Q0);
+  double q23 = UDF_FMA(r, 4 * LOG_Q3, 4 * LOG_Q2);
+  double q45 = UDF_FMA(r, -8 * LOG_Q5, -8 * LOG_Q4);
+  double q67 = UDF_FMA(r, 16 * LOG_Q7, 16 * LOG_Q6);
+  double q = UDF_FMA(z, UDF_FMA(z, -32 * LOG_Q8, q67), q45);
+  q = UDF_FMA(z, UDF_FMA(z, q, q23), q01);
+  return (udf_dd){hi, UDF_FMA(r * z, q, lo)};
+}
+
+// a + g + tiny, where |a| >= |g.hi| or a = 0.
+UDF_INLINE udf_dd udf_log_quick_sum(double a, udf_dd g, double tiny) {
+  udf_dd s = udf_fast_two_sum(a, g.hi);
+  return (udf_dd){s.hi, g.lo + (s.lo + tiny)};
+}
+
+// The rounded sum, and whether it is not sure or beyond the end.
+UDF_INLINE double udf_log_quick_round(udf_dd sum, double width, double end,
+                                      int *hard) {
+  double upper = sum.hi + UDF_FMA(sum.hi, width, sum.lo);
+  double lower = sum.hi + UDF_FMA(sum.hi, -width, sum.lo);
+  *hard = (upper != lower) | (__builtin_fabs(sum.hi) > end);
+  return upper;
+}
+
+UDF_INLINE double udf_log_quick(double x, int *hard) {
+  udf_log_place at = udf_log_quick_place(x);
+  uint64_t i = at.offset >> LOG_STEP_SHIFT;
+  double logc = (double)udf_log_quick_high[i % LOG_STEPS] +
+                (double)udf_log_quick_low[i % LOG_STEPS];
+  double tiny = UDF_FMA(at.k, LOG_LN2_QUICK_LO,
+                        (double)udf_log_quick_rest[i % LOG_STEPS]);
+  udf_dd g = udf_log_quick_series(udf_log_ratio(at.offset));
+  udf_dd sum =
+      udf_log_quick_sum(UDF_FMA(at.k, LOG_LN2_QUICK_HI, logc), g, tiny);
+  return udf_log_quick_round(sum, LOG_QUICK_WIDTH, LOG_QUICK_END, hard);
+}
+
+//===----------------------------------------------------------------------===//
+// Accurate path
+//===----------------------------------------------------------------------===//
 
 // The sum of a and sign b, sign one of -1 and 1.
 UDF_INLINE udf_log_sum udf_log_add(udf_log_sum a, udf_log_sum b, int sign) {

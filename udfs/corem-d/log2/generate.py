@@ -34,6 +34,7 @@ def lines() -> list[str]:
     """Return the lines of the header."""
     steps = LOG["steps"]()
     columns = list(zip(*(LOG["split"](-log2(mpf(s.c))) for s in steps), strict=True))
+    quick = list(zip(*(LOG["quick_split"](-log2(mpf(s.c))) for s in steps), strict=True))
     inverse = 1 / mpmath.log(2)
     high = LOG["nearest"](inverse)
     words = LOG["words"](inverse, 191, 3)[::-1]
@@ -50,6 +51,7 @@ def lines() -> list[str]:
             for name, column in zip(("high", "low", "rest"), columns, strict=True)
             for line in LOG["array"]("float", f"udf_log2_{name}", [f"{v.hex()}f" for v in column])
         ),
+        *LOG["quick_tables"]("udf_log2_quick", quick),
         f"// -log2(c) in units of 2^-{UNIT}.",
         *LOG["array"]("udf_log_sum", "udf_log2_exact", [sum_of(-log2(mpf(s.c))) for s in steps]),
         "// 1/log(2) in units of 2^-191.",

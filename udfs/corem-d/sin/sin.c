@@ -16,6 +16,11 @@ UDF_INLINE double udf_sin_fast(double x, int *hard) {
   return x == 0 ? x : y; // the sign of zero
 }
 
+UDF_INLINE double udf_sin_quick(double x, int *hard) {
+  double y = udf_trig_quick(x, 0, hard);
+  return x == 0 ? x : y;
+}
+
 static UDF_COLD double udf_sin_accurate(double x) {
   if (x - x != 0)
     return __builtin_nan("");

@@ -1,0 +1,332 @@
+//===- contract_rows.h - Norms and softmax in a fixed order ---------------===//
+// SPDX-License-Identifier: Apache-2.0
+//===----------------------------------------------------------------------===//
+//
+// Norms, softmax and their gradients as docs/contract.md says. A few rows are
+// computed at once, so that they stay in the first-level cache, and the sums of
+// one row need not wait for those of another. contract/norms.py and
+// contract/sums.py compose the same of single operators, for GPUs; tests
+// compare the bits.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef UDFTORCH_CONTRACT_ROWS_H
+#define UDFTORCH_CONTRACT_ROWS_H
+
+#include "contract.h"
+
+/// What a function of rows takes; contract/rows.py fills it in. What a function
+/// does not use is null.
+struct rows {
+  int64_t rows, n, channels;
+  const float *x, *grad, *weight, *bias;
+  float *mean, *rstd; ///< of each row or channel
+  float *y, *second;
+  double eps;
+  int64_t next;
+  int64_t failed;
+};
+
+// Elements of rows that are computed at once, and rows of a task.
+enum { TOGETHER = 2048, TASK_ROWS = 64 };
+
+#define EACH_OF(count)                                                         \
+  _Pragma("clang loop vectorize(assume_safety)") for (int64_t i = 0;           \
+                                                      i < count; ++i)
+
+/// A few rows: y and work have room for them, and sums for a number of each.
+typedef void some_rows(const struct rows *s, int64_t first, int64_t count,
+                       float *work, float *sums);
+
+static void rows_part(struct rows *s, some_rows *run) {
+  int64_t together = s->n < TOGETHER ? TOGETHER / s->n : 1, task;
+  together = together < TASK_ROWS ? together : TASK_ROWS;
+  float sums[2 * TASK_ROWS];
+  float *work = take_room(2 * together * s->n);
+  if (!work) {
+    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) <
+         (s->rows + TASK_ROWS - 1) / TASK_ROWS) {
+    int64_t end = (task + 1) * TASK_ROWS;
+    end = end < s->rows ? end : s->rows;
+    for (int64_t at = task * TASK_ROWS; at < end; at += together)
+      run(s, at, end - at < together ? end - at : together, work, sums);
+  }
+  give_room(work);
+}
+
+/// Runs a part in torch's threads; returns as fast_mm does.
+static int run_rows(struct rows *s, void (*part)(void *),
+                    const struct threads *t) {
+  s->next = s->failed = 0;
+  share_out(t, s->rows * s->n, part, s);
+  return (int)s->failed;
+}
+
+#define ROWS_FUNCTION(name)                                                    \
+  static void name##_part(void *data) { rows_part(data, name##_rows); }        \
+  EXPORT int fast_##name(struct rows *s, const struct threads *t) {            \
+    return run_rows(s, name##_part, t);                                        \
+  }
+
+//===----------------------------------------------------------------------===//
+// Layer norm
+//===----------------------------------------------------------------------===//
+
+static void scale_row(int64_t n, float *y, float factor, const float *weight,
+                      const float *bias) {
+  if (weight && bias)
+    EACH_OF(n) y[i] = y[i] * factor * weight[i] + bias[i];
+  else if (weight)
+    EACH_OF(n) y[i] = y[i] * factor * weight[i];
+  else if (bias)
+    EACH_OF(n) y[i] = y[i] * factor + bias[i];
+  else
+    EACH_OF(n) y[i] = y[i] * factor;
+}
+
+static void layer_norm_rows(const struct rows *s, int64_t first, int64_t count,
+                            float *work, float *sums) {
+  int64_t n = s->n;
+  const float *x = s->x + first * n;
+  float *y = s->y + first * n, *mean = s->mean + first;
+  float *rstd = s->rstd + first, size = (float)n, eps = (float)s->eps;
+  sum_rows(count, n, x, sums);
+  EACH_OF(count) mean[i] = sums[i] / size;
+  for (int64_t r = 0; r < count; ++r)
+    EACH_OF(n) {
+      float d = x[r * n + i] - mean[r];
+      y[r * n + i] = d;
+      work[r * n + i] = d * d;
+    }
+  sum_rows(count, n, work, sums);
+  EACH_OF(count) rstd[i] = 1.0f / __builtin_sqrtf(sums[i] / size + eps);
+  for (int64_t r = 0; r < count; ++r)
+    scale_row(n, y + r * n, rstd[r], s->weight, s->bias);
+}
+
+ROWS_FUNCTION(layer_norm)
+
+/// The gradient of the input; second is where grad times the normalized input
+/// goes, of which the weight's gradient is a sum. Each may be null.
+static void layer_norm_backward_rows(const struct rows *s, int64_t first,
+                                     int64_t count, float *work, float *sums) {
+  int64_t n = s->n;
+  const float *x = s->x + first * n, *g = s->grad + first * n, *w = s->weight;
+  const float *mean = s->mean + first, *rstd = s->rstd + first;
+  float *y = s->y ? s->y + first * n : work, *scaled = work + count * n;
+  float *p = s->second ? s->second + first * n : work, size = (float)n;
+  float one[TASK_ROWS], two[TASK_ROWS];
+  for (int64_t r = 0; r < count; ++r)
+    EACH_OF(n) {
+      float hat = (x[r * n + i] - mean[r]) * rstd[r];
+      p[r * n + i] = g[r * n + i] * hat;
+    }
+  if (!s->y)
+    return;
+  for (int64_t r = 0; r < count; ++r) {
+    const float *gr = g + r * n, *xr = x + r * n;
+    float *sr = scaled + r * n, *wr = work + r * n;
+    if (w)
+      EACH_OF(n) sr[i] = gr[i] * w[i];
+    else
+      EACH_OF(n) sr[i] = gr[i];
+    EACH_OF(n) wr[i] = sr[i] * ((xr[i] - mean[r]) * rstd[r]);
+  }
+  sum_rows(count, n, scaled, sums);
+  EACH_OF(count) one[i] = sums[i] / size;
+  sum_rows(count, n, work, sums);
+  EACH_OF(count) two[i] = sums[i] / size;
+  for (int64_t r = 0; r < count; ++r) {
+    const float *xr = x + r * n, *sr = scaled + r * n;
+    float *yr = y + r * n;
+    EACH_OF(n) {
+      float hat = (xr[i] - mean[r]) * rstd[r];
+      yr[i] = ((sr[i] - one[r]) - hat * two[r]) * rstd[r];
+    }
+  }
+}
+
+ROWS_FUNCTION(layer_norm_backward)
+
+//===----------------------------------------------------------------------===//
+// Softmax
+//===----------------------------------------------------------------------===//
+
+static float largest_of(int64_t n, const float *x) {
+  float lane[LANES], found = -INFINITY;
+  int64_t i = 0;
+  for (int l = 0; l < LANES; ++l)
+    lane[l] = -INFINITY;
+  for (; i + LANES <= n; i += LANES)
+    for (int l = 0; l < LANES; ++l)
+      lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+  for (int l = 0; i < n; ++i, ++l)
+    lane[l] = x[i] > lane[l] ? x[i] : lane[l];
+  for (int l = 0; l < LANES; ++l)
+    found = lane[l] > found ? lane[l] : found;
+  return found;
+}
+
+/// x less the largest of its row. A row with a NaN has one in its sum, too, so
+/// the largest of the other elements will do.
+static void less_largest_rows(const struct rows *s, int64_t first,
+                              int64_t count, float *work, float *sums) {
+  (void)work;
+  (void)sums;
+  for (int64_t r = first; r < first + count; ++r) {
+    const float *x = s->x + r * s->n;
+    float *y = s->y + r * s->n, largest = largest_of(s->n, x);
+    EACH_OF(s->n) y[i] = x[i] - largest;
+  }
+}
+
+ROWS_FUNCTION(less_largest)
+
+/// Divides the elements of y by the sum of their row.
+static void over_sum_rows(const struct rows *s, int64_t first, int64_t count,
+                          float *work, float *sums) {
+  (void)work;
+  sum_rows(count, s->n, s->y + first * s->n, sums);
+  for (int64_t r = 0; r < count; ++r) {
+    float *y = s->y + (first + r) * s->n;
+    EACH_OF(s->n) y[i] = y[i] / sums[r];
+  }
+}
+
+ROWS_FUNCTION(over_sum)
+
+/// The gradient of softmax, whose result is x.
+static void softmax_backward_rows(const struct rows *s, int64_t first,
+                                  int64_t count, float *work, float *sums) {
+  int64_t n = s->n;
+  const float *x = s->x + first * n, *g = s->grad + first * n;
+  float *y = s->y + first * n;
+  EACH_OF(count * n) work[i] = g[i] * x[i];
+  sum_rows(count, n, work, sums);
+  for (int64_t r = 0; r < count; ++r)
+    EACH_OF(n) y[r * n + i] = (g[r * n + i] - sums[r]) * x[r * n + i];
+}
+
+ROWS_FUNCTION(softmax_backward)
+
+/// The gradient of log_softmax; y has the exponentials of its result.
+static void log_softmax_backward_rows(const struct rows *s, int64_t first,
+                                      int64_t count, float *work, float *sums) {
+  (void)work;
+  int64_t n = s->n;
+  const float *g = s->grad + first * n;
+  float *y = s->y + first * n;
+  sum_rows(count, n, g, sums);
+  for (int64_t r = 0; r < count; ++r)
+    EACH_OF(n) y[r * n + i] = g[r * n + i] - y[r * n + i] * sums[r];
+}
+
+ROWS_FUNCTION(log_softmax_backward)
+
+//===----------------------------------------------------------------------===//
+// Batch norm
+//===----------------------------------------------------------------------===//
+
+// A row is a channel of a sample, and rows is their number.
+
+typedef void one_channel(const struct rows *s, int64_t channel, float *work,
+                         float *sums);
+
+static void channels_part(struct rows *s, one_channel *run) {
+  int64_t samples = s->rows / s->channels, task;
+  float *work = take_room(s->n + 2 * samples);
+  if (!work) {
+    __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
+    return;
+  }
+  while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) <
+         s->channels)
+    run(s, task, work + 2 * samples, work);
+  give_room(work);
+}
+
+#define CHANNELS_FUNCTION(name)                                                \
+  static void name##_part(void *data) { channels_part(data, name##_channel); } \
+  EXPORT int fast_##name(struct rows *s, const struct threads *t) {            \
+    return run_rows(s, name##_part, t);                                        \
+  }
+
+/// Normalizes a channel; second is where the sum of squares goes.
+static void batch_norm_channel(const struct rows *s, int64_t c, float *work,
+                               float *sums) {
+  int64_t n = s->n, samples = s->rows / s->channels, step = s->channels * n;
+  const float *x = s->x + c * n;
+  float *y = s->y + c * n, count = (float)(samples * n), eps = (float)s->eps;
+  for (int64_t b = 0; b < samples; ++b)
+    sums[b] = sum_row(n, x + b * step);
+  float mean = sum_row(samples, sums) / count;
+  for (int64_t b = 0; b < samples; ++b) {
+    const float *xb = x + b * step;
+    EACH_OF(n) {
+      float d = xb[i] - mean;
+      work[i] = d * d;
+    }
+    sums[b] = sum_row(n, work);
+  }
+  float squares = sum_row(samples, sums);
+  float rstd = 1.0f / __builtin_sqrtf(squares / count + eps);
+  for (int64_t b = 0; b < samples; ++b) {
+    const float *xb = x + b * step;
+    float *yb = y + b * step;
+    if (s->weight && s->bias) {
+      float w = s->weight[c], bias = s->bias[c];
+      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd * w + bias;
+    } else if (s->weight) {
+      float w = s->weight[c];
+      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd * w;
+    } else if (s->bias) {
+      float bias = s->bias[c];
+      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd + bias;
+    } else {
+      EACH_OF(n) yb[i] = (xb[i] - mean) * rstd;
+    }
+  }
+  s->mean[c] = mean;
+  s->rstd[c] = rstd;
+  s->second[c] = squares;
+}
+
+CHANNELS_FUNCTION(batch_norm)
+
+/// The gradients in training: of the input, and in second those of the weights
+/// and then of the biases.
+static void batch_norm_backward_channel(const struct rows *s, int64_t c,
+                                        float *work, float *sums) {
+  int64_t n = s->n, samples = s->rows / s->channels, step = s->channels * n;
+  const float *x = s->x + c * n, *g = s->grad + c * n;
+  float mean = s->mean[c], rstd = s->rstd[c], *products = sums + samples;
+  float count = (float)(samples * n);
+  for (int64_t b = 0; b < samples; ++b) {
+    const float *xb = x + b * step, *gb = g + b * step;
+    sums[b] = sum_row(n, gb);
+    EACH_OF(n) work[i] = gb[i] * ((xb[i] - mean) * rstd);
+    products[b] = sum_row(n, work);
+  }
+  float sum = sum_row(samples, sums), product = sum_row(samples, products);
+  s->second[c] = product;
+  s->second[s->channels + c] = sum;
+  if (!s->y)
+    return;
+  float one = sum / count, two = product / count;
+  float scale = s->weight ? rstd * s->weight[c] : rstd;
+  for (int64_t b = 0; b < samples; ++b) {
+    const float *xb = x + b * step, *gb = g + b * step;
+    float *yb = s->y + c * n + b * step;
+    EACH_OF(n) {
+      float hat = (xb[i] - mean) * rstd;
+      yb[i] = ((gb[i] - one) - hat * two) * scale;
+    }
+  }
+}
+
+CHANNELS_FUNCTION(batch_norm_backward)
+
+#endif
