@@ -14,11 +14,15 @@ from pytest_udftorch.errors import LibdeviceError
 #: Products of one chunk are accumulated one after the other.
 CHUNK: Final = 64
 
-#: Digits of the binary counter of chunks in a program: its splits of k have so many chunks as 2^7.
-_MOST_LEVELS: Final = 7
+#: Factors of a product that a program holds at once along k, and how many steps ahead it loads.
+_STEP: Final = 32
+_STAGES: Final = 2
 
 #: Programs that fill a GPU; a product with fewer tiles is split along k.
 _PROGRAMS: Final = 264
+
+#: Programs of products that a multiprocessor has registers for.
+_OF_PROCESSOR: Final = 3
 
 #: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
 _ROW: Final = 11
@@ -56,7 +60,7 @@ _launchers: Final[dict[Any, Any]] = {}
 
 def _launch(
     name: str, programs: int, device: Any, arguments: Sequence[Any], constants: Mapping[str, Any],
-    warps: int,
+    warps: int, stages: int = 0,
 ) -> None:  # fmt: skip
     """Launch a kernel on the current stream of a GPU.
 
@@ -67,17 +71,19 @@ def _launch(
         arguments: the run-time arguments, in order.
         constants: the compile-time arguments by name, in order.
         warps: of a program.
+        stages: how many steps ahead a loop loads; 0 leaves it to Triton.
     """
     if device.index != compat.current_device()():
         with on_device(device):
-            _launch(name, programs, device, arguments, constants, warps)
+            _launch(name, programs, device, arguments, constants, warps, stages)
         return
     key = (name, device.index, *constants.values(), *map(_kind, arguments))
     found = _launchers.get(key)
     if found is None:
         kernels = _kernels()
+        options = {"num_stages": stages} if stages else {}
         compiled = getattr(kernels, name)[(programs,)](
-            *arguments, **constants, num_warps=warps, enable_fp_fusion=False
+            *arguments, **constants, **options, num_warps=warps, enable_fp_fusion=False
         )
         _launchers[key] = compiled, tuple(constants.values()), kernels.triton.knobs.runtime
         return
@@ -93,6 +99,15 @@ def _launch(
         programs, 1, 1, stream, compiled.function, compiled.packed_metadata, metadata, enter,
         hooks.launch_exit_hook, *arguments, *rest,
     )  # fmt: skip
+
+
+@functools.cache
+def _resident(device: Any) -> int:
+    """Return how many programs of products a GPU runs at once."""
+    import torch
+
+    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors * _OF_PROCESSOR
 
 
 def _log(n: int) -> int:
@@ -115,15 +130,18 @@ class GpuContract:
             return a.new_zeros(batches, m, n)
         rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
         tiles = batches * -(-m // rows) * -(-n // columns)
-        levels = min(_log(-(-k // _chunk)), _MOST_LEVELS)
+        levels = _log(-(-k // _chunk))
         while levels > 2 and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
             levels -= 1
         splits = -(-k // (_chunk << levels))
+        programs = min(tiles * splits, _resident(a.device))
         c = a.new_empty(splits, batches, m, n)
+        waiting = a.new_empty(programs * levels * rows * columns)
         _launch(
-            "products", tiles * splits, a.device,
-            (a, b, c, m, n, k, batches, *a.stride(), *b.stride()),
-            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": 16}, 4,
+            "products", programs, a.device,
+            (a, b, c, waiting, m, n, k, batches, splits, *a.stride(), *b.stride()),
+            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
+             "WHOLE": k % _STEP == 0}, 4, _STAGES,
         )  # fmt: skip
         return c[0] if splits == 1 else self.sums(c, 0)
 
@@ -252,11 +270,26 @@ class GpuContract:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
         import torch
 
-        y = torch.empty(count, dtype=torch.int32, device=device)
-        if count:
-            low, high = ((w ^ 1 << 31) - (1 << 31) for w in (key & 0xFFFFFFFF, key >> 32))
-            _launch("words", -(-count // 1024), device, (y, count, low, high), {"BLOCK": 256}, 4)
+        return self._drawn(torch.empty(count, dtype=torch.int32, device=device), key, 0)
+
+    def fractions(self, count: int, key: int, device: Any, bits: int) -> Any:
+        """Return so many upper bits of words as float32 numbers in [0, 1)."""
+        import torch
+
+        return self._drawn(torch.empty(count, dtype=torch.float32, device=device), key, bits)
+
+    def _drawn(self, y: Any, key: int, bits: int) -> Any:
+        if y.numel():
+            _launch(
+                "words", -(-y.numel() // 1024), y.device, (y, y.numel(), signed(key)),
+                {"BITS": bits, "BLOCK": 256}, 4,
+            )  # fmt: skip
         return y
+
+
+def signed(key: int) -> int:
+    """Return a key of 64 bits as the number of int64 that has them."""
+    return key - (1 << 64) if key >> 63 else key
 
 
 #: The one instance: it has no state.

@@ -48,128 +48,106 @@ def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_blo
     tl.store(y + group * y_group + block * y_block + lane * y_lane, found, lane < lanes)
 
 
-@triton.jit
-def _level(kept, total, q, LEVEL: tl.constexpr):
-    """Carry a sum of whole chunks into one digit of a binary counter of q + 1 chunks."""
-    ones: tl.constexpr = (1 << LEVEL) - 1
-    low = q & ((1 << (LEVEL + 1)) - 1)
-    stays = low == ones
-    joined = kept + total
-    return tl.where(stays, total, kept), tl.where(low == 2 * ones + 1, joined, total)
-
-
-@triton.jit
-def _rest(kept, total, q, LEVEL: tl.constexpr):
-    return tl.where(((q >> LEVEL) & 1) != 0, kept + total, total)
-
-
-@triton.jit(do_not_specialize=["m", "n", "k", "batches", "a_batch", "b_batch"])
-def products(a, b, c, m, n, k, batches, a_batch, a_row, a_k, b_batch, b_k, b_column,
-             LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
-             COLUMNS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
+@triton.jit(
+    do_not_specialize=["m", "n", "k", "batches", "splits", "a_batch", "b_batch"],
+)
+def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_batch, b_k,
+             b_column, LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+             COLUMNS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
     """Multiply batches of matrices; of each split of k, which has 2^LEVELS chunks, a part.
 
-    c is dense: (splits, batches, m, n).
+    c is dense: (splits, batches, m, n). Sums of 2, 4, 8, ... chunks wait in global memory for a
+    partner of their size, where each program has room for LEVELS tiles. WHOLE says that k is a
+    multiple of STEP.
     """
     across = tl.cdiv(n, COLUMNS)
-    tiles = tl.cdiv(m, ROWS) * across
-    program = tl.program_id(0)
-    tile = program % tiles
-    batch = (program // tiles % batches).to(tl.int64)
-    split = (program // tiles // batches).to(tl.int64)
-    i = tile // across * ROWS + tl.arange(0, ROWS)
-    j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
-    start = split * (CHUNK << LEVELS)
-    end = tl.minimum(start + (CHUNK << LEVELS), k).to(tl.int32)
-    first = start.to(tl.int32)
-    left = a + batch * a_batch + i[:, None].to(tl.int64) * a_row
-    right = b + batch * b_batch + j[None, :].to(tl.int64) * b_column
+    down = tl.cdiv(m, ROWS)
+    tiles = down * across
     nothing = _minus_zero()
-    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-    l0 = acc
-    l1 = acc
-    l2 = acc
-    l3 = acc
-    l4 = acc
-    l5 = acc
-    l6 = acc
-    top = acc
+    SIZE: tl.constexpr = ROWS * COLUMNS
     PARTS: tl.constexpr = CHUNK // STEP
-    steps = tl.cdiv(end - first, STEP)
-    for s in range(steps):
-        at = first + s * STEP + tl.arange(0, STEP)
-        x = tl.load(left + at[None, :].to(tl.int64) * a_k, (i < m)[:, None] & (at < end)[None, :],
-                    other=0.0)  # fmt: skip
-        y = tl.load(right + at[:, None].to(tl.int64) * b_k, (at < end)[:, None] & (j < n)[None, :],
-                    other=nothing)  # fmt: skip
-        acc = tl.dot(x, y, acc, input_precision="ieee")
-        if (s % PARTS == PARTS - 1) | (s == steps - 1):
-            q = s // PARTS
-            total = acc
-            if LEVELS > 0:
-                l0, total = _level(l0, total, q, 0)
-            if LEVELS > 1:
-                l1, total = _level(l1, total, q, 1)
-            if LEVELS > 2:
-                l2, total = _level(l2, total, q, 2)
-            if LEVELS > 3:
-                l3, total = _level(l3, total, q, 3)
-            if LEVELS > 4:
-                l4, total = _level(l4, total, q, 4)
-            if LEVELS > 5:
-                l5, total = _level(l5, total, q, 5)
-            if LEVELS > 6:
-                l6, total = _level(l6, total, q, 6)
-            if q == (1 << LEVELS) - 1:
-                top = total
-            acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-    chunks = tl.cdiv(end - first, CHUNK)
-    total = tl.broadcast_to(nothing, (ROWS, COLUMNS))
-    if LEVELS > 0:
-        total = _rest(l0, total, chunks, 0)
-    if LEVELS > 1:
-        total = _rest(l1, total, chunks, 1)
-    if LEVELS > 2:
-        total = _rest(l2, total, chunks, 2)
-    if LEVELS > 3:
-        total = _rest(l3, total, chunks, 3)
-    if LEVELS > 4:
-        total = _rest(l4, total, chunks, 4)
-    if LEVELS > 5:
-        total = _rest(l5, total, chunks, 5)
-    if LEVELS > 6:
-        total = _rest(l6, total, chunks, 6)
-    total = _rest(top, total, chunks, LEVELS)
-    to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
-    tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+    BAND: tl.constexpr = 8
+    places = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + places
+    for task in range(tl.program_id(0), tiles * batches * splits, tl.num_programs(0)):
+        tile = task % tiles
+        batch = (task // tiles % batches).to(tl.int64)
+        split = (task // tiles // batches).to(tl.int64)
+        # Neighbours share rows and columns, which then are in the cache.
+        band = tile // (BAND * across)
+        height = tl.minimum(down - band * BAND, BAND)
+        i = (band * BAND + tile % (BAND * across) % height) * ROWS + tl.arange(0, ROWS)
+        j = tile % (BAND * across) // height * COLUMNS + tl.arange(0, COLUMNS)
+        first = (split * (CHUNK << LEVELS)).to(tl.int32)
+        end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
+        at = first + tl.arange(0, STEP)
+        left = a + batch * a_batch + (i % m)[:, None].to(tl.int64) * a_row
+        left += at[None, :].to(tl.int64) * a_k
+        right = b + batch * b_batch + (j % n)[None, :].to(tl.int64) * b_column
+        right += at[:, None].to(tl.int64) * b_k
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        one = acc
+        steps = tl.cdiv(end - first, STEP)
+        for s in range(steps):
+            if WHOLE:
+                x = tl.load(left)
+                y = tl.load(right)
+            else:
+                inside = at + s * STEP < end
+                x = tl.load(left, inside[None, :], other=0.0)
+                y = tl.load(right, inside[:, None], other=nothing)
+            left += STEP * a_k
+            right += STEP * b_k
+            acc = tl.dot(x, y, acc, input_precision="ieee")
+            if (s % PARTS == PARTS - 1) | (s == steps - 1):
+                q = s // PARTS
+                if (q & 1) == 0:
+                    one = acc
+                else:
+                    total = one + acc
+                    level = 0
+                    rest = q >> 1
+                    while (rest & 1) == 1:
+                        total = tl.load(room + level * SIZE) + total
+                        level += 1
+                        rest = rest >> 1
+                    tl.store(room + level * SIZE, total)
+                    tl.debug_barrier()
+                acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        chunks = tl.cdiv(end - first, CHUNK)
+        total = tl.broadcast_to(nothing, (ROWS, COLUMNS))
+        if (chunks & 1) == 1:
+            total = one + total
+        rest = chunks >> 1
+        level = 0
+        while rest > 0:
+            if (rest & 1) == 1:
+                total = tl.load(room + level * SIZE) + total
+            level += 1
+            rest = rest >> 1
+        to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
+        tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+        tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["n", "key_low", "key_high"])
-def words(out, n, key_low, key_high, BLOCK: tl.constexpr):
-    """Word e of Philox-4x32 with ten rounds: word e mod 4 at the counter e / 4."""
+@triton.jit(do_not_specialize=["n", "key"])
+def words(out, n, key, BITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Word e of Philox-4x32 with ten rounds: word e mod 4 at the counter e / 4.
+
+    With BITS, the so many upper bits of a word, as a fraction of float32.
+    """
     quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    a = quad.to(tl.uint32)
-    b = (quad >> 32).to(tl.uint32)
-    c = tl.zeros((BLOCK,), tl.uint32)
-    d = c
-    k = tl.full((BLOCK,), 0, tl.uint32) + key_low.to(tl.uint32)
-    m = tl.full((BLOCK,), 0, tl.uint32) + key_high.to(tl.uint32)
-    p = tl.full((BLOCK,), 0xD2511F53, tl.uint32)
-    q = tl.full((BLOCK,), 0xCD9E8D57, tl.uint32)
-    for _ in tl.static_range(10):
-        a_next = tl.umulhi(c, q) ^ b ^ k
-        b = c * q
-        c_next = tl.umulhi(a, p) ^ d ^ m
-        d = a * p
-        a = a_next
-        c = c_next
-        k += tl.full((BLOCK,), 0x9E3779B9, tl.uint32)
-        m += tl.full((BLOCK,), 0xBB67AE85, tl.uint32)
-    at = quad * 4
-    tl.store(out + at, a.to(tl.int32, bitcast=True), at < n)
-    tl.store(out + at + 1, b.to(tl.int32, bitcast=True), at + 1 < n)
-    tl.store(out + at + 2, c.to(tl.int32, bitcast=True), at + 2 < n)
-    tl.store(out + at + 3, d.to(tl.int32, bitcast=True), at + 3 < n)
+    zero = tl.zeros((BLOCK,), tl.uint32)
+    a, b, c, d = tl.philox(
+        tl.zeros([], tl.int64) + key, quad.to(tl.uint32), (quad >> 32).to(tl.uint32), zero, zero
+    )
+    # Joined twice, the last dimension is the outer one of a quad.
+    word = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [4 * BLOCK])
+    at = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
+    if BITS:
+        tl.store(out + at, (word >> (32 - BITS)).to(tl.float32) * 2.0**-BITS, at < n)
+    else:
+        tl.store(out + at, word.to(tl.int32, bitcast=True), at < n)
 
 
 @triton.jit(do_not_specialize=["n", "inner", "level"])

@@ -13,7 +13,7 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
-INTEGERS = "m n k batches a_batch a_row b_batch b_k"
+INTEGERS = "m n k batches splits a_batch a_row b_batch b_k"
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +21,13 @@ def _cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
-def ptx(name, kinds, constants):
+def ptx(name, kinds, constants, home=None):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from pytest_udftorch.contract import triton_kernels
 
-    function = getattr(triton_kernels, name)
+    function = getattr(home or triton_kernels, name)
     signature = {n: kinds.get(n, "constexpr") for n in function.arg_names}
     return triton.compile(
         ASTSource(function, signature, constexprs=constants),
@@ -42,20 +42,33 @@ def instructions(text):
 
 
 def test_products_are_fused_multiply_adds_without_tensor_cores():
-    kinds = {**dict.fromkeys(("a", "b", "c"), "*fp32"),
+    kinds = {**dict.fromkeys(("a", "b", "c", "waiting"), "*fp32"),
              **dict.fromkeys(INTEGERS.split(), "i32")}  # fmt: skip
-    constants = {"LEVELS": 4, "CHUNK": 64, "ROWS": 64, "COLUMNS": 64, "STEP": 16,
-                 "a_k": 1, "b_column": 1}  # fmt: skip
+    constants = {"LEVELS": 4, "CHUNK": 64, "ROWS": 64, "COLUMNS": 64, "STEP": 32,
+                 "WHOLE": True, "a_k": 1, "b_column": 1}  # fmt: skip
     text = ptx("products", kinds, constants)
     assert instructions(text) == {"fma.rn.f32", "add.rn.f32"}
-    # 64 × 64 results of 128 threads, each with 16 factors.
-    assert text.count("fma.rn.f32") == 64 * 64 // 128 * 16
+    # 64 × 64 results of 128 threads, each with 32 factors.
+    assert text.count("fma.rn.f32") == 64 * 64 // 128 * 32
 
 
 def test_sums_only_add():
     integers = "n lanes groups blocks x_group x_lane x_term y_group y_block y_lane"
     kinds = {"x": "*fp32", "y": "*fp32", **dict.fromkeys(integers.split(), "i32")}
     assert instructions(ptx("sums", kinds, {"LANES": 8, "LOG": 6})) == {"add.rn.f32"}
+
+
+def test_normal_variates_are_made_of_the_session_s_functions():
+    from pytest_udftorch import patched
+    from pytest_udftorch.cuda import philox
+
+    constants = {"SCALED": False, "SHIFTED": False, "BLOCK": 256, "a": 0.0, "b": 1.0}
+    kinds = {"y": "*fp32", "n": "i32", "key": "i64"}
+    with patched("repro"):
+        text = ptx("normals_of_places", kinds, constants, philox)
+    assert ".approx" not in text
+    assert "fma.rn.f64" in text or "fma.rn.f32" in text
+    assert "sqrt.rn.f32" in text
 
 
 ROUNDINGS = {
@@ -81,13 +94,14 @@ import torch
 from pytest_udftorch.contract import gpu, triton_kernels
 from pytest_udftorch.contract.native import contract
 
-def launch(name, programs, device, arguments, constants, warps):
+def launch(name, programs, device, arguments, constants, warps, stages=0):
     getattr(triton_kernels, name)[(programs,)](*arguments, **constants)
 
 def same(a, b):
     assert a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 gpu._launch = launch
+gpu._resident = lambda device: 7
 cpu, it = contract(), gpu.GPU
 torch.manual_seed(0)
 for shape, dim in (((7,), 0), ((5000,), 0), ((3, 2049), 1), ((4, 70, 9), 1), ((2, 700, 3), 1)):
@@ -100,8 +114,12 @@ for shape, dim in (((100,), 0), ((4, 70, 3), 1)):
 for n, rows, inner in ((100, 7, 5), (64, 1, 3), (90, 50, 130)):
     to, x, y = torch.randint(0, rows, (n,)), torch.randn(n, inner), torch.randn(rows, inner)
     same(it.scatter(y.clone(), to, x), cpu.scatter(y.clone(), to, x))
-assert torch.equal(it.words(5001, 0x1234567890ABCDEF, torch.device("cpu")),
-                   cpu.words(5001, 0x1234567890ABCDEF))
+for key in (0x1234567890ABCDEF, 0xF234567890ABCDEF):
+    words = cpu.words(5001, key)
+    assert torch.equal(it.words(5001, key, torch.device("cpu")), words)
+    for bits in (24, 8):
+        upper = (words.long() & 0xFFFFFFFF) >> 32 - bits
+        same(it.fractions(5001, key, torch.device("cpu"), bits), upper.float() / 2**bits)
 for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129)):
     # The interpreter does not fuse: each chunk has one product, which is exact.
     a, b = torch.zeros(m, k), torch.randn(k, n).bfloat16().float()
