@@ -125,10 +125,11 @@ def steps_ns(name: str) -> dict[str, Any]:
 def _event_ns(call: Callable[[], Any]) -> float:
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
-    call()
+    for _ in range(CALLS):
+        call()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) * 1e6
+    return float(start.elapsed_time(end)) * 1e6 / CALLS
 
 
 def _paired_ns(call: Callable[[], Any]) -> dict[str, Any]:
