@@ -37,6 +37,8 @@ DEVICES: Final = ("cuda", "cpu")
 TURN, TURNS = 10, 8
 #: Sides of the square matrices, and rounds.
 SIZES, ROUNDS = (512, 1024, 4096), 12
+#: Calls that are timed together: one alone would be the launch, not the kernel.
+CALLS = 10
 #: Threads of each process on the CPU.
 THREADS: Final = 2
 
