@@ -279,7 +279,12 @@ def destroy(library: Any) -> None:
 
 def no_torch_function() -> Any:
     """Return a context without ``TorchFunctionMode`` and ``__torch_function__``."""
-    return _NO_FUNCTION.get()()
+    return _no_function()()
+
+
+@functools.cache
+def _no_function() -> Any:
+    return _NO_FUNCTION.get()
 
 
 def no_modes() -> Any:

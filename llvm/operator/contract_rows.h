@@ -22,13 +22,16 @@ struct rows {
   const float *x, *grad, *weight, *bias;
   float *mean, *rstd; ///< of each row or channel
   float *y, *second;
+  array1 *exp, *log; ///< of the session
   double eps;
   int64_t next;
   int64_t failed;
 };
 
-// Elements of rows that are computed at once, and rows of a task.
-enum { TOGETHER = 2048, TASK_ROWS = 64 };
+// Elements of rows that are computed at once, and rows of a task. Memory for
+// them does not lie as far into a page as tensors do, or loads would wait for
+// stores that only look like theirs.
+enum { TOGETHER = 2048, TASK_ROWS = 64, APART = 256 };
 
 #define EACH_OF(count)                                                         \
   _Pragma("clang loop vectorize(assume_safety)") for (int64_t i = 0;           \
@@ -42,8 +45,8 @@ static void rows_part(struct rows *s, some_rows *run) {
   int64_t together = s->n < TOGETHER ? TOGETHER / s->n : 1, task;
   together = together < TASK_ROWS ? together : TASK_ROWS;
   float sums[2 * TASK_ROWS];
-  float *work = take_room(2 * together * s->n);
-  if (!work) {
+  float *room = take_room(2 * (together * s->n + APART)), *work = room + APART;
+  if (!room) {
     __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
     return;
   }
@@ -54,7 +57,7 @@ static void rows_part(struct rows *s, some_rows *run) {
     for (int64_t at = task * TASK_ROWS; at < end; at += together)
       run(s, at, end - at < together ? end - at : together, work, sums);
   }
-  give_room(work);
+  give_room(room);
 }
 
 /// Runs a part in torch's threads; returns as fast_mm does.
@@ -75,36 +78,40 @@ static int run_rows(struct rows *s, void (*part)(void *),
 // Layer norm
 //===----------------------------------------------------------------------===//
 
-static void scale_row(int64_t n, float *y, float factor, const float *weight,
-                      const float *bias) {
+static void scale_row(int64_t n, const float *d, float factor,
+                      const float *weight, const float *bias, float *y) {
   if (weight && bias)
-    EACH_OF(n) y[i] = y[i] * factor * weight[i] + bias[i];
+    EACH_OF(n) y[i] = d[i] * factor * weight[i] + bias[i];
   else if (weight)
-    EACH_OF(n) y[i] = y[i] * factor * weight[i];
+    EACH_OF(n) y[i] = d[i] * factor * weight[i];
   else if (bias)
-    EACH_OF(n) y[i] = y[i] * factor + bias[i];
+    EACH_OF(n) y[i] = d[i] * factor + bias[i];
   else
-    EACH_OF(n) y[i] = y[i] * factor;
+    EACH_OF(n) y[i] = d[i] * factor;
 }
 
 static void layer_norm_rows(const struct rows *s, int64_t first, int64_t count,
                             float *work, float *sums) {
   int64_t n = s->n;
   const float *x = s->x + first * n;
-  float *y = s->y + first * n, *mean = s->mean + first;
+  float *mean = s->mean + first, *d = work + count * n + APART;
   float *rstd = s->rstd + first, size = (float)n, eps = (float)s->eps;
   sum_rows(count, n, x, sums);
   EACH_OF(count) mean[i] = sums[i] / size;
-  for (int64_t r = 0; r < count; ++r)
+  for (int64_t r = 0; r < count; ++r) {
+    const float *xr = x + r * n;
+    float *dr = d + r * n, *squares = work + r * n, of_row = mean[r];
     EACH_OF(n) {
-      float d = x[r * n + i] - mean[r];
-      y[r * n + i] = d;
-      work[r * n + i] = d * d;
+      float less = xr[i] - of_row;
+      dr[i] = less;
+      squares[i] = less * less;
     }
+  }
   sum_rows(count, n, work, sums);
   EACH_OF(count) rstd[i] = 1.0f / __builtin_sqrtf(sums[i] / size + eps);
   for (int64_t r = 0; r < count; ++r)
-    scale_row(n, y + r * n, rstd[r], s->weight, s->bias);
+    scale_row(n, d + r * n, rstd[r], s->weight, s->bias,
+              s->y + (first + r) * n);
 }
 
 ROWS_FUNCTION(layer_norm)
@@ -116,7 +123,7 @@ static void layer_norm_backward_rows(const struct rows *s, int64_t first,
   int64_t n = s->n;
   const float *x = s->x + first * n, *g = s->grad + first * n, *w = s->weight;
   const float *mean = s->mean + first, *rstd = s->rstd + first;
-  float *y = s->y ? s->y + first * n : work, *scaled = work + count * n;
+  float *y = s->y ? s->y + first * n : work, *scaled = work + count * n + APART;
   float *p = s->second ? s->second + first * n : work, size = (float)n;
   float one[TASK_ROWS], two[TASK_ROWS];
   for (int64_t r = 0; r < count; ++r)
@@ -170,33 +177,41 @@ static float largest_of(int64_t n, const float *x) {
   return found;
 }
 
-/// x less the largest of its row. A row with a NaN has one in its sum, too, so
-/// the largest of the other elements will do.
-static void less_largest_rows(const struct rows *s, int64_t first,
-                              int64_t count, float *work, float *sums) {
-  (void)work;
-  (void)sums;
-  for (int64_t r = first; r < first + count; ++r) {
-    const float *x = s->x + r * s->n;
-    float *y = s->y + r * s->n, largest = largest_of(s->n, x);
-    EACH_OF(s->n) y[i] = x[i] - largest;
+/// Rows less the largest element of each. A row with a NaN has one in its sum,
+/// too, so the largest of the other elements will do.
+static void less_largest(int64_t n, int64_t count, const float *x, float *y) {
+  for (int64_t r = 0; r < count; ++r, x += n, y += n) {
+    float largest = largest_of(n, x);
+    EACH_OF(n) y[i] = x[i] - largest;
   }
 }
 
-ROWS_FUNCTION(less_largest)
-
-/// Divides the elements of y by the sum of their row.
-static void over_sum_rows(const struct rows *s, int64_t first, int64_t count,
-                          float *work, float *sums) {
-  (void)work;
-  sum_rows(count, s->n, s->y + first * s->n, sums);
-  for (int64_t r = 0; r < count; ++r) {
-    float *y = s->y + (first + r) * s->n;
-    EACH_OF(s->n) y[i] = y[i] / sums[r];
-  }
+static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
+                         float *work, float *sums) {
+  int64_t n = s->n;
+  float *y = s->y + first * n;
+  less_largest(n, count, s->x + first * n, work);
+  s->exp(count * n, work, work, 0);
+  sum_rows(count, n, work, sums);
+  for (int64_t r = 0; r < count; ++r)
+    EACH_OF(n) y[r * n + i] = work[r * n + i] / sums[r];
 }
 
-ROWS_FUNCTION(over_sum)
+ROWS_FUNCTION(softmax)
+
+static void log_softmax_rows(const struct rows *s, int64_t first, int64_t count,
+                             float *work, float *sums) {
+  int64_t n = s->n;
+  float *y = s->y + first * n;
+  less_largest(n, count, s->x + first * n, y);
+  s->exp(count * n, y, work, 0);
+  sum_rows(count, n, work, sums);
+  s->log(count, sums, sums, 0);
+  for (int64_t r = 0; r < count; ++r)
+    EACH_OF(n) y[r * n + i] = y[r * n + i] - sums[r];
+}
+
+ROWS_FUNCTION(log_softmax)
 
 /// The gradient of softmax, whose result is x.
 static void softmax_backward_rows(const struct rows *s, int64_t first,
@@ -212,16 +227,16 @@ static void softmax_backward_rows(const struct rows *s, int64_t first,
 
 ROWS_FUNCTION(softmax_backward)
 
-/// The gradient of log_softmax; y has the exponentials of its result.
+/// The gradient of log_softmax, whose result is x.
 static void log_softmax_backward_rows(const struct rows *s, int64_t first,
                                       int64_t count, float *work, float *sums) {
-  (void)work;
   int64_t n = s->n;
   const float *g = s->grad + first * n;
   float *y = s->y + first * n;
   sum_rows(count, n, g, sums);
+  s->exp(count * n, s->x + first * n, work, 0);
   for (int64_t r = 0; r < count; ++r)
-    EACH_OF(n) y[r * n + i] = g[r * n + i] - y[r * n + i] * sums[r];
+    EACH_OF(n) y[r * n + i] = g[r * n + i] - work[r * n + i] * sums[r];
 }
 
 ROWS_FUNCTION(log_softmax_backward)

@@ -144,8 +144,9 @@ def _correlate(
 def _geometry(
     x: Any, taps: Sequence[int], stride: Any, padding: Sequence[int], dilation: Any
 ) -> Geometry:
-    room = [size + 2 * p for size, p in zip(x.shape[2:], padding, strict=True)]
-    return Geometry(padding, room, taps, stride, dilation, [1] * len(taps))
+    room = tuple(size + 2 * p for size, p in zip(x.shape[2:], padding, strict=True))
+    ones = (1,) * len(taps)
+    return Geometry(tuple(padding), room, tuple(taps), tuple(stride), tuple(dilation), ones)
 
 
 def _correlate_padded(x: Any, weight: Any, stride: Any, dilation: Any, groups: int) -> Any:
@@ -280,8 +281,9 @@ def _input_gradient(
     spread = [(size - 1) * s + 1 for size, s in zip(grad.shape[2:], stride, strict=True)]
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
     if not grad.is_cuda:
-        room = [size + d * (k - 1) for size, d, k in zip(shape, dilation, kernel, strict=True)]
-        how = Geometry(before, room, kernel, [1] * len(kernel), dilation, stride)
+        room = (size + d * (k - 1) for size, d, k in zip(shape, dilation, kernel, strict=True))
+        steps = (1,) * len(kernel), tuple(dilation), tuple(stride)
+        how = Geometry(tuple(before), tuple(room), tuple(kernel), *steps)
         rows = weight.unflatten(0, (groups, -1)).transpose(1, 2)
         return convolve(contract(), grad, rows, None, how, turned=True)
     wide = grad.new_zeros(*grad.shape[:2], *spread)

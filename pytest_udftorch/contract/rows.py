@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.contract.native import Contract
+from pytest_udftorch.cpu.loops import Loops
+from pytest_udftorch.cpu.operators import cpu_operators
 
 
 class _Rows(ctypes.Structure):
@@ -17,6 +19,7 @@ class _Rows(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("rows", "n", "channels")),
         *((name, ctypes.c_void_p) for name in (
             "x", "grad", "weight", "bias", "mean", "rstd", "y", "second",
+            "exp", "log",
         )),
         ("eps", ctypes.c_double),
         ("next", ctypes.c_int64),
@@ -34,9 +37,28 @@ def dense(*tensors: Any) -> bool:
     return all(not t.is_cuda and t.is_contiguous() for t in tensors if t is not None)
 
 
+#: Functions that softmax calls.
+_FUNCTIONS: Final = ("exp", "log")
+
+
+def functions(operator: str) -> dict[str, int] | None:
+    """Return the addresses of the sessions' functions, if softmax is to call them itself.
+
+    Without them, and where a profile counts what they do, it calls torch's operators.
+    """
+    return None if (loops := cpu_operators.loops) is None else _addresses(loops, operator)
+
+
+@functools.lru_cache(maxsize=16)
+def _addresses(loops: Loops, operator: str) -> dict[str, int] | None:
+    if not loops.held.issuperset(_FUNCTIONS) or loops.threads(operator, _FUNCTIONS).within:
+        return None
+    return dict(zip(_FUNCTIONS, loops.addresses(_FUNCTIONS), strict=True))
+
+
 def run(
     made: Contract, name: str, rows: int, n: int, *, channels: int = 1, eps: float = 0.0,
-    **tensors: Any,
+    called: dict[str, int] | None = None, **tensors: Any,
 ) -> None:  # fmt: skip
     """Call a function of rows.
 
@@ -47,10 +69,11 @@ def run(
         n: their length.
         channels: the number of channels.
         eps: what is added to a variance.
+        called: what ``functions`` returns.
         tensors: dense tensors of float32 for the members of ``struct rows``, or None.
     """
     places = {key: t.data_ptr() for key, t in tensors.items() if t is not None}
-    given = _Rows(rows=rows, n=n, channels=channels, eps=eps, **places)
+    given = _Rows(rows=rows, n=n, channels=channels, eps=eps, **places, **(called or {}))
     threads = ctypes.byref(made.threads(_operator(name)))
     if getattr(made.library, f"fast_{name}")(ctypes.byref(given), threads):
         raise MemoryError(f"There is no memory for some rows of {n} elements.")

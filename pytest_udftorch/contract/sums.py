@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
-from pytest_udftorch.contract.rows import dense, run
+from pytest_udftorch.contract.rows import dense, functions, run
 from pytest_udftorch.overrides.python_override import stock as elementwise
 
 
@@ -140,15 +140,14 @@ def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
 # Softmax and losses -----------------------------------------------------------------------
 
 
-def _in_rows(dim: int, *tensors: Any) -> bool:
-    """Tell whether loops of rows compute an operator over a dimension."""
-    x = tensors[0]
-    return bool(x.dim() and dim % x.dim() == x.dim() - 1 and dense(*tensors))
-
-
-def _less_largest(x: Any) -> Any:
+def _by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any:
+    """Return what a loop over rows makes of tensors, or None where single operators do it."""
+    if not x.dim() or dim % x.dim() != x.dim() - 1 or not dense(x, grad):
+        return None
+    if (called := functions(operator)) is None or (grad is not None and grad.shape != x.shape):
+        return None
     y, n = x.new_empty(x.shape), x.shape[-1]
-    run(contract(), "less_largest", x.numel() // n, n, x=x, y=y)
+    run(contract(), name, x.numel() // n, n, called=called, x=x, grad=grad, y=y)
     return y
 
 
@@ -156,9 +155,7 @@ def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return exponentials over their sums."""
     if not self.numel():
         return stock(self, dim, half_to_float)
-    if _in_rows(dim, self):
-        y, n = _less_largest(self).exp_(), self.shape[-1]
-        run(contract(), "over_sum", self.numel() // n, n, y=y)
+    if (y := _by_rows("softmax", "_softmax", dim, self)) is not None:
         return y
     e = (self.contiguous() - self.amax(dim, keepdim=True)).exp_()
     return e.div_(over(e, [dim], keep=True))
@@ -168,10 +165,9 @@ def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return logarithms of softmax."""
     if not self.numel():
         return stock(self, dim, half_to_float)
-    if _in_rows(dim, self):
-        z = _less_largest(self)
-    else:
-        z = self.contiguous() - self.amax(dim, keepdim=True)
+    if (y := _by_rows("log_softmax", "_log_softmax", dim, self)) is not None:
+        return y
+    z = self.contiguous() - self.amax(dim, keepdim=True)
     return z.sub_(over(z.exp(), [dim], keep=True).log_())
 
 
@@ -189,10 +185,8 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
     """Return the gradient of softmax."""
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
-    if grad_output.shape == output.shape and _in_rows(dim, output, grad_output):
-        y, n = output.new_empty(output.shape), output.shape[-1]
-        rows = output.numel() // n
-        run(contract(), "softmax_backward", rows, n, x=output, grad=grad_output, y=y)
+    name = "softmax_backward"
+    if (y := _by_rows(name, "_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
     total = over(grad_output * output, [dim], keep=True)
     return (grad_output - total).mul_(output)
@@ -202,9 +196,8 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
     """Return the gradient of log_softmax."""
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
-    if grad_output.shape == output.shape and _in_rows(dim, output, grad_output):
-        y, n = output.exp(), output.shape[-1]
-        run(contract(), "log_softmax_backward", output.numel() // n, n, grad=grad_output, y=y)
+    name = "log_softmax_backward"
+    if (y := _by_rows(name, "_log_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
     total = over(grad_output, [dim], keep=True)
     return grad_output - output.exp().mul_(total)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -25,12 +26,12 @@ class Geometry(NamedTuple):
         spread: places from one position of the input to the next; those between them are +0.
     """
 
-    before: Sequence[int]
-    room: Sequence[int]
-    taps: Sequence[int]
-    step: Sequence[int]
-    dilation: Sequence[int]
-    spread: Sequence[int]
+    before: tuple[int, ...]
+    room: tuple[int, ...]
+    taps: tuple[int, ...]
+    step: tuple[int, ...]
+    dilation: tuple[int, ...]
+    spread: tuple[int, ...]
 
     @property
     def result(self) -> list[int]:
@@ -45,21 +46,37 @@ def _three(values: Sequence[int], fill: int) -> tuple[int, ...]:
     return (*(fill,) * (_DIRECTIONS - len(values)), *values)
 
 
+#: Where in ``struct convolution`` the addresses of x, w, bias and y stand.
+_ADDRESSES: Final = (28, 34, 41, 42)
+
+
+@functools.lru_cache(maxsize=1024)
 def _described(
-    x: Any, how: Geometry, sizes: tuple[int, int, int], w: tuple[int, Sequence[int]],
-    bias: Any, y: Any,
-) -> Any:  # fmt: skip
-    """Return ``struct convolution`` as an array: all its members have 64 bits."""
-    strides = x.stride()
+    x: tuple[int, ...], strides: tuple[int, ...], how: Geometry, sizes: tuple[int, int, int],
+    w: tuple[int, ...],
+) -> tuple[Any, tuple[int, ...], list[int]]:  # fmt: skip
+    """Return ``struct convolution`` without addresses as an array: its members have 64 bits.
+
+    Also its type's members, and how many windows there are in each direction.
+    """
+    result = how.result
     numbers = (
-        x.shape[0], *sizes,
-        *_three(x.shape[2:], 1), *_three(how.spread, 1), *_three(how.before, 0),
+        x[0], *sizes,
+        *_three(x[2:], 1), *_three(how.spread, 1), *_three(how.before, 0),
         *_three(how.room, 1), *_three(how.taps, 1), *_three(how.step, 1),
-        *_three(how.dilation, 1), *_three(how.result, 1),
-        x.data_ptr(), *strides[:2], *_three(strides[2:], 0),
-        w[0], *w[1], 0 if bias is None else bias.data_ptr(), y.data_ptr(),
+        *_three(how.dilation, 1), *_three(result, 1),
+        0, *strides[:2], *_three(strides[2:], 0),
+        0, *w[:3], *_three(w[3:], 0), 0, 0,
     )  # fmt: skip
-    return (ctypes.c_int64 * len(numbers))(*numbers)
+    return ctypes.c_int64 * len(numbers), numbers, result
+
+
+def _filled(kind: Any, numbers: tuple[int, ...], x: Any, w: int, bias: Any, y: Any) -> Any:
+    found = kind(*numbers)
+    given = (x.data_ptr(), w, 0 if bias is None else bias.data_ptr(), y.data_ptr())
+    for at, address in zip(_ADDRESSES, given, strict=True):
+        found[at] = address
+    return found
 
 
 def convolve(
@@ -79,17 +96,16 @@ def convolve(
     """
     import torch
 
-    groups, rows, depth = weight.shape[:3]
     at, strides = weight.data_ptr(), weight.stride()
-    taps = strides[3:]
     if turned:
-        last = sum((k - 1) * s for k, s in zip(how.taps, taps, strict=True))
-        at, taps = at + _FLOAT_BYTES * last, [-s for s in taps]
+        taps = strides[3:]
+        at += _FLOAT_BYTES * sum((k - 1) * s for k, s in zip(how.taps, taps, strict=True))
+        strides = (*strides[:3], *(-s for s in taps))
+    sizes = tuple(weight.shape[:3])
+    kind, numbers, result = _described(tuple(x.shape), x.stride(), how, sizes, strides)
     bias = None if bias is None else bias.contiguous()
-    y = torch.empty(x.shape[0], groups * rows, *how.result)
-    given = (at, (*strides[:3], *_three(taps, 0)))
-    described = _described(x, how, (groups, rows, depth), given, bias, y)
-    made.windows(described, reference=reference)
+    y = torch.empty(x.shape[0], sizes[0] * sizes[1], *result)
+    made.windows(_filled(kind, numbers, x, at, bias, y), reference=reference)
     return y
 
 
@@ -114,7 +130,8 @@ def weight_gradient(
     grad = grad.contiguous()
     rows, depth = grad.shape[1], x.shape[1] // groups
     y = torch.empty(rows, depth, *how.taps)
-    given = (grad.data_ptr(), (0,) * 6)
-    described = _described(x, how, (groups, rows // groups, depth), given, None, y)
+    sizes = (groups, rows // groups, depth)
+    kind, numbers, _ = _described(tuple(x.shape), x.stride(), how, sizes, (0,) * 6)
+    described = _filled(kind, numbers, x, grad.data_ptr(), None, y)
     made.windows(described, gradient=True, reference=reference)
     return y

@@ -94,6 +94,8 @@ class CpuOperators:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._libraries: list[Any] = []
+        #: The loops of the open sessions, for operators of a library that call functions.
+        self.loops: Loops | None = None
 
     def change(self, module: Any, active: Active, undo: Undo) -> None:
         """Override the operators; one that has a UDF of its own keeps it.
@@ -108,7 +110,7 @@ class CpuOperators:
         undo.later(self.reset)
         with self._lock:
             own = {(o.spec.operator, o.spec.key) for o in dispatcher.overrides.registered()}
-            loops = Loops(active)
+            loops = self.loops = Loops(active)
             made = {
                 key: {
                     n: k
@@ -129,6 +131,7 @@ class CpuOperators:
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
         with self._lock:
+            self.loops = None
             if (cpp := direct.loaded()) is not None:
                 cpp.unregister()
             while self._libraries:

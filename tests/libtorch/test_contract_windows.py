@@ -47,7 +47,7 @@ def geometries(draw):
         max((n - 1) * p + 1 + b + a, d * (k - 1) + 1)
         for n, p, b, a, k, d in zip(size, spread, before, after, taps, dilation, strict=True)
     ]
-    return size, Geometry(before, room, taps, step, dilation, spread)
+    return size, Geometry(*map(tuple, (before, room, taps, step, dilation, spread)))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -71,7 +71,7 @@ def test_windows_have_the_bits_of_the_reference(level, where, batch, groups, row
 
 def test_the_reference_is_a_product_of_windows():
     x, weight, grad = random(3, 4, 9, 8), random(6, 4, 3, 3, seed=1), random(3, 6, 5, 4, seed=2)
-    made, how = contract(), Geometry([1, 2], [11, 12], [3, 3], [2, 2], [1, 2], [1, 1])
+    made, how = contract(), Geometry((1, 2), (11, 12), (3, 3), (2, 2), (1, 2), (1, 1))
     windows = F.unfold(x, 3, dilation=(1, 2), padding=(1, 2), stride=2)
     flat = weight.flatten(1)
     want = torch.stack([made.mm(flat, one, reference=True) for one in windows])
