@@ -49,7 +49,8 @@ def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_blo
 
 
 @triton.jit(
-    do_not_specialize=["m", "n", "k", "batches", "splits", "a_batch", "b_batch"],
+    # Strides are: without their divisors loads are narrow.
+    do_not_specialize=["m", "n", "k", "batches", "splits"],
 )
 def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_batch, b_k,
              b_column, LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
@@ -166,13 +167,10 @@ def joins(x, bits, starts, n, inner, level, COLUMNS: tl.constexpr):
 # Single elements ----------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["n"])
-def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """Map elements with the roundings of the contract; y and z may be None."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
+@triton.jit
+def _mapped(x, y, z, at, inside, number, KIND: tl.constexpr):
+    """Return what elements become; y and z are not read where the kind takes fewer."""
     first = tl.load(x + at, inside, other=1.0)
-    number = tl.full((BLOCK,), a, tl.float32)
     if KIND == "divided":
         found = tl.div_rn(first, number)
     elif KIND == "root":
@@ -180,8 +178,7 @@ def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
     elif KIND == "one over the root":
         found = tl.div_rn(tl.zeros_like(first) + 1.0, tl.sqrt_rn(first))
     elif KIND == "add":
-        second = tl.load(y + at, inside, other=1.0)
-        found = tl.fma(second, number, first)
+        found = tl.fma(tl.load(y + at, inside, other=1.0), number, first)
     elif KIND == "lerp":
         second = tl.load(y + at, inside, other=1.0)
         d = second - first
@@ -190,10 +187,179 @@ def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
         )
     elif KIND == "addcmul":
         second = tl.load(y + at, inside, other=1.0)
-        third = tl.load(z + at, inside, other=1.0)
-        found = tl.fma(number * second, third, first)
+        found = tl.fma(number * second, tl.load(z + at, inside, other=1.0), first)
     else:
         second = tl.load(y + at, inside, other=1.0)
-        third = tl.load(z + at, inside, other=1.0)
-        found = first + tl.div_rn(number * second, third)
-    tl.store(out + at, found, inside)
+        found = first + tl.div_rn(number * second, tl.load(z + at, inside, other=1.0))
+    return found
+
+
+@triton.jit(do_not_specialize=["n"])
+def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Map elements with the roundings of the contract; y and z may be None."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    number = tl.full((BLOCK,), a, tl.float32)
+    tl.store(out + at, _mapped(x, y, z, at, inside, number, KIND), inside)
+
+
+@triton.jit(do_not_specialize=["tensors", "programs"])
+def lists(table, tensors, programs, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Map the elements of lists of tensors, a program some blocks of one.
+
+    A row of the table has the addresses of three tensors and of the result, the number of
+    elements, and the bits of the number.
+    """
+    row = table + tl.program_id(0) % tensors * 6
+    block = tl.program_id(0) // tensors
+    kind = tl.pointer_type(tl.float32)
+    x = tl.load(row).to(kind)
+    y = tl.load(row + 1).to(kind)
+    z = tl.load(row + 2).to(kind)
+    out = tl.load(row + 3).to(kind)
+    n = tl.load(row + 4)
+    number = tl.load(row + 5).to(tl.int32).to(tl.float32, bitcast=True)
+    number = tl.full((BLOCK,), 0, tl.float32) + number
+    while block * BLOCK < n:
+        at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, _mapped(x, y, z, at, at < n, number, KIND), at < n)
+        block += programs
+
+
+# Norms --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _sums_of(x, inside, LOG: tl.constexpr):
+    """Add what is inside of each row."""
+    return _tree(tl.where(inside, x, _minus_zero()), LOG)
+
+
+@triton.jit
+def _one_over_root(squares, count, eps):
+    return tl.div_rn(tl.zeros_like(squares) + 1.0, tl.sqrt_rn(tl.div_rn(squares, count) + eps))
+
+
+@triton.jit(do_not_specialize=["rows", "n"])
+def layer_norm(x, weight, bias, y, mean, rstd, rows, n, count, eps,
+               LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Normalize rows that a program holds; weight and bias may be None."""
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (row < rows)[:, None] & (term < n)[None, :]
+    at = row[:, None] * n + term[None, :]
+    number = tl.full((LANES,), count, tl.float32)
+    v = tl.load(x + at, inside, other=1.0)
+    m = tl.div_rn(_sums_of(v, inside, LOG), number)
+    d = v - m[:, None]
+    r = _one_over_root(_sums_of(d * d, inside, LOG), number, eps)
+    found = d * r[:, None]
+    if weight is not None:
+        found = found * tl.load(weight + term, term < n, other=1.0)[None, :]
+    if bias is not None:
+        found = found + tl.load(bias + term, term < n, other=1.0)[None, :]
+    tl.store(y + at, found, inside)
+    tl.store(mean + row, m, row < rows)
+    tl.store(rstd + row, r, row < rows)
+
+
+@triton.jit(do_not_specialize=["rows", "n"])
+def layer_norm_backward(x, grad, weight, mean, rstd, y, products, rows, n, count,
+                        LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Return the gradient of rows, and products for that of the weight; one may be None."""
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (row < rows)[:, None] & (term < n)[None, :]
+    at = row[:, None] * n + term[None, :]
+    number = tl.full((LANES,), count, tl.float32)
+    m = tl.load(mean + row, row < rows, other=1.0)[:, None]
+    r = tl.load(rstd + row, row < rows, other=1.0)[:, None]
+    g = tl.load(grad + at, inside, other=1.0)
+    hat = (tl.load(x + at, inside, other=1.0) - m) * r
+    if products is not None:
+        tl.store(products + at, g * hat, inside)
+    if y is not None:
+        if weight is not None:
+            g = g * tl.load(weight + term, term < n, other=1.0)[None, :]
+        one = tl.div_rn(_sums_of(g, inside, LOG), number)[:, None]
+        two = tl.div_rn(_sums_of(g * hat, inside, LOG), number)[:, None]
+        tl.store(y + at, ((g - one) - hat * two) * r, inside)
+
+
+@triton.jit(do_not_specialize=["n", "rows", "channels", "blocks"])
+def channel_rows(x, grad, mean, rstd, out, n, rows, channels, blocks, count, KIND: tl.constexpr,
+                 LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Sum blocks of 2^LOG positions of the channels of samples: out[part, row, block].
+
+    KIND 0: numbers. 1: squares of what is left of the mean, of which ``mean`` is count times as
+    much. 2: gradients, and after them their products with normalized numbers.
+    """
+    block = tl.program_id(0) % blocks
+    row = (tl.program_id(0) // blocks).to(tl.int64) * LANES + tl.arange(0, LANES)
+    term = (block << LOG) + tl.arange(0, 1 << LOG)
+    inside = (row < rows)[:, None] & (term < n)[None, :]
+    at = row[:, None] * n + term[None, :]
+    to = out + row * blocks + block
+    v = tl.load(x + at, inside, other=1.0)
+    if KIND == 0:
+        tl.store(to, _sums_of(v, inside, LOG), row < rows)
+    else:
+        m = tl.load(mean + row % channels, row < rows, other=1.0)
+        if KIND == 1:
+            d = v - tl.div_rn(m, tl.full((LANES,), count, tl.float32))[:, None]
+            tl.store(to, _sums_of(d * d, inside, LOG), row < rows)
+        else:
+            g = tl.load(grad + at, inside, other=1.0)
+            r = tl.load(rstd + row % channels, row < rows, other=1.0)
+            tl.store(to, _sums_of(g, inside, LOG), row < rows)
+            hat = (v - m[:, None]) * r[:, None]
+            tl.store(to + rows.to(tl.int64) * blocks, _sums_of(g * hat, inside, LOG), row < rows)
+
+
+@triton.jit(do_not_specialize=["channels"])
+def channel_statistics(total, squares, mean, rstd, running_mean, running_var, channels, count, eps,
+                       keep, momentum, BLOCK: tl.constexpr):  # fmt: skip
+    """Turn sums into means and reciprocal deviations, and update the running ones or neither."""
+    c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = c < channels
+    number = tl.full((BLOCK,), count, tl.float32)
+    q = tl.load(squares + c, inside, other=1.0)
+    m = tl.div_rn(tl.load(total + c, inside, other=1.0), number)
+    tl.store(mean + c, m, inside)
+    tl.store(rstd + c, _one_over_root(q, number, eps), inside)
+    if running_mean is not None:
+        old = tl.load(running_mean + c, inside, other=1.0)
+        tl.store(running_mean + c, old * keep + m * momentum, inside)
+    if running_var is not None:
+        old = tl.load(running_var + c, inside, other=1.0)
+        unbiased = tl.div_rn(q, number - 1.0)
+        tl.store(running_var + c, old * keep + unbiased * momentum, inside)
+
+
+@triton.jit(do_not_specialize=["size", "n", "channels"])
+def channels_mapped(x, grad, mean, rstd, weight, bias, sums, y, size, n, channels, count,
+                    BLOCK: tl.constexpr):  # fmt: skip
+    """Normalize channels, or return the gradient of that where there is ``grad``.
+
+    ``sums`` has a sum of gradients for each channel, then one of products. Weight and bias may be
+    None.
+    """
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    c = at // n % channels
+    r = tl.load(rstd + c, inside, other=1.0)
+    d = tl.load(x + at, inside, other=1.0) - tl.load(mean + c, inside, other=1.0)
+    found = d * r
+    if grad is None:
+        if weight is not None:
+            found = found * tl.load(weight + c, inside, other=1.0)
+        if bias is not None:
+            found = found + tl.load(bias + c, inside, other=1.0)
+    else:
+        number = tl.full((BLOCK,), count, tl.float32)
+        one = tl.div_rn(tl.load(sums + c, inside, other=1.0), number)
+        two = tl.div_rn(tl.load(sums + channels + c, inside, other=1.0), number)
+        if weight is not None:
+            r = r * tl.load(weight + c, inside, other=1.0)
+        found = ((tl.load(grad + at, inside, other=1.0) - one) - found * two) * r
+    tl.store(y + at, found, inside)

@@ -90,9 +90,33 @@ def test_single_elements_have_the_roundings_of_the_contract(kind):
     assert {i.replace("mul.f32", "mul.rn.f32") for i in instructions(text)} == ROUNDINGS[kind]
 
 
+NORMS = {
+    "layer_norm": "x weight bias y mean rstd",
+    "layer_norm_backward": "x grad weight mean rstd y products",
+    "channel_rows": "x grad mean rstd out",
+    "channel_statistics": "total squares mean rstd running_mean running_var",
+    "channels_mapped": "x grad mean rstd weight bias sums y",
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_fuse_nothing(name):
+    from pytest_udftorch.contract import triton_kernels
+
+    constants = {"LANES": 8, "LOG": 6, "KIND": 2, "BLOCK": 128}
+    arguments = getattr(triton_kernels, name).arg_names
+    floats = {"count", "eps", "keep", "momentum"}.intersection(arguments)
+    integers = {"rows", "n", "channels", "blocks", "size"}.intersection(arguments)
+    kinds = {**dict.fromkeys(NORMS[name].split(), "*fp32"), **dict.fromkeys(floats, "fp32"),
+             **dict.fromkeys(integers, "i32")}  # fmt: skip
+    found = instructions(ptx(name, kinds, {n: constants[n] for n in constants if n in arguments}))
+    assert found
+    assert not {i for i in found if i.startswith(("fma", "mad")) or ".approx" in i}
+
+
 INTERPRETED = """
 import torch
-from pytest_udftorch.contract import gpu, triton_kernels
+from pytest_udftorch.contract import gpu, norms, sums, triton_kernels
 from pytest_udftorch.contract.native import contract
 
 def launch(name, programs, device, arguments, constants, warps, stages=0):
@@ -127,6 +151,40 @@ for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 12
     at = (torch.arange(0, k, 64) + torch.randint(0, 64, (-(-k // 64),))).clamp(max=k - 1)
     a[:, at] = torch.randn(m, len(at)).bfloat16().float()
     same(it.mm(a, b), cpu.mm(a, b))
+for rows, n in ((5, 64), (33, 100), (7, 1), (3, 2000)):
+    x, g, w, b = torch.randn(rows, n), torch.randn(rows, n), torch.randn(n), torch.randn(n)
+    for weight, bias in ((w, b), (None, None), (w, None)):
+        made = sums.layer_norm(x, (n,), weight, bias, 1e-5)
+        for one, other in zip(it.layer_norm(x, weight, bias, 1e-5), made):
+            same(one.flatten(), other.flatten())
+        mean, rstd = made[1:]
+        wanted = sums.layer_norm_backward(g, x, (n,), mean, rstd, weight, bias, [True] * 3)
+        y, products = torch.empty(2, rows, n)
+        it.layer_norm_backward(x, g, weight, mean, rstd, y, products)
+        same(y, wanted[0])
+        if weight is not None:
+            same(it.sums(products, 0), wanted[1])
+for shape in ((4, 3, 5, 5), (2, 5, 50, 50), (7, 4), (1, 3, 9)):
+    x, g, c = torch.randn(shape), torch.randn(shape), shape[1]
+    w, b, mean, var = (torch.rand(c) for _ in range(4))
+    for weight in (w, None):
+        here, there = ((mean.clone(), var.clone()) for _ in range(2))
+        made = norms.batch_norm(x, weight, b, *here, True, 0.1, 1e-5)
+        for one, other in zip(it.batch_norm(x, weight, b, there, 0.1, 1e-5) + there, made + here):
+            same(one, other)
+        wanted = norms.batch_norm_backward(
+            g, x, weight, None, None, *made[1:], True, 1e-5, [True] * 3
+        )
+        for one, other in zip(it.batch_norm_backward(x, g, weight, *made[1:], wanted=True), wanted):
+            same(one, other)
+tensor = torch.tensor
+torch.tensor = lambda *given, pin_memory=False, **more: tensor(*given, **more)
+for kind, count in (("add", 2), ("divided", 1), ("lerp", 2), ("addcmul", 3), ("addcdiv", 3)):
+    groups = [[torch.rand(n) + 0.5 for _ in range(count)] for n in (1, 5, 3000, 7)]
+    numbers, into = [0.1, 2.0, -0.7, 3.5], [torch.empty_like(g[0]) for g in groups]
+    it.lists(kind, groups, numbers, into)
+    for given, number, y in zip(groups, numbers, into):
+        same(y, it.elements(kind, given, number))
 a, b = torch.randn(9, 400), torch.randn(400, 9)
 whole = it.mm(a, b)
 gpu._chunk = 128
