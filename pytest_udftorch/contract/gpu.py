@@ -58,7 +58,7 @@ def _kind(argument: Any) -> Any:
             return 1
         return (2 if argument & 15 else 3) + (0 if -(1 << 31) <= argument < 1 << 31 else 2)
     if argument is None or type(argument) is float:
-        return argument is None
+        return argument is None and "absent"
     return argument.data_ptr() & 15 == 0
 
 
@@ -253,11 +253,12 @@ class GpuContract:
                 "joins", n * -(-inner // columns), x.device,
                 (x, bits, starts, n, inner, level), {"COLUMNS": columns}, 1,
             )  # fmt: skip
-        # Every row has one first term, so no two additions meet.
-        first = torch.where(bits == 63, named, len(y))
-        wide = torch.cat([y, y.new_zeros(1, inner)])
-        wide[first] = wide[first] + x
-        return y.copy_(wide[:-1])
+        # The sum of a row stands in its first term. It is read by an index: torch writes by an
+        # index with index_put_, whose kernel calls this.
+        here = torch.arange(len(y), device=x.device)
+        first = torch.searchsorted(named, here).clamp_(max=n - 1)
+        has = named.index_select(0, first) == here
+        return y.copy_(torch.where(has[:, None], y + x.index_select(0, first), y))
 
     def roots(self, x: Any, *, out: Any = None) -> Any:
         """Return the correctly rounded square roots of a tensor."""

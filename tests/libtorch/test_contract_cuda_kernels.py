@@ -116,8 +116,20 @@ def test_norms_fuse_nothing(name):
 
 INTERPRETED = """
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_udftorch.contract import gpu, norms, sums, triton_kernels
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.library.description import find_library
+
+overridden = {udf.name for those in find_library("repro").operators.values() for udf in those}
+
+class Watch(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        # One that calls this method would call itself.
+        name = func.name()
+        kernel = "aten::_" + name[6:].removesuffix("_") + "_impl_"
+        assert {name, kernel}.isdisjoint(overridden), name
+        return func(*args, **(kwargs or {}))
 
 def launch(name, programs, device, arguments, constants, warps, stages=0):
     getattr(triton_kernels, name)[(programs,)](*arguments, **constants)
@@ -145,6 +157,11 @@ for key in (0x1234567890ABCDEF, 0xF234567890ABCDEF):
     for bits in (24, 8):
         upper = (words.long() & 0xFFFFFFFF) >> 32 - bits
         same(it.fractions(5001, key, torch.device("cpu"), bits), upper.float() / 2**bits)
+with Watch():
+    it.sums(torch.randn(4, 70, 9), 1), it.prefixes(torch.randn(100, 3), 0)
+    it.scatter(torch.zeros(7, 5), torch.randint(0, 7, (100,)), torch.randn(100, 5), each=5)
+    it.mm(torch.randn(3, 300), torch.randn(300, 4)), it.roots(torch.rand(9))
+    it.words(99, 5, torch.device("cpu"))
 for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129)):
     # The interpreter does not fuse: each chunk has one product, which is exact.
     a, b = torch.zeros(m, k), torch.randn(k, n).bfloat16().float()
