@@ -19,7 +19,7 @@ _STEP: Final = 32
 _STAGES: Final = 2
 
 #: Programs that fill a GPU; a product with fewer tiles is split along k.
-_PROGRAMS: Final = 264
+_PROGRAMS: Final = 256
 
 #: Programs of products that a multiprocessor has registers for.
 _OF_PROCESSOR: Final = 3
@@ -162,7 +162,7 @@ class GpuContract:
             "products", programs, a.device,
             (a, b, c, waiting, m, n, k, batches, splits, *a.stride(), *b.stride()),
             {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
-             "WHOLE": k % _STEP == 0}, 4, _STAGES,
+             "WHOLE": k % _STEP == 0, "TILED": m % rows == 0 and n % columns == 0}, 4, _STAGES,
         )  # fmt: skip
         return c[0] if splits == 1 else self.sums(c, 0)
 

@@ -54,12 +54,13 @@ def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_blo
 )
 def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_batch, b_k,
              b_column, LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
-             COLUMNS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+             COLUMNS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr,
+             TILED: tl.constexpr):  # fmt: skip
     """Multiply batches of matrices; of each split of k, which has 2^LEVELS chunks, a part.
 
     c is dense: (splits, batches, m, n). Sums of 2, 4, 8, ... chunks wait in global memory for a
     partner of their size, where each program has room for LEVELS tiles. WHOLE says that k is a
-    multiple of STEP.
+    multiple of STEP, TILED that m and n are those of ROWS and COLUMNS: then loads are wide.
     """
     across = tl.cdiv(n, COLUMNS)
     down = tl.cdiv(m, ROWS)
@@ -82,9 +83,11 @@ def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_
         first = (split * (CHUNK << LEVELS)).to(tl.int32)
         end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
         at = first + tl.arange(0, STEP)
-        left = a + batch * a_batch + (i % m)[:, None].to(tl.int64) * a_row
+        row = i if TILED else i % m
+        column = j if TILED else j % n
+        left = a + batch * a_batch + row[:, None].to(tl.int64) * a_row
         left += at[None, :].to(tl.int64) * a_k
-        right = b + batch * b_batch + (j % n)[None, :].to(tl.int64) * b_column
+        right = b + batch * b_batch + column[None, :].to(tl.int64) * b_column
         right += at[:, None].to(tl.int64) * b_k
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)
         one = acc

@@ -45,7 +45,7 @@ def test_products_are_fused_multiply_adds_without_tensor_cores():
     kinds = {**dict.fromkeys(("a", "b", "c", "waiting"), "*fp32"),
              **dict.fromkeys(INTEGERS.split(), "i32")}  # fmt: skip
     constants = {"LEVELS": 4, "CHUNK": 64, "ROWS": 64, "COLUMNS": 64, "STEP": 32,
-                 "WHOLE": True, "a_k": 1, "b_column": 1}  # fmt: skip
+                 "WHOLE": True, "TILED": True, "a_k": 1, "b_column": 1}  # fmt: skip
     text = ptx("products", kinds, constants)
     assert instructions(text) == {"fma.rn.f32", "add.rn.f32"}
     # 64 × 64 results of 128 threads, each with 32 factors.
@@ -162,7 +162,7 @@ with Watch():
     it.scatter(torch.zeros(7, 5), torch.randint(0, 7, (100,)), torch.randn(100, 5), each=5)
     it.mm(torch.randn(3, 300), torch.randn(300, 4)), it.roots(torch.rand(9))
     it.words(99, 5, torch.device("cpu"))
-for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129)):
+for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129), (64, 128, 96)):
     # The interpreter does not fuse: each chunk has one product, which is exact.
     a, b = torch.zeros(m, k), torch.randn(k, n).bfloat16().float()
     at = (torch.arange(0, k, 64) + torch.randint(0, 64, (-(-k // 64),))).clamp(max=k - 1)
