@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UdfError(Exception):
@@ -269,7 +270,13 @@ class DiffSideError(UdfError):
 
 
 class DiffRunError(UdfError):
-    """A run that is to be compared fails, cannot be repeated, or calls no operator."""
+    """A run that is to be compared fails, cannot be repeated, or calls no operator.
+
+    Attributes:
+        recording: of a run that failed, the part that was recorded; else None.
+    """
+
+    recording: Any = None
 
 
 class DiffRecordError(UdfError):

@@ -487,7 +487,7 @@ struct Recorder {
   HashFunction *Hash; ///< or null: Digest is called
   PyObject *Mode;     ///< not counted: the mode ends this
   Object Calls, CallType, NoteType, Describe, Digest, Seed, Evenly, Forget,
-      Place, NoRows, Failed;
+      Place, NoRows, Failing, Failed;
   std::unordered_set<Py_ssize_t> Kept;
   uint64_t Number = ++Started;
 
@@ -521,6 +521,8 @@ private:
   Object digest(const Tensor &T, const Dtype &D);
   bool isForPython(const Operator &O, const IValue *Given) const;
   void record(const OperatorHandle &Op, Operator &O, Stack *S, Object Where);
+  void run(const OperatorHandle &Op, const Operator &O, Stack *S,
+           const Object &Where);
 };
 
 Recorder *Active = nullptr;
@@ -821,8 +823,7 @@ void Recorder::call(const OperatorHandle &Op, Stack *S,
     const IValue Resized = O.Resizes ? Given[0] : IValue();
     {
       const Away Mode;
-      const Unlocked Lock;
-      Op.callBoxed(S);
+      run(Op, O, S, Where);
     }
     if (isTensor(Resized))
       wrote(Resized.toTensor());
@@ -845,6 +846,25 @@ void Recorder::call(const OperatorHandle &Op, Stack *S,
       if (isTensor(V))
         wrote(V.toTensor());
     });
+}
+
+/// Runs an operator. If it fails, says which one did, where, and after how many
+/// calls; whoever called it may go on.
+void Recorder::run(const OperatorHandle &Op, const Operator &O, Stack *S,
+                   const Object &Where) {
+  try {
+    const Unlocked Lock;
+    Op.callBoxed(S);
+  } catch (...) {
+    PyObject *Type, *Value, *Trace;
+    PyErr_Fetch(&Type, &Value, &Trace);
+    const Object After(PyLong_FromSsize_t(PyList_Size(Calls.get())));
+    const Object Said(PyTuple_Pack(3, O.Shown.get(), Where.get(), After.get()));
+    if (!Said.get() || PyList_Append(Failing.get(), Said.get()))
+      PyErr_Clear();
+    PyErr_Restore(Type, Value, Trace);
+    throw;
+  }
 }
 
 /// Recorder._recorded() of recorder.py.
@@ -888,10 +908,7 @@ void Recorder::record(const OperatorHandle &Op, Operator &O, Stack *S,
       if (isTensor(V))
         Written.push_back(V.toTensor());
     });
-  {
-    const Unlocked Lock;
-    Op.callBoxed(S);
-  }
+  run(Op, O, S, Where);
   for (const Tensor &T : Written)
     wrote(T);
   c10::SmallVector<Object, 4> Outputs;
@@ -998,7 +1015,7 @@ void hook(PyInterpreter &Which) {
 /// one is not the innermost.
 ///
 /// @param Hash the address of XXH3_128bits_withSeed(), or null
-/// @param Parts the attributes of Recorder from Calls to NoRows, in a tuple
+/// @param Parts the attributes of Recorder from Calls to Failing, in a tuple
 /// @param Kept a tuple of the positions of calls that Python has to see
 extern "C" EXPORT int udfrecorder_start(void *Hash, PyObject *Mode,
                                         PyObject *Parts, PyObject *Kept) {
@@ -1015,7 +1032,7 @@ extern "C" EXPORT int udfrecorder_start(void *Hash, PyObject *Mode,
   R->NoTuple = Object(PyTuple_New(0));
   Object *const Slots[] = {&R->Calls,  &R->CallType, &R->NoteType, &R->Describe,
                            &R->Digest, &R->Seed,     &R->Evenly,   &R->Forget,
-                           &R->Place,  &R->NoRows};
+                           &R->Place,  &R->NoRows,   &R->Failing};
   if (PyTuple_Size(Parts) != std::size(Slots))
     return -1;
   for (size_t I = 0; I < std::size(Slots); ++I)

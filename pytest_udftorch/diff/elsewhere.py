@@ -49,7 +49,12 @@ def run_elsewhere(work: Work, one: Side, wanted: Wanted | None = None) -> Record
         (folder / _ORDER).write_text(json.dumps(order), encoding="utf-8")
         if wanted.put:
             torch.save({at: list(values) for at, values in wanted.put.items()}, folder / _PUT)
-        _start(one, folder)
+        try:
+            _start(one, folder)
+        except DiffRunError as error:
+            if (folder / record_file.CALLS).is_file():
+                error.recording = record_file.load(folder, wanted.put).recording
+            raise
         return record_file.load(folder, wanted.put)
 
 
@@ -165,7 +170,12 @@ def _recorded(order: dict[str, Any], folder: Path) -> Record:
     work = Work(subject, *how, hashed=order["digests"])
     one = side(order["side"])
     wanted = Wanted(frozenset(order["keep"]), put, order["stop"])
-    return record_of(work, one, run(work, one, wanted))
+    try:
+        return record_of(work, one, run(work, one, wanted))
+    except DiffRunError as error:
+        if error.recording is not None and error.recording.calls:
+            record_file.save(record_of(work, one, error.recording), folder)
+        raise
 
 
 if __name__ == "__main__":

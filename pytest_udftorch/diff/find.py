@@ -100,6 +100,7 @@ def first_difference(  # noqa: PLR0913
     _check_pair(work, first, second)
     if any(s.compiled or _is_compiled_record(s) for s in (first, second)):
         if not _show_kernels(first, second):
+            _check_ended(first, second)
             return _compiled(work, first, second)
         causes = 1
     return _Search(work, first, second, causes).difference()
@@ -127,6 +128,17 @@ def _is_compiled_record(one: Side) -> bool:
     from pytest_udftorch.diff.kernels import of_compiled
 
     return one.record is not None and of_compiled(record_file.load(one.record).recording)
+
+
+def _check_ended(a: Side, b: Side) -> None:
+    """Refuse records of runs that failed where only results can be compared."""
+    for one in (a, b):
+        if one.record is not None and record_file.load(one.record).recording.failed:
+            raise DiffSideError(
+                f"{one.name!r} is a record of a run that failed, so it has no results, and the "
+                "other side can be compared by nothing else. Compare it with an eager side, or "
+                "record a run that ends."
+            )
 
 
 def _show_kernels(a: Side, b: Side) -> bool:
@@ -227,6 +239,8 @@ class _Search:
             return unrepeatable
         if b is None:
             b = execute(self.work, self.b)
+        ended = _ended(self.a, a) + _ended(self.b, b)
+        a, b = _until_the_end(a, b)
         pairs = aligned(a.calls, b.calls, shapes=not self.batch)
         found = parting(a, b, pairs, batch=self.batch)
         whole = Difference(
@@ -238,7 +252,7 @@ class _Search:
             sides=(self.a, self.b),
         )
         if found is None:
-            return whole
+            return replace(whole, findings=ended)
         changed = differing(a, b, pairs)
         whole = replace(
             whole,
@@ -247,7 +261,8 @@ class _Search:
             results=_apart(a, b),
             graph=graph_of(a, b, pairs),
         )
-        return self._explained(whole, a, b, pairs, found)
+        whole = self._explained(whole, a, b, pairs, found)
+        return replace(whole, findings=(*whole.findings, *ended))
 
     def _repeats(self) -> list[Side]:
         """Return the side that runs twice, if one does: a record is what it is."""
@@ -361,6 +376,23 @@ class _Search:
             found.kind, call.operator, call.place, (found.a, found.b), tuple(distances),
             tuple(truths), proof, "", kept, other,
         )  # fmt: skip
+
+
+def _ended(one: Side, recording: Recording) -> tuple[Finding, ...]:
+    """Return what there is to say of a record whose run failed."""
+    if not recording.failed:
+        return ()
+    note = f"{one.name} is the part of a run that was done. {recording.failed}"
+    return (Finding("sequence", note=note),)
+
+
+def _until_the_end(a: Recording, b: Recording) -> tuple[Recording, Recording]:
+    """Return as much of both as the shorter has whose run failed; such a run has no results."""
+    counts = [len(one.calls) for one in (a, b) if one.failed]
+    if not counts:
+        return a, b
+    first, second = (replace(one, calls=one.calls[: min(counts)], result={}) for one in (a, b))
+    return first, second
 
 
 def _same_until(at: int, before: Recording, after: Recording) -> bool:

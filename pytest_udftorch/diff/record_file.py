@@ -57,6 +57,9 @@ FORMAT: Final = "udftorch-record-2"
 #: The format of earlier versions: digests with SHA-1, samples as numbers. It is still read.
 EARLIER: Final = "udftorch-record-1"
 
+#: The format of a run that failed: it also says why.
+FAILED: Final = "udftorch-record-3"
+
 #: Names of the files in a record's folder.
 CALLS, VALUES = "record.json", "values.pt"
 
@@ -113,7 +116,8 @@ def _document(record: Record) -> dict[str, Any]:
         for operator, place, inputs, outputs, arguments, random in recording.calls
     ]  # fmt: skip
     return {
-        "format": FORMAT,
+        **({"failed": recording.failed} if recording.failed else {}),
+        "format": FAILED if recording.failed else FORMAT,
         "digests": recording.hashed,
         "side": record.side,
         "subject": record.subject,
@@ -212,7 +216,7 @@ _SIZES: Final = each(whole(0, _ELEMENTS))
 _DTYPE: Final = text("(bool|bfloat|complex|float|int|quint|qint|uint|bits)[a-z0-9_]*")
 _TENSOR: Final = row(_SIZES, _DTYPE, _SIZES, text("[a-z]+"), _HEX, _samples)
 _FIELDS: Final[dict[str, Any]] = {
-    "format": one_of([FORMAT, EARLIER]),
+    "format": one_of([FORMAT, EARLIER, FAILED]),
     "side": text(),
     "subject": text(),
     "machine": table(text(), text()),
@@ -226,8 +230,10 @@ _FIELDS: Final[dict[str, Any]] = {
     "result": table(text(), whole()),
     "sha256": text("[0-9a-f]{64}"),
 }
+_CURRENT: Final = {**_FIELDS, "digests": one_of(KINDS)}
 _DOCUMENTS: Final = {
-    FORMAT: fields({**_FIELDS, "digests": one_of(KINDS)}, closed=True),
+    FORMAT: fields(_CURRENT, closed=True),
+    FAILED: fields({**_CURRENT, "failed": text()}, closed=True),
     EARLIER: fields(_FIELDS, closed=True),
 }
 
@@ -257,9 +263,9 @@ def load(folder: Path, put: Collection[int] = ()) -> Record:
     try:
         data = parse_json(read_file(path, _LARGEST), finite=False)
         if isinstance(data, dict) and str(data.get("format", "")).startswith("udftorch-record-"):
-            one_of([FORMAT, EARLIER])(data["format"], "the format")
-        earlier = isinstance(data, dict) and data.get("format") == EARLIER
-        _DOCUMENTS[EARLIER if earlier else FORMAT](data, "the record")
+            one_of([FORMAT, EARLIER, FAILED])(data["format"], "the format")
+        kind = data.get("format") if isinstance(data, dict) else FORMAT
+        _DOCUMENTS[kind if kind in (EARLIER, FAILED) else FORMAT](data, "the record")
         check_seal(data)
         record = _record(data)
     except OSError as error:
@@ -295,6 +301,7 @@ def _record(data: dict[str, Any]) -> Record:
     ]
     result = {name: tensors[i] for name, i in data["result"].items()}
     recording = Recording(calls, result, hashed=data.get("digests", SHA1))
+    recording.failed = data.get("failed", "")
     names = ("side", "subject", "machine", "seed", "steps", "train")
     return Record(**{n: data[n] for n in names}, recording=recording)
 

@@ -15,7 +15,7 @@ from pytest_udftorch.diff.record_file import Record
 from pytest_udftorch.diff.recorder import Recording, Wanted
 from pytest_udftorch.diff.sides import Side, side
 from pytest_udftorch.diff.work import Work, made_of, run
-from pytest_udftorch.errors import DiffRecordError, DiffSideError
+from pytest_udftorch.errors import DiffRecordError, DiffRunError, DiffSideError
 
 
 def execute(work: Work, one: Side, wanted: Wanted | None = None) -> Recording:
@@ -116,7 +116,8 @@ def record(  # noqa: PLR0913
     Raises:
         DiffSideError: there is nothing to run, or the side cannot be recorded.
         PrivateNameError: the kernels of a compiled side cannot be watched in this torch.
-        DiffRunError: the run fails. What was recorded until then is not kept.
+        DiffRunError: the run fails. What was recorded until then is kept in the folder, with the
+            reason.
         DiffRecordError: the window is empty or lies behind the run, or the folder cannot be
             written.
     """
@@ -138,10 +139,21 @@ def record(  # noqa: PLR0913
     run_of = made_of(make, model, inputs, one)
     work = Work(run_of, seed, train, steps, loss, optimizer, hashed=digests_of(one))
     wanted = Wanted(frozenset(range(start, end)))
-    if one.elsewhere:
-        found = replace(run_elsewhere(work, one, wanted), side=one.name)
-    else:
-        found = record_of(work, one, execute(work, one, wanted))
+    try:
+        if one.elsewhere:
+            found = replace(run_elsewhere(work, one, wanted), side=one.name)
+        else:
+            found = record_of(work, one, execute(work, one, wanted))
+    except DiffRunError as error:
+        part = error.recording
+        if part is None or not part.calls:
+            raise
+        record_file.save(record_of(work, one, part), Path(folder))
+        said = DiffRunError(
+            f"{error}\nThe {len(part.calls):,} operators before are recorded in {folder}."
+        )
+        said.recording = part
+        raise said from error
     if full is not None and not found.recording.kept:
         raise DiffRecordError(
             f"The run has {len(found.recording.calls):,} operators, so the window {start}:{end} "

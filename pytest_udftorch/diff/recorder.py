@@ -90,6 +90,8 @@ class Recording:
         kept: position -> the call with its values.
         values: name -> the tensor, of what the run gives; empty unless asked for.
         hashed: the kind of the digests.
+        failing: operators that failed, each with its place and the number of calls before it.
+        failed: why and where the run ended early; empty if it did not.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -97,6 +99,8 @@ class Recording:
     kept: dict[int, Kept] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     hashed: str = field(default_factory=fastest)
+    failing: list[tuple[str, Place, int]] = field(default_factory=list)
+    failed: str = ""
 
 
 @dataclass(frozen=True)
@@ -312,11 +316,20 @@ def recorder(
             place = where.now()
             known = _known(func)
             if known.silent:
-                returned = func(*args, **kwargs)
+                returned = self._ran(place, func, known, args, kwargs)
                 if known.resizes:
                     self.digests.wrote(args[0])
                 return returned
             return self._recorded(place, func, known, args, kwargs)
+
+        def _ran(self, place: Place, func: Any, known: _Operator, args: Any, kwargs: Any) -> Any:
+            """Run an operator; if it fails, say so. Whoever called it may go on."""
+            try:
+                return func(*args, **kwargs)
+            except Exception:
+                failing = known.name, place, len(self.recording.calls)
+                self.recording.failing.append(failing)
+                raise
 
         def _recorded(
             self, place: Place, func: Any, known: _Operator, args: Any, kwargs: Any
@@ -327,7 +340,7 @@ def recorder(
             kept = None
             if at in wanted.keep:
                 kept = compat.pytree().tree_map(strided_copy, (args, kwargs))
-            returned = func(*args, **kwargs)
+            returned = self._ran(place, func, known, args, kwargs)
             outputs = results(func, args, kwargs, returned)
             written = set()
             for tensor in _leaves([p.of(args, kwargs) for p in known.effects.written]):
@@ -368,7 +381,7 @@ def _parts(recording: Recording, digests: _Digests, where: Where) -> tuple[Any, 
     """Return what the recorder in C++ asks for; see ``udfrecorder_start``."""
     return (
         recording.calls, Call, TensorNote, _described, xxh3(), seed_of, _places, digests.forget,
-        where.place, NO_ROWS,
+        where.place, NO_ROWS, recording.failing,
     )  # fmt: skip
 
 

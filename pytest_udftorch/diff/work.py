@@ -137,9 +137,11 @@ def run(
         except UdfError:
             raise
         except Exception as error:
-            raise DiffRunError(
-                f"The run of {one.name!r} failed{_done(recording)}: {type(error).__name__}: {error}"
-            ) from error
+            what = f"failed{_done(recording)}: {type(error).__name__}: {error}"
+            recording.failed = f"It {what}"
+            failure = DiffRunError(f"The run of {one.name!r} {what}")
+            failure.recording = recording
+            raise failure from error
         recording.result = {
             name: known.get(name) or note_of(t, work.batch, work.hashed)
             for name, t in found.items()
@@ -150,11 +152,16 @@ def run(
 
 
 def _done(recording: Recording) -> str:
-    """Say how far a run came that failed."""
-    if not recording.calls:
-        return ""
+    """Say how far a run came that failed, and in which operator if it was one that did."""
+    said, count = "", len(recording.calls)
+    # After one that failed earlier, the run went on.
+    if recording.failing and recording.failing[-1][2] == count:
+        operator, place, _ = recording.failing[-1]
+        said = f" in {operator} of {place}"
+    if not count:
+        return said
     last = recording.calls[-1]
-    return f" after {len(recording.calls):,} operators, the last {last.operator} in {last.place}"
+    return f"{said} after {count:,} operators, the last {last.operator} in {last.place}"
 
 
 @contextlib.contextmanager

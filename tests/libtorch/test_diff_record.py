@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import sys
 import textwrap
@@ -311,3 +312,52 @@ def test_what_was_written_in_place_is_read_once(monkeypatch):
     assert len(read) == 8
     notes = [(c.inputs[0].samples[0], c.outputs[0].samples[0]) for c in run.recording.calls]
     assert notes == [(1, 3), (3, 6), (6, 8), (8, 10)]
+
+
+class Failing(nn.Module):
+    """Its third operator gets a shape that it cannot take."""
+
+    def __init__(self, rows=3):
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.wrong = nn.Linear(4, 4), nn.Parameter(torch.ones(rows, 2))
+
+    def forward(self, x):
+        with contextlib.suppress(RuntimeError):
+            x @ torch.ones(5, 5)  # fails, too, and the run goes on
+        return self.first(x).relu() @ self.wrong
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["C++", "Python"])
+def test_a_run_that_fails_leaves_the_part_that_was_done(tmp_path, monkeypatch, native):
+    if not native:
+        monkeypatch.setattr(recorder, "load_recorder", lambda: None)
+    with pytest.raises(DiffRunError, match=r"failed in aten::mm of Failing after") as caught:
+        record(tmp_path, Failing().eval(), torch.ones(2, 4), full=(1, 9))
+    assert "before are recorded in" in str(caught.value)
+    part = record_file.load(tmp_path).recording
+    assert part.calls == caught.value.recording.calls
+    assert part.calls[-1].operator == "aten::relu"
+    assert part.calls[-1].outputs[0].samples
+    assert len(part.calls) - 1 in part.kept
+    assert "in aten::mm of Failing" in part.failed
+    # The rest of a run that ends is nothing against it, and says nothing for it.
+    found = first_difference(f"rec:{tmp_path}", "eager", Failing(4).eval(), torch.ones(2, 4))
+    assert [f.kind for f in found.findings] == ["sequence"]
+    assert found.calls == (len(part.calls), len(part.calls))
+    assert "failed in aten::mm of Failing" in found.text()
+    wrong = planted("aten::relu", next_number)
+    found = first_difference(f"rec:{tmp_path}", wrong, Failing(4).eval(), torch.ones(2, 4))
+    assert [f.operator for f in found.findings] == ["aten::relu", ""]
+
+
+def test_a_run_that_fails_in_another_process_leaves_its_part(tmp_path):
+    source = "import torch\ndef make():\n    x = torch.ones(2)\n"
+    source += "    return lambda: x.exp() + torch.ones(3)\n"
+    (tmp_path / "model.py").write_text(source)
+    with pytest.raises(DiffRunError, match=r"failed in aten::add\.Tensor of no module after"):
+        record(tmp_path / "out", on="capability=default", make=f"{tmp_path}/model.py:make")
+    part = record_file.load(tmp_path / "out").recording
+    assert [c.operator for c in part.calls if "exp" in c.operator] == ["aten::exp"]
+    with pytest.raises(DiffSideError, match="a run that failed, so it has no results"):
+        first_difference(f"rec:{tmp_path / 'out'}", "compiled", torch.exp, torch.ones(2))
