@@ -141,14 +141,20 @@ class GpuContract:
 
     def mm(self, a: Any, b: Any) -> Any:
         """Return the product of two matrices with any strides."""
-        return self.products(a[None], b[None])[0]
+        return self._product(a, b, (a.shape[0], b.shape[1]), 1, (0, *a.stride(), 0, *b.stride()))
 
     def products(self, a: Any, b: Any) -> Any:
         """Return the product of each two matrices of two batches, with any strides."""
-        batches, m, k = a.shape
-        n = b.shape[2]
+        shape = (len(a), a.shape[1], b.shape[2])
+        return self._product(a, b, shape, len(a), (*a.stride(), *b.stride()))
+
+    def _product(
+        self, a: Any, b: Any, shape: tuple[int, ...], batches: int, strides: tuple[int, ...]
+    ) -> Any:
+        m, n = shape[-2:]
+        k = a.shape[-1]
         if not k or not batches * m * n:
-            return a.new_zeros(batches, m, n)
+            return a.new_zeros(shape)
         rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
         tiles = batches * -(-m // rows) * -(-n // columns)
         levels = _log(-(-k // _chunk))
@@ -156,15 +162,15 @@ class GpuContract:
             levels -= 1
         splits = -(-k // (_chunk << levels))
         programs = min(tiles * splits, _resident(a.device))
-        c = a.new_empty(splits, batches, m, n)
-        waiting = a.new_empty(programs * levels * rows * columns)
+        c = a.new_empty(shape if splits == 1 else (splits, *shape))
+        waiting = a.new_empty(programs * levels * rows * columns) if levels else c
         _launch(
             "products", programs, a.device,
-            (a, b, c, waiting, m, n, k, batches, splits, *a.stride(), *b.stride()),
+            (a, b, c, waiting, m, n, k, batches, splits, *strides),
             {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
              "WHOLE": k % _STEP == 0, "TILED": m % rows == 0 and n % columns == 0}, 4, _STAGES,
         )  # fmt: skip
-        return c[0] if splits == 1 else self.sums(c, 0)
+        return c if splits == 1 else self.sums(c, 0)
 
     def sums(self, x: Any, dim: int) -> Any:
         """Return the sums over one dimension, which the result lacks."""
