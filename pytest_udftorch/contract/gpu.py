@@ -266,6 +266,29 @@ class GpuContract:
         has = named.index_select(0, first) == here
         return y.copy_(torch.where(has[:, None], y + x.index_select(0, first), y))
 
+    def chains(self, x: Any, dim: int, counts: Any, places: Any, weights: Any) -> Any:
+        """Return chains of fused multiply-adds over places of one dimension.
+
+        Args:
+            x: a tensor.
+            dim: the dimension, in which the result has as many places as ``counts``.
+            counts: how many terms each place of the result has.
+            places: the places of the first terms, in the next row those of the second ones, ...
+            weights: their factors.
+        """
+        import torch
+
+        shape = (-1, *(1,) * (x.dim() - dim - 1))
+        found = x.new_zeros(*x.shape[:dim], len(counts), *x.shape[dim + 1 :])
+        for number, (at, weight) in enumerate(zip(places, weights, strict=True)):
+            value, factor = x.index_select(dim, at), weight.view(shape)
+            if number:
+                value = self.elements("addcmul", (found, value, factor), 1.0)
+            else:
+                value = value * factor
+            found = torch.where((counts > number).view(shape), value, found)
+        return found
+
     def roots(self, x: Any, *, out: Any = None) -> Any:
         """Return the correctly rounded square roots of a tensor."""
         return self.elements("root", (x,), 0.0, out=out)

@@ -117,7 +117,7 @@ def test_norms_fuse_nothing(name):
 INTERPRETED = """
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from pytest_udftorch.contract import gpu, norms, sums, triton_kernels
+from pytest_udftorch.contract import gpu, norms, sums, triton_kernels, upsampling
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.library.description import find_library
 
@@ -157,7 +157,16 @@ for key in (0x1234567890ABCDEF, 0xF234567890ABCDEF):
     for bits in (24, 8):
         upper = (words.long() & 0xFFFFFFFF) >> 32 - bits
         same(it.fractions(5001, key, torch.device("cpu"), bits), upper.float() / 2**bits)
+# Weights of an upsampling by 2 have products that are exact.
+how = upsampling.Direction(7, 14, upsampling.Kind.LINEAR)
+for gradient, shape in ((False, (2, 3, 5, 7)), (True, (2, 3, 5, 14))):
+    x = torch.randn(shape).bfloat16().float()
+    padded = upsampling._padded(cpu, how, gradient, x.device)
+    want = upsampling.upsample(cpu, x.view(2, -1, shape[-1]), [how], gradient=gradient)
+    same(it.chains(x, 3, *padded).view(want.shape), want)
+    same(it.chains(x.mT, 2, *padded).mT.reshape(want.shape), want)
 with Watch():
+    it.chains(x, 3, *padded)
     it.sums(torch.randn(4, 70, 9), 1), it.prefixes(torch.randn(100, 3), 0)
     it.scatter(torch.zeros(7, 5), torch.randint(0, 7, (100,)), torch.randn(100, 5), each=5)
     it.mm(torch.randn(3, 300), torch.randn(300, 4)), it.roots(torch.rand(9))
