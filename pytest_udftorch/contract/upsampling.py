@@ -128,6 +128,17 @@ def _lines(directions: Sequence[Direction], gradient: bool) -> list[tuple[int, i
     return found
 
 
+def _last(x: Any) -> Any:
+    """Return the format of memory of a result: stock takes that of its input."""
+    import torch
+
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    last = formats.get(x.dim())
+    if last is not None and not x.is_contiguous() and x.is_contiguous(memory_format=last):
+        return last
+    return torch.contiguous_format
+
+
 def upsample(
     made: Contract, x: Any, directions: Sequence[Direction], *, gradient: bool = False,
     reference: bool = False,
@@ -136,22 +147,28 @@ def upsample(
 
     Args:
         made: the compiled contract.
-        x: float32 of shape (N, C, places of each direction), dense and in the order of memory.
+        x: float32 of shape (N, C, places of each direction), dense, and contiguous or with
+            channels last.
         directions: one to three.
         gradient: x is the gradient of the result.
         reference: take the scalar loop, which is the contract.
 
     Returns:
-        a dense tensor.
+        a tensor in the layout of ``x``.
 
     Raises:
         MemoryError: there is no room for the planes between two directions.
     """
     import torch
 
-    planes = x.shape[0] * x.shape[1]
-    y = x.new_empty(*x.shape[:2], *(d.size if gradient else d.out for d in directions))
-    order = _lines(directions, gradient)
+    layout, order = _last(x), _lines(directions, gradient)
+    planes, channels = x.shape[0] * x.shape[1], 1
+    if layout is not torch.contiguous_format and not x.is_cuda and not reference:
+        # Channels beside each other have the same terms.
+        planes, channels = x.shape[:2]
+    else:
+        x = x.contiguous()
+    wanted = (*x.shape[:2], *(d.size if gradient else d.out for d in directions))
     if reference:
         for at, outer, inner in order:
             d = directions[at]
@@ -162,11 +179,12 @@ def upsample(
                 ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()),
             )  # fmt: skip
             x = y
-        return y.view(-1, *(d.size if gradient else d.out for d in directions))
+        return y.view(wanted).contiguous(memory_format=layout)
     if x.is_cuda:
         for at, _, _ in order:
             x = GPU.chains(x, at + 2, *_padded(made, directions[at], gradient, x.device))
-        return x
+        return x.contiguous(memory_format=layout)
+    y = torch.empty(wanted, memory_format=layout)
     given = _Upsampling(planes=planes, passes=len(order), x=x.data_ptr(), y=y.data_ptr())
     kept = []
     for number, (at, outer, inner) in enumerate(order):
@@ -174,7 +192,7 @@ def upsample(
         kept.append(t := terms(made, d, gradient))
         sizes = (d.out, d.size) if gradient else (d.size, d.out)
         addresses = (t.start.data_ptr(), t.places.data_ptr(), t.weights.data_ptr())
-        given.pass_[number] = _Pass(outer, *sizes, inner, t.each, *addresses)
+        given.pass_[number] = _Pass(outer, *sizes, inner * channels, t.each, *addresses)
     threads = ctypes.byref(made.threads(b"aten::upsample"))
     if made.library.fast_upsampling(ctypes.byref(given), threads):
         raise MemoryError(f"There is no memory for planes of an upsampling of {tuple(x.shape)}.")
@@ -200,17 +218,6 @@ def _padded(
 # The operators ----------------------------------------------------------------------------
 
 
-def _last(x: Any) -> Any:
-    """Return the format of memory of a result: stock takes that of its input."""
-    import torch
-
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    last = formats.get(x.dim())
-    if last is not None and not x.is_contiguous() and x.is_contiguous(memory_format=last):
-        return last
-    return torch.contiguous_format
-
-
 def _directions(
     kind: Kind, sizes: Sequence[int], out: Sequence[int], rest: Sequence[Any]
 ) -> tuple[Direction, ...]:
@@ -231,8 +238,7 @@ def _upsampling(name: str, kind: Kind, rank: int) -> Callable[..., Any]:
         if len(output_size) != rank or not _fits(self, rank, output_size):
             return declined(self, output_size, *rest)
         directions = _directions(kind, self.shape[2:], output_size, rest)
-        found = upsample(contract(), self.contiguous(), directions)
-        return found.contiguous(memory_format=_last(self))
+        return upsample(contract(), self, directions)
 
     run.__name__ = run.__qualname__ = name
     return run
@@ -246,8 +252,7 @@ def _gradient(name: str, kind: Kind, rank: int) -> Callable[..., Any]:
         if not fits or list(grad_output.shape) != [*input_size[:2], *output_size]:
             return declined(grad_output, output_size, input_size, *rest)
         directions = _directions(kind, input_size[2:], output_size, rest)
-        found = upsample(contract(), grad_output.contiguous(), directions, gradient=True)
-        return found.contiguous(memory_format=_last(grad_output))
+        return upsample(contract(), grad_output, directions, gradient=True)
 
     run.__name__ = run.__qualname__ = name
     return run

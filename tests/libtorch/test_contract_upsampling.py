@@ -40,14 +40,14 @@ def directions(draw):
 
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=40, deadline=None)
-@given(directions(), st.booleans(), st.sampled_from(SPECIAL))
-def test_upsampling_has_the_bits_of_the_reference(level, how, gradient, special):
-    made = contract(level)
-    x = random(2, 3, *(d.out if gradient else d.size for d in how))
+@given(directions(), st.booleans(), st.booleans(), st.sampled_from(SPECIAL))
+def test_upsampling_has_the_bits_of_the_reference(level, how, gradient, last, special):
+    made, sizes = contract(level), [d.out if gradient else d.size for d in how]
+    x = random(2, *sizes, 3).movedim(-1, 1) if last else random(2, 3, *sizes)
     x[0, 1] = special
     found = upsample(made, x, how, gradient=gradient)
     want = upsample(made, x, how, gradient=gradient, reference=True)
-    assert same(found.flatten(), want.flatten())
+    assert same(found.contiguous(), want.contiguous())
 
 
 def test_the_reference_takes_the_last_direction_first_and_fuses():
