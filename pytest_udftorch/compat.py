@@ -592,6 +592,11 @@ def fake_rules() -> Any:
     return _FAKE_RULES.get()
 
 
+def python_rules(operator: Any) -> tuple[Any, Callable[[], None]]:
+    """Return what computes an overload by others while a compiler traces, and what forgets it."""
+    return operator.py_kernels, operator._dispatch_cache.clear
+
+
 def vector_bits() -> int:
     """Return the width of the vectors that Inductor's C++ uses."""
     return int(_VECTOR.get()().bit_width())

@@ -116,8 +116,9 @@ def _training(name: str, optimizer: str) -> tuple[Training, Iterator[torch.Tenso
     return Training(task, SEED), task.batches(SEED)
 
 
-def _digest(training: Training) -> str:
-    return hashlib.sha256(training.weights().numpy().tobytes()).hexdigest()
+def digest(training: Training) -> str:
+    """Return the SHA-256 of all weights."""
+    return hashlib.sha256(training.weights().cpu().numpy().tobytes()).hexdigest()
 
 
 def trained(library: str, name: str, optimizer: str, steps: int) -> dict[str, Any]:
@@ -129,11 +130,11 @@ def trained(library: str, name: str, optimizer: str, steps: int) -> dict[str, An
     """
     with under(library):
         training, batches = _training(name, optimizer)
-        digests = [_digest(training)]
+        digests = [digest(training)]
         begin = time.process_time()
         for _ in range(steps):
             training.step(next(batches))
-            digests.append(_digest(training))
+            digests.append(digest(training))
     if not training.weights().view(torch.float32).isfinite().all():
         raise ValueError(f"{name} diverges with {optimizer}, so its digest says nothing.")
     return {"digests": digests, "cpu_s": time.process_time() - begin}

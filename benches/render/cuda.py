@@ -208,17 +208,20 @@ def training(document: dict[str, Any]) -> str:
 
 def contract(document: dict[str, Any]) -> str:
     """Return the digests of weights that a GPU and its CPU learned, and times beside stock's."""
-    digests: dict[str, dict[str, str]] = {}
-    for run in document["runs"]:
-        digests.setdefault(run["library"], {})[run["device"]] = run["digest"]
-    weights = [
-        {
-            "library": library,
-            "weights, GPU": f"`{found['cuda'][:12]}`",
-            "weights, its CPU": f"`{found['cpu'][:12]}`",
-        }
-        for library, found in digests.items()
-    ]
+    weights = []
+    for row in document["rows"]:
+        cells = {k: row[k] for k in ("model", "optimizer", "library")}
+        if "refused" in row:
+            cells |= {"weights, GPU": "refused", "weights, its CPU": "", "first step apart": ""}
+        else:
+            step = row["step"]
+            cells |= {
+                "weights, GPU": f"`{row['cuda'][:12]}`",
+                "weights, its CPU": f"`{row['cpu'][:12]}`",
+                "first step apart": "none" if step is None else str(step),
+            }
+        weights.append(cells)
+    weights.sort(key=lambda cells: (cells["model"], cells["optimizer"]))
     times = [
         {
             "what": what,
@@ -227,15 +230,19 @@ def contract(document: dict[str, Any]) -> str:
             "stock / repro": f"{found['std']['median'] / found['repro']['median']:.2f}",
         }
         for what, found in (
-            ("a training step of LeNet", document["step_ns"]),
+            *((f"a training step of {name}", found) for name, found in document["step_ns"].items()),
             *((f"`mm` of {n} × {n}", found) for n, found in document["mm_ns"].items()),
+            ("`normal_` of 2^26 elements", document["randn_ns"]),
         )
     ]
+    models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
     said = (
-        f"{document['model']}, {document['steps']} steps. The first twelve digits of SHA-256. "
-        "Stock has no TF32; medians of turns."
+        "The first twelve digits of SHA-256. `deterministic` is stock with "
+        "`torch.use_deterministic_algorithms(True)`, which refuses some operators on GPUs. Stock "
+        "has no TF32; medians of turns."
     )
-    return "\n".join([*records(weights), "", *records(times), "", said, "", source(document), ""])
+    lines = [*records(weights), "", *models, "", *records(times), "", said]
+    return "\n".join([*lines, "", source(document), ""])
 
 
 def _over(entry: dict[str, Any]) -> str:

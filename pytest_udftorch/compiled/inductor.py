@@ -34,7 +34,7 @@ from pytest_udftorch.contract.outside import WITH_NUMBERS, holds
 from pytest_udftorch.cuda.table import COMPILED, Applied, evaluate, plain
 from pytest_udftorch.errors import CompiledElsewhereError
 from pytest_udftorch.overrides.active import STOCK, Active, Change
-from pytest_udftorch.overrides.schemas import overload
+from pytest_udftorch.overrides.schemas import has_overload, overload
 from pytest_udftorch.overrides.undo import Undo
 
 #: Key of a package's metadata; its value is the id of the active functions.
@@ -323,6 +323,25 @@ def _set_decompositions(decomposition: Any, active: Active, undo: Undo) -> None:
         else:
             undo.drop_item(table, operator)
     forget()
+    for name in active.operators:
+        if any(start in name for start in _TRACED_BY_OTHERS):
+            _keep_whole(name, undo)
+
+
+#: Operators that torch computes by others already when it traces a graph with gradients.
+_TRACED_BY_OTHERS: Final = ("::upsample_", "::_upsample_nearest_exact")
+
+
+def _keep_whole(name: str, undo: Undo) -> None:
+    """Let a graph have an operator itself, whichever of its overloads is called."""
+    for one in (name, f"{name}.vec"):
+        if not has_overload(one):
+            continue
+        rules, forget = compat.python_rules(overload(one))
+        undo.later(forget)
+        for key in [k for k in rules if "Autograd" in str(k)]:
+            undo.drop_item(rules, key)
+        forget()
 
 
 def _unless(how: Callable[..., Applied | None], stock: Callable[..., Any]) -> Callable[..., Any]:

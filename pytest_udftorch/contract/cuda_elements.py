@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_udftorch.contract.gpu import GPU
+from pytest_udftorch.cuda.launcher import alike
 from pytest_udftorch.overrides.python_override import stock
 
 
@@ -117,10 +118,29 @@ def _listed(kind: str, lists: Sequence[Any], numbers: Any, *, into: bool) -> lis
     each = _each(numbers, len(lists[0]))
     if each is None:
         return None
+    import torch
+
+    groups = list(zip(*lists, strict=True))
+    if len(groups) > 1 and _in_one(groups, into):
+        results = [g[0] if into else torch.empty_like(g[0]) for g in groups]
+        GPU.lists(kind, groups, each, results)
+        return results
     return [
         GPU.elements(kind, given, n, out=given[0] if into else None)
-        for n, *given in zip(each, *lists, strict=True)
+        for n, given in zip(each, groups, strict=True)
     ]
+
+
+def _in_one(groups: Sequence[Sequence[Any]], into: bool) -> bool:
+    """Tell whether one launch can map all: it copies a table, which a CUDA graph would not."""
+    import torch
+
+    device = groups[0][0].device
+    return (
+        all(g[0].device == device and g[0].numel() and alike(g) for g in groups)
+        and not (into and len({g[0].data_ptr() for g in groups}) < len(groups))
+        and not torch.cuda.is_current_stream_capturing()
+    )
 
 
 def foreach_add(self: Any, other: Any, *, alpha: Any = 1) -> Any:

@@ -14,18 +14,26 @@ from pytest_udftorch.errors import LibdeviceError
 #: Products of one chunk are accumulated one after the other.
 CHUNK: Final = 64
 
-#: Digits of the binary counter of chunks in a program: its splits of k have so many chunks as 2^7.
-_MOST_LEVELS: Final = 7
+#: Factors of a product that a program holds at once along k, and how many steps ahead it loads.
+_STEP: Final = 32
+_STAGES: Final = 2
 
 #: Programs that fill a GPU; a product with fewer tiles is split along k.
-_PROGRAMS: Final = 264
+_PROGRAMS: Final = 256
+
+#: Programs of products that a multiprocessor has registers for.
+_OF_PROCESSOR: Final = 3
 
 #: Terms of a sum that a program adds up: 2^11 of a row, 2^6 of columns.
 _ROW: Final = 11
 _COLUMN: Final = 6
 
-#: Elements of a program that maps them.
+#: The longest row whose norm a program holds.
+LONGEST: Final = 1 << _ROW
+
+#: Elements of a program that maps them, and the most programs that share a tensor of a list.
 _BLOCK: Final = 1024
+_OF_TENSOR: Final = 64
 
 #: A negative control changes the length of chunks here.
 _chunk = CHUNK
@@ -45,9 +53,19 @@ def _kernels() -> Any:
 
 def _kind(argument: Any) -> Any:
     """Return what Triton may specialise a kernel on."""
-    if isinstance(argument, int):
-        return argument == 1, argument % 16 == 0, -(1 << 31) <= argument < 1 << 31
-    return argument.data_ptr() % 16 == 0 if hasattr(argument, "data_ptr") else argument is None
+    if type(argument) is int:
+        if argument == 1:
+            return 1
+        return (2 if argument & 15 else 3) + (0 if -(1 << 31) <= argument < 1 << 31 else 2)
+    if argument is None or type(argument) is float:
+        return argument is None and "absent"
+    return argument.data_ptr() & 15 == 0
+
+
+@functools.cache
+def _current() -> tuple[Any, Any]:
+    """Return the functions that give the current GPU, and the current stream of one."""
+    return compat.current_device(), compat.current_stream()
 
 
 #: How each kernel is launched, by what it is specialised on.
@@ -56,7 +74,7 @@ _launchers: Final[dict[Any, Any]] = {}
 
 def _launch(
     name: str, programs: int, device: Any, arguments: Sequence[Any], constants: Mapping[str, Any],
-    warps: int,
+    warps: int, stages: int = 0,
 ) -> None:  # fmt: skip
     """Launch a kernel on the current stream of a GPU.
 
@@ -67,27 +85,30 @@ def _launch(
         arguments: the run-time arguments, in order.
         constants: the compile-time arguments by name, in order.
         warps: of a program.
+        stages: how many steps ahead a loop loads; 0 leaves it to Triton.
     """
-    if device.index != compat.current_device()():
+    current_device, current_stream = _current()
+    if device.index != current_device():
         with on_device(device):
-            _launch(name, programs, device, arguments, constants, warps)
+            _launch(name, programs, device, arguments, constants, warps, stages)
         return
     key = (name, device.index, *constants.values(), *map(_kind, arguments))
     found = _launchers.get(key)
     if found is None:
         kernels = _kernels()
+        options = {"num_stages": stages} if stages else {}
         compiled = getattr(kernels, name)[(programs,)](
-            *arguments, **constants, num_warps=warps, enable_fp_fusion=False
+            *arguments, **constants, **options, num_warps=warps, enable_fp_fusion=False
         )
         _launchers[key] = compiled, tuple(constants.values()), kernels.triton.knobs.runtime
         return
     # This is how triton.runtime.jit launches a kernel that it finds in its cache.
     compiled, rest, hooks = found
-    stream, enter = compat.current_stream()(device.index), hooks.launch_enter_hook
+    stream, enter = current_stream(device.index), hooks.launch_enter_hook
+    # Newer versions of Triton have a list of hooks, which may be empty.
+    quiet = enter is None or not getattr(enter, "calls", True)
     metadata = (
-        None
-        if enter is None
-        else compiled.launch_metadata((programs, 1, 1), stream, *arguments, *rest)
+        None if quiet else compiled.launch_metadata((programs, 1, 1), stream, *arguments, *rest)
     )
     compiled.run(
         programs, 1, 1, stream, compiled.function, compiled.packed_metadata, metadata, enter,
@@ -95,9 +116,24 @@ def _launch(
     )  # fmt: skip
 
 
+@functools.cache
+def _resident(device: Any) -> int:
+    """Return how many programs of products a GPU runs at once."""
+    import torch
+
+    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors * _OF_PROCESSOR
+
+
 def _log(n: int) -> int:
     """Return the logarithm of the least power of two that is not below n."""
     return max(n - 1, 0).bit_length()
+
+
+def _held(n: int) -> tuple[int, int]:
+    """Return the logarithm of the length of rows, and how many of them a program holds."""
+    log = _log(n)
+    return log, 1 << max(0, _ROW - log)
 
 
 class GpuContract:
@@ -105,27 +141,36 @@ class GpuContract:
 
     def mm(self, a: Any, b: Any) -> Any:
         """Return the product of two matrices with any strides."""
-        return self.products(a[None], b[None])[0]
+        return self._product(a, b, (a.shape[0], b.shape[1]), 1, (0, *a.stride(), 0, *b.stride()))
 
     def products(self, a: Any, b: Any) -> Any:
         """Return the product of each two matrices of two batches, with any strides."""
-        batches, m, k = a.shape
-        n = b.shape[2]
+        shape = (len(a), a.shape[1], b.shape[2])
+        return self._product(a, b, shape, len(a), (*a.stride(), *b.stride()))
+
+    def _product(
+        self, a: Any, b: Any, shape: tuple[int, ...], batches: int, strides: tuple[int, ...]
+    ) -> Any:
+        m, n = shape[-2:]
+        k = a.shape[-1]
         if not k or not batches * m * n:
-            return a.new_zeros(batches, m, n)
+            return a.new_zeros(shape)
         rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
         tiles = batches * -(-m // rows) * -(-n // columns)
-        levels = min(_log(-(-k // _chunk)), _MOST_LEVELS)
+        levels = _log(-(-k // _chunk))
         while levels > 2 and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
             levels -= 1
         splits = -(-k // (_chunk << levels))
-        c = a.new_empty(splits, batches, m, n)
+        programs = min(tiles * splits, _resident(a.device))
+        c = a.new_empty(shape if splits == 1 else (splits, *shape))
+        waiting = a.new_empty(programs * levels * rows * columns) if levels else c
         _launch(
-            "products", tiles * splits, a.device,
-            (a, b, c, m, n, k, batches, *a.stride(), *b.stride()),
-            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": 16}, 4,
+            "products", programs, a.device,
+            (a, b, c, waiting, m, n, k, batches, splits, *strides),
+            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
+             "WHOLE": k % _STEP == 0, "TILED": m % rows == 0 and n % columns == 0}, 4, _STAGES,
         )  # fmt: skip
-        return c[0] if splits == 1 else self.sums(c, 0)
+        return c if splits == 1 else self.sums(c, 0)
 
     def sums(self, x: Any, dim: int) -> Any:
         """Return the sums over one dimension, which the result lacks."""
@@ -221,6 +266,29 @@ class GpuContract:
         has = named.index_select(0, first) == here
         return y.copy_(torch.where(has[:, None], y + x.index_select(0, first), y))
 
+    def chains(self, x: Any, dim: int, counts: Any, places: Any, weights: Any) -> Any:
+        """Return chains of fused multiply-adds over places of one dimension.
+
+        Args:
+            x: a tensor.
+            dim: the dimension, in which the result has as many places as ``counts``.
+            counts: how many terms each place of the result has.
+            places: the places of the first terms, in the next row those of the second ones, ...
+            weights: their factors.
+        """
+        import torch
+
+        shape = (-1, *(1,) * (x.dim() - dim - 1))
+        found = x.new_zeros(*x.shape[:dim], len(counts), *x.shape[dim + 1 :])
+        for number, (at, weight) in enumerate(zip(places, weights, strict=True)):
+            value, factor = x.index_select(dim, at), weight.view(shape)
+            if number:
+                value = self.elements("addcmul", (found, value, factor), 1.0)
+            else:
+                value = value * factor
+            found = torch.where((counts > number).view(shape), value, found)
+        return found
+
     def roots(self, x: Any, *, out: Any = None) -> Any:
         """Return the correctly rounded square roots of a tensor."""
         return self.elements("root", (x,), 0.0, out=out)
@@ -249,15 +317,176 @@ class GpuContract:
             )  # fmt: skip
         return y if out is None or y is out else out.copy_(y)
 
+    def lists(self, kind: str, given: Sequence[Sequence[Any]], numbers: Sequence[float],
+              into: Sequence[Any]) -> None:  # fmt: skip
+        """Map the elements of lists of tensors, as the kernel of ``elements`` does, in one launch.
+
+        Args:
+            kind: what ``triton_kernels.elements`` does.
+            given: for each result one to three dense float32 tensors that are alike.
+            numbers: for each result a scalar.
+            into: the results, alike; they may be the first tensors, but share no memory.
+        """
+        import torch
+
+        rows = []
+        bits = torch.tensor(numbers, dtype=torch.float32).view(torch.int32).tolist()
+        for tensors, number, y in zip(given, bits, into, strict=True):
+            places = [t.data_ptr() for t in tensors] + [0, 0]
+            rows.append((*places[:3], y.data_ptr(), y.numel(), number))
+        device = into[0].device
+        table = torch.tensor(rows, dtype=torch.int64, pin_memory=True)
+        programs = min(_OF_TENSOR, max(1, -(-max(r[4] for r in rows) // _BLOCK)))
+        _launch(
+            "lists", len(rows) * programs, device,
+            (table.to(device, non_blocking=True), len(rows), programs),
+            {"KIND": kind, "BLOCK": _BLOCK}, 4,
+        )  # fmt: skip
+
+    def layer_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+        """Return normalized rows, their means and reciprocal deviations.
+
+        Args:
+            x: a dense matrix with rows of at most ``LONGEST`` elements.
+            weight: dense, of a row's length, or None.
+            bias: as the weight.
+            eps: is added to variances.
+        """
+        import torch
+
+        rows, n = x.shape
+        y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, rows)
+        log, lanes = _held(n)
+        _launch(
+            "layer_norm", -(-rows // lanes), x.device,
+            (x, weight, bias, y, mean, rstd, rows, n, float(n), float(eps)),
+            {"LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+        return y, mean, rstd
+
+    def layer_norm_backward(
+        self, x: Any, grad: Any, weight: Any, mean: Any, rstd: Any, y: Any, products: Any
+    ) -> None:
+        """Put the gradient of rows into ``y``, and that of the weight's products.
+
+        Args:
+            x: a dense matrix with rows of at most ``LONGEST`` elements.
+            grad: the gradient of the result, like ``x``.
+            weight: dense, of a row's length, or None.
+            mean: of each row.
+            rstd: of each row.
+            y: like ``x``, or None.
+            products: like ``x``, or None.
+        """
+        rows, n = x.shape
+        log, lanes = _held(n)
+        _launch(
+            "layer_norm_backward", -(-rows // lanes), x.device,
+            (x, grad, weight, mean, rstd, y, products, rows, n, float(n)),
+            {"LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+
+    def _channels(self, kind: int, x: Any, given: Sequence[Any], count: float) -> Any:
+        """Return sums for each channel, one part or two, as ``channel_rows`` has them."""
+        samples, channels = x.shape[:2]
+        rows, n = samples * channels, x.shape[2:].numel()
+        log = min(_log(n), _ROW)
+        lanes, blocks, parts = 1 << min(_log(rows), _ROW - log), -(-n >> log), 1 + (kind == 2)
+        sums = x.new_empty(parts, rows, blocks)
+        _launch(
+            "channel_rows", -(-rows // lanes) * blocks, x.device,
+            (x, *given, sums, n, rows, channels, blocks, count),
+            {"KIND": kind, "LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+        if blocks > 1:
+            sums = self.sums(sums, 2)
+        return self.sums(sums.view(parts, samples, channels), 1)
+
+    def batch_norm(
+        self, x: Any, weight: Any, bias: Any, running: Sequence[Any], momentum: float, eps: float
+    ) -> tuple[Any, Any, Any]:
+        """Return normalized channels of a dense tensor, their means and reciprocal deviations.
+
+        Args:
+            x: dense, with samples and channels as the first dimensions.
+            weight: dense, a number for each channel, or None.
+            bias: as the weight.
+            running: a running mean and variance, dense, which are updated; each may be None.
+            momentum: of the update.
+            eps: is added to variances.
+        """
+        import torch
+
+        channels, n = x.shape[1], x.shape[2:].numel()
+        count = float(x.numel() // channels)
+        total = self._channels(0, x, (None, None, None), count)
+        squares = self._channels(1, x, (None, total, None), count)
+        mean, rstd = x.new_empty(2, channels)
+        _launch(
+            "channel_statistics", -(-channels // 128), x.device,
+            (total, squares, mean, rstd, *running, channels, count, float(eps),
+             float(1 - momentum), float(momentum)), {"BLOCK": 128}, 4,
+        )  # fmt: skip
+        y = torch.empty_like(x)
+        _launch(
+            "channels_mapped", -(-x.numel() // _BLOCK), x.device,
+            (x, None, mean, rstd, weight, bias, None, y, x.numel(), n, channels, count),
+            {"BLOCK": _BLOCK}, 4,
+        )  # fmt: skip
+        return y, mean, rstd
+
+    def batch_norm_backward(
+        self, x: Any, grad: Any, weight: Any, mean: Any, rstd: Any, *, wanted: bool
+    ) -> tuple[Any, Any, Any]:
+        """Return the gradients of input, weight and bias in training; the first if it is wanted.
+
+        Args:
+            x: dense, with samples and channels as the first dimensions.
+            grad: the gradient of the result, like ``x``.
+            weight: dense, a number for each channel, or None.
+            mean: of each channel.
+            rstd: of each channel.
+            wanted: whether the gradient of the input is.
+        """
+        import torch
+
+        channels, n = x.shape[1], x.shape[2:].numel()
+        count = float(x.numel() // channels)
+        sums = self._channels(2, x, (grad, mean, rstd), count)
+        if not wanted:
+            return None, sums[1], sums[0]
+        y = torch.empty_like(x)
+        _launch(
+            "channels_mapped", -(-x.numel() // _BLOCK), x.device,
+            (x, grad, mean, rstd, weight, None, sums, y, x.numel(), n, channels, count),
+            {"BLOCK": _BLOCK}, 4,
+        )  # fmt: skip
+        return y, sums[1], sums[0]
+
     def words(self, count: int, key: int, device: Any) -> Any:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
         import torch
 
-        y = torch.empty(count, dtype=torch.int32, device=device)
-        if count:
-            low, high = ((w ^ 1 << 31) - (1 << 31) for w in (key & 0xFFFFFFFF, key >> 32))
-            _launch("words", -(-count // 1024), device, (y, count, low, high), {"BLOCK": 256}, 4)
+        return self._drawn(torch.empty(count, dtype=torch.int32, device=device), key, 0)
+
+    def fractions(self, count: int, key: int, device: Any, bits: int) -> Any:
+        """Return so many upper bits of words as float32 numbers in [0, 1)."""
+        import torch
+
+        return self._drawn(torch.empty(count, dtype=torch.float32, device=device), key, bits)
+
+    def _drawn(self, y: Any, key: int, bits: int) -> Any:
+        if y.numel():
+            _launch(
+                "words", -(-y.numel() // 1024), y.device, (y, y.numel(), signed(key)),
+                {"BITS": bits, "BLOCK": 256}, 4,
+            )  # fmt: skip
         return y
+
+
+def signed(key: int) -> int:
+    """Return a key of 64 bits as the number of int64 that has them."""
+    return key - (1 << 64) if key >> 63 else key
 
 
 #: The one instance: it has no state.

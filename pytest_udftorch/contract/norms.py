@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from pytest_udftorch.contract.gpu import GPU
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.rows import dense, run
@@ -148,6 +149,17 @@ def _normalized_gradients(
     return y, *found
 
 
+def _on_gpu(input: Any, *others: Any) -> bool:
+    """Tell whether dense float32 tensors are on a GPU, whose kernels take whole norms."""
+    return bool(
+        input.is_cuda
+        and all(
+            v is None or (v.is_contiguous() and str(v.dtype) == "torch.float32")
+            for v in (input, *others)
+        )
+    )
+
+
 def batch_norm(
     input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool,
     momentum: float, eps: float,
@@ -156,6 +168,8 @@ def batch_norm(
     statistics = (running_mean, running_var)
     if not fit(input, weight, bias, *statistics) or not (training or given(*statistics)):
         return stock(input, weight, bias, running_mean, running_var, training, momentum, eps)
+    if training and _on_gpu(input, weight, bias, *statistics):
+        return GPU.batch_norm(input, weight, bias, statistics, momentum, eps)
     count = input.numel() // input.shape[1]
     looped = training and _in_loops(input, weight, bias)
     if training:
@@ -216,6 +230,11 @@ def batch_norm_backward(  # noqa: PLR0913 - torch's signature
         return of_input, *(
             v if o else None for v, o in zip(of_weights, output_mask[1:], strict=True)
         )
+    if train and given(save_invstd) and _on_gpu(input, grad_out, weight, mean, save_invstd):
+        found, products, sums = GPU.batch_norm_backward(
+            input, grad_out, weight, mean, save_invstd, wanted=output_mask[0]
+        )
+        return found, products if output_mask[1] else None, sums if output_mask[2] else None
     count = input.numel() // input.shape[1]
     rstd = save_invstd if train else root(running_var + eps).reciprocal_()
     hat = (input - _channels(mean, input)).mul_(_channels(rstd, input))

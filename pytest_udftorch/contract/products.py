@@ -96,7 +96,7 @@ def _columns(
 ) -> tuple[Any, list[int]]:
     """Return the windows of a padded input, and how many there are in each direction.
 
-    The windows are contiguous, as (channels, taps, batch, positions).
+    The windows are contiguous, as (batch, channels, taps, positions).
     """
     out = [
         (size - d * (k - 1) - 1) // s + 1
@@ -104,14 +104,14 @@ def _columns(
     ]
     steps = x.stride()[2:]
     view = x.as_strided(
-        (x.shape[1], *kernel, x.shape[0], *out),
+        (*x.shape[:2], *kernel, *out),
         (
-            x.stride(1), *(a * d for a, d in zip(steps, dilation, strict=True)), x.stride(0),
+            *x.stride()[:2], *(a * d for a, d in zip(steps, dilation, strict=True)),
             *(a * s for a, s in zip(steps, stride, strict=True)),
         ),
         x.storage_offset(),
     )  # fmt: skip
-    return view.reshape(x.shape[1], -1, x.shape[0], _count(out)), out
+    return view.reshape(*x.shape[:2], -1, _count(out)), out
 
 
 def _count(sizes: Sequence[int]) -> int:
@@ -156,11 +156,11 @@ def _correlate_padded(x: Any, weight: Any, stride: Any, dilation: Any, groups: i
     columns, out = _columns(x, weight.shape[2:], stride, dilation)
     batch, made = x.shape[0], contract()
     parts = []
-    for w, c in zip(weight.chunk(groups), columns.chunk(groups), strict=True):
-        flat = c.reshape(c.shape[0] * c.shape[1], -1)
-        parts.append(made.mm(w.reshape(w.shape[0], -1), flat))
-    y = parts[0] if groups == 1 else torch.cat(parts)
-    return y.view(weight.shape[0], batch, *out).transpose(0, 1).contiguous()
+    for w, c in zip(weight.chunk(groups), columns.chunk(groups, 1), strict=True):
+        rows = w.reshape(1, w.shape[0], -1).expand(batch, -1, -1)
+        parts.append(made.products(rows, c.flatten(1, 2)))
+    y = parts[0] if groups == 1 else torch.cat(parts, 1)
+    return y.view(batch, weight.shape[0], *out)
 
 
 def _described(
@@ -286,14 +286,17 @@ def _input_gradient(
         how = Geometry(tuple(before), tuple(room), tuple(kernel), *steps)
         rows = weight.unflatten(0, (groups, -1)).transpose(1, 2)
         return convolve(contract(), grad, rows, None, how, turned=True)
-    wide = grad.new_zeros(*grad.shape[:2], *spread)
-    holes: Any = (..., *(slice(None, None, s) for s in stride))
-    wide[holes] = grad
+    wide = grad
+    if max(stride) > 1:
+        wide = grad.new_zeros(*grad.shape[:2], *spread)
+        holes: Any = (..., *(slice(None, None, s) for s in stride))
+        wide[holes] = grad
     after = [
         size + d * (k - 1) - b - have
         for size, d, k, b, have in zip(shape, dilation, kernel, before, spread, strict=True)
     ]
-    flipped = torch.cat([w.transpose(0, 1) for w in weight.flip(tuple(dims)).chunk(groups)])
+    turned = [w.transpose(0, 1) for w in weight.flip(tuple(dims)).chunk(groups)]
+    flipped = turned[0] if groups == 1 else torch.cat(turned)
     padded = _padded(wide, before, after)
     return _correlate_padded(padded, flipped, [1] * len(kernel), dilation, groups)
 
@@ -313,7 +316,7 @@ def _weight_gradient(
         return first.add_(_weight_gradient(grad[half:], input[half:], *given))
     columns, _ = _columns(_padded(input, padding, padding), weight.shape[2:], stride, dilation)
     made = contract()
-    windows = columns.reshape(groups, -1, batch, columns.shape[3]).movedim(2, 0)
+    windows = columns.view(batch, groups, -1, columns.shape[3])
     flat = grad.reshape(batch, groups, grad.shape[1] // groups, -1)
     if groups == 1:
         each = made.products(flat[:, 0], windows[:, 0].mT)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from pytest_udftorch.contract.gpu import GPU, LONGEST
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.rows import dense, functions, run
@@ -365,6 +366,10 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: f
         run(contract(), "layer_norm", rows, n, eps=eps, **given)
         return y, mean, rstd
     x = input.reshape(-1, n)
+    if _row_on_gpu(n, x, weight, bias):
+        y, mean, rstd = GPU.layer_norm(x, weight, bias, eps)
+        shape = (*lead, *(1,) * len(normalized_shape))
+        return y.view(input.shape), mean.view(shape), rstd.view(shape)
     mean = contract().sums(x, 1)[:, None].div_(n)
     d = x - mean
     rstd = root(contract().sums(d * d, 1)[:, None].div_(n).add_(eps)).reciprocal_()
@@ -388,6 +393,8 @@ def layer_norm_backward(
     if grad_out.shape == input.shape and _row_weights(n, input, weight, bias):
         return _layer_norm_gradients(n, grad_out, input, mean, rstd, weight, bias, output_mask)
     g, x = grad_out.reshape(-1, n), input.reshape(-1, n)
+    if g.shape == x.shape and _row_on_gpu(n, x, g, weight, bias, mean, rstd):
+        return _gradients_on_gpu(g, x, mean, rstd, weight, bias, output_mask, input.shape)
     rstd = rstd.reshape(-1, 1)
     hat = (x - mean.reshape(-1, 1)).mul_(rstd)
     found: list[Any] = [None, None, None]
@@ -402,6 +409,31 @@ def layer_norm_backward(
     if output_mask[2] and bias is not None:
         found[2] = made.sums(g, 0).view(bias.shape)
     return tuple(found)
+
+
+def _row_on_gpu(n: int, *tensors: Any) -> bool:
+    """Tell whether dense float32 tensors are on a GPU, with rows that a program holds."""
+    return n <= LONGEST and all(
+        t is None or (t.is_cuda and t.is_contiguous() and str(t.dtype) == "torch.float32")
+        for t in tensors
+    )
+
+
+def _gradients_on_gpu(
+    g: Any, x: Any, mean: Any, rstd: Any, weight: Any, bias: Any, output_mask: Any, shape: Any
+) -> Any:
+    """Return what ``layer_norm_backward`` returns, by a kernel of rows."""
+    import torch
+
+    y = torch.empty_like(x) if output_mask[0] else None
+    products = torch.empty_like(x) if output_mask[1] and weight is not None else None
+    if y is not None or products is not None:
+        GPU.layer_norm_backward(x, g, weight, mean, rstd, y, products)
+    return (
+        None if y is None else y.view(shape),
+        None if products is None else GPU.sums(products, 0).view(weight.shape),
+        GPU.sums(g, 0).view(bias.shape) if output_mask[2] and bias is not None else None,
+    )
 
 
 def _layer_norm_gradients(

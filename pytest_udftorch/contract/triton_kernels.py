@@ -48,128 +48,110 @@ def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_blo
     tl.store(y + group * y_group + block * y_block + lane * y_lane, found, lane < lanes)
 
 
-@triton.jit
-def _level(kept, total, q, LEVEL: tl.constexpr):
-    """Carry a sum of whole chunks into one digit of a binary counter of q + 1 chunks."""
-    ones: tl.constexpr = (1 << LEVEL) - 1
-    low = q & ((1 << (LEVEL + 1)) - 1)
-    stays = low == ones
-    joined = kept + total
-    return tl.where(stays, total, kept), tl.where(low == 2 * ones + 1, joined, total)
-
-
-@triton.jit
-def _rest(kept, total, q, LEVEL: tl.constexpr):
-    return tl.where(((q >> LEVEL) & 1) != 0, kept + total, total)
-
-
-@triton.jit(do_not_specialize=["m", "n", "k", "batches", "a_batch", "b_batch"])
-def products(a, b, c, m, n, k, batches, a_batch, a_row, a_k, b_batch, b_k, b_column,
-             LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
-             COLUMNS: tl.constexpr, STEP: tl.constexpr):  # fmt: skip
+@triton.jit(
+    # Strides are: without their divisors loads are narrow.
+    do_not_specialize=["m", "n", "k", "batches", "splits"],
+)
+def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_batch, b_k,
+             b_column, LEVELS: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr,
+             COLUMNS: tl.constexpr, STEP: tl.constexpr, WHOLE: tl.constexpr,
+             TILED: tl.constexpr):  # fmt: skip
     """Multiply batches of matrices; of each split of k, which has 2^LEVELS chunks, a part.
 
-    c is dense: (splits, batches, m, n).
+    c is dense: (splits, batches, m, n). Sums of 2, 4, 8, ... chunks wait in global memory for a
+    partner of their size, where each program has room for LEVELS tiles. WHOLE says that k is a
+    multiple of STEP, TILED that m and n are those of ROWS and COLUMNS: then loads are wide.
     """
     across = tl.cdiv(n, COLUMNS)
-    tiles = tl.cdiv(m, ROWS) * across
-    program = tl.program_id(0)
-    tile = program % tiles
-    batch = (program // tiles % batches).to(tl.int64)
-    split = (program // tiles // batches).to(tl.int64)
-    i = tile // across * ROWS + tl.arange(0, ROWS)
-    j = tile % across * COLUMNS + tl.arange(0, COLUMNS)
-    start = split * (CHUNK << LEVELS)
-    end = tl.minimum(start + (CHUNK << LEVELS), k).to(tl.int32)
-    first = start.to(tl.int32)
-    left = a + batch * a_batch + i[:, None].to(tl.int64) * a_row
-    right = b + batch * b_batch + j[None, :].to(tl.int64) * b_column
+    down = tl.cdiv(m, ROWS)
+    tiles = down * across
     nothing = _minus_zero()
-    acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-    l0 = acc
-    l1 = acc
-    l2 = acc
-    l3 = acc
-    l4 = acc
-    l5 = acc
-    l6 = acc
-    top = acc
+    SIZE: tl.constexpr = ROWS * COLUMNS
     PARTS: tl.constexpr = CHUNK // STEP
-    steps = tl.cdiv(end - first, STEP)
-    for s in range(steps):
-        at = first + s * STEP + tl.arange(0, STEP)
-        x = tl.load(left + at[None, :].to(tl.int64) * a_k, (i < m)[:, None] & (at < end)[None, :],
-                    other=0.0)  # fmt: skip
-        y = tl.load(right + at[:, None].to(tl.int64) * b_k, (at < end)[:, None] & (j < n)[None, :],
-                    other=nothing)  # fmt: skip
-        acc = tl.dot(x, y, acc, input_precision="ieee")
-        if (s % PARTS == PARTS - 1) | (s == steps - 1):
-            q = s // PARTS
-            total = acc
-            if LEVELS > 0:
-                l0, total = _level(l0, total, q, 0)
-            if LEVELS > 1:
-                l1, total = _level(l1, total, q, 1)
-            if LEVELS > 2:
-                l2, total = _level(l2, total, q, 2)
-            if LEVELS > 3:
-                l3, total = _level(l3, total, q, 3)
-            if LEVELS > 4:
-                l4, total = _level(l4, total, q, 4)
-            if LEVELS > 5:
-                l5, total = _level(l5, total, q, 5)
-            if LEVELS > 6:
-                l6, total = _level(l6, total, q, 6)
-            if q == (1 << LEVELS) - 1:
-                top = total
-            acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-    chunks = tl.cdiv(end - first, CHUNK)
-    total = tl.broadcast_to(nothing, (ROWS, COLUMNS))
-    if LEVELS > 0:
-        total = _rest(l0, total, chunks, 0)
-    if LEVELS > 1:
-        total = _rest(l1, total, chunks, 1)
-    if LEVELS > 2:
-        total = _rest(l2, total, chunks, 2)
-    if LEVELS > 3:
-        total = _rest(l3, total, chunks, 3)
-    if LEVELS > 4:
-        total = _rest(l4, total, chunks, 4)
-    if LEVELS > 5:
-        total = _rest(l5, total, chunks, 5)
-    if LEVELS > 6:
-        total = _rest(l6, total, chunks, 6)
-    total = _rest(top, total, chunks, LEVELS)
-    to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
-    tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+    BAND: tl.constexpr = 8
+    places = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + places
+    for task in range(tl.program_id(0), tiles * batches * splits, tl.num_programs(0)):
+        tile = task % tiles
+        batch = (task // tiles % batches).to(tl.int64)
+        split = (task // tiles // batches).to(tl.int64)
+        # Neighbours share rows and columns, which then are in the cache.
+        band = tile // (BAND * across)
+        height = tl.minimum(down - band * BAND, BAND)
+        i = (band * BAND + tile % (BAND * across) % height) * ROWS + tl.arange(0, ROWS)
+        j = tile % (BAND * across) // height * COLUMNS + tl.arange(0, COLUMNS)
+        first = (split * (CHUNK << LEVELS)).to(tl.int32)
+        end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
+        at = first + tl.arange(0, STEP)
+        row = i if TILED else i % m
+        column = j if TILED else j % n
+        left = a + batch * a_batch + row[:, None].to(tl.int64) * a_row
+        left += at[None, :].to(tl.int64) * a_k
+        right = b + batch * b_batch + column[None, :].to(tl.int64) * b_column
+        right += at[:, None].to(tl.int64) * b_k
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        one = acc
+        steps = tl.cdiv(end - first, STEP)
+        for s in range(steps):
+            if WHOLE:
+                x = tl.load(left)
+                y = tl.load(right)
+            else:
+                inside = at + s * STEP < end
+                x = tl.load(left, inside[None, :], other=0.0)
+                y = tl.load(right, inside[:, None], other=nothing)
+            left += STEP * a_k
+            right += STEP * b_k
+            acc = tl.dot(x, y, acc, input_precision="ieee")
+            if (s % PARTS == PARTS - 1) | (s == steps - 1):
+                q = s // PARTS
+                if (q & 1) == 0:
+                    one = acc
+                else:
+                    total = one + acc
+                    level = 0
+                    rest = q >> 1
+                    while (rest & 1) == 1:
+                        total = tl.load(room + level * SIZE) + total
+                        level += 1
+                        rest = rest >> 1
+                    tl.store(room + level * SIZE, total)
+                    tl.debug_barrier()
+                acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        chunks = tl.cdiv(end - first, CHUNK)
+        total = tl.broadcast_to(nothing, (ROWS, COLUMNS))
+        if (chunks & 1) == 1:
+            total = one + total
+        rest = chunks >> 1
+        level = 0
+        while rest > 0:
+            if (rest & 1) == 1:
+                total = tl.load(room + level * SIZE) + total
+            level += 1
+            rest = rest >> 1
+        to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
+        tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+        tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["n", "key_low", "key_high"])
-def words(out, n, key_low, key_high, BLOCK: tl.constexpr):
-    """Word e of Philox-4x32 with ten rounds: word e mod 4 at the counter e / 4."""
+@triton.jit(do_not_specialize=["n", "key"])
+def words(out, n, key, BITS: tl.constexpr, BLOCK: tl.constexpr):
+    """Word e of Philox-4x32 with ten rounds: word e mod 4 at the counter e / 4.
+
+    With BITS, the so many upper bits of a word, as a fraction of float32.
+    """
     quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    a = quad.to(tl.uint32)
-    b = (quad >> 32).to(tl.uint32)
-    c = tl.zeros((BLOCK,), tl.uint32)
-    d = c
-    k = tl.full((BLOCK,), 0, tl.uint32) + key_low.to(tl.uint32)
-    m = tl.full((BLOCK,), 0, tl.uint32) + key_high.to(tl.uint32)
-    p = tl.full((BLOCK,), 0xD2511F53, tl.uint32)
-    q = tl.full((BLOCK,), 0xCD9E8D57, tl.uint32)
-    for _ in tl.static_range(10):
-        a_next = tl.umulhi(c, q) ^ b ^ k
-        b = c * q
-        c_next = tl.umulhi(a, p) ^ d ^ m
-        d = a * p
-        a = a_next
-        c = c_next
-        k += tl.full((BLOCK,), 0x9E3779B9, tl.uint32)
-        m += tl.full((BLOCK,), 0xBB67AE85, tl.uint32)
-    at = quad * 4
-    tl.store(out + at, a.to(tl.int32, bitcast=True), at < n)
-    tl.store(out + at + 1, b.to(tl.int32, bitcast=True), at + 1 < n)
-    tl.store(out + at + 2, c.to(tl.int32, bitcast=True), at + 2 < n)
-    tl.store(out + at + 3, d.to(tl.int32, bitcast=True), at + 3 < n)
+    zero = tl.zeros((BLOCK,), tl.uint32)
+    a, b, c, d = tl.philox(
+        tl.zeros([], tl.int64) + key, quad.to(tl.uint32), (quad >> 32).to(tl.uint32), zero, zero
+    )
+    # Joined twice, the last dimension is the outer one of a quad.
+    word = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [4 * BLOCK])
+    at = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
+    if BITS:
+        tl.store(out + at, (word >> (32 - BITS)).to(tl.float32) * 2.0**-BITS, at < n)
+    else:
+        tl.store(out + at, word.to(tl.int32, bitcast=True), at < n)
 
 
 @triton.jit(do_not_specialize=["n", "inner", "level"])
@@ -188,13 +170,10 @@ def joins(x, bits, starts, n, inner, level, COLUMNS: tl.constexpr):
 # Single elements ----------------------------------------------------------------------------
 
 
-@triton.jit(do_not_specialize=["n"])
-def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """Map elements with the roundings of the contract; y and z may be None."""
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
+@triton.jit
+def _mapped(x, y, z, at, inside, number, KIND: tl.constexpr):
+    """Return what elements become; y and z are not read where the kind takes fewer."""
     first = tl.load(x + at, inside, other=1.0)
-    number = tl.full((BLOCK,), a, tl.float32)
     if KIND == "divided":
         found = tl.div_rn(first, number)
     elif KIND == "root":
@@ -202,8 +181,7 @@ def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
     elif KIND == "one over the root":
         found = tl.div_rn(tl.zeros_like(first) + 1.0, tl.sqrt_rn(first))
     elif KIND == "add":
-        second = tl.load(y + at, inside, other=1.0)
-        found = tl.fma(second, number, first)
+        found = tl.fma(tl.load(y + at, inside, other=1.0), number, first)
     elif KIND == "lerp":
         second = tl.load(y + at, inside, other=1.0)
         d = second - first
@@ -212,10 +190,179 @@ def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
         )
     elif KIND == "addcmul":
         second = tl.load(y + at, inside, other=1.0)
-        third = tl.load(z + at, inside, other=1.0)
-        found = tl.fma(number * second, third, first)
+        found = tl.fma(number * second, tl.load(z + at, inside, other=1.0), first)
     else:
         second = tl.load(y + at, inside, other=1.0)
-        third = tl.load(z + at, inside, other=1.0)
-        found = first + tl.div_rn(number * second, third)
-    tl.store(out + at, found, inside)
+        found = first + tl.div_rn(number * second, tl.load(z + at, inside, other=1.0))
+    return found
+
+
+@triton.jit(do_not_specialize=["n"])
+def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Map elements with the roundings of the contract; y and z may be None."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    number = tl.full((BLOCK,), a, tl.float32)
+    tl.store(out + at, _mapped(x, y, z, at, inside, number, KIND), inside)
+
+
+@triton.jit(do_not_specialize=["tensors", "programs"])
+def lists(table, tensors, programs, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """Map the elements of lists of tensors, a program some blocks of one.
+
+    A row of the table has the addresses of three tensors and of the result, the number of
+    elements, and the bits of the number.
+    """
+    row = table + tl.program_id(0) % tensors * 6
+    block = tl.program_id(0) // tensors
+    kind = tl.pointer_type(tl.float32)
+    x = tl.load(row).to(kind)
+    y = tl.load(row + 1).to(kind)
+    z = tl.load(row + 2).to(kind)
+    out = tl.load(row + 3).to(kind)
+    n = tl.load(row + 4)
+    number = tl.load(row + 5).to(tl.int32).to(tl.float32, bitcast=True)
+    number = tl.full((BLOCK,), 0, tl.float32) + number
+    while block * BLOCK < n:
+        at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + at, _mapped(x, y, z, at, at < n, number, KIND), at < n)
+        block += programs
+
+
+# Norms --------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _sums_of(x, inside, LOG: tl.constexpr):
+    """Add what is inside of each row."""
+    return _tree(tl.where(inside, x, _minus_zero()), LOG)
+
+
+@triton.jit
+def _one_over_root(squares, count, eps):
+    return tl.div_rn(tl.zeros_like(squares) + 1.0, tl.sqrt_rn(tl.div_rn(squares, count) + eps))
+
+
+@triton.jit(do_not_specialize=["rows", "n"])
+def layer_norm(x, weight, bias, y, mean, rstd, rows, n, count, eps,
+               LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Normalize rows that a program holds; weight and bias may be None."""
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (row < rows)[:, None] & (term < n)[None, :]
+    at = row[:, None] * n + term[None, :]
+    number = tl.full((LANES,), count, tl.float32)
+    v = tl.load(x + at, inside, other=1.0)
+    m = tl.div_rn(_sums_of(v, inside, LOG), number)
+    d = v - m[:, None]
+    r = _one_over_root(_sums_of(d * d, inside, LOG), number, eps)
+    found = d * r[:, None]
+    if weight is not None:
+        found = found * tl.load(weight + term, term < n, other=1.0)[None, :]
+    if bias is not None:
+        found = found + tl.load(bias + term, term < n, other=1.0)[None, :]
+    tl.store(y + at, found, inside)
+    tl.store(mean + row, m, row < rows)
+    tl.store(rstd + row, r, row < rows)
+
+
+@triton.jit(do_not_specialize=["rows", "n"])
+def layer_norm_backward(x, grad, weight, mean, rstd, y, products, rows, n, count,
+                        LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Return the gradient of rows, and products for that of the weight; one may be None."""
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (row < rows)[:, None] & (term < n)[None, :]
+    at = row[:, None] * n + term[None, :]
+    number = tl.full((LANES,), count, tl.float32)
+    m = tl.load(mean + row, row < rows, other=1.0)[:, None]
+    r = tl.load(rstd + row, row < rows, other=1.0)[:, None]
+    g = tl.load(grad + at, inside, other=1.0)
+    hat = (tl.load(x + at, inside, other=1.0) - m) * r
+    if products is not None:
+        tl.store(products + at, g * hat, inside)
+    if y is not None:
+        if weight is not None:
+            g = g * tl.load(weight + term, term < n, other=1.0)[None, :]
+        one = tl.div_rn(_sums_of(g, inside, LOG), number)[:, None]
+        two = tl.div_rn(_sums_of(g * hat, inside, LOG), number)[:, None]
+        tl.store(y + at, ((g - one) - hat * two) * r, inside)
+
+
+@triton.jit(do_not_specialize=["n", "rows", "channels", "blocks"])
+def channel_rows(x, grad, mean, rstd, out, n, rows, channels, blocks, count, KIND: tl.constexpr,
+                 LANES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Sum blocks of 2^LOG positions of the channels of samples: out[part, row, block].
+
+    KIND 0: numbers. 1: squares of what is left of the mean, of which ``mean`` is count times as
+    much. 2: gradients, and after them their products with normalized numbers.
+    """
+    block = tl.program_id(0) % blocks
+    row = (tl.program_id(0) // blocks).to(tl.int64) * LANES + tl.arange(0, LANES)
+    term = (block << LOG) + tl.arange(0, 1 << LOG)
+    inside = (row < rows)[:, None] & (term < n)[None, :]
+    at = row[:, None] * n + term[None, :]
+    to = out + row * blocks + block
+    v = tl.load(x + at, inside, other=1.0)
+    if KIND == 0:
+        tl.store(to, _sums_of(v, inside, LOG), row < rows)
+    else:
+        m = tl.load(mean + row % channels, row < rows, other=1.0)
+        if KIND == 1:
+            d = v - tl.div_rn(m, tl.full((LANES,), count, tl.float32))[:, None]
+            tl.store(to, _sums_of(d * d, inside, LOG), row < rows)
+        else:
+            g = tl.load(grad + at, inside, other=1.0)
+            r = tl.load(rstd + row % channels, row < rows, other=1.0)
+            tl.store(to, _sums_of(g, inside, LOG), row < rows)
+            hat = (v - m[:, None]) * r[:, None]
+            tl.store(to + rows.to(tl.int64) * blocks, _sums_of(g * hat, inside, LOG), row < rows)
+
+
+@triton.jit(do_not_specialize=["channels"])
+def channel_statistics(total, squares, mean, rstd, running_mean, running_var, channels, count, eps,
+                       keep, momentum, BLOCK: tl.constexpr):  # fmt: skip
+    """Turn sums into means and reciprocal deviations, and update the running ones or neither."""
+    c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = c < channels
+    number = tl.full((BLOCK,), count, tl.float32)
+    q = tl.load(squares + c, inside, other=1.0)
+    m = tl.div_rn(tl.load(total + c, inside, other=1.0), number)
+    tl.store(mean + c, m, inside)
+    tl.store(rstd + c, _one_over_root(q, number, eps), inside)
+    if running_mean is not None:
+        old = tl.load(running_mean + c, inside, other=1.0)
+        tl.store(running_mean + c, old * keep + m * momentum, inside)
+    if running_var is not None:
+        old = tl.load(running_var + c, inside, other=1.0)
+        unbiased = tl.div_rn(q, number - 1.0)
+        tl.store(running_var + c, old * keep + unbiased * momentum, inside)
+
+
+@triton.jit(do_not_specialize=["size", "n", "channels"])
+def channels_mapped(x, grad, mean, rstd, weight, bias, sums, y, size, n, channels, count,
+                    BLOCK: tl.constexpr):  # fmt: skip
+    """Normalize channels, or return the gradient of that where there is ``grad``.
+
+    ``sums`` has a sum of gradients for each channel, then one of products. Weight and bias may be
+    None.
+    """
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    c = at // n % channels
+    r = tl.load(rstd + c, inside, other=1.0)
+    d = tl.load(x + at, inside, other=1.0) - tl.load(mean + c, inside, other=1.0)
+    found = d * r
+    if grad is None:
+        if weight is not None:
+            found = found * tl.load(weight + c, inside, other=1.0)
+        if bias is not None:
+            found = found + tl.load(bias + c, inside, other=1.0)
+    else:
+        number = tl.full((BLOCK,), count, tl.float32)
+        one = tl.div_rn(tl.load(sums + c, inside, other=1.0), number)
+        two = tl.div_rn(tl.load(sums + channels + c, inside, other=1.0), number)
+        if weight is not None:
+            r = r * tl.load(weight + c, inside, other=1.0)
+        found = ((tl.load(grad + at, inside, other=1.0) - one) - found * two) * r
+    tl.store(y + at, found, inside)

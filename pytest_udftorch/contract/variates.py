@@ -11,9 +11,12 @@ import collections
 import math
 from typing import Any, Final
 
+from pytest_udftorch.contract.gpu import GPU, signed
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.sums import root
+from pytest_udftorch.cuda.operators import cuda_operators
+from pytest_udftorch.cuda.variates import normals_of_places
 
 #: Seeds of generators on GPUs -> how many keys were drawn, and what draws the next ones.
 _shadows: collections.OrderedDict[int, tuple[int, Any]] = collections.OrderedDict()
@@ -76,6 +79,8 @@ def _fractions(words: Any, bits: int = 24) -> Any:
 
 
 def _uniform(count: int, generator: Any, device: Any, bits: int = 24) -> Any:
+    if device.type == "cuda":
+        return GPU.fractions(count, _key(generator, device), device, bits)
     return _fractions(_words(count, generator, device), bits)
 
 
@@ -89,28 +94,36 @@ def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Any =
     return self.copy_(u.view(self.shape))
 
 
-def _normal(count: int, generator: Any, device: Any) -> Any:
+def _normal(count: int, generator: Any, device: Any, mean: float, std: float) -> Any:
     """Return normal variates, two of each two words (Box and Muller, 1958).
 
     Of elements 2i and 2i + 1 the first is the radius times the cosine, the second times the sine.
     """
     import torch
 
-    pairs = _uniform(count + (count & 1), generator, device).view(-1, 2)
+    if device.type == "cuda" and count:
+        key, launcher = _key(generator, device), cuda_operators.launcher
+        z = torch.empty(count, device=device)
+        if launcher is not None and normals_of_places(launcher, z, signed(key), mean, std):
+            return z
+        pairs = GPU.fractions(count + (count & 1), key, device, 24).view(-1, 2)
+    else:
+        pairs = _uniform(count + (count & 1), generator, device).view(-1, 2)
     radius = root((1 - pairs[:, 0]).log_().mul_(-2))
     angle = pairs[:, 1] * (2 * math.pi)
-    return torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1)[:count]
+    z = torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1)[:count]
+    if std != 1:
+        z.mul_(std)
+    if mean != 0:
+        z.add_(mean)
+    return z
 
 
 def normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
     """Fill with normal variates: a variate times the deviation, plus the mean."""
     if not std >= 0:
         return stock(self, mean, std, generator=generator)
-    z = _normal(self.numel(), generator, self.device)
-    if std != 1:
-        z.mul_(std)
-    if mean != 0:
-        z.add_(mean)
+    z = _normal(self.numel(), generator, self.device, mean, std)
     return self.copy_(z.view(self.shape))
 
 

@@ -26,7 +26,7 @@ _OPTIONS: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 _HOMES: Final = {
     **dict.fromkeys(("attention_forward", "attention_queries", "attention_keys"), "flash"),
     **dict.fromkeys(("lstm_cell", "lstm_cell_backward", "gru_cell"), "cells"),
-    **dict.fromkeys(("normal_variates", "variates_of_uniform"), "philox"),
+    **dict.fromkeys(("normal_variates", "normals_of_places", "variates_of_uniform"), "philox"),
     "lookup": "whole",
     **dict.fromkeys(("alignments", "alignments_backward"), "alignment_kernels"),
 }

@@ -174,6 +174,14 @@ class CudaOperators:
                 compat.when_cuda_starts(cuda, self._started)
                 self._queued = True
 
+    @property
+    def launcher(self) -> Launcher | None:
+        """What launches the functions of the open session, once CUDA is in use."""
+        found = self._registration
+        if found is None or found.launcher.current_device is None:
+            return None
+        return found.launcher
+
     def reset(self) -> None:
         """Give the operators back their stock kernels, whatever sessions are open."""
         with self._lock:

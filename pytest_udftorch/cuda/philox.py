@@ -24,6 +24,7 @@ _sin = _OPERATIONS["_sin"]
 _tan = _OPERATIONS["_tan"]
 
 _STEP = tl.constexpr(2.0**-32)
+_FRACTION = tl.constexpr(2.0**-24)
 _HALF_STEP = tl.constexpr(2.0**-33)
 _PI = tl.constexpr(3.1415927410125732)
 _TURN = tl.constexpr(6.2831854820251465)
@@ -78,6 +79,32 @@ def normal_variates(
         two = _exp(two, (row, second < n), 3)
     tl.store(y + first, one.to(y.dtype.element_ty), inside)
     tl.store(y + second, two.to(y.dtype.element_ty), second < n)
+
+
+@triton.jit(do_not_specialize=["n", "key"])
+def normals_of_places(
+    y, n, key, a, b, SCALED: tl.constexpr, SHIFTED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Fill ``y`` with the normal variates of docs/contract.md, times ``b``, plus ``a``.
+
+    Word e of the key is word e mod 4 at the counter e / 4. Each two make two variates.
+    """
+    quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    zero = tl.zeros((BLOCK,), tl.uint32)
+    words = tl.philox(
+        tl.zeros([], tl.int64) + key, quad.to(tl.uint32), (quad >> 32).to(tl.uint32), zero, zero
+    )
+    seen = (None, None)
+    u = (tl.join(words[0], words[2]) >> 8).to(tl.float32) * _FRACTION
+    angle = (tl.join(words[1], words[3]) >> 8).to(tl.float32) * _FRACTION * _TURN
+    radius = tl.sqrt_rn(-2.0 * _log(1.0 - u, seen))
+    z = tl.join(radius * _cos(angle, seen), radius * _sin(angle, seen))
+    if SCALED:
+        z = z * b
+    if SHIFTED:
+        z = z + a
+    at = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
+    tl.store(y + at, tl.reshape(z, [4 * BLOCK]), at < n)
 
 
 @triton.jit(do_not_specialize=["n", "pairs", "seed", "offset", "threads"])

@@ -98,6 +98,39 @@ def _fill(launcher: Launcher, name: str, y: Any, seed: int, offset: int, a: floa
     )  # fmt: skip
 
 
+#: What normal variates are made of.
+_OF_NORMALS: Final = frozenset(("log", "sin", "cos"))
+
+
+def normals_of_places(launcher: Launcher, y: Any, key: int, mean: float, std: float) -> bool:
+    """Fill a dense float32 tensor with the normal variates that a key gives to places.
+
+    Args:
+        launcher: of the open session.
+        y: the tensor.
+        key: of Philox, as an int64.
+        mean: is added to each variate.
+        std: each variate is multiplied by it before.
+
+    Returns:
+        whether it did. It does not where a function is not the session's, or is counted.
+    """
+    if launcher.counted or _OF_NORMALS - launcher.active.functions:
+        return False
+    index, n = y.get_device(), y.numel()
+    if index != launcher.current_device():
+        with on_device(y.device):
+            return normals_of_places(launcher, y, key, mean, std)
+    steps = {"SCALED": std != 1, "SHIFTED": mean != 0}
+    launcher.launch(
+        ("normals_of_places", alignment((y,)), index, *steps.values(),
+         *(not -(2**31) <= k < 2**31 for k in (n, key))),
+        "normals_of_places", -(-n // (_DRAWN * _BLOCK)), (y, n, key, float(mean), float(std)),
+        {**steps, "BLOCK": _BLOCK}, _WARPS,
+    )  # fmt: skip
+    return True
+
+
 class _Draws:
     """Draws what the generators of torch draw."""
 

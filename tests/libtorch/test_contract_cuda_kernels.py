@@ -13,7 +13,7 @@ import pytest
 
 triton = pytest.importorskip("triton")
 
-INTEGERS = "m n k batches a_batch a_row b_batch b_k"
+INTEGERS = "m n k batches splits a_batch a_row b_batch b_k"
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +21,13 @@ def _cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
 
 
-def ptx(name, kinds, constants):
+def ptx(name, kinds, constants, home=None):
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     from pytest_udftorch.contract import triton_kernels
 
-    function = getattr(triton_kernels, name)
+    function = getattr(home or triton_kernels, name)
     signature = {n: kinds.get(n, "constexpr") for n in function.arg_names}
     return triton.compile(
         ASTSource(function, signature, constexprs=constants),
@@ -42,20 +42,34 @@ def instructions(text):
 
 
 def test_products_are_fused_multiply_adds_without_tensor_cores():
-    kinds = {**dict.fromkeys(("a", "b", "c"), "*fp32"),
+    kinds = {**dict.fromkeys(("a", "b", "c", "waiting"), "*fp32"),
              **dict.fromkeys(INTEGERS.split(), "i32")}  # fmt: skip
-    constants = {"LEVELS": 4, "CHUNK": 64, "ROWS": 64, "COLUMNS": 64, "STEP": 16,
-                 "a_k": 1, "b_column": 1}  # fmt: skip
+    constants = {"LEVELS": 4, "CHUNK": 64, "ROWS": 64, "COLUMNS": 64, "STEP": 32,
+                 "WHOLE": True, "TILED": True, "a_k": 1, "b_column": 1}  # fmt: skip
     text = ptx("products", kinds, constants)
     assert instructions(text) == {"fma.rn.f32", "add.rn.f32"}
-    # 64 × 64 results of 128 threads, each with 16 factors.
-    assert text.count("fma.rn.f32") == 64 * 64 // 128 * 16
+    # 64 × 64 results of 128 threads, each with 32 factors.
+    assert text.count("fma.rn.f32") == 64 * 64 // 128 * 32
 
 
 def test_sums_only_add():
     integers = "n lanes groups blocks x_group x_lane x_term y_group y_block y_lane"
     kinds = {"x": "*fp32", "y": "*fp32", **dict.fromkeys(integers.split(), "i32")}
     assert instructions(ptx("sums", kinds, {"LANES": 8, "LOG": 6})) == {"add.rn.f32"}
+
+
+def test_normal_variates_are_made_of_the_session_s_functions():
+    from pytest_udftorch import patched
+    from pytest_udftorch.cuda import philox
+
+    constants = {"SCALED": False, "SHIFTED": False, "BLOCK": 256, "a": 0.0, "b": 1.0}
+    kinds = {"y": "*fp32", "n": "i32", "key": "i64"}
+    with patched("repro"):
+        text = ptx("normals_of_places", kinds, constants, philox)
+    assert not re.search(r"(lg2|sin|cos)\.approx", text)
+    # Those of stock take no float64, but corem's do where float32 does not decide.
+    assert "fma.rn.f64" in text
+    assert "sqrt.rn.f32" in text
 
 
 ROUNDINGS = {
@@ -76,10 +90,34 @@ def test_single_elements_have_the_roundings_of_the_contract(kind):
     assert {i.replace("mul.f32", "mul.rn.f32") for i in instructions(text)} == ROUNDINGS[kind]
 
 
+NORMS = {
+    "layer_norm": "x weight bias y mean rstd",
+    "layer_norm_backward": "x grad weight mean rstd y products",
+    "channel_rows": "x grad mean rstd out",
+    "channel_statistics": "total squares mean rstd running_mean running_var",
+    "channels_mapped": "x grad mean rstd weight bias sums y",
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_fuse_nothing(name):
+    from pytest_udftorch.contract import triton_kernels
+
+    constants = {"LANES": 8, "LOG": 6, "KIND": 2, "BLOCK": 128}
+    arguments = getattr(triton_kernels, name).arg_names
+    floats = {"count", "eps", "keep", "momentum"}.intersection(arguments)
+    integers = {"rows", "n", "channels", "blocks", "size"}.intersection(arguments)
+    kinds = {**dict.fromkeys(NORMS[name].split(), "*fp32"), **dict.fromkeys(floats, "fp32"),
+             **dict.fromkeys(integers, "i32")}  # fmt: skip
+    found = instructions(ptx(name, kinds, {n: constants[n] for n in constants if n in arguments}))
+    assert found
+    assert not {i for i in found if i.startswith(("fma", "mad")) or ".approx" in i}
+
+
 INTERPRETED = """
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from pytest_udftorch.contract import gpu, triton_kernels
+from pytest_udftorch.contract import gpu, norms, sums, triton_kernels, upsampling
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.library.description import find_library
 
@@ -93,13 +131,14 @@ class Watch(TorchDispatchMode):
         assert {name, kernel}.isdisjoint(overridden), name
         return func(*args, **(kwargs or {}))
 
-def launch(name, programs, device, arguments, constants, warps):
+def launch(name, programs, device, arguments, constants, warps, stages=0):
     getattr(triton_kernels, name)[(programs,)](*arguments, **constants)
 
 def same(a, b):
     assert a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
 
 gpu._launch = launch
+gpu._resident = lambda device: 7
 cpu, it = contract(), gpu.GPU
 torch.manual_seed(0)
 for shape, dim in (((7,), 0), ((5000,), 0), ((3, 2049), 1), ((4, 70, 9), 1), ((2, 700, 3), 1)):
@@ -112,19 +151,66 @@ for shape, dim in (((100,), 0), ((4, 70, 3), 1)):
 for n, rows, inner in ((100, 7, 5), (64, 1, 3), (90, 50, 130)):
     to, x, y = torch.randint(0, rows, (n,)), torch.randn(n, inner), torch.randn(rows, inner)
     same(it.scatter(y.clone(), to, x), cpu.scatter(y.clone(), to, x))
+for key in (0x1234567890ABCDEF, 0xF234567890ABCDEF):
+    words = cpu.words(5001, key)
+    assert torch.equal(it.words(5001, key, torch.device("cpu")), words)
+    for bits in (24, 8):
+        upper = (words.long() & 0xFFFFFFFF) >> 32 - bits
+        same(it.fractions(5001, key, torch.device("cpu"), bits), upper.float() / 2**bits)
+# Weights of an upsampling by 2 have products that are exact.
+how = upsampling.Direction(7, 14, upsampling.Kind.LINEAR)
+for gradient, shape in ((False, (2, 3, 5, 7)), (True, (2, 3, 5, 14))):
+    x = torch.randn(shape).bfloat16().float()
+    padded = upsampling._padded(cpu, how, gradient, x.device)
+    want = upsampling.upsample(cpu, x.view(2, -1, shape[-1]), [how], gradient=gradient)
+    same(it.chains(x, 3, *padded).view(want.shape), want)
+    same(it.chains(x.mT, 2, *padded).mT.reshape(want.shape), want)
 with Watch():
+    it.chains(x, 3, *padded)
     it.sums(torch.randn(4, 70, 9), 1), it.prefixes(torch.randn(100, 3), 0)
     it.scatter(torch.zeros(7, 5), torch.randint(0, 7, (100,)), torch.randn(100, 5), each=5)
     it.mm(torch.randn(3, 300), torch.randn(300, 4)), it.roots(torch.rand(9))
     it.words(99, 5, torch.device("cpu"))
-assert torch.equal(it.words(5001, 0x1234567890ABCDEF, torch.device("cpu")),
-                   cpu.words(5001, 0x1234567890ABCDEF))
-for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129)):
+for m, n, k in ((3, 4, 5), (17, 33, 64), (20, 40, 65), (4, 4, 9000), (65, 70, 129), (64, 128, 96)):
     # The interpreter does not fuse: each chunk has one product, which is exact.
     a, b = torch.zeros(m, k), torch.randn(k, n).bfloat16().float()
     at = (torch.arange(0, k, 64) + torch.randint(0, 64, (-(-k // 64),))).clamp(max=k - 1)
     a[:, at] = torch.randn(m, len(at)).bfloat16().float()
     same(it.mm(a, b), cpu.mm(a, b))
+for rows, n in ((5, 64), (33, 100), (7, 1), (3, 2000)):
+    x, g, w, b = torch.randn(rows, n), torch.randn(rows, n), torch.randn(n), torch.randn(n)
+    for weight, bias in ((w, b), (None, None), (w, None)):
+        made = sums.layer_norm(x, (n,), weight, bias, 1e-5)
+        for one, other in zip(it.layer_norm(x, weight, bias, 1e-5), made):
+            same(one.flatten(), other.flatten())
+        mean, rstd = made[1:]
+        wanted = sums.layer_norm_backward(g, x, (n,), mean, rstd, weight, bias, [True] * 3)
+        y, products = torch.empty(2, rows, n)
+        it.layer_norm_backward(x, g, weight, mean, rstd, y, products)
+        same(y, wanted[0])
+        if weight is not None:
+            same(it.sums(products, 0), wanted[1])
+for shape in ((4, 3, 5, 5), (2, 5, 50, 50), (7, 4), (1, 3, 9)):
+    x, g, c = torch.randn(shape), torch.randn(shape), shape[1]
+    w, b, mean, var = (torch.rand(c) for _ in range(4))
+    for weight in (w, None):
+        here, there = ((mean.clone(), var.clone()) for _ in range(2))
+        made = norms.batch_norm(x, weight, b, *here, True, 0.1, 1e-5)
+        for one, other in zip(it.batch_norm(x, weight, b, there, 0.1, 1e-5) + there, made + here):
+            same(one, other)
+        wanted = norms.batch_norm_backward(
+            g, x, weight, None, None, *made[1:], True, 1e-5, [True] * 3
+        )
+        for one, other in zip(it.batch_norm_backward(x, g, weight, *made[1:], wanted=True), wanted):
+            same(one, other)
+tensor = torch.tensor
+torch.tensor = lambda *given, pin_memory=False, **more: tensor(*given, **more)
+for kind, count in (("add", 2), ("divided", 1), ("lerp", 2), ("addcmul", 3), ("addcdiv", 3)):
+    groups = [[torch.rand(n) + 0.5 for _ in range(count)] for n in (1, 5, 3000, 7)]
+    numbers, into = [0.1, 2.0, -0.7, 3.5], [torch.empty_like(g[0]) for g in groups]
+    it.lists(kind, groups, numbers, into)
+    for given, number, y in zip(groups, numbers, into):
+        same(y, it.elements(kind, given, number))
 a, b = torch.randn(9, 400), torch.randn(400, 9)
 whole = it.mm(a, b)
 gpu._chunk = 128

@@ -136,6 +136,11 @@ def more(dtype):
     F.mse_loss(z.softmax(1), y).backward()
     F.nll_loss(z.log_softmax(1), ones).backward()
     F.nll_loss(z.log_softmax(1)[None].movedim(2, 1), ones[None]).backward()
+    volume = z.view(1, 2, 3, 4, 5)
+    for rank, line in enumerate((volume[0, 0], volume[0], volume), 1):
+        for mode in ("nearest", "nearest-exact", ("linear", "bilinear", "trilinear")[rank - 1]):
+            F.interpolate(line, scale_factor=1.7, mode=mode).sum().backward()
+    F.interpolate(volume[0], scale_factor=1.7, mode="bicubic").sum().backward()
     return [*results, z.grad]
 
 

@@ -106,6 +106,28 @@ from pytest_udftorch.contract.sums import (
     sum_all,
     sum_dims,
 )
+from pytest_udftorch.contract.upsampling import (
+    upsample_bicubic2d,
+    upsample_bicubic2d_backward,
+    upsample_bilinear2d,
+    upsample_bilinear2d_backward,
+    upsample_linear1d,
+    upsample_linear1d_backward,
+    upsample_nearest1d,
+    upsample_nearest1d_backward,
+    upsample_nearest2d,
+    upsample_nearest2d_backward,
+    upsample_nearest3d,
+    upsample_nearest3d_backward,
+    upsample_nearest_exact1d,
+    upsample_nearest_exact1d_backward,
+    upsample_nearest_exact2d,
+    upsample_nearest_exact2d_backward,
+    upsample_nearest_exact3d,
+    upsample_nearest_exact3d_backward,
+    upsample_trilinear3d,
+    upsample_trilinear3d_backward,
+)
 from pytest_udftorch.contract.variates import (
     bernoulli_float_,
     bernoulli_tensor_,
@@ -171,6 +193,26 @@ std_mean = sixteen(std_mean)
 sum_all = sixteen(sum_all)
 sum_dims = sixteen(sum_dims)
 uniform_ = sixteen(uniform_)
+upsample_bicubic2d = sixteen(upsample_bicubic2d)
+upsample_bicubic2d_backward = sixteen(upsample_bicubic2d_backward)
+upsample_bilinear2d = sixteen(upsample_bilinear2d)
+upsample_bilinear2d_backward = sixteen(upsample_bilinear2d_backward)
+upsample_linear1d = sixteen(upsample_linear1d)
+upsample_linear1d_backward = sixteen(upsample_linear1d_backward)
+upsample_nearest1d = sixteen(upsample_nearest1d)
+upsample_nearest1d_backward = sixteen(upsample_nearest1d_backward)
+upsample_nearest2d = sixteen(upsample_nearest2d)
+upsample_nearest2d_backward = sixteen(upsample_nearest2d_backward)
+upsample_nearest3d = sixteen(upsample_nearest3d)
+upsample_nearest3d_backward = sixteen(upsample_nearest3d_backward)
+upsample_nearest_exact1d = sixteen(upsample_nearest_exact1d)
+upsample_nearest_exact1d_backward = sixteen(upsample_nearest_exact1d_backward)
+upsample_nearest_exact2d = sixteen(upsample_nearest_exact2d)
+upsample_nearest_exact2d_backward = sixteen(upsample_nearest_exact2d_backward)
+upsample_nearest_exact3d = sixteen(upsample_nearest_exact3d)
+upsample_nearest_exact3d_backward = sixteen(upsample_nearest_exact3d_backward)
+upsample_trilinear3d = sixteen(upsample_trilinear3d)
+upsample_trilinear3d_backward = sixteen(upsample_trilinear3d_backward)
 var = sixteen(var)
 var_mean = sixteen(var_mean)
 vector_norm = sixteen(vector_norm)
@@ -265,6 +307,26 @@ __all__ = [
     "sum_all",
     "sum_dims",
     "uniform_",
+    "upsample_bicubic2d",
+    "upsample_bicubic2d_backward",
+    "upsample_bilinear2d",
+    "upsample_bilinear2d_backward",
+    "upsample_linear1d",
+    "upsample_linear1d_backward",
+    "upsample_nearest1d",
+    "upsample_nearest1d_backward",
+    "upsample_nearest2d",
+    "upsample_nearest2d_backward",
+    "upsample_nearest3d",
+    "upsample_nearest3d_backward",
+    "upsample_nearest_exact1d",
+    "upsample_nearest_exact1d_backward",
+    "upsample_nearest_exact2d",
+    "upsample_nearest_exact2d_backward",
+    "upsample_nearest_exact3d",
+    "upsample_nearest_exact3d_backward",
+    "upsample_trilinear3d",
+    "upsample_trilinear3d_backward",
     "var",
     "var_mean",
     "vector_norm",

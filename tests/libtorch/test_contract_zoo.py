@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stored table of 24 models and what they call outside of the contract of ``repro``."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+from benches.experiments import contract_operators as bench
+from pytest_udftorch.contract import products
+from pytest_udftorch.contract.native import contract
+
+RESULTS = Path(bench.__file__).parents[1] / "results" / "contract_operators.json"
+STORED = json.loads(RESULTS.read_text(encoding="utf-8"))
+MODELS = {(m["origin"], m["model"]): m for m in STORED["models"]}
+CHEAP = [("torchvision", "squeezenet1_1"), ("timm", "convnext_atto"), ("transformers", "Mixtral")]
+
+#: The extra ``models`` has them.
+needs_models = pytest.mark.skipif(
+    not all(map(find_spec, ("timm", "torchvision", "transformers"))), reason="needs the models"
+)
+
+
+def test_the_table_has_every_model_and_place():
+    assert set(MODELS) == set(bench.zoo.ZOO)
+    assert STORED["places"] == [f"{level}, {threads}" for level, threads in bench.PLACES]
+    assert STORED["steps"] == bench.STEPS
+    assert all(len(m["digests"]) == len(bench.PLACES) for m in MODELS.values())
+
+
+def test_models_without_operators_outside_have_one_digest():
+    inside = [m for m in MODELS.values() if not m["outside"]]
+    assert len(inside) > len(MODELS) / 2
+    assert all(len(set(m["digests"])) == 1 for m in inside)
+
+
+@needs_models
+@pytest.mark.parametrize("which", CHEAP, ids=lambda which: which[1])
+def test_a_model_still_calls_what_is_stored_and_ends_with_the_stored_weights(which):
+    found, stored = bench.watched(*which), MODELS[which]
+    if STORED["environment"]["versions"]["torch"] != torch.__version__:
+        pytest.skip("models choose other operators with another torch")
+    assert found["outside"] == stored["outside"]
+    assert {found["digest"]} == set(stored["digests"])
+
+
+@needs_models
+def test_another_chunk_ends_with_other_weights(monkeypatch):
+    other = contract(defines=("-DCHUNK=32",))
+    monkeypatch.setattr(products, "contract", lambda: other)
+    which = CHEAP[0]
+    assert bench.watched(*which)["digest"] not in MODELS[which]["digests"]
