@@ -2,7 +2,9 @@
 """The smallest part of a set that still shows something, by few trials.
 
 Delta debugging: Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, IEEE
-Transactions on Software Engineering 28(2), 2002, algorithm ddmin.
+Transactions on Software Engineering 28(2), 2002, algorithm ddmin. It takes few trials if few items
+are needed. Where the trials that are left hardly suffice for leaving out one item after the other,
+that is done instead.
 """
 
 from __future__ import annotations
@@ -49,6 +51,8 @@ def smallest(
         # First each part alone; then everything but a part, which for halves is the same.
         alone = [current[i:j] for i, j in cuts]
         without = [current[:i] + current[j:] for i, j in cuts] if len(cuts) > 2 else []
+        if len(current) <= left < 2 * len(current) + len(alone) + len(without):
+            return _one_by_one(current, shows, int(left))
         candidates = [*alone, *without][: None if left == math.inf else int(left)]
         at = search(candidates)
         left -= len(candidates) if at is None else at + 1
@@ -62,3 +66,21 @@ def smallest(
         else:
             parts = min(len(current), 2 * parts)
     return current, True
+
+
+def _one_by_one(
+    items: list[Item], shows: Callable[[Sequence[Item]], bool], tries: int
+) -> tuple[list[Item], bool]:
+    """Leave out each item that is not needed, until each of the others was tried last."""
+    at, needed = 0, 0
+    while len(items) > 1 and needed < len(items):
+        if not tries:
+            return items, False
+        tries -= 1
+        without = items[:at] + items[at + 1 :]
+        if shows(without):
+            items, needed = without, 0
+        else:
+            at, needed = at + 1, needed + 1
+        at %= len(items)
+    return items, True

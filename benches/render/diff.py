@@ -43,8 +43,8 @@ def planted_faults(found: Mapping[str, Any]) -> str:
     for name, kib in peaks.items():
         plain, compared = (statistics.median(kib[what]) for what in ("plain", "compared"))
         parts.append(
-            f"{name}: the peak of a compared step is {compared / plain:.2f} times that of the step "
-            "alone."
+            f"{name}: the peak of a compared step, with the model, is {compared / plain:.2f} times "
+            "that of the step alone."
         )
     text = "\n".join(parts)
     return "\n".join([*table(header, rows), "", text, "", caption(found["environment"]), ""])

@@ -31,11 +31,17 @@ struct rows {
 // Elements of rows that are computed at once, and rows of a task. Memory for
 // them does not lie as far into a page as tensors do, or loads would wait for
 // stores that only look like theirs.
-enum { TOGETHER = 2048, TASK_ROWS = 64, APART = 256 };
+enum { TOGETHER = 2048, TASK_ROWS = 64, APART = 256, AHEAD = 256 };
 
 #define EACH_OF(count)                                                         \
   _Pragma("clang loop vectorize(assume_safety)") for (int64_t i = 0;           \
                                                       i < count; ++i)
+
+/// Asks for numbers of the rows that come next, while these are computed.
+static void ask(int64_t n, const float *x) {
+  for (int64_t i = 0; i < n; i += LANES)
+    __builtin_prefetch(x + i);
+}
 
 /// A few rows: y and work have room for them, and sums for a number of each.
 typedef void some_rows(const struct rows *s, int64_t first, int64_t count,
@@ -78,39 +84,42 @@ static int run_rows(struct rows *s, void (*part)(void *),
 // Layer norm
 //===----------------------------------------------------------------------===//
 
-static void scale_row(int64_t n, const float *d, float factor,
+static void scale_row(int64_t n, const float *x, float mean, float factor,
                       const float *weight, const float *bias, float *y) {
   if (weight && bias)
-    EACH_OF(n) y[i] = d[i] * factor * weight[i] + bias[i];
+    EACH_OF(n) y[i] = (x[i] - mean) * factor * weight[i] + bias[i];
   else if (weight)
-    EACH_OF(n) y[i] = d[i] * factor * weight[i];
+    EACH_OF(n) y[i] = (x[i] - mean) * factor * weight[i];
   else if (bias)
-    EACH_OF(n) y[i] = d[i] * factor + bias[i];
+    EACH_OF(n) y[i] = (x[i] - mean) * factor + bias[i];
   else
-    EACH_OF(n) y[i] = d[i] * factor;
+    EACH_OF(n) y[i] = (x[i] - mean) * factor;
 }
 
 static void layer_norm_rows(const struct rows *s, int64_t first, int64_t count,
                             float *work, float *sums) {
-  int64_t n = s->n;
+  int64_t n = s->n, more = first + 2 * count <= s->rows ? count * n : 0;
   const float *x = s->x + first * n;
-  float *mean = s->mean + first, *d = work + count * n + APART;
+  float *mean = s->mean + first;
   float *rstd = s->rstd + first, size = (float)n, eps = (float)s->eps;
   sum_rows(count, n, x, sums);
   EACH_OF(count) mean[i] = sums[i] / size;
-  for (int64_t r = 0; r < count; ++r) {
-    const float *xr = x + r * n;
-    float *dr = d + r * n, *squares = work + r * n, of_row = mean[r];
-    EACH_OF(n) {
-      float less = xr[i] - of_row;
-      dr[i] = less;
-      squares[i] = less * less;
+  for (int64_t r = 0; r < count; ++r)
+    for (int64_t at = r * n, end = at + n; at < end; at += AHEAD) {
+      int64_t here = end - at < AHEAD ? end - at : AHEAD;
+      float of_row = mean[r], *squares = work + at;
+      const float *xr = x + at;
+      if (more)
+        ask(here, xr + more);
+      EACH_OF(here) {
+        float less = xr[i] - of_row;
+        squares[i] = less * less;
+      }
     }
-  }
   sum_rows(count, n, work, sums);
   EACH_OF(count) rstd[i] = 1.0f / __builtin_sqrtf(sums[i] / size + eps);
   for (int64_t r = 0; r < count; ++r)
-    scale_row(n, d + r * n, rstd[r], s->weight, s->bias,
+    scale_row(n, x + r * n, mean[r], rstd[r], s->weight, s->bias,
               s->y + (first + r) * n);
 }
 
@@ -191,7 +200,12 @@ static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
   int64_t n = s->n;
   float *y = s->y + first * n;
   less_largest(n, count, s->x + first * n, work);
-  s->exp(count * n, work, work, 0);
+  for (int64_t at = 0; at < count * n; at += AHEAD) {
+    int64_t here = count * n - at < AHEAD ? count * n - at : AHEAD;
+    if (first + 2 * count <= s->rows)
+      ask(here, s->x + (first + count) * n + at);
+    s->exp(here, work + at, work + at, 0);
+  }
   sum_rows(count, n, work, sums);
   for (int64_t r = 0; r < count; ++r)
     EACH_OF(n) y[r * n + i] = work[r * n + i] / sums[r];

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pytest_udftorch import compat
@@ -41,12 +41,12 @@ class Outcome:
     Attributes:
         shown: in words: the value, or ``passed`` or ``failed`` with the reason.
         digest: of all bits of a value, or the word of a test.
-        value: as a number, if it is one; NaN otherwise.
+        value: as a number, if it is one; NaN otherwise. The digest is compared in its place.
     """
 
     shown: str
     digest: str
-    value: float = math.nan
+    value: float = field(default=math.nan, compare=False)
 
     def differs(self, other: Outcome, by: float) -> bool:
         """Tell whether two outcomes differ, numbers by more than ``by``."""

@@ -5,7 +5,8 @@ Nothing sees the operators inside compiled code, so the results are compared: ou
 gradients, parameters. Where they differ, the run is repeated with less and less of the compiler
 (Dynamo alone, AOTAutograd, its decompositions, Inductor), then with one option of Inductor changed,
 then with operators left to ATen's kernels: neither decomposed nor lowered. The smallest set of
-operators that removes the difference is found by delta debugging.
+operators that removes the difference is found by delta debugging; if there is none, the smallest
+set of operators and settings. If there is none of these either, the kernels tell where it begins.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pytest_udftorch.diff.recorded import execute
 from pytest_udftorch.diff.recorder import Recording, overload_of
 from pytest_udftorch.diff.sides import Side
 from pytest_udftorch.diff.work import Work, run
-from pytest_udftorch.errors import DiffRunError, DiffSideError
+from pytest_udftorch.errors import DiffRunError, DiffSideError, PrivateNameError
 
 #: Parts of the compiler, each with all before it, and what the first that differs stands for.
 STAGES: Final[Mapping[str, str]] = {
@@ -54,7 +55,7 @@ _SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = {
 _SHOWN: Final = 5
 
 #: Runs of compiled code in one search, at most.
-COMPILES: Final = 40
+COMPILES: Final = 60
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,13 @@ class Bisection:
         side: the name of the compiled side.
         stage: the first part of the compiler with which the results differ.
         settings: those that remove the difference, each alone.
-        operators: the smallest set found that removes it when left to ATen's kernels; empty if
-            leaving all to them does not.
+        operators: the smallest set found that removes it when left to ATen's kernels, with those
+            of ``together`` if there are any; empty if that takes no operator, or leaving all to
+            them does not.
+        together: settings that remove it together, or with the operators; empty if operators alone
+            do.
+        kernel: if nothing removes it, the first kernel that gets only tensors of the eager run and
+            gives one that is not of it, with its layers; empty if none is known.
         layers: operator -> the layers that call it in the eager run.
         errors: name of a result -> its errors, where it differs and float64 gives a truth.
         compiles: runs of compiled code that this took.
@@ -90,6 +96,8 @@ class Bisection:
     stage: str
     settings: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    kernel: str = ""
     layers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     errors: Mapping[str, ResultError] = field(default_factory=dict)
     compiles: int = 0
@@ -109,16 +117,19 @@ class Bisection:
             layers = self.layers.get(name, ())
             shown = ", ".join(layers[:4]) + (" and others" if len(layers) > 4 else "")
             lines.append(f"  {name} ({shown})" if shown else f"  {name}")
-        if self.operators:
-            lines.append(
-                f"  Proof: with {'these' if len(self.operators) > 1 else 'this'} left to ATen's "
-                "kernels, nothing differs any more; with any fewer it does."
-                if self.finished
-                else "  With these left to ATen's kernels, nothing differs any more; a smaller set "
-                f"was not found in {self.compiles} runs."
-            )
+        lines += [f"  {name} (a setting)" for name in self.together]
+        if self.operators or self.together:
+            lines.append(f"  {self._proof()}")
         elif not self.settings:
-            lines.append("  No setting removes it, and leaving operators to ATen does not either.")
+            lines.append(
+                "  No setting removes it, leaving operators to ATen does not either, and all of "
+                "that together does not."
+            )
+            if self.kernel:
+                lines.append(
+                    f"  {self.kernel} is the first kernel that gets only tensors of the eager run "
+                    "and gives another. Nothing can be put in its place, so there is no proof."
+                )
         for name, one in self.errors.items():
             nearer = "both alike" if math.isclose(one.a, one.b, rel_tol=0.05) else None
             nearer = nearer or (f"{a} is nearer" if one.a < one.b else f"{b} is nearer")
@@ -127,6 +138,19 @@ class Bisection:
                 f"(float64); {nearer}"
             )
         return "\n".join(lines)
+
+    def _proof(self) -> str:
+        """Return the sentence on what removes the difference."""
+        several = len(self.operators) > 1
+        left = f"{'these' if several else 'this'} left to ATen's kernels" if self.operators else ""
+        if self.together:
+            left = " and ".join(filter(None, (left, "so set")))
+        if self.finished:
+            return f"Proof: with {left}, nothing differs any more; with any fewer it does."
+        return (
+            f"With {left}, nothing differs any more; a smaller set was not found in "
+            f"{self.compiles} runs."
+        )
 
 
 @contextlib.contextmanager
@@ -165,6 +189,14 @@ def _settings(values: Mapping[str, Any]) -> AbstractContextManager[Any]:
             known[name] = value
     found: AbstractContextManager[Any] = config.patch(known)
     return found
+
+
+@contextlib.contextmanager
+def _without(units: Sequence[str]) -> Iterator[None]:
+    """Change some of the settings, and leave some operators to ATen's kernels."""
+    values = {k: v for name in units if name in _SETTINGS for k, v in _SETTINGS[name].items()}
+    with _settings(values), left_to_aten([name for name in units if name not in _SETTINGS]):
+        yield
 
 
 class Compiled:
@@ -243,18 +275,51 @@ class Compiled:
         calls = self._plain.calls
         names = list(dict.fromkeys(_functional(c.operator) for c in calls))
         operators, finished = smallest(
-            names, lambda some: removed(lambda: left_to_aten(some)), COMPILES - self.compiles
+            names, lambda some: removed(lambda: left_to_aten(some)), self._left()
         )
+        together: list[str] = []
+        if not operators and not helpful:
+            # Causes that act together: what removes one of them leaves the others.
+            units = [*_SETTINGS, *names]
+            both, finished = smallest(
+                units, lambda some: removed(partial(_without, some)), self._left()
+            )
+            together = [n for n in both if n in _SETTINGS]
+            operators = [n for n in both if n not in _SETTINGS]
         layers = {
             name: tuple(
                 dict.fromkeys(str(c.place) for c in calls if _functional(c.operator) == name)
             )
             for name in operators
         }
+        kernel = "" if operators or together or helpful else self._kernel()
         return replace(
-            found, settings=helpful, operators=tuple(operators), layers=layers,
-            compiles=self.compiles, finished=finished,
+            found, settings=helpful, operators=tuple(operators), together=tuple(together),
+            kernel=kernel, layers=layers, compiles=self.compiles, finished=finished,
         )  # fmt: skip
+
+    def _left(self) -> int:
+        """Return how many more runs of compiled code the search may take."""
+        return max(1, COMPILES - self.compiles)
+
+    def _kernel(self) -> str:
+        """Return the first kernel that makes a tensor the eager run lacks of those it has."""
+        from pytest_udftorch.diff.kernels import BACKEND, GRAPH, run_with_kernels
+
+        if self._subject.backend != BACKEND:
+            return ""
+        self.compiles += 1
+        try:
+            recording = run_with_kernels(self._work, self._subject)
+        except (DiffRunError, PrivateNameError):
+            return ""
+        eager = self._plain.calls
+        known = {n.digest for c in eager for n in (*c.inputs, *c.outputs)}
+        for call in recording.calls:
+            got, gave = ({n.digest for n in notes} for notes in (call.inputs, call.outputs))
+            if got and got <= known and not gave <= known and call.operator != GRAPH:
+                return f"{call.operator} ({call.place})"
+        return ""
 
     def _stage(self, other: Recording) -> str:
         self._plain = run(self._work, replace(self._subject, backend=None, mode=None, options={}))

