@@ -89,6 +89,7 @@ class Contract:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
+        self._threads: dict[tuple[bytes, int], Threads] = {}
         library.fast_mm.argtypes = (*_SIZES, *_MATRICES, ctypes.c_void_p)
         library.ref_mm.argtypes = (*_SIZES, *_MATRICES)
         library.fast_bmm.argtypes = (
@@ -119,8 +120,12 @@ class Contract:
         import torch
 
         parallel = torch_threads()
-        count = torch.get_num_threads() if parallel else 1
-        return Threads(parallel, count, name, None)
+        key = name, torch.get_num_threads() if parallel else 1
+        found = self._threads.get(key)
+        if found is None:
+            # Kernels only read it.
+            found = self._threads[key] = Threads(parallel, key[1], name, None)
+        return found
 
     def mm(self, a: Any, b: Any, *, reference: bool = False) -> Any:
         """Return the product of two matrices with any strides."""
@@ -175,15 +180,23 @@ class Contract:
         if x.is_cuda:
             return GPU.sums(x, dim)
         shape = x.shape
-        x = x.contiguous()
-        y = torch.empty((*shape[:dim], *shape[dim + 1 :]))
-        given = (
-            shape[:dim].numel(), shape[dim], shape[dim + 1 :].numel(), x.data_ptr(), y.data_ptr(),
-        )  # fmt: skip
+        sizes = shape[:dim].numel(), shape[dim], shape[dim + 1 :].numel()
+        left = (*shape[:dim], *shape[dim + 1 :])
         if reference:
-            self.library.ref_sums(*given)
-        else:
-            self.library.fast_sums(*given, ctypes.byref(self.threads(b"aten::sum")))
+            x, y = x.contiguous(), torch.empty(left)
+            self.library.ref_sums(*sizes, x.data_ptr(), y.data_ptr())
+            return y
+        return self.spans(x, sizes, left)
+
+    def spans(self, x: Any, sizes: tuple[int, int, int], shape: Sequence[int]) -> Any:
+        """Return the sums over the middle one of three sizes of a tensor, in a shape."""
+        import torch
+
+        if x.is_cuda:
+            return GPU.sums(x.reshape(sizes), 1).view(shape)
+        x, y = x.contiguous(), torch.empty(shape)
+        threads = ctypes.byref(self.threads(b"aten::sum"))
+        self.library.fast_sums(*sizes, x.data_ptr(), y.data_ptr(), threads)
         return y
 
     def prefixes(self, x: Any, dim: int, *, reference: bool = False) -> Any:

@@ -39,18 +39,22 @@ def _chosen(dims: Sequence[int] | None, rank: int) -> list[int]:
 
 def over(x: Any, dims: Sequence[int] | None, keep: bool = False) -> Any:
     """Return sums over dimensions, which form one sequence in their order."""
-    rank = x.dim()
+    shape = x.shape
+    rank = len(shape)
     chosen = _chosen(dims, rank)
-    shape = [1 if d in chosen else s for d, s in enumerate(x.shape)]
-    kept = [s for d, s in enumerate(x.shape) if d not in chosen]
-    if not chosen:
-        y = x.clone()
-    elif chosen[-1] - chosen[0] == len(chosen) - 1:
-        y = contract().sums(x.flatten(chosen[0], chosen[-1]), chosen[0])
-    else:
+    if chosen and chosen[-1] - chosen[0] == len(chosen) - 1:
+        before, behind = shape[: chosen[0]], shape[chosen[-1] + 1 :]
+        size = shape[chosen[0] : chosen[-1] + 1].numel()
+        ones = (1,) * len(chosen) if keep else ()
+        sizes = before.numel(), size, behind.numel()
+        return contract().spans(x, sizes, (*before, *ones, *behind))
+    kept = [s for d, s in enumerate(shape) if d not in chosen]
+    if chosen:
         order = [*(d for d in range(rank) if d not in chosen), *chosen]
         y = contract().sums(x.permute(order).reshape(math.prod(kept), -1), 1)
-    return y.view(shape if keep else kept)
+    else:
+        y = x.clone()
+    return y.view([1 if d in chosen else s for d, s in enumerate(shape)] if keep else kept)
 
 
 def root(x: Any) -> Any:
@@ -356,12 +360,10 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: f
     lead = input.shape[: input.dim() - len(normalized_shape)]
     if _row_weights(n, input, weight, bias):
         x, rows = input.contiguous(), input.numel() // n
-        y, statistics = (
-            torch.empty(input.shape),
-            torch.empty(2, *lead, *(1,) * len(normalized_shape)),
-        )
-        weight, bias = (v if v is None else v.contiguous() for v in (weight, bias))
-        mean, rstd = statistics
+        shape = (*lead, *(1,) * len(normalized_shape))
+        y, mean, rstd = torch.empty(input.shape), torch.empty(shape), torch.empty(shape)
+        weight = None if weight is None else weight.contiguous()
+        bias = None if bias is None else bias.contiguous()
         given = {"x": x, "weight": weight, "bias": bias, "mean": mean, "rstd": rstd, "y": y}
         run(contract(), "layer_norm", rows, n, eps=eps, **given)
         return y, mean, rstd

@@ -59,6 +59,7 @@ class PythonOverride:
         self.function = function
         self._library: Any = None
         self._likes: dict[Any, Any] = {}
+        self._tensor = torch.Tensor
         self._dtypes = frozenset(getattr(torch, d) for d in spec.dtypes)
         written = schema(spec.operator)
         arguments = written.arguments
@@ -131,10 +132,8 @@ class PythonOverride:
         """Tell whether a call goes to the stock kernel; refuse a recursion."""
         if thread.mode is Mode.BYPASS:
             return True
-        if self._dtypes:
-            for t in _tensors((*args, *kwargs.values())):
-                if t.dtype not in self._dtypes:
-                    return True
+        if self._dtypes and not self._known((*args, *kwargs.values())):
+            return True
         if thread.mode is Mode.PROBE:
             thread.hits += 1
             raise Reached
@@ -149,6 +148,19 @@ class PythonOverride:
                     "with pytest_udftorch.stock(...), or write the UDF without this operator."
                 )
         return False
+
+    def _known(self, values: Sequence[Any]) -> bool:
+        """Tell whether all tensors have a dtype of the UDF."""
+        tensor, dtypes = self._tensor, self._dtypes
+        for value in values:
+            if isinstance(value, tensor):
+                if value.dtype not in dtypes:
+                    return False
+            elif isinstance(value, _LISTS):
+                for v in value:
+                    if isinstance(v, tensor) and v.dtype not in dtypes:
+                        return False
+        return True
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         cells = runtime().cells if self.counter >= 0 else None
