@@ -15,9 +15,9 @@ from typing import Any
 from pytest_udftorch.diff.align import Gap, Parting, aligned, differing, same_outputs, same_result
 from pytest_udftorch.diff.digests import TensorNote, same_bits, sample_places
 from pytest_udftorch.diff.found import Finding, Proof
-from pytest_udftorch.diff.kernels import KERNELS, of_compiled
+from pytest_udftorch.diff.kernels import GRAPH, of_compiled
 from pytest_udftorch.diff.recorded import execute
-from pytest_udftorch.diff.recorder import Kept, Recording, Wanted
+from pytest_udftorch.diff.recorder import KERNELS, Kept, Recording, Wanted
 from pytest_udftorch.diff.sides import Side
 from pytest_udftorch.diff.truth import Apart, Truth, apart, judged
 from pytest_udftorch.diff.work import Work
@@ -38,8 +38,14 @@ class BesideRecord:
         at = (found.a, found.b)
         calls = a.calls[found.a], b.calls[found.b]
         is_compiled = of_compiled(a) or of_compiled(b)
+        # A compiled side that runs again is compiled again; without the other's values that is
+        # for nothing.
+        has_values = any(
+            one.record is not None and position in recording.kept
+            for one, recording, position in zip(self._sides, (a, b), at, strict=True)
+        )
         kept: list[Kept | None] = [
-            None if is_compiled else self._kept(one, recording, position)
+            self._kept(one, recording, position) if has_values or not is_compiled else None
             for one, recording, position in zip(self._sides, (a, b), at, strict=True)
         ]
         distances: list[Apart] = []
@@ -57,6 +63,9 @@ class BesideRecord:
         ]  # fmt: skip
         if is_compiled:
             note = _kernel_note(calls[0].operator, calls[0].arguments)
+            if missing and calls[0].operator != GRAPH:
+                again = " and ".join(dict.fromkeys(missing))
+                note += f" Recorded again with {again}, it has the values of this call."
         elif missing:
             note = (
                 "A record keeps 16 samples of each tensor. Recorded again with "
@@ -71,7 +80,8 @@ class BesideRecord:
     def _kept(self, one: Side, recording: Recording, at: int) -> Kept | None:
         if one.record is not None:
             return recording.kept.get(at)
-        return execute(self._work, one, Wanted(frozenset({at}), stop=True)).kept[at]
+        wanted = Wanted(frozenset({at}), stop=not one.compiled)
+        return execute(self._work, one, wanted).kept.get(at)
 
     def _proof(
         self, a: Recording, b: Recording, pairs: Pairs, found: Parting,

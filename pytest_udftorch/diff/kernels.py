@@ -21,13 +21,19 @@ from typing import Any, Final
 from pytest_udftorch import compat
 from pytest_udftorch.diff.digests import TensorNote, note_of
 from pytest_udftorch.diff.layers import Place
-from pytest_udftorch.diff.recorder import Call, Recording, Wanted, recorder
+from pytest_udftorch.diff.recorder import (
+    KERNELS,
+    Call,
+    Kept,
+    Recording,
+    Wanted,
+    put_into,
+    recorder,
+)
 from pytest_udftorch.diff.sides import Side
 from pytest_udftorch.diff.work import Work, run
 from pytest_udftorch.errors import DiffRunError
-
-#: Of the names of calls that are no operators: generated kernels, and whole graphs.
-KERNELS: Final = "inductor::"
+from pytest_udftorch.reach.recording import strided_copy
 
 #: The name of the call that is a graph as a whole.
 GRAPH: Final = f"{KERNELS}graph"
@@ -100,12 +106,13 @@ def _origin(nodes: Sequence[Any]) -> _Origin:
 class _Watch:
     """Records the kernels of the graphs that are compiled while it is entered."""
 
-    def __init__(self, hashed: str) -> None:
+    def __init__(self, hashed: str, wanted: Wanted) -> None:
         self._steps = 0
         self._place = Place("", "forward", 0)
         self._origins: dict[str, list[_Origin]] = defaultdict(list)
         self._defined: set[int] = set()
-        self._mode = recorder(self, Wanted(), None, hashed, native=False)
+        self._mode = recorder(self, wanted, None, hashed, native=False)
+        self._wanted = wanted
         self._graphs: dict[Any, int] = {}
         self.recording: Recording = self._mode.recording
         self._hashed = hashed
@@ -201,15 +208,35 @@ class _Watch:
         # What lies in memory that nothing wrote yet is no input.
         inputs = [t for t, c in pairs if _is_tensor(t) and (c or t.data_ptr() in self._defined)]
         outputs = [t for t, c in pairs if _is_tensor(t) and not c]
-        notes = self._notes(inputs)
+        notes, copies = self._notes(inputs), self._copies(inputs)
         returned = kernel(*args)
         self._defined |= {t.data_ptr() for t in outputs}
         for tensor in outputs:
             self._mode.digests.wrote(tensor)
         with self._in(origin, graph):
             text = f"{graph.title}: {', '.join(origin.operators)}"
+            self._exchanged(f"{KERNELS}{name}", copies, outputs)
             self._append(f"{KERNELS}{name}", notes, self._notes(outputs), text)
         return returned
+
+    def _copies(self, tensors: Sequence[Any]) -> list[Any] | None:
+        """Return copies of what the next call gets, if its values are kept."""
+        if len(self.recording.calls) not in self._wanted.keep:
+            return None
+        with compat.no_modes():
+            return [strided_copy(t) for t in tensors]
+
+    def _exchanged(self, name: str, copies: list[Any] | None, outputs: Sequence[Any]) -> None:
+        """Keep what a kernel gave, and put what another run gave in its place."""
+        at = len(self.recording.calls)
+        with compat.no_modes():
+            if copies is not None:
+                own = [strided_copy(t) for t in outputs]
+                self.recording.kept[at] = Kept(name, tuple(copies), {}, own)
+            for target, value in zip(outputs, self._wanted.put.get(at, outputs), strict=True):
+                if target is not value:
+                    put_into(target, value, None)
+                    self._mode.digests.wrote(target)
 
     def _extern(self, graph: _Graph, name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
         with self._in(graph.next(f"extern_kernels.{name}"), graph):
@@ -261,10 +288,12 @@ def _tensors(values: Any) -> list[Any]:
     return [t for t in compat.pytree().tree_leaves(values) if _is_tensor(t)]
 
 
-def run_with_kernels(work: Work, one: Side) -> Recording:
+def run_with_kernels(work: Work, one: Side, wanted: Wanted | None = None) -> Recording:
     """Run a compiled side once and record what its kernels take and give.
 
-    Nothing is taken from caches of compiled code, and those of this process are emptied.
+    A kernel's values are kept, and others put in their place, as an operator's; those of a whole
+    graph are not. Nothing is taken from caches of compiled code, and those of this process are
+    emptied.
 
     Raises:
         DiffRunError: the run fails, or nothing of it is compiled.
@@ -275,12 +304,17 @@ def run_with_kernels(work: Work, one: Side) -> Recording:
     torch.compiler.reset()
     try:
         with compat.without_graph_cache():
-            watch = _Watch(work.hashed)
+            watch = _Watch(work.hashed, wanted or Wanted())
             with watch.entered():
                 found = run(work, one)
+    except DiffRunError as error:
+        if error.recording is not None:
+            error.recording.calls = watch.recording.calls
+            error.recording.kept = watch.recording.kept
+        raise
     finally:
         torch.compiler.reset()
-    found.calls = watch.recording.calls
+    found.calls, found.kept = watch.recording.calls, watch.recording.kept
     if not of_compiled(found):
         raise DiffRunError(
             f"Inductor compiled no graph in the run of {one.name!r}, so it has no kernels to see: "

@@ -31,15 +31,15 @@ def execute(work: Work, one: Side, wanted: Wanted | None = None) -> Recording:
     if one.elsewhere:
         return run_elsewhere(work, one, wanted).recording
     if one.compiled:
-        return _with_kernels(work, one)
+        return _with_kernels(work, one, wanted)
     return run(work, one, wanted)
 
 
-def _with_kernels(work: Work, one: Side) -> Recording:
+def _with_kernels(work: Work, one: Side, wanted: Wanted | None) -> Recording:
     # kernels.py changes Inductor, which takes long to import.
     from pytest_udftorch.diff.kernels import run_with_kernels
 
-    return run_with_kernels(work, one)
+    return run_with_kernels(work, one, wanted)
 
 
 def _read(work: Work, one: Side) -> Recording:
@@ -125,7 +125,7 @@ def record(  # noqa: PLR0913
     if one.record is not None:
         raise DiffSideError(f"{one.name!r} is a record already. Record a side that runs.")
     if one.compiled:
-        _check_compiled(one, full)
+        _check_compiled(one)
     if one.row is not None:
         raise DiffSideError("A row alone cannot be recorded. Let the run make it.")
     start, end = full or (0, 0)
@@ -163,15 +163,10 @@ def record(  # noqa: PLR0913
     return found
 
 
-def _check_compiled(one: Side, full: tuple[int, int] | None) -> None:
+def _check_compiled(one: Side) -> None:
     """Refuse compiled sides whose kernels nothing sees."""
     if one.backend != "inductor":
         raise DiffSideError(
             f"{one.name!r} is compiled by the backend {one.backend}, whose kernels are not seen. "
             "Record 'compiled' (Inductor) or an eager side."
-        )
-    if full is not None:
-        raise DiffRecordError(
-            f"A record of {one.name!r} has digests and samples of its kernels, and no values. "
-            "Leave the window (--full) out."
         )

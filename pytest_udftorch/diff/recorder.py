@@ -39,6 +39,10 @@ WITHOUT_VALUES: Final = frozenset(
 )  # fmt: skip
 
 
+#: Of the names of calls that are no operators: generated kernels, and whole graphs.
+KERNELS: Final = "inductor::"
+
+
 class Stopped(BaseException):
     """Ends a run after the last operator whose values were asked for."""
 
@@ -68,7 +72,7 @@ class Kept:
     """A call with its values.
 
     Attributes:
-        operator: the overload.
+        operator: the overload, or the name of a kernel that a compiler generated.
         args: as they were before the call, copied.
         kwargs: likewise.
         outputs: as in :class:`Call`, copied.

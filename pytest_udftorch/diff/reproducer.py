@@ -102,6 +102,11 @@ def save_reproducer(difference: Difference, folder: Path, which: int = 0) -> Pat
     assert one is not None
     assert other is not None
     assert difference.sides is not None
+    if isinstance(one.operator, str):
+        raise DiffReproducerError(
+            f"{one.operator} is a kernel that Inductor generated in that run, so no script can "
+            "call it alone. Compare the compiled side with an eager one, which names operators."
+        )
     text = _script(found, one, *difference.sides)
     folder = Path(folder)
     try:

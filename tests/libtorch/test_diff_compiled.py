@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
-from pytest_udftorch.diff import Side, first_difference, record
+from pytest_udftorch.diff import Side, first_difference, record, save_reproducer
 from pytest_udftorch.diff.compiled import left_to_aten, smallest
-from pytest_udftorch.errors import DiffRunError, DiffSideError
+from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +146,29 @@ def test_a_record_of_a_compiled_run_knows_its_kernels(model, inputs, tmp_path):
     )
     assert found.results["output"] > 1e-4
     json.dumps(found.document())
+
+
+@pytest.mark.slow
+def test_values_of_a_kernel_prove_that_it_makes_the_difference(model, inputs, tmp_path):
+    made = record(tmp_path, model, inputs, on="compiled", full=(0, 9))
+    at = next(i for i, c in enumerate(made.recording.calls) if "_fused_" in c.operator)
+    assert set(made.recording.kept) == set(range(len(made.recording.calls) - 1))
+    other = copy.deepcopy(model)
+    other[2].eps = 1e-3
+    found = first_difference(f"rec:{tmp_path}", "compiled", other, inputs)
+    first = found.first
+    assert first.calls == (at, at)
+    assert not first.apart[0].sampled
+    assert first.apart[0].elements == 16 * 16
+    assert first.proof.removed == 0
+    assert first.proof.same_end
+    assert "nothing differs any more" in found.text()
+    assert "Recorded again" not in found.text()
+    # The other way round, what the record has makes the live run end as the record did.
+    turned = first_difference("compiled", f"rec:{tmp_path}", other, inputs)
+    assert turned.first.proof.makes_end
+    with pytest.raises(DiffReproducerError, match="is a kernel that Inductor generated"):
+        save_reproducer(found, tmp_path / "script")
 
 
 @pytest.mark.slow
