@@ -6,7 +6,7 @@
         [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder] [tolerance] [patch]
         [planted_blame] [planted_faults] [record_overhead] [sanitizers] [summation_trees]
         [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
-        [rewriting_gains]
+        [rewriting_gains] [cuda_differences]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
@@ -85,6 +85,7 @@ COMMANDS = {
 #: Those that need a GPU, or what `make wheel` makes; left out unless they are named.
 GPU = _experiments(
     "cuda_attention",
+    "cuda_differences",
     "cuda_digests",
     "composite_digests",
     "cuda_pairs",

@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benches.experiments.beside_others import NO_CASES
+from benches.render.cuda import source
 from benches.render.markdown import table
 from pytest_udftorch.environment import caption
 
@@ -94,7 +96,7 @@ def beside_others(found: Mapping[str, Any]) -> str:
         )  # fmt: skip
     header = ["issue", "`udftorch diff` names", "nearer the truth", "CompilerBisector names"]
     left: dict[str, list[str]] = {}
-    for issue, why in found["no_cases"].items():
+    for issue, why in NO_CASES.items():
         left.setdefault(why, []).append(f"#{issue}")
     others = "; ".join(f"{', '.join(issues)}: {why}" for why, issues in left.items())
     return "\n".join(
@@ -145,8 +147,39 @@ def planted_blame(found: Mapping[str, Any]) -> str:
     return "\n".join([*table(header, rows), "", caption(found["environment"]), ""])
 
 
+def cuda_differences(found: Mapping[str, Any]) -> str:
+    """Return what is named between a CPU and a GPU."""
+    rows = []
+    for row in found["issues"]:
+        link = f"[#{row['issue']}](https://github.com/pytorch/pytorch/issues/{row['issue']})"
+        if not row["differs"]:
+            rows.append((link, "no difference", "", "", "", ""))
+            continue
+        errors = [f"{e:.2f} ULP" for e in row["ulp"]] if row["ulp"] else ["unknown"] * 2
+        explained = {True: "yes", False: "no"}.get(row["explained"], "unknown")
+        rows.append(
+            (link, f"`{row['operator']}`, {row['dtype']}", *errors, row["nearer"] or "", explained)
+        )
+    header = [
+        "issue", "operator named", "error on the CPU", "on the GPU", "nearer the truth",
+        "rounding explains both",
+    ]  # fmt: skip
+    faults, pairs = found["faults"], found["pairs"]
+    judged = [f for row in pairs for f in row["findings"] if f[0] == "operator"]
+    text = (
+        f"Of faults planted into training steps on the GPU, {_share(faults, 'named')} are named "
+        f"with operator and layer, and {_share(faults, 'proved')} proved "
+        f"({len({r['model'] for r in faults})} models). Between the CPU's and the GPU's training "
+        f"step of {len(pairs)} models, {sum(len(row['accused']) for row in pairs)} of "
+        f"{len(judged)} operators named are accused; rounding explains "
+        f"{sum(f[3] is True for f in judged)}."
+    )
+    return "\n".join([*table(header, rows), "", text, "", source(found), ""])
+
+
 TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "beside_others": beside_others,
+    "cuda_differences": cuda_differences,
     "planted_blame": planted_blame,
     "planted_faults": planted_faults,
     "record_overhead": record_overhead,

@@ -57,14 +57,17 @@ UDF_INLINE udf_long udf_long_shift_right(udf_long a, int count) {
   return a;
 }
 
-// The product of numbers that are not negative, truncated.
-static UDF_COLD udf_long udf_long_product(udf_long a, udf_long b) {
+// The product of numbers that are not negative, truncated. Functions that are
+// not inlined take structures by address: by value, the LLVM of Triton 3.6
+// cannot compile them for GPUs.
+static UDF_COLD udf_long udf_long_product(const udf_long *a,
+                                          const udf_long *b) {
   uint64_t sum[2 * UDF_LONG_WORDS] = {0};
   for (int i = 0; i < UDF_LONG_WORDS; ++i) {
     uint64_t carry = 0;
     for (int j = 0; j < UDF_LONG_WORDS; ++j) {
       unsigned __int128 part =
-          (unsigned __int128)a.word[i] * b.word[j] + sum[i + j] + carry;
+          (unsigned __int128)a->word[i] * b->word[j] + sum[i + j] + carry;
       sum[i + j] = (uint64_t)part;
       carry = (uint64_t)(part >> 64);
     }

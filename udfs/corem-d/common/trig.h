@@ -274,31 +274,31 @@ UDF_INLINE double udf_trig_round(uint64_t upper, int exponent, int negative) {
 }
 
 // Sine, or cosine, of an angle with 192 bits.
-static UDF_COLD double udf_trig_long(udf_trig_angle angle, int cosine,
+static UDF_COLD double udf_trig_long(const udf_trig_angle *angle, int cosine,
                                      int negative) {
   int count = (int)(sizeof udf_trig_sin_series / sizeof *udf_trig_sin_series);
   const udf_wide *terms = cosine ? udf_trig_cos_series : udf_trig_sin_series;
   udf_wide square = udf_wide_shift_right(
-      udf_wide_product(angle.fraction, angle.fraction), 2 * angle.places);
+      udf_wide_product(angle->fraction, angle->fraction), 2 * angle->places);
   udf_wide y = terms[0];
   for (int i = 1; i < count; ++i)
     y = udf_wide_difference(terms[i], udf_wide_product(square, y));
   if (!cosine)
-    y = udf_wide_product(angle.fraction, y);
+    y = udf_wide_product(angle->fraction, y);
   int shift;
   y = udf_wide_normal(y, &shift);
-  int places = shift - 1 + (cosine ? 0 : angle.places);
+  int places = shift - 1 + (cosine ? 0 : angle->places);
   return udf_trig_round(y.word[2], places, negative);
 }
 
 // The same with 128 bits, where they decide.
-static UDF_COLD double udf_trig_short(udf_trig_angle angle, int cosine,
+static UDF_COLD double udf_trig_short(const udf_trig_angle *angle, int cosine,
                                       int negative) {
   int count = (int)(sizeof udf_trig_sin_series / sizeof *udf_trig_sin_series);
   const udf_wide *terms = cosine ? udf_trig_cos_series : udf_trig_sin_series;
-  udf_u128 fraction = udf_trig_upper(angle.fraction);
+  udf_u128 fraction = udf_trig_upper(angle->fraction);
   udf_u128 square = udf_high_product(fraction, fraction);
-  square = angle.places < 64 ? square >> 2 * angle.places : 0;
+  square = angle->places < 64 ? square >> 2 * angle->places : 0;
   udf_u128 y = udf_trig_upper(terms[count - TRIG_SHORT_TERMS]);
   for (int i = count - TRIG_SHORT_TERMS + 1; i < count; ++i)
     y = udf_trig_upper(terms[i]) - udf_high_product(square, y);
@@ -310,7 +310,7 @@ static UDF_COLD double udf_trig_short(udf_trig_angle angle, int cosine,
   udf_u128 below = y << 53, middle = (udf_u128)1 << 127;
   if ((below < middle ? middle - below : below - middle) <= TRIG_SHORT_ERROR)
     return udf_trig_long(angle, cosine, negative);
-  int places = shift - 1 + (cosine ? 0 : angle.places);
+  int places = shift - 1 + (cosine ? 0 : angle->places);
   return udf_trig_round((uint64_t)(y >> 64), places, negative);
 }
 
@@ -321,7 +321,7 @@ static UDF_COLD double udf_trig_accurate(double x, unsigned turn) {
   int cosine = quadrant & 1;
   // An angle counted from the next multiple changes the sign of its sine.
   int negative = (int)(quadrant >> 1 & 1) ^ (cosine ? 0 : angle.negative);
-  return udf_trig_short(angle, cosine, negative);
+  return udf_trig_short(&angle, cosine, negative);
 }
 
 #endif // UDF_TRIG_D_H

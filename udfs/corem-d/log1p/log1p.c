@@ -81,7 +81,7 @@ static UDF_COLD double udf_log1p_accurate(double x) {
   double scale = udf_f64_from_bits((uint64_t)(1023 - k) << 52);
   udf_long m = udf_long_of(scale), rest = udf_long_of(x * scale);
   m = x < 0 ? udf_long_difference(m, rest) : udf_long_sum(m, rest);
-  udf_long log = udf_pow_log_of(m, near * scale, k);
+  udf_long log = udf_pow_log_of(&m, near * scale, k);
   int negative = udf_long_negative(log);
   if (negative)
     log = udf_long_minus(log);

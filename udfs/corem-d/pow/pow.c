@@ -227,18 +227,18 @@ UDF_INLINE int udf_pow_exact(double x, double y, double *result) {
 }
 
 // |exp(z) - 1|, or with falling |exp(-z) - 1|, for 0 <= z < 1.
-static UDF_COLD udf_long udf_pow_growth(udf_long z, int falling) {
-  udf_long t = udf_long_shift_right(z, POW_HALVINGS);
+static UDF_COLD udf_long udf_pow_growth(const udf_long *z, int falling) {
+  udf_long t = udf_long_shift_right(*z, POW_HALVINGS);
   int terms = (int)(sizeof udf_pow_factorial / sizeof *udf_pow_factorial);
   udf_long g = udf_pow_factorial[0];
   for (int i = 1; i < terms; ++i) {
-    udf_long product = udf_long_product(t, g);
+    udf_long product = udf_long_product(&t, &g);
     g = udf_long_sum(udf_pow_factorial[i],
                      falling ? udf_long_minus(product) : product);
   }
-  g = udf_long_product(t, g);
+  g = udf_long_product(&t, &g);
   for (int i = 0; i < POW_HALVINGS; ++i) {
-    udf_long square = udf_long_product(g, g);
+    udf_long square = udf_long_product(&g, &g);
     g = udf_long_sum(udf_long_sum(g, g),
                      falling ? udf_long_minus(square) : square);
   }
@@ -246,11 +246,13 @@ static UDF_COLD udf_long udf_pow_growth(udf_long z, int falling) {
 }
 
 // log(2^k m), m near a double close to 1.
-static UDF_COLD udf_long udf_pow_log_of(udf_long m, double nearest, int k) {
+static UDF_COLD udf_long udf_pow_log_of(const udf_long *m, double nearest,
+                                        int k) {
   double near = udf_log_accurate(nearest);
-  udf_long growth = udf_pow_growth(udf_long_of(near), near > 0);
-  growth = udf_long_product(m, growth);
-  udf_long less_one = udf_long_difference(m, udf_long_of(1.0));
+  udf_long exponent = udf_long_of(near);
+  udf_long growth = udf_pow_growth(&exponent, near > 0);
+  growth = udf_long_product(m, &growth);
+  udf_long less_one = udf_long_difference(*m, udf_long_of(1.0));
   // m exp(-near) - 1.
   udf_long d = near > 0 ? udf_long_difference(less_one, growth)
                         : udf_long_sum(less_one, growth);
@@ -260,11 +262,12 @@ static UDF_COLD udf_long udf_pow_log_of(udf_long m, double nearest, int k) {
   int terms = (int)(sizeof udf_pow_inverse / sizeof *udf_pow_inverse);
   udf_long q = udf_pow_inverse[0];
   for (int i = 1; i < terms; ++i) {
-    udf_long product = udf_long_product(d, q);
+    udf_long product = udf_long_product(&d, &q);
     q = udf_long_sum(udf_pow_inverse[i],
                      negative ? product : udf_long_minus(product));
   }
-  q = udf_long_product(udf_long_product(d, d), q);
+  udf_long square = udf_long_product(&d, &d);
+  q = udf_long_product(&square, &q);
   d = negative ? udf_long_minus(udf_long_sum(d, q)) : udf_long_difference(d, q);
   udf_long sum = udf_long_of(near);
   sum = udf_long_sum(near < 0 ? udf_long_minus(sum) : sum, d);
@@ -277,7 +280,8 @@ static UDF_COLD udf_long udf_pow_log_of(udf_long m, double nearest, int k) {
 static UDF_COLD udf_long udf_pow_long_log(double x) {
   double scaled = x < 0x1p-1022 ? x * 0x1p54 : x;
   double m = udf_log_significand(udf_log_offset(udf_f64_bits(scaled)));
-  return udf_pow_log_of(udf_long_of(m), m, udf_log_reduce(x).k);
+  udf_long significand = udf_long_of(m);
+  return udf_pow_log_of(&significand, m, udf_log_reduce(x).k);
 }
 
 // |y| as a whole number times 2^*places.
@@ -308,7 +312,7 @@ static UDF_COLD double udf_pow_long(double x, double y, int k) {
       break;
     z = less;
   }
-  udf_long growth = udf_pow_growth(z, 0);
+  udf_long growth = udf_pow_growth(&z, 0);
   udf_u128 top = (udf_u128)growth.word[UDF_LONG_WORDS - 2] << 64 |
                  growth.word[UDF_LONG_WORDS - 3];
   // What is cut off is not zero: half-way is above half-way.
