@@ -929,8 +929,9 @@ def contract_speed(results: Results) -> str:
     header = [h.replace("AVX-2", "AVX2") for h in header]
     said = (
         "The speed of stock is 1: medians of CPU time, one thread, and in brackets the middle half "
-        f"of {document['turns']} turns, which alternate with stock's. At AVX2, MKL and oneDNN are "
-        "held to AVX2. Other work ran beside it."
+        f"of {document['turns']} turns, which alternate with stock's and begin with as "
+        "many calls that are not timed. At AVX2, MKL and oneDNN are held to AVX2. Other work ran "
+        "beside it."
     )
     return _with_source([*table(header, rows), "", said], document)
 

@@ -7,6 +7,8 @@ dispatcher calls there is such a frame, although no user wrote it.
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,15 +18,24 @@ from pytest_udftorch.overrides.undo import Undo
 
 #: The folders of the package that kernels lead through. Operators of users are none of them.
 _FOLDERS: Final = (
-    "build", "compiled", "cpu", "cuda", "library", "native", "overrides", "profile", "records",
-    "session",
+    "build", "compiled", "contract", "cpu", "cuda", "library", "native", "overrides", "profile",
+    "records", "session",
 )  # fmt: skip
-_PATHS: Final = tuple(f"{Path(__file__).parents[1] / name}/" for name in _FOLDERS)
+
+
+@functools.cache
+def _paths() -> tuple[str, ...]:
+    """Return the folders, and that of Triton's code which launches a kernel."""
+    found = [Path(__file__).parents[1] / name for name in _FOLDERS]
+    triton = importlib.util.find_spec("triton")
+    if triton is not None:
+        found += [Path(place, "compiler") for place in triton.submodule_search_locations or ()]
+    return tuple(f"{path}/" for path in found)
 
 
 def _skip_kernels(rules: Any, active: Active, undo: Undo) -> None:
-    undo.later(lambda: compat.skip_frames(rules, _PATHS, skip=False))
-    compat.skip_frames(rules, _PATHS, skip=True)
+    undo.later(lambda: compat.skip_frames(rules, _paths(), skip=False))
+    compat.skip_frames(rules, _paths(), skip=True)
 
 
 CHANGES: Final[dict[str, Change]] = {compat.DYNAMO_RULES: _skip_kernels}

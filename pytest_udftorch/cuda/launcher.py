@@ -197,10 +197,10 @@ class Launcher:
         enter = hooks.launch_enter_hook
         stream = self._stream(self.current_device())
         compiled, function, packed = fixed
+        # Newer versions of Triton have a list of hooks, which may be empty.
+        quiet = enter is None or not getattr(enter, "calls", True)
         metadata = (
-            None
-            if enter is None
-            else compiled.launch_metadata((grid, 1, 1), stream, *arguments, *rest)
+            None if quiet else compiled.launch_metadata((grid, 1, 1), stream, *arguments, *rest)
         )
         run(grid, 1, 1, stream, function, packed, metadata, enter, hooks.launch_exit_hook,
             *arguments, *rest)  # fmt: skip

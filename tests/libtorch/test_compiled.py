@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -383,7 +385,7 @@ def graphs_between(session):
 
     @torch._dynamo.disable(recursive=False)  # frames that it enters are compiled
     def between(x):
-        return F.gelu(x[::2]) + x[::2] ** 2.5
+        return F.gelu(x[::2]) + x[::2] ** 2.5 + x.sum()
 
     with session:
         expected = between(x) + 1
@@ -398,6 +400,11 @@ def test_dynamo_leaves_the_kernels_of_a_session_alone(monkeypatch):
     before = list(rules.SKIP_DIRS)
     assert len(graphs_between(patched("corem"))) == 1
     assert before == rules.SKIP_DIRS  # given back
-    monkeypatch.setattr(dynamo, "_PATHS", ())  # the negative control
+    assert len(graphs_between(patched("repro"))) == 1
+    with patched("corem"):
+        if triton := importlib.util.find_spec("triton"):  # it launches kernels
+            launching = Path(triton.origin).parent / "compiler" / "compiler.py"
+            assert rules.check_file(str(launching)).skipped
+    monkeypatch.setattr(dynamo, "_paths", tuple)  # the negative control
     with pytest.warns(UserWarning, match="does not know how to trace"):
         assert len(graphs_between(patched("corem"))) > 1
