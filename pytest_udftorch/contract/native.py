@@ -134,7 +134,7 @@ class Contract:
         if a.is_cuda:
             return GPU.mm(a, b)
         (m, k), n = a.shape, b.shape[1]
-        c = torch.empty(m, n)
+        c = torch.empty(m, n, dtype=torch.float32)
         given = (m, n, k, a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
         if reference:
             self.library.ref_mm(*given)
@@ -149,7 +149,7 @@ class Contract:
         if a.is_cuda:
             return GPU.products(a, b)
         (count, m, k), n = a.shape, b.shape[2]
-        c = torch.empty(count, m, n)
+        c = torch.empty(count, m, n, dtype=torch.float32)
         given = (a.data_ptr(), *a.stride(), b.data_ptr(), *b.stride(), c.data_ptr())
         threads = ctypes.byref(self.threads(b"aten::bmm"))
         if self.library.fast_bmm(count, m, n, k, *given, threads):
@@ -183,7 +183,7 @@ class Contract:
         sizes = shape[:dim].numel(), shape[dim], shape[dim + 1 :].numel()
         left = (*shape[:dim], *shape[dim + 1 :])
         if reference:
-            x, y = x.contiguous(), torch.empty(left)
+            x, y = x.contiguous(), torch.empty(left, dtype=torch.float32)
             self.library.ref_sums(*sizes, x.data_ptr(), y.data_ptr())
             return y
         return self.spans(x, sizes, left)
@@ -194,7 +194,7 @@ class Contract:
 
         if x.is_cuda:
             return GPU.sums(x.reshape(sizes), 1).view(shape)
-        x, y = x.contiguous(), torch.empty(shape)
+        x, y = x.contiguous(), torch.empty(shape, dtype=torch.float32)
         threads = ctypes.byref(self.threads(b"aten::sum"))
         self.library.fast_sums(*sizes, x.data_ptr(), y.data_ptr(), threads)
         return y
@@ -206,7 +206,7 @@ class Contract:
         if x.is_cuda:
             return GPU.prefixes(x, dim)
         shape, x = x.shape, x.contiguous()
-        y = torch.empty(shape)
+        y = torch.empty(shape, dtype=torch.float32)
         given = (
             shape[:dim].numel(), shape[dim], shape[dim + 1 :].numel(), x.data_ptr(), y.data_ptr(),
         )  # fmt: skip

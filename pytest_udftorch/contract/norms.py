@@ -124,7 +124,7 @@ def _normalized(input: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, ..
     import torch
 
     samples, channels = input.shape[:2]
-    y, found = torch.empty_like(input), torch.empty(3, channels)
+    y, found = torch.empty_like(input), torch.empty(3, channels, dtype=torch.float32)
     weight, bias = (v if v is None else v.contiguous() for v in (weight, bias))
     given = {"x": input, "weight": weight, "bias": bias, "y": y}
     given |= {"mean": found[0], "rstd": found[1], "second": found[2]}
@@ -140,7 +140,10 @@ def _normalized_gradients(
     import torch
 
     samples, channels = input.shape[:2]
-    y, found = torch.empty_like(input) if wanted else None, torch.empty(2, channels)
+    y, found = (
+        torch.empty_like(input) if wanted else None,
+        torch.empty(2, channels, dtype=torch.float32),
+    )
     given = {"x": input, "grad": grad.contiguous(), "mean": mean.contiguous(), "y": y}
     given |= {"weight": weight if weight is None else weight.contiguous(), "second": found}
     n = input.shape[2:].numel()

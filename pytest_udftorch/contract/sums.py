@@ -352,8 +352,6 @@ def _row_weights(n: int, input: Any, *weights: Any) -> bool:
 
 def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     """Return the normalized rows, their means and reciprocal deviations."""
-    import torch
-
     n = math.prod(normalized_shape)
     if not input.numel() or tuple(input.shape[-len(normalized_shape) :]) != tuple(normalized_shape):
         return stock(input, normalized_shape, weight, bias, eps)
@@ -361,7 +359,8 @@ def layer_norm(input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: f
     if _row_weights(n, input, weight, bias):
         x, rows = input.contiguous(), input.numel() // n
         shape = (*lead, *(1,) * len(normalized_shape))
-        y, mean, rstd = torch.empty(input.shape), torch.empty(shape), torch.empty(shape)
+        y = input.new_empty(input.shape)
+        mean, rstd = input.new_empty(shape), input.new_empty(shape)
         weight = None if weight is None else weight.contiguous()
         bias = None if bias is None else bias.contiguous()
         given = {"x": x, "weight": weight, "bias": bias, "mean": mean, "rstd": rstd, "y": y}
@@ -443,12 +442,10 @@ def _layer_norm_gradients(
     output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return what ``layer_norm_backward`` returns, by loops of rows."""
-    import torch
-
     made, rows = contract(), input.numel() // n
     grad, x, mean, rstd = (v.contiguous() for v in (grad_out, input, mean, rstd))
-    y = torch.empty(input.shape) if output_mask[0] else None
-    products = torch.empty(rows, n) if output_mask[1] and weight is not None else None
+    y = input.new_empty(input.shape) if output_mask[0] else None
+    products = input.new_empty(rows, n) if output_mask[1] and weight is not None else None
     if y is not None or products is not None:
         weights = None if weight is None else weight.contiguous()
         given = {"x": x, "grad": grad, "weight": weights, "mean": mean, "rstd": rstd}

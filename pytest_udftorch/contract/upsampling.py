@@ -100,7 +100,7 @@ def terms(made: Contract, direction: Direction, gradient: bool) -> Terms:
 
     each = _TERMS[direction.kind]
     count = direction.out * each
-    places, weights = torch.empty(count, dtype=torch.int32), torch.empty(count)
+    places, weights = torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.float32)
     made.library.upsampling_terms(
         ctypes.byref(_Direction(*direction)), ctypes.c_void_p(places.data_ptr()),
         ctypes.c_void_p(weights.data_ptr()),
@@ -172,7 +172,9 @@ def upsample(
     if reference:
         for at, outer, inner in order:
             d = directions[at]
-            y = torch.empty(planes * outer, d.size if gradient else d.out, inner)
+            y = torch.empty(
+                planes * outer, d.size if gradient else d.out, inner, dtype=torch.float32
+            )
             made.library.ref_upsample(
                 ctypes.byref(_Direction(*d)), ctypes.c_int64(gradient),
                 ctypes.c_int64(planes * outer), ctypes.c_int64(inner),
@@ -184,7 +186,7 @@ def upsample(
         for at, _, _ in order:
             x = GPU.chains(x, at + 2, *_padded(made, directions[at], gradient, x.device))
         return x.contiguous(memory_format=layout)
-    y = torch.empty(wanted, memory_format=layout)
+    y = torch.empty(wanted, dtype=torch.float32, memory_format=layout)
     given = _Upsampling(planes=planes, passes=len(order), x=x.data_ptr(), y=y.data_ptr())
     kept = []
     for number, (at, outer, inner) in enumerate(order):

@@ -103,7 +103,7 @@ def _normal(count: int, generator: Any, device: Any, mean: float, std: float) ->
 
     if device.type == "cuda" and count:
         key, launcher = _key(generator, device), cuda_operators.launcher
-        z = torch.empty(count, device=device)
+        z = torch.empty(count, dtype=torch.float32, device=device)
         if launcher is not None and normals_of_places(launcher, z, signed(key), mean, std):
             return z
         pairs = GPU.fractions(count + (count & 1), key, device, 24).view(-1, 2)

@@ -104,7 +104,7 @@ def convolve(
     sizes = tuple(weight.shape[:3])
     kind, numbers, result = _described(tuple(x.shape), x.stride(), how, sizes, strides)
     bias = None if bias is None else bias.contiguous()
-    y = torch.empty(x.shape[0], sizes[0] * sizes[1], *result)
+    y = torch.empty(x.shape[0], sizes[0] * sizes[1], *result, dtype=torch.float32)
     made.windows(_filled(kind, numbers, x, at, bias, y), reference=reference)
     return y
 
@@ -129,7 +129,7 @@ def weight_gradient(
 
     grad = grad.contiguous()
     rows, depth = grad.shape[1], x.shape[1] // groups
-    y = torch.empty(rows, depth, *how.taps)
+    y = torch.empty(rows, depth, *how.taps, dtype=torch.float32)
     sizes = (groups, rows // groups, depth)
     kind, numbers, _ = _described(tuple(x.shape), x.stride(), how, sizes, (0,) * 6)
     described = _filled(kind, numbers, x, grad.data_ptr(), None, y)

@@ -348,3 +348,25 @@ def test_indices_outside_of_an_embedding_are_left_out_as_stock_leaves_them():
     with patched("repro"):
         assert torch.equal(torch.ops.aten.embedding_dense_backward(*given), want)
     assert want.tolist() == [[2.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_results_do_not_depend_on_the_default_dtype():
+    x = random(2, 3, 8, 8)
+
+    def found():
+        torch.manual_seed(1)
+        drawn = torch.rand(3, dtype=torch.float32), torch.randn(3, dtype=torch.float32)
+        wide = F.interpolate(x, scale_factor=2, mode="bilinear")
+        return {**results(torch.float32), "bilinear": wide, "rand": drawn[0], "randn": drawn[1]}
+
+    with patched("repro"):
+        want = found()
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            got = found()
+        finally:
+            torch.set_default_dtype(before)
+    for name in want:
+        assert got[name].dtype is want[name].dtype, name
+        assert torch.equal(got[name], want[name]), name
