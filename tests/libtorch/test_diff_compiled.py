@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from benches.experiments import beside_others
-from pytest_udftorch.diff import Side, first_difference, record, save_reproducer
+from pytest_udftorch.diff import Side, first_difference, record, record_file, save_reproducer
 from pytest_udftorch.diff.compiled import left_to_aten, smallest
 from pytest_udftorch.errors import DiffReproducerError, DiffRunError, DiffSideError
 
@@ -319,6 +319,32 @@ def test_a_run_of_which_nothing_is_captured_has_no_kernels(inputs, tmp_path):
     with pytest.raises(DiffRunError, match=r"compiled no graph in the run of 'compiled'.*eager"):
         record(tmp_path, Uncaptured().eval(), inputs, on="compiled")
     assert first_difference("eager", "backend=aot_eager", Uncaptured().eval(), inputs).equal
+
+
+class FailingLater(nn.Module):
+    """What it fails in is not captured."""
+
+    def forward(self, x):
+        return self.fail(nn.functional.layer_norm(x, x.shape[-1:]))
+
+    @torch.compiler.disable
+    def fail(self, x):
+        raise ValueError(f"no {tuple(x.shape)}")
+
+
+def test_a_compiled_run_that_fails_leaves_its_kernels(inputs, tmp_path):
+    with pytest.raises(DiffRunError, match=r"ValueError: no \(16, 8\)\nThe 2 operators before"):
+        record(tmp_path, FailingLater().eval(), inputs, on="compiled")
+    part = record_file.load(tmp_path).recording
+    assert [c.operator for c in part.calls] == [
+        "inductor::cpp_fused_native_layer_norm_0",
+        "inductor::graph",
+    ]
+    found = first_difference(
+        f"rec:{tmp_path}", "compiled", nn.LayerNorm(8, elementwise_affine=False).eval(), inputs
+    )
+    assert "ValueError: no (16, 8)" in found.text()
+    assert not found.equal
 
 
 class Broken(nn.Module):
