@@ -166,7 +166,11 @@ class _Kernels:
                 return result, lse
             q, k, v = map(_by_rows, (query, key, value))
             fits = result.dtype == torch.float32 and result.stride(3) == 1
-            out = result if fits and result.stride(2) >= result.shape[3] else torch.empty(q.shape)
+            out = (
+                result
+                if fits and result.stride(2) >= result.shape[3]
+                else q.new_empty(q.shape, dtype=torch.float32)
+            )
             problem, kept = self.problem(FORWARD, q, k, v, is_causal, attn_mask, scale)
             problem.out, problem.lse = _rows(out), _rows(lse)
             self.run(0, problem)

@@ -118,7 +118,6 @@ class _Loops:
 
     def forward(self, args: Sequence[Any]) -> Kept:
         """Compute a layer."""
-        import torch
         from torch.nn import functional as F
 
         x, w0, w1, w2, w3, hx, cx, reverse, *_, biased, _, _, _ = args
@@ -127,7 +126,7 @@ class _Loops:
         again = _wide(w1)
         h0, c0 = _wide(hx, lines, size), _wide(cx, lines, size)
         gates = F.linear(_wide(x), _wide(w0), bias)
-        kept = Kept(h0, c0, gates, *(torch.empty(steps, lines, size) for _ in range(3)))
+        kept = Kept(h0, c0, gates, *(gates.new_empty(steps, lines, size) for _ in range(3)))
         self.call(
             "forward",
             (steps, lines, size),

@@ -68,7 +68,7 @@ def _as_here(stock: Callable[..., Any]) -> bool:
         generator.manual_seed(0)
     stock(torch.empty(_BLOCK + 4, dtype=torch.float16), 0.0, 1.0, generator=theirs)
     for _ in range(2):
-        torch.empty(_BLOCK).uniform_(generator=ours)
+        torch.empty(_BLOCK, dtype=torch.float32).uniform_(generator=ours)
     return bool(torch.equal(theirs.get_state(), ours.get_state()))
 
 

@@ -152,7 +152,7 @@ class _Draws:
             # A draw for each thread, and several.
             for n in (1000, 5 * _threads_at_most(index) + 777):
                 offset = generator.get_offset()
-                theirs = torch.empty(n, device=device)
+                theirs = torch.empty(n, dtype=torch.float32, device=device)
                 self.stock_uniform(theirs, 0.0, 1.0, generator=generator)
                 ours = torch.empty_like(theirs)
                 _fill(self.launcher, "uniform_", ours, 5, offset, 0.0, 0.0)

@@ -181,3 +181,25 @@ def test_what_stock_refuses_is_refused_with_its_message(name):
             call()
         said.append((error.type, str(error.value)))
     assert said[0] == said[1]
+
+
+def test_the_default_dtype_changes_no_bit():
+    lstm, x = model("plain")
+    query = torch.randn(2, 9, 3, 8, generator=torch.Generator().manual_seed(1)).transpose(1, 2)
+
+    def found():
+        with patched("corem"):
+            attended = torch.nn.functional.scaled_dot_product_attention(query, query, query)
+            y, state = lstm(x)
+            gradients = torch.autograd.grad(y.square().sum(), list(lstm.parameters()))
+        return [attended, y.detach(), *(t.detach() for t in state), *gradients]
+
+    want, before = found(), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        got = found()
+    finally:
+        torch.set_default_dtype(before)
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype is torch.float32
+        assert torch.equal(a, b)
