@@ -316,7 +316,7 @@ def _weight_gradient(
         return first.add_(_weight_gradient(grad[half:], input[half:], *given))
     columns, _ = _columns(_padded(input, padding, padding), weight.shape[2:], stride, dilation)
     made = contract()
-    windows = columns.view(batch, groups, -1, columns.shape[3])
+    windows = columns.reshape(batch, groups, -1, columns.shape[3])
     flat = grad.reshape(batch, groups, grad.shape[1] // groups, -1)
     if groups == 1:
         each = made.products(flat[:, 0], windows[:, 0].mT)
