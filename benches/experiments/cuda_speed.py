@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eager CUDA operators of a session against the stock kernels, in one interleaved run.
 
-    python -m benches.experiments.cuda_speed [--store FILE]
+    python -m benches.experiments.cuda_speed [--operators NAMES] [--store FILE]
+
+A stored file has an entry for each kind of GPU. A measurement replaces that of the same kind.
 
 Large: 2^26 float32 elements. The L2 is overwritten before each call, so that the GPU is busy while
 the call is launched, and a pair of CUDA events gives the kernel's time alone. Small: 2^16 elements,
@@ -25,6 +27,7 @@ from benches.experiments import command
 from benches.experiments.cuda_digests import gpu
 from pytest_udftorch import patched
 from pytest_udftorch.cuda import BARE
+from pytest_udftorch.environment import describe
 
 LARGE, SMALL = 1 << 26, 1 << 16
 COLUMNS = 4096
@@ -166,8 +169,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--operators", help="names, separated by commas")
     options = parser.parse_args(arguments)
     names = options.operators.split(",") if options.operators else None
-    sizes = {"large": LARGE, "small": SMALL}
-    command.store("cuda_speed", options, {"device": gpu(), **sizes, **measure(names)})
+    device = gpu()
+    found = {
+        "environment": describe(),
+        "device": device,
+        "large": LARGE,
+        "small": SMALL,
+        **measure(names),
+    }
+    if options.store is not None:
+        gpus = stored.load(options.store)["gpus"] if options.store.exists() else {}
+        gpus[device["machine"]["gpu"]] = found
+        command.store("cuda_speed", options, {"gpus": gpus})
     return 0
 
 

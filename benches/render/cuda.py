@@ -109,7 +109,13 @@ def pairs(document: dict[str, Any]) -> str:
 
 
 def speed(document: dict[str, Any]) -> str:
-    """Return the operators' speed against the stock kernels."""
+    """Return the operators' speed against the stock kernels, on each GPU."""
+    return "\n".join(
+        _speed_on({"command": document["command"], **found}) for found in document["gpus"].values()
+    )
+
+
+def _speed_on(document: dict[str, Any]) -> str:
     large = document["large"]
     rows = []
     for name, entry in document["operators"].items():
