@@ -7,6 +7,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Branchless.h"
+#include "ByAddress.h"
 #include "Compat.h"
 #include "GpuCalls.h"
 #include "Inline.h"
@@ -28,6 +29,7 @@ static bool parsePass(StringRef Name, ModulePassManager &MPM) {
   using Tables = udf::TablesPass::Stage;
   const std::pair<StringRef, std::function<void()>> Passes[] = {
       {"udf-branchless", [&] { MPM.addPass(udf::BranchlessPass()); }},
+      {"udf-by-address", [&] { MPM.addPass(udf::ByAddressPass()); }},
       {"udf-gpu-calls", [&] { MPM.addPass(udf::GpuCallsPass()); }},
       {"udf-inline", [&] { MPM.addPass(udf::InlinePass()); }},
       {"udf-instrument", [&] { MPM.addPass(udf::InstrumentPass()); }},

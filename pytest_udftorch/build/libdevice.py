@@ -58,6 +58,10 @@ _OUTSIDE: Final = {
 #: in fast paths only, whose error bounds leave room for two units in the last place.
 _SPLIT_PASSES: Final = ("udf-branchless", "internalize", "globaldce", "verify")
 
+#: The passes over the linked functions. Structures go by address: the LLVM of Triton 3.6 ends the
+#: process where a function of a GPU takes one by value.
+_WHOLE: Final = ("udf-by-address", "udf-gpu-calls")
+
 
 def libdevice_for(parts: tuple[Part, ...], stock: Path) -> Path:
     """Return a copy of CUDA's libdevice whose functions are those of a selection.
@@ -206,8 +210,8 @@ def libdevice_job(parts: tuple[Part, ...], stock: Path, compiler: Compiler) -> J
         stages=(
             (*compiled, *paths),
             tuple(narrowed),
-            (Step(tool(compiler, "llvm-link"), (*pieces, "-o", "udf.bc")),),
-            (_opt(compiler, ("udf-gpu-calls",), "udf.bc", "checked.bc"),),
+            (Step(tool(compiler, "llvm-link"), (*pieces, "-o", "linked.bc")),),
+            (_opt(compiler, _WHOLE, "linked.bc", "udf.bc"),),
             (_opt(compiler, passes, str(stock), _OUTPUT, "-udf-report=report.jsonl", *options),),
         ),
         output=_OUTPUT,
@@ -263,7 +267,7 @@ def composites_job(parts: tuple[Part, ...], compiler: Compiler) -> Job:
         for piece in SPLIT
     ]
     pieces = [step.arguments[-1] for step in narrowed]
-    passes = ("udf-gpu-calls", "forceattrs", "verify")
+    passes = (*_WHOLE, "forceattrs", "verify")
     return Job(
         kind="composites-",
         compiler=compiler,

@@ -173,6 +173,37 @@ def test_the_key_follows_the_sources_of_the_other_form(tmp_path, monkeypatch):
     assert libdevice_for((pairs,), stock) != libdevice_for((double,), stock)
 
 
+@pytest.mark.parametrize("paths", ['scalar = "f"', 'fast = "quick"\naccurate = "f"'])
+def test_a_udf_may_hand_structures_to_its_functions(paths, ptx, kernel_file, tmp_path):
+    """The LLVM of Triton 3.6 ends the process where one is a parameter of a GPU's function."""
+    (tmp_path / "udf.toml").write_text(
+        '[library]\nname = "structures"\nversion = "1"\n'
+        f'[functions.exp.float32]\nsource = "e.c"\n{paths}\nmax_ulp = 9\n'
+    )
+    (tmp_path / "e.c").write_text(
+        # Of a small structure LLVM makes numbers.
+        "struct words { unsigned long w[5]; };\n"
+        "static __attribute__((noinline)) double whole(struct words a, int n) {\n"
+        "  double s = 0;\n"
+        "  a.w[n & 3] += 3;\n"
+        "  for (int i = 0; i < 5; ++i) s += a.w[i] * (double)a.w[(i + (n & 3)) % 5];\n"
+        "  return s; }\n"
+        "float f(float x) { struct words a = {{1, x, 2, 3, 4}};\n"
+        "  return (float)(whole(a, (int)x) + whole(a, 2)); }\n"
+        "float quick(float x, int *hard) { *hard = x > 1; return 1 + x; }\n"
+    )
+    kernels = kernel_file("""
+
+@triton.jit
+def of_exp(p, o):
+    tl.store(o, libdevice.exp(tl.load(p)))
+""")
+    with patched(tmp_path):
+        text = ptx(kernels.of_exp)
+    assert re.search(r"\.func .*\bwhole", text)
+    assert not re.search(r"\.param \.align \d+ \.b8 \w+_param_\d", text)
+
+
 def test_the_timed_kernel_holds_the_function_it_names(ptx):
     """What ``udftorch cuda-form`` runs on a GPU, compiled for one that is not there."""
     from pytest_udftorch.timing import cuda_forms as cuda_timing

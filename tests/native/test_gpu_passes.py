@@ -284,3 +284,33 @@ def test_split_parts_are_the_function(llvm: Llvm, tmp_path: Path) -> None:
         call.restype, call.argtypes = kind, [ctypes.c_float] * 2
         results[part] = call(5.0, 1.5)
     assert results == {"value": 3.5, "hard": 0, "rest": 3.5}
+
+
+def test_a_structure_given_by_address_is_still_the_callees_own(llvm: Llvm, tmp_path: Path) -> None:
+    """Executed: what the callee writes into its structure, the caller does not see."""
+    source, module, library = (tmp_path / name for name in ("m.c", "m.ll", "m.so"))
+    # More than 16 bytes: the ABI of x86-64 takes smaller ones in registers.
+    source.write_text(
+        "struct three { double a, b, c; };\n"
+        "static __attribute__((noinline)) double twice(struct three s, double x) {\n"
+        "  s.a += x; s.c += s.a; return s.c; }\n"
+        "double f(double x) { struct three s = {x, 1, 2};\n"
+        "  double first = twice(s, 1), second = twice(s, 10);\n"
+        "  return first + 100 * second + 10000 * s.a; }\n"
+    )
+    found = {}
+    for passes in ("verify", "udf-by-address,verify"):
+        llvm.must([*(llvm.tool("clang"), "-O1", "-S", "-emit-llvm", "-fPIC", source), "-o", module])
+        assert "byval" in module.read_text()
+        llvm.must(
+            [
+                *(llvm.tool("opt"), f"-load-pass-plugin={llvm.plugin}", f"-passes={passes}"),
+                *("-S", module, "-o", module),
+            ]
+        )
+        assert ("byval" in module.read_text()) == (passes == "verify")
+        llvm.must([*(llvm.tool("clang"), "-O3", "-shared", module, "-o", library)])
+        loaded = ctypes.CDLL(str(library.rename(tmp_path / f"{len(found)}.so")))
+        loaded.f.restype, loaded.f.argtypes = ctypes.c_double, [ctypes.c_double]
+        found[passes] = loaded.f(3.0)
+    assert set(found.values()) == {6.0 + 100 * 15.0 + 10000 * 3.0}
