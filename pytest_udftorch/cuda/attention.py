@@ -91,6 +91,10 @@ class _Problem:
 
 def _problem(form: _Form, query: Any, key: Any, value: Any, bias: Any, causal: bool,
              scale: float | None, dropout: float, seed: Any) -> _Problem:  # fmt: skip
+    if bias is not None:
+        # The cuDNN form is given masks whose batch and heads are one, or missing. Where a size is
+        # one, its stride may be anything.
+        bias = bias.expand(*query.shape[:3], key.shape[2])
     return _Problem(
         _by_rows(query), _by_rows(key), _by_rows(value), bias, causal,
         key.shape[2] - query.shape[2] if form.from_end else 0,
