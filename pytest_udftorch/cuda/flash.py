@@ -17,10 +17,32 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from pytest_udftorch.cuda.kernels import _count, _known, _launched
-from pytest_udftorch.cuda.sixteen import exp_rounded
+from pytest_udftorch.cuda.sixteen import exp2_rounded, exp_rounded
 
 #: exp of it is far from the largest number of half.
 _GROWTH = tl.constexpr(8.0)
+
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
+_GROWTH_TWO = tl.constexpr(11.0)
+
+
+@triton.jit
+def _weights(x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, LARGE: tl.constexpr = True):
+    if QUICK >= 2:
+        power = exp2_rounded(x, DTYPE, QUICK)
+    else:
+        power = exp_rounded(x, seen, DTYPE, QUICK, LARGE)
+    return power
+
+
+@triton.jit
+def _shrink_two(growth, less):
+    result = 1.0
+    if less != growth:
+        result = libdevice.exp2(growth - less)
+    return result
 
 
 @triton.jit
@@ -68,7 +90,7 @@ def _put(at, row, rows, stride, value, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _scored(
     q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset,
-    CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr,
+    CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
 ):  # fmt: skip
     """Return the scores of queries and keys, and which of them exist."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -77,7 +99,10 @@ def _scored(
     inside = (query[:, None] < queries) & (key[None, :] < keys)
     if bias is not None:
         place = bias + query.to(tl.int64)[:, None] * b_row + key.to(tl.int64)[None, :] * b_key
-        score += tl.load(place, inside, other=0.0).to(tl.float32)
+        more = tl.load(place, inside, other=0.0).to(tl.float32)
+        if QUICK >= 2:
+            more *= _LOG2E
+        score += more
     if CAUSAL:
         inside = inside & (key[None, :] <= query[:, None] + offset)
     if BOUND:
@@ -93,32 +118,91 @@ def _kept(seed, line, query, key, keys, dropout):
 
 
 @triton.jit
+def _rescaled(out, shrink, WAY: tl.constexpr, PACK: tl.constexpr):
+    if WAY & 1:
+        if PACK == 32:
+            out = tl.map_elementwise(_scaled32, out, shrink[:, None], pack=32)[0]
+        else:
+            out = tl.map_elementwise(_scaled64, out, shrink[:, None], pack=64)[0]
+    else:
+        out = out * shrink[:, None]
+    return out
+
+
+def _scaled(name, pack):
+    import linecache
+
+    xs = [f"x{i}" for i in range(pack)]
+    ss = [f"s{i}" for i in range(pack)]
+    lines = [f"def {name}({', '.join((*xs, *ss))}):"]
+    lines.append(f"    if {' | '.join(f'(s{i} != 1.0)' for i in range(pack))}:")
+    lines += [f"        x{i} *= s{i}" for i in range(pack)]
+    lines.append(f"    return {', '.join(xs)}")
+    text = "\n".join(lines) + "\n"
+    file = f"<{name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), globals())
+    return triton.jit(globals()[name])
+
+
+_scaled32 = _scaled("scaled32", 32)
+_scaled64 = _scaled("scaled64", 64)
+
+
+@triton.jit
 def _forward_step(
     first, out, total, peak, q, k_at, v_at, bias, b_row, b_key, k_row, v_row, scale, query,
     queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr,
     SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
-    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
+    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr, WAY: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
     key = first + tl.arange(0, KEYS)
     k = _tile(k_at, key, keys, k_row, SIZE, BLOCK, BOUND)
     score, inside = _scored(
-        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD
+        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
+        QUICK,
     )
+    return _softened(
+        score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line,
+        dropout, seen, BOUND, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
+    )
+
+
+@triton.jit
+def _softened(
+    score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line,
+    dropout, seen, BOUND: tl.constexpr, SIZE_V: tl.constexpr, BLOCK_V: tl.constexpr,
+    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr, WAY: tl.constexpr,
+    PACK: tl.constexpr,
+):
+    key = first + tl.arange(0, KEYS)
     highest = tl.max(score, 1)
     if FOLD:
         highest *= scale
-    highest = tl.where(highest > peak + _GROWTH, highest, peak)
+    if QUICK >= 2:
+        highest = tl.where(highest > peak + _GROWTH_TWO, highest, peak)
+    else:
+        highest = tl.where(highest > peak + _GROWTH, highest, peak)
     # A row without a key so far has weights of zero.
     less = tl.where(highest == -float("inf"), 0.0, highest)
     x = _exponent(score, less[:, None], scale, FOLD)
-    power = exp_rounded(x, (seen, inside), v_at.dtype.element_ty, QUICK, False).to(tl.float32)
-    shrink = tl.map_elementwise(_shrink_one, peak, less)
-    total = total * shrink + tl.sum(power, 1)
+    narrow = _weights(x, (seen, inside), v_at.dtype.element_ty, QUICK, False)
+    power = narrow.to(tl.float32)
+    if QUICK >= 2:
+        shrink = tl.map_elementwise(_shrink_two, peak, less)
+    else:
+        shrink = tl.map_elementwise(_shrink_one, peak, less)
+    if WAY & 2:
+        ones = tl.full([KEYS, 16], 1.0, v_at.dtype.element_ty)
+        total = tl.dot(narrow, ones, total * shrink[:, None])
+    else:
+        total = total * shrink + tl.sum(power, 1)
     if seed is not None:
         kept = _kept(seed, line, query, key, keys, dropout)
         power = tl.where(kept, power, 0.0)
     v = _tile(v_at, key, keys, v_row, SIZE_V, BLOCK_V, BOUND)
-    out = out * shrink[:, None]
+    out = _rescaled(out, shrink, WAY, PACK)
     out = tl.dot(power.to(v.dtype), v, out, input_precision="ieee")
     return out, total, highest
 
@@ -130,7 +214,7 @@ def attention_forward(
     keys, lse_row, blocks, offset, scale, dropout, counted, seen, CAUSAL: tl.constexpr,
     EMPTY: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr,
+    QUICK: tl.constexpr, WAY: tl.constexpr = 0, PACK: tl.constexpr = 32,
 ):  # fmt: skip
     if seen is not None:
         lines = (tl.num_programs(0) // blocks).to(tl.int64) * queries
@@ -147,26 +231,46 @@ def attention_forward(
     if bias is not None:
         bias += batch * b_batch + head * b_head
     peak = tl.full([QUERIES], -float("inf"), tl.float32)
-    total = tl.zeros([QUERIES], tl.float32)
+    if WAY & 2:
+        total = tl.zeros([QUERIES, 16], tl.float32)
+    else:
+        total = tl.zeros([QUERIES], tl.float32)
     value = tl.zeros([QUERIES, BLOCK_V], tl.float32)
+    if QUICK >= 2:
+        scale *= _LOG2E
     last = keys
     whole = keys // KEYS * KEYS
     if CAUSAL:
         last = tl.maximum(tl.minimum(keys, start + QUERIES + offset), 0)
         whole = tl.maximum(tl.minimum(whole, (start + offset + 1) // KEYS * KEYS), 0)
     # Blocks that every query sees as a whole, then the others.
-    for first in range(0, whole, KEYS):
-        value, total, peak = _forward_step(
-            first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
-            queries, keys, offset, seed, line, dropout, seen, False, False, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS, FOLD, QUICK,
-        )  # fmt: skip
+    if WAY & 4:
+        column = tl.arange(0, KEYS)
+        score = tl.dot(rows, tl.trans(_tile(k, column, keys, k_row, SIZE, BLOCK, True)))
+        for first in range(0, whole, KEYS):
+            after = first + KEYS + column
+            k_after = _tile(k, after, keys, k_row, SIZE, BLOCK, True)
+            following = tl.dot(rows, tl.trans(k_after))
+            value, total, peak = _softened(
+                score, None, first, value, total, peak, v, v_row, scale, query, keys, seed, line,
+                dropout, None, False, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
+            )
+            score = following
+    else:
+        for first in range(0, whole, KEYS):
+            value, total, peak = _forward_step(
+                first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
+                queries, keys, offset, seed, line, dropout, seen, False, False, SIZE, SIZE_V, BLOCK,
+                BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
+            )  # fmt: skip
     for first in range(whole, last, KEYS):
         value, total, peak = _forward_step(
             first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
             queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS, FOLD, QUICK,
+            BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
         )  # fmt: skip
+    if WAY & 2:
+        total = tl.sum(total, 1) / 16
     logarithm = libdevice.log(total)
     if seen is not None:
         each = (seen, query < queries)
@@ -178,6 +282,8 @@ def attention_forward(
     out += batch * o_batch + head * o_head
     _put(out, query, queries, o_row, value, SIZE_V, BLOCK_V)
     if lse is not None:
+        if QUICK >= 2:
+            peak *= _LN2
         known = tl.where(none, EMPTY, peak + logarithm)
         # What follows the queries in a padded row is infinity.
         known = tl.where(query < queries, known, float("inf"))
@@ -191,11 +297,18 @@ def _gradient(
     QUICK: tl.constexpr,
 ):  # fmt: skip
     """Return the weights as the values saw them, and the gradient of the scores."""
+    by = scale
+    if QUICK >= 2:
+        by *= _LOG2E
     score, inside = _scored(
-        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD
+        q, k, by, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
+        QUICK,
     )
-    x = _exponent(score, lse[:, None], scale, FOLD)
-    weight = exp_rounded(x, (seen, inside), v.dtype, QUICK).to(tl.float32)
+    if QUICK >= 2:
+        x = _exponent(score, (lse * _LOG2E)[:, None], by, FOLD)
+    else:
+        x = _exponent(score, lse[:, None], by, FOLD)
+    weight = _weights(x, (seen, inside), v.dtype, QUICK).to(tl.float32)
     slope = tl.dot(grad, tl.trans(v), input_precision="ieee")
     used = weight
     if seed is not None:

@@ -109,6 +109,94 @@ _settled_bfloat16 = _settled(_doubtful_bfloat16, "settled_bfloat16")
 _settled_half = _settled(_doubtful_half, "settled_half")
 
 
+_TWO_VALUE, _TWO_HARD, _TWO_REST = (_extern("exp2", part) for part in ("value", "hard", "rest"))
+
+_TWO_DOUBT = tl.constexpr(4)
+_TWO_SUBNORMAL = tl.constexpr(0xC2FC0000)
+_TWO_SUBNORMALS = tl.constexpr(0xC3160000 - 0xC2FC0000)
+
+
+@triton.jit
+def _two_near(y):
+    return (y.to(tl.uint32, bitcast=True) << 16) + (0x80000000 + (_TWO_DOUBT << 16))
+
+
+@triton.jit
+def _two_doubtful(x, y):
+    return (_two_near(y) < (2 * _TWO_DOUBT + 1 << 16)) | (
+        (x.to(tl.uint32, bitcast=True) - _TWO_SUBNORMAL) < _TWO_SUBNORMALS
+    )
+
+
+def _written(name, pack, subnormal):
+    """Return what settles doubtful results of exp2, ``pack`` at a time, one after another."""
+    import linecache
+
+    xs = [f"x{i}" for i in range(pack)]
+    ys = [f"y{i}" for i in range(pack)]
+    lines = [f"def {name}({', '.join((*xs, *ys))}):"]
+    lines.append("    least = _two_near(y0)")
+    lines += [f"    least = tl.minimum(least, _two_near(y{i}))" for i in range(1, pack)]
+    if subnormal:
+        lines.append("    low = x0.to(tl.uint32, bitcast=True) - _TWO_SUBNORMAL")
+        lines += [
+            f"    low = tl.minimum(low, x{i}.to(tl.uint32, bitcast=True) - _TWO_SUBNORMAL)"
+            for i in range(1, pack)
+        ]
+        lines.append(
+            "    if (least < (2 * _TWO_DOUBT + 1 << 16)) | (low < _TWO_SUBNORMALS):"
+        )
+    else:
+        lines.append("    if least < (2 * _TWO_DOUBT + 1 << 16):")
+    lines.append("        i = 0")
+    lines.append(f"        while i < {pack}:")
+    lines.append("            x = x0")
+    lines.append("            y = y0")
+    lines += [f"            x = tl.where(i == {i}, x{i}, x)" for i in range(1, pack)]
+    lines += [f"            y = tl.where(i == {i}, y{i}, y)" for i in range(1, pack)]
+    lines.append("            if _two_doubtful(x, y):")
+    lines.append("                y = _TWO_VALUE(x)")
+    lines.append("                if _TWO_HARD(x) != 0:")
+    lines.append("                    y = _TWO_REST(x)")
+    for i in range(pack):
+        lines.append(f"            y{i} = tl.where(i == {i}, y, y{i})")
+    lines.append("            i += 1")
+    lines.append(f"    return {', '.join(ys)}")
+    text = "\n".join(lines) + "\n"
+    file = f"<{name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    exec(compile(text, file, "exec"), globals())
+    return triton.jit(globals()[name])
+
+
+_settle8 = _written("settle8", 8, False)
+_settle16 = _written("settle16", 16, False)
+_settle32 = _written("settle32", 32, False)
+_settle8a = _written("settle8a", 8, True)
+_settle16a = _written("settle16a", 16, True)
+_settle32a = _written("settle32a", 32, True)
+
+
+@triton.jit
+def exp2_rounded(x, DTYPE: tl.constexpr, QUICK: tl.constexpr):
+    y = tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+    if QUICK == 2:
+        y = tl.map_elementwise(_settle8, x, y, pack=8)[0]
+    elif QUICK == 3:
+        y = tl.map_elementwise(_settle16, x, y, pack=16)[0]
+    elif QUICK == 4:
+        y = tl.map_elementwise(_settle32, x, y, pack=32)[0]
+    elif QUICK == 5:
+        y = tl.map_elementwise(_settle8a, x, y, pack=8)[0]
+    elif QUICK == 6:
+        y = tl.map_elementwise(_settle16a, x, y, pack=16)[0]
+    elif QUICK == 7:
+        y = tl.map_elementwise(_settle32a, x, y, pack=32)[0]
+    return y.to(DTYPE)
+
+
 @triton.jit
 def exp_rounded(x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, LARGE: tl.constexpr = True):
     """Return the session's exp, rounded to a dtype.
