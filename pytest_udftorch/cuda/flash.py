@@ -160,20 +160,73 @@ def _forward_step(
     key = first + tl.arange(0, KEYS)
     k = _tile(k_at, key, keys, k_row, SIZE, BLOCK, BOUND)
     score, inside = _scored(
-        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
+        q,
+        k,
+        scale,
+        bias,
+        b_row,
+        b_key,
+        query,
+        key,
+        queries,
+        keys,
+        offset,
+        CAUSAL,
+        BOUND,
+        FOLD,
         QUICK,
     )
     return _softened(
-        score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line,
-        dropout, seen, BOUND, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
+        score,
+        inside,
+        first,
+        out,
+        total,
+        peak,
+        v_at,
+        v_row,
+        scale,
+        query,
+        keys,
+        seed,
+        line,
+        dropout,
+        seen,
+        BOUND,
+        SIZE_V,
+        BLOCK_V,
+        KEYS,
+        FOLD,
+        QUICK,
+        WAY,
+        PACK,
     )
 
 
 @triton.jit
 def _softened(
-    score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line,
-    dropout, seen, BOUND: tl.constexpr, SIZE_V: tl.constexpr, BLOCK_V: tl.constexpr,
-    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr, WAY: tl.constexpr,
+    score,
+    inside,
+    first,
+    out,
+    total,
+    peak,
+    v_at,
+    v_row,
+    scale,
+    query,
+    keys,
+    seed,
+    line,
+    dropout,
+    seen,
+    BOUND: tl.constexpr,
+    SIZE_V: tl.constexpr,
+    BLOCK_V: tl.constexpr,
+    KEYS: tl.constexpr,
+    FOLD: tl.constexpr,
+    QUICK: tl.constexpr,
+    WAY: tl.constexpr,
     PACK: tl.constexpr,
 ):
     key = first + tl.arange(0, KEYS)
@@ -252,8 +305,29 @@ def attention_forward(
             k_after = _tile(k, after, keys, k_row, SIZE, BLOCK, True)
             following = tl.dot(rows, tl.trans(k_after))
             value, total, peak = _softened(
-                score, None, first, value, total, peak, v, v_row, scale, query, keys, seed, line,
-                dropout, None, False, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
+                score,
+                None,
+                first,
+                value,
+                total,
+                peak,
+                v,
+                v_row,
+                scale,
+                query,
+                keys,
+                seed,
+                line,
+                dropout,
+                None,
+                False,
+                SIZE_V,
+                BLOCK_V,
+                KEYS,
+                FOLD,
+                QUICK,
+                WAY,
+                PACK,
             )
             score = following
     else:
@@ -301,7 +375,20 @@ def _gradient(
     if QUICK >= 2:
         by *= _LOG2E
     score, inside = _scored(
-        q, k, by, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
+        q,
+        k,
+        by,
+        bias,
+        b_row,
+        b_key,
+        query,
+        key,
+        queries,
+        keys,
+        offset,
+        CAUSAL,
+        BOUND,
+        FOLD,
         QUICK,
     )
     if QUICK >= 2:

@@ -143,9 +143,7 @@ def _written(name, pack, subnormal):
             f"    low = tl.minimum(low, x{i}.to(tl.uint32, bitcast=True) - _TWO_SUBNORMAL)"
             for i in range(1, pack)
         ]
-        lines.append(
-            "    if (least < (2 * _TWO_DOUBT + 1 << 16)) | (low < _TWO_SUBNORMALS):"
-        )
+        lines.append("    if (least < (2 * _TWO_DOUBT + 1 << 16)) | (low < _TWO_SUBNORMALS):")
     else:
         lines.append("    if least < (2 * _TWO_DOUBT + 1 << 16):")
     lines.append("        i = 0")
