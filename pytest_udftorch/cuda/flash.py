@@ -17,24 +17,21 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from pytest_udftorch.cuda.kernels import _count, _known, _launched
-from pytest_udftorch.cuda.sixteen import exp2_rounded, exp_rounded
+from pytest_udftorch.cuda.sixteen import exp2_rounded, exp_rounded, scaled_32, scaled_64
 
-#: exp of it is far from the largest number of half.
+#: exp and exp2 of it are far from the largest number of half.
 _GROWTH = tl.constexpr(8.0)
-
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
-_GROWTH_TWO = tl.constexpr(11.0)
 
 
 @triton.jit
-def _weights(x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, LARGE: tl.constexpr = True):
-    if QUICK >= 2:
-        power = exp2_rounded(x, DTYPE, QUICK)
-    else:
-        power = exp_rounded(x, seen, DTYPE, QUICK, LARGE)
-    return power
+def _shrink_one(growth, less):
+    result = 1.0
+    if less != growth:
+        result = libdevice.exp(growth - less)
+    return result
 
 
 @triton.jit
@@ -46,11 +43,16 @@ def _shrink_two(growth, less):
 
 
 @triton.jit
-def _shrink_one(growth, less):
-    result = 1.0
-    if less != growth:
-        result = libdevice.exp(growth - less)
-    return result
+def _weights(
+    x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr,
+    LARGE: tl.constexpr = True,
+):  # fmt: skip
+    """Return the session's exp, or exp2 of scores in base 2, rounded to a dtype."""
+    if QUICK == 2:
+        power = exp2_rounded(x, DTYPE, PACK)
+    else:
+        power = exp_rounded(x, seen, DTYPE, QUICK == 1, PACK, LARGE)
+    return power
 
 
 @triton.jit
@@ -99,10 +101,10 @@ def _scored(
     inside = (query[:, None] < queries) & (key[None, :] < keys)
     if bias is not None:
         place = bias + query.to(tl.int64)[:, None] * b_row + key.to(tl.int64)[None, :] * b_key
-        more = tl.load(place, inside, other=0.0).to(tl.float32)
-        if QUICK >= 2:
-            more *= _LOG2E
-        score += more
+        added = tl.load(place, inside, other=0.0).to(tl.float32)
+        if QUICK == 2:
+            added *= _LOG2E
+        score += added
     if CAUSAL:
         inside = inside & (key[None, :] <= query[:, None] + offset)
     if BOUND:
@@ -118,131 +120,43 @@ def _kept(seed, line, query, key, keys, dropout):
 
 
 @triton.jit
-def _rescaled(out, shrink, WAY: tl.constexpr, PACK: tl.constexpr):
-    if WAY & 1:
-        if PACK == 32:
-            out = tl.map_elementwise(_scaled32, out, shrink[:, None], pack=32)[0]
-        else:
-            out = tl.map_elementwise(_scaled64, out, shrink[:, None], pack=64)[0]
-    else:
-        out = out * shrink[:, None]
-    return out
-
-
-def _scaled(name, pack):
-    import linecache
-
-    xs = [f"x{i}" for i in range(pack)]
-    ss = [f"s{i}" for i in range(pack)]
-    lines = [f"def {name}({', '.join((*xs, *ss))}):"]
-    lines.append(f"    if {' | '.join(f'(s{i} != 1.0)' for i in range(pack))}:")
-    lines += [f"        x{i} *= s{i}" for i in range(pack)]
-    lines.append(f"    return {', '.join(xs)}")
-    text = "\n".join(lines) + "\n"
-    file = f"<{name}>"
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    exec(compile(text, file, "exec"), globals())
-    return triton.jit(globals()[name])
-
-
-_scaled32 = _scaled("scaled32", 32)
-_scaled64 = _scaled("scaled64", 64)
-
-
-@triton.jit
 def _forward_step(
     first, out, total, peak, q, k_at, v_at, bias, b_row, b_key, k_row, v_row, scale, query,
     queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr,
     SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
-    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr, WAY: tl.constexpr,
-    PACK: tl.constexpr,
+    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr,
+    WAY: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     key = first + tl.arange(0, KEYS)
     k = _tile(k_at, key, keys, k_row, SIZE, BLOCK, BOUND)
     score, inside = _scored(
-        q,
-        k,
-        scale,
-        bias,
-        b_row,
-        b_key,
-        query,
-        key,
-        queries,
-        keys,
-        offset,
-        CAUSAL,
-        BOUND,
-        FOLD,
+        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
         QUICK,
-    )
+    )  # fmt: skip
     return _softened(
-        score,
-        inside,
-        first,
-        out,
-        total,
-        peak,
-        v_at,
-        v_row,
-        scale,
-        query,
-        keys,
-        seed,
-        line,
-        dropout,
-        seen,
-        BOUND,
-        SIZE_V,
-        BLOCK_V,
-        KEYS,
-        FOLD,
-        QUICK,
-        WAY,
-        PACK,
-    )
+        score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line,
+        dropout, seen, BOUND, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
+    )  # fmt: skip
 
 
 @triton.jit
 def _softened(
-    score,
-    inside,
-    first,
-    out,
-    total,
-    peak,
-    v_at,
-    v_row,
-    scale,
-    query,
-    keys,
-    seed,
-    line,
-    dropout,
-    seen,
-    BOUND: tl.constexpr,
-    SIZE_V: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    KEYS: tl.constexpr,
-    FOLD: tl.constexpr,
-    QUICK: tl.constexpr,
-    WAY: tl.constexpr,
-    PACK: tl.constexpr,
-):
-    key = first + tl.arange(0, KEYS)
+    score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line, dropout,
+    seen, BOUND: tl.constexpr, SIZE_V: tl.constexpr, BLOCK_V: tl.constexpr, KEYS: tl.constexpr,
+    FOLD: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr, WAY: tl.constexpr,
+    OUT: tl.constexpr,
+):  # fmt: skip
+    """Add the values of a block of keys to the results, by their weights."""
     highest = tl.max(score, 1)
     if FOLD:
         highest *= scale
-    if QUICK >= 2:
-        highest = tl.where(highest > peak + _GROWTH_TWO, highest, peak)
-    else:
-        highest = tl.where(highest > peak + _GROWTH, highest, peak)
+    highest = tl.where(highest > peak + _GROWTH, highest, peak)
     # A row without a key so far has weights of zero.
     less = tl.where(highest == -float("inf"), 0.0, highest)
     x = _exponent(score, less[:, None], scale, FOLD)
-    narrow = _weights(x, (seen, inside), v_at.dtype.element_ty, QUICK, False)
+    narrow = _weights(x, (seen, inside), v_at.dtype.element_ty, QUICK, PACK, False)
     power = narrow.to(tl.float32)
-    if QUICK >= 2:
+    if QUICK == 2:
         shrink = tl.map_elementwise(_shrink_two, peak, less)
     else:
         shrink = tl.map_elementwise(_shrink_one, peak, less)
@@ -251,11 +165,18 @@ def _softened(
         total = tl.dot(narrow, ones, total * shrink[:, None])
     else:
         total = total * shrink + tl.sum(power, 1)
+    key = first + tl.arange(0, KEYS)
     if seed is not None:
         kept = _kept(seed, line, query, key, keys, dropout)
         power = tl.where(kept, power, 0.0)
     v = _tile(v_at, key, keys, v_row, SIZE_V, BLOCK_V, BOUND)
-    out = _rescaled(out, shrink, WAY, PACK)
+    if WAY & 1:
+        if OUT == 32:
+            out = tl.map_elementwise(scaled_32, out, shrink[:, None], pack=32)[0]
+        else:
+            out = tl.map_elementwise(scaled_64, out, shrink[:, None], pack=64)[0]
+    else:
+        out = out * shrink[:, None]
     out = tl.dot(power.to(v.dtype), v, out, input_precision="ieee")
     return out, total, highest
 
@@ -267,7 +188,7 @@ def attention_forward(
     keys, lse_row, blocks, offset, scale, dropout, counted, seen, CAUSAL: tl.constexpr,
     EMPTY: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr, WAY: tl.constexpr = 0, PACK: tl.constexpr = 32,
+    QUICK: tl.constexpr, PACK: tl.constexpr, WAY: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     if seen is not None:
         lines = (tl.num_programs(0) // blocks).to(tl.int64) * queries
@@ -289,7 +210,7 @@ def attention_forward(
     else:
         total = tl.zeros([QUERIES], tl.float32)
     value = tl.zeros([QUERIES, BLOCK_V], tl.float32)
-    if QUICK >= 2:
+    if QUICK == 2:
         scale *= _LOG2E
     last = keys
     whole = keys // KEYS * KEYS
@@ -301,47 +222,25 @@ def attention_forward(
         column = tl.arange(0, KEYS)
         score = tl.dot(rows, tl.trans(_tile(k, column, keys, k_row, SIZE, BLOCK, True)))
         for first in range(0, whole, KEYS):
-            after = first + KEYS + column
-            k_after = _tile(k, after, keys, k_row, SIZE, BLOCK, True)
+            k_after = _tile(k, first + KEYS + column, keys, k_row, SIZE, BLOCK, True)
             following = tl.dot(rows, tl.trans(k_after))
             value, total, peak = _softened(
-                score,
-                None,
-                first,
-                value,
-                total,
-                peak,
-                v,
-                v_row,
-                scale,
-                query,
-                keys,
-                seed,
-                line,
-                dropout,
-                None,
-                False,
-                SIZE_V,
-                BLOCK_V,
-                KEYS,
-                FOLD,
-                QUICK,
-                WAY,
-                PACK,
-            )
+                score, None, first, value, total, peak, v, v_row, scale, query, keys, seed, line,
+                dropout, None, False, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
+            )  # fmt: skip
             score = following
     else:
         for first in range(0, whole, KEYS):
             value, total, peak = _forward_step(
                 first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
                 queries, keys, offset, seed, line, dropout, seen, False, False, SIZE, SIZE_V, BLOCK,
-                BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
+                BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
             )  # fmt: skip
     for first in range(whole, last, KEYS):
         value, total, peak = _forward_step(
             first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
             queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS, FOLD, QUICK, WAY, PACK,
+            BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
         )  # fmt: skip
     if WAY & 2:
         total = tl.sum(total, 1) / 16
@@ -356,7 +255,7 @@ def attention_forward(
     out += batch * o_batch + head * o_head
     _put(out, query, queries, o_row, value, SIZE_V, BLOCK_V)
     if lse is not None:
-        if QUICK >= 2:
+        if QUICK == 2:
             peak *= _LN2
         known = tl.where(none, EMPTY, peak + logarithm)
         # What follows the queries in a padded row is infinity.
@@ -368,34 +267,19 @@ def attention_forward(
 def _gradient(
     q, k, v, grad, lse, less, scale, bias, b_row, b_key, query, key, queries, keys, offset, seed,
     line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr,
+    QUICK: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
     """Return the weights as the values saw them, and the gradient of the scores."""
     by = scale
-    if QUICK >= 2:
+    if QUICK == 2:
         by *= _LOG2E
+        lse *= _LOG2E
     score, inside = _scored(
-        q,
-        k,
-        by,
-        bias,
-        b_row,
-        b_key,
-        query,
-        key,
-        queries,
-        keys,
-        offset,
-        CAUSAL,
-        BOUND,
-        FOLD,
+        q, k, by, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
         QUICK,
-    )
-    if QUICK >= 2:
-        x = _exponent(score, (lse * _LOG2E)[:, None], by, FOLD)
-    else:
-        x = _exponent(score, lse[:, None], by, FOLD)
-    weight = _weights(x, (seen, inside), v.dtype, QUICK).to(tl.float32)
+    )  # fmt: skip
+    x = _exponent(score, lse[:, None], by, FOLD)
+    weight = _weights(x, (seen, inside), v.dtype, QUICK, PACK).to(tl.float32)
     slope = tl.dot(grad, tl.trans(v), input_precision="ieee")
     used = weight
     if seed is not None:
@@ -420,13 +304,14 @@ def _query_step(
     query, queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr,
     BOUND: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_V: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
     key = first + tl.arange(0, KEYS)
     k_rows = _tile(k, key, keys, k_row, SIZE, BLOCK, BOUND)
     v_rows = _tile(v, key, keys, v_row, SIZE_V, BLOCK_V, BOUND)
     _, inner = _gradient(
         rows, k_rows, v_rows, slopes, logarithm, part, scale, bias, b_row, b_key, query, key,
-        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK,
+        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK, PACK,
     )  # fmt: skip
     return tl.dot(inner.to(k_rows.dtype), k_rows, total, input_precision="ieee")
 
@@ -439,6 +324,7 @@ def attention_queries(
     seen, CAUSAL: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     FOLD: tl.constexpr, QUICK: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the queries."""
     if seen is not None:
@@ -466,13 +352,13 @@ def attention_queries(
         total = _query_step(
             first, total, rows, k, v, slopes, logarithm, part, scale, bias, b_row, b_key, k_row,
             v_row, query, queries, keys, offset, seed, line, dropout, seen, False, not EVEN, SIZE,
-            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK,
+            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK, PACK,
         )  # fmt: skip
     for first in range(whole, last, KEYS):
         total = _query_step(
             first, total, rows, k, v, slopes, logarithm, part, scale, bias, b_row, b_key, k_row,
             v_row, query, queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE,
-            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK,
+            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK, PACK,
         )  # fmt: skip
     _put(gq + batch * r_batch + head * r_head, query, queries, r_row, total, SIZE, BLOCK)
 
@@ -483,7 +369,7 @@ def _key_step(
     b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout, seen,
     CAUSAL: tl.constexpr, BOUND: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr,
+    QUICK: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
     query = first + tl.arange(0, QUERIES)
     rows = _tile(q, query, queries, q_row, SIZE, BLOCK, BOUND)
@@ -491,7 +377,7 @@ def _key_step(
     logarithm, part = _of_rows(lse, less, line.to(tl.int64), lse_row, query, queries)
     used, inner = _gradient(
         rows, k_rows, v_rows, slopes, logarithm, part, scale, bias, b_row, b_key, query, key,
-        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK,
+        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK, PACK,
     )  # fmt: skip
     of_values = tl.dot(
         tl.trans(used.to(slopes.dtype)), slopes, of_values, input_precision="ieee"
@@ -508,6 +394,7 @@ def attention_keys(
     scale, dropout, counted, seen, CAUSAL: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
     SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of keys and values, summed over the heads that share them."""
     if seen is not None:
@@ -541,13 +428,13 @@ def attention_keys(
             of_keys, of_values = _key_step(
                 first, of_keys, of_values, k_rows, v_rows, q_at, g_at, lse, less, lse_row, scale,
                 b_at, b_row, b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout,
-                seen, CAUSAL, True, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK,
+                seen, CAUSAL, True, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK, PACK,
             )  # fmt: skip
         for first in range(whole, queries, QUERIES):
             of_keys, of_values = _key_step(
                 first, of_keys, of_values, k_rows, v_rows, q_at, g_at, lse, less, lse_row, scale,
                 b_at, b_row, b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout,
-                seen, False, not EVEN, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK,
+                seen, False, not EVEN, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK, PACK,
             )  # fmt: skip
     _put(gk + batch * r_batch + shared_head * r_head, key, keys, r_row, of_keys, SIZE, BLOCK)
     _put(gv + batch * w_batch + shared_head * w_head, key, keys, w_row, of_values, SIZE_V, BLOCK_V)
