@@ -91,6 +91,10 @@ class _Problem:
 
 def _problem(form: _Form, query: Any, key: Any, value: Any, bias: Any, causal: bool,
              scale: float | None, dropout: float, seed: Any) -> _Problem:  # fmt: skip
+    if bias is not None:
+        # The cuDNN form is given masks whose batch and heads are one, or missing. Where a size is
+        # one, its stride may be anything.
+        bias = bias.expand(*query.shape[:3], key.shape[2])
     return _Problem(
         _by_rows(query), _by_rows(key), _by_rows(value), bias, causal,
         key.shape[2] - query.shape[2] if form.from_end else 0,
@@ -157,6 +161,7 @@ class _Blocks(NamedTuple):
     warps: int = 4
     stages: int = 0
     registers: int = 0
+    way: int = 0
 
 
 def _blocks(launcher: Launcher, problem: _Problem, kernel: str) -> _Blocks:
@@ -216,7 +221,8 @@ def _constants(launcher: Launcher, problem: _Problem, blocks: _Blocks) -> dict[s
         "SIZE": size, "SIZE_V": size_v, "BLOCK": _power_of_two(size),
         "BLOCK_V": _power_of_two(size_v), "QUERIES": blocks.queries, "KEYS": blocks.keys,
         "FOLD": problem.bias is None and problem.scale > 0,
-        "QUICK": launcher.quick and problem.query.element_size() == 2,
+        "QUICK": launcher.quick if problem.query.element_size() == 2 else 0,
+        "PACK": min(32, blocks.queries * blocks.keys // (32 * blocks.warps)),
     }  # fmt: skip
 
 
@@ -236,7 +242,8 @@ def _attend(launcher: Launcher, form: _Form, problem: _Problem, out: Any, lse: A
         (problem.query, problem.key, problem.value, target),
         (problem.heads, problem.group, problem.query.shape[2], problem.key.shape[2],
          0 if lse is None else lse.shape[2], rows),
-        {"CAUSAL": problem.causal, "EMPTY": form.empty, **_constants(launcher, problem, blocks)},
+        {"CAUSAL": problem.causal, "EMPTY": form.empty, **_constants(launcher, problem, blocks),
+         "WAY": blocks.way, "OUT": 32},
         rows * problem.query.shape[0] * problem.heads, blocks,
     )  # fmt: skip
     if target is not out:

@@ -125,6 +125,15 @@ def test_masks(kind):
     check(EFFICIENT, tensors, mask[:1, :1] if kind == "broadcast" else mask)
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 96, 96), (1, 1, 96, 96), (1, 96, 96), (96, 96)], ids=str)
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+def test_masks_of_the_cudnn_form_are_shared_by_batch_and_heads(shape, kind):
+    """PyTorch hands them on as they are. Compiled models make masks that others leave out."""
+    tensors = [heads(2, 3, 96, 64, seed=i) for i in range(3)]
+    mask = heads(2, 3, 96, 96, seed=9).flatten()[: torch.Size(shape).numel()].view(shape)
+    check(CUDNN, tensors, mask > -0.5 if kind == "bool" else mask)
+
+
 def test_the_gradient_of_a_mask():
     tensors = [heads(1, 2, 64, 64, torch.float32, i) for i in range(3)]
     found = []

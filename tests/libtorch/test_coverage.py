@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -12,8 +13,9 @@ import torch
 from torch.nn import functional as F
 
 from pytest_udftorch import cli
+from pytest_udftorch.cpu import operators
 from pytest_udftorch.errors import CoverageError
-from pytest_udftorch.reach import counted, coverage, definitions, training_step
+from pytest_udftorch.reach import counted, coverage, definitions, formulas, training_step
 from pytest_udftorch.reach.counted import load_step, percent
 from pytest_udftorch.session.binder import binder
 
@@ -120,10 +122,10 @@ def test_a_run_of_swapped_operators_is_complete():
 
 
 def test_what_no_session_swaps_is_counted_with_its_reason():
-    found = coverage(lambda: (torch.lgamma(X / 3), X.exp(), X.double().log()))
+    found = coverage(lambda: (torch.special.ndtri(X / 5 + 0.5), X.exp(), X.double().log()))
     rows = {(row.operator, row.dtype): row for row in found.rows}
-    assert rows["aten::lgamma", "float32"].share == 0.0
-    assert "calls no symbol" in rows["aten::lgamma", "float32"].reasons[0]
+    assert rows["aten::special_ndtri", "float32"].share == 0.0
+    assert "double precision" in rows["aten::special_ndtri", "float32"].reasons[0]
     assert rows["aten::log", "float64"].share == 0.0
     assert "float64" in rows["aten::log", "float64"].reasons[0]
     assert rows["aten::exp", "float32"].share == 1.0
@@ -131,8 +133,45 @@ def test_what_no_session_swaps_is_counted_with_its_reason():
     assert not found.complete
 
 
+def test_an_operator_that_is_not_overridden_is_seen_to_call_no_symbol(monkeypatch):
+    call = functools.partial(torch.lgamma, X / 3)
+    (row,) = coverage(call).rows
+    assert row.share == 1.0
+    shown = tuple(op for op in operators._POINTWISE if op.name != "lgamma")
+    monkeypatch.setattr(operators, "_POINTWISE", shown)
+    (row,) = coverage(call).rows
+    assert row.share == 0.0
+    assert "calls no symbol" in row.reasons[0]
+
+
+def test_what_nan_hides_is_not_said_to_be_inlined():
+    hidden = torch.full((4,), torch.nan)
+    (row,) = coverage(lambda: torch.exp(hidden)).rows
+    assert row.share == 0.0
+    assert row.reasons == (f"exp: {counted._UNSEEN}",)
+
+
+def test_the_gradient_of_ctc_loss_is_defined_as_cpus_and_as_gpus_compute_it():
+    generator = torch.Generator().manual_seed(0)
+    given = torch.randn(9, 2, 5, generator=generator).log_softmax(-1)
+    # 1 1 has a blank between, so that there are few ways.
+    targets, steps, lengths = torch.tensor([[1, 1, 2], [3, 4, 3]]), (9, 9), (3, 3)
+    leaf = given.clone().requires_grad_()
+    loss, alphas = ATEN._ctc_loss(leaf, targets, steps, lengths)
+    grad = torch.tensor([0.5, 2.0])
+    (want,) = torch.autograd.grad(loss, leaf, grad)
+    made = (grad, given, targets, steps, lengths, loss.detach(), alphas.detach(), 0)
+    torch.testing.assert_close(formulas.alignments_gradient(*made), want, rtol=1e-4, atol=1e-5)
+    through = torch.randn(9, 7, 5, generator=generator)
+    through[through < -0.5] = -torch.inf
+    less = torch.randn(9, 5, generator=generator)
+    torch.testing.assert_close(
+        formulas._shares_of_classes(through, less), formulas._summed_ways(through, less)
+    )
+
+
 def test_what_writes_into_its_argument_is_judged_from_the_same_numbers():
-    assert coverage(lambda: (X / 3).lgamma_()).share == 0.0
+    assert coverage(lambda: (X / 3).double().exp_()).share == 0.0
     assert coverage(lambda: (X / 3).exp_()).share == 1.0
 
 
@@ -275,7 +314,7 @@ def test_the_command_prints_and_stores(tmp_path, capsys):
     assert "100 % of 64 evaluations are swapped" in capsys.readouterr().out
     (run,) = json.loads(store.read_text())["runs"].values()
     assert run["rows"][0]["operator"] == "aten::exp"
-    (tmp_path / "model.py").write_text(MODEL.format("x.lgamma()"))
+    (tmp_path / "model.py").write_text(MODEL.format("torch.special.ndtri(x)"))
     assert cli.main(["coverage", f"{tmp_path}/model.py:make"]) == cli.FAILED
 
 
@@ -314,6 +353,6 @@ def test_the_page_shows_what_happens(tmp_path, monkeypatch, capsys):
         for part in filter(None, re.sub(r" +", " ", line).split("...")):
             assert part.strip() in out
     exec(compile(script, str(PAGE), "exec"), {})
-    assert "aten::lgamma" in capsys.readouterr().out
+    assert "aten::special_ndtri" in capsys.readouterr().out
     exec(compile(profiled, str(PAGE), "exec"), {})
-    assert "evaluations are swapped; not: 1,000 of aten::lgamma" in capsys.readouterr().out
+    assert "evaluations are swapped; not: 1,000 of aten::special_ndtri" in capsys.readouterr().out
