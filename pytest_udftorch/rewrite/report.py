@@ -168,6 +168,7 @@ class GraphReport(Showable):
         called_ns: medians of a call of the graph as Dynamo traced it (``original``), and of the one
             that is kept (``rewritten``), with what AOTAutograd does around it.
         left_alone: why the graph could not be rewritten, or "".
+        cut: what was left undone because the time of the search was over.
         constants: tensors that are computed once, from the weights.
         check: how the result was judged.
         notes: what else there is to say, for instance of the search.
@@ -183,6 +184,7 @@ class GraphReport(Showable):
     times_ns: dict[str, float] = field(default_factory=dict)
     called_ns: dict[str, float] = field(default_factory=dict)
     left_alone: str = ""
+    cut: list[str] = field(default_factory=list)
     constants: int = 0
     check: str = ""
     notes: list[str] = field(default_factory=list)
@@ -207,6 +209,7 @@ class GraphReport(Showable):
         notes += [f"not kept ({', '.join(tried)}): {self.not_kept}"] if self.not_kept else []
         notes += [f"computed once: {self.constants} tensors"] if self.constants else []
         notes += [f"left alone: {self.left_alone}"] if self.left_alone else []
+        notes += [f"out of time, left undone: {', '.join(self.cut)}"] if self.cut else []
         notes += [f"check: {self.check}"] if self.check else []
         return Shown(self.backend, ("", "before", "after"), rows, [*notes, *self.notes])
 
@@ -222,6 +225,7 @@ class GraphReport(Showable):
             "times_ns": self.times_ns,
             "called_ns": self.called_ns,
             "left_alone": self.left_alone,
+            "cut": self.cut,
             "constants": self.constants,
             "check": self.check,
             "notes": self.notes,

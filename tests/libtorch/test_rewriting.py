@@ -209,7 +209,7 @@ def test_sizes_that_are_symbols_leave_the_graph_alone(model):
 def wrong(scale):
     """A rewriter whose graph is off by a factor."""
 
-    def rewriter(graph, inputs, held, report):
+    def rewriter(graph, inputs, held, report, deadline):
         for node in graph.graph.nodes:
             if graphs.packet_name(node) == "tanh":
                 with graph.graph.inserting_after(node):
