@@ -15,7 +15,7 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -290,6 +290,9 @@ class _Search:
             f"{best.stock_ns / 1000:,.0f} us; {'kept' if kept else 'not kept'}"
         )
         plain = (setting.stride, setting.padding, setting.dilation)
+        shapes = [list(g.shape) for g in given]
+        measured = {**asdict(best), **asdict(setting), "image": shapes[0], "kernel": shapes[1]}
+        self.report.details.append({"node": str(node), **measured, "kept": kept})
         return (best.name, x, w, bias, plain, best.regions) if kept else None
 
 

@@ -172,6 +172,7 @@ class GraphReport(Showable):
         constants: tensors that are computed once, from the weights.
         check: how the result was judged.
         notes: what else there is to say, for instance of the search.
+        details: what a search measured of parts of the graph, each a JSON object.
         pictures: the graph ``before`` and ``after``.
     """
 
@@ -188,6 +189,7 @@ class GraphReport(Showable):
     constants: int = 0
     check: str = ""
     notes: list[str] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
 
     def drop(self) -> None:
@@ -229,5 +231,6 @@ class GraphReport(Showable):
             "constants": self.constants,
             "check": self.check,
             "notes": self.notes,
+            "details": self.details,
             "pictures": {name: p.dot() for name, p in self.pictures.items()},
         }
