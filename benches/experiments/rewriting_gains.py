@@ -136,7 +136,7 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
     make, draw = MODELS[name]
     model, x = make().eval().to(device), draw(batch).to(device)
     wanted = model(x)
-    given = {"seconds": limits.search}
+    given: dict[str, Any] = {"seconds": limits.search}
     if backend == "udf_taso":
         given["search_seconds"] = limits.graphs
     compiled = torch.compile(model, backend=backend, dynamic=False, options=given)

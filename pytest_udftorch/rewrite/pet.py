@@ -85,6 +85,40 @@ def by_parts(x: Any, w: Any, bias: Any, setting: Setting) -> Any:
     return whole[:, :, :rows, :columns]
 
 
+def by_phases(x: Any, w: Any, bias: Any, setting: Setting) -> Any:
+    """Convolve with a stride s as without: each s-th row and column is a channel of its own.
+
+    The kernel is taken apart alike, filled up with zeros.
+    """
+    s = setting.stride[0]
+    count: int = x.shape[0]
+    channels: int = x.shape[1]
+    outputs: int = w.shape[0]
+    pads: list[int] = []
+    more: list[int] = []
+    kernels: list[int] = []
+    for dim in (1, 0):
+        size, kernel, padding = x.shape[2 + dim], w.shape[2 + dim], setting.padding[dim]
+        made = (size + 2 * padding - kernel) // s + 1
+        kernels.insert(0, -(-kernel // s))
+        whole = s * (made + kernels[0] - 1)
+        # Rows that no window reaches are left out.
+        x = x.narrow(2 + dim, 0, min(size, whole - padding))
+        pads += [padding, max(0, whole - padding - size)]
+        more += [0, s * kernels[0] - kernel]
+    phases, filled = F.pad(x, pads), F.pad(w, more)
+    high, wide = phases.shape[2] // s, phases.shape[3] // s
+    phases = phases.reshape(count, channels, high, s, wide, s).permute(0, 1, 3, 5, 2, 4)
+    parts = filled.reshape(outputs, channels, kernels[0], s, kernels[1], s).permute(
+        0, 1, 3, 5, 2, 4
+    )
+    return F.conv2d(
+        phases.reshape(count, channels * s * s, high, wide),
+        parts.reshape(outputs, channels * s * s, *kernels),
+        bias,
+    )
+
+
 Mutant: TypeAlias = Callable[[Any, Any, Any, Setting], Any]
 
 
@@ -100,6 +134,9 @@ def mutants(x: Sequence[int], w: Sequence[int], setting: Setting) -> list[str]:
             found.append("side by side")
         if d[0] == d[1] > 1 and all(p % d[0] == 0 for p in setting.padding):
             found.append("by parts")
+    s = setting.stride
+    if s[0] == s[1] > 1 and setting.dilation == (1, 1) and min(w[2:]) > 1:
+        found.append("by phases")
     return found
 
 
@@ -137,7 +174,11 @@ def region_of(x: Any, w: Any, bias: Any, setting: Setting, region: Region) -> An
 
 
 #: The mutants by name, as graphs hold them.
-MUTANTS: Final[dict[str, Mutant]] = {"side by side": side_by_side, "by parts": by_parts}
+MUTANTS: Final[dict[str, Mutant]] = {
+    "side by side": side_by_side,
+    "by parts": by_parts,
+    "by phases": by_phases,
+}
 
 
 def corrected(
