@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from pytest_udftorch import oracle
 from pytest_udftorch.rewriting import recording
 from pytest_udftorch.timers import sync_timer
 
@@ -125,6 +126,21 @@ def test_what_is_kept_was_measured_to_be_faster(backend):
         return
     assert report.not_kept
     assert report.fired == []
+
+
+def test_plans_take_rewriting_backends_on_a_gpu():
+    """They are captured in CUDA graphs, as all executors of plans are there."""
+    model, x = folded(), torch.randn(8, 3, 64, 64, device="cuda")
+    names = ["eager", "udf_templates", "udf_pet"]
+    plan = oracle.oracle(model, x, executors=names, opponents=[], runs=6, rounds=2, max_units=2)
+    assert set(plan.report["uniform"]) == set(names)
+    fresh = plan.report.get("fresh_measurement")
+    if plan.uniform is None:
+        assert plan.report["fresh_verdict"] == "faster"
+    elif fresh is not None:
+        times = {n: t["median_ns"] for n, t in fresh["timings"].items() if n != "plan"}
+        assert times[f"{plan.uniform}+cudagraph"] == min(times.values())
+    torch.testing.assert_close(plan.apply(model)(x), model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_a_warning_of_the_compiler_is_a_note():
