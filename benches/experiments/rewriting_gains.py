@@ -7,7 +7,8 @@
 ResNet-50 and GoogLeNet of torchvision on images of 224 x 224, BERT-base from its configuration over
 64 tokens, and one block of a transformer of the same width, with random weights, at batch 1 and 32.
 Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each;
-a row's model takes turns with eager mode, and nothing is kept that was not measured to be faster.
+a row's model takes turns with eager mode, and with the graph as Dynamo traced it (``traced``): that
+is what runs where nothing is kept, and nothing is that was not measured to be faster.
 Each row names its machine, and is written to the journal as soon as it is there; a run that is
 interrupted goes on from it. Rows that are not begun within ``--seconds`` are named as left out.
 ``--merge`` joins the rows of journals, which may come from several machines, and measures nothing;
@@ -147,14 +148,15 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
     distance = float((result - wanted).abs().max() / wanted.abs().max())
     if distance > TOLERANCE:
         raise UdfError(f"{name}, {backend}: the results differ by {distance:.2g}.")
+    traced = torch.compile(model, backend="eager", dynamic=False)
     once = sync_timer(device, runs=1, rounds=1, warmup=1).time(lambda: model(x)).median_ns / 1e9
     fewest, most = RUNS
-    runs = min(most, max(fewest, int(limits.turns / max(4 * once, 1e-9))))
+    runs = min(most, max(fewest, int(limits.turns / max(6 * once, 1e-9))))
     rounds = 1 if once > 0.05 else 5
     timed = sync_timer(device, runs=runs, rounds=rounds, warmup=1).compare(
-        {"eager": lambda: model(x), backend: lambda: compiled(x)}
+        {"eager": lambda: model(x), "traced": lambda: traced(x), backend: lambda: compiled(x)}
     )
-    speedup = timed.speedup(backend, over="eager")
+    over = {name: timed.speedup(backend, over=name) for name in ("eager", "traced")}
     return {
         "model": name,
         "batch": batch,
@@ -167,7 +169,8 @@ def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dic
         "search_seconds": seconds,
         "search_limit": limits.search,
         "distance": distance,
-        "speedup": [speedup.low, speedup.value, speedup.high],
+        "speedup": [over["eager"].low, over["eager"].value, over["eager"].high],
+        "over_traced": [over["traced"].low, over["traced"].value, over["traced"].high],
         "graphs": [_graph(report.to_json()) for report in reports],
     }
 

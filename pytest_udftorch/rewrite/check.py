@@ -39,6 +39,9 @@ class InDouble(nn.Module):
 
 
 class _Widened(fx.Interpreter):
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return _wide(super().get_attr(target, args, kwargs))
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         wide = {
             name: torch.float64 if value in _FLOATS else value for name, value in kwargs.items()

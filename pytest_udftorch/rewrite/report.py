@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -55,9 +54,8 @@ def count(module: fx.GraphModule) -> Counts:
         _size(graphs.tensors(n)) + sum(_size(graphs.tensors(i)) for i in n.all_input_nodes)
         for n in kernels
     )
-    given = [graphs.value(n) for n in graphs.placeholders(module.graph)]
-    with FlopCounterMode(display=False) as flops, torch.no_grad():
-        fx.Interpreter(module).run(*given)
+    with FlopCounterMode(display=False) as flops:
+        graphs.propagate(module)
     return Counts(
         len(nodes),
         len(kernels),
@@ -166,7 +164,7 @@ class GraphReport(Showable):
         times_ns: medians of the graph as it was (``original``), of the graph after templates
             (``simplified``) where other rules follow, and of the last (``rewritten``).
         called_ns: medians of a call of the graph as Dynamo traced it (``original``), and of the one
-            that is kept (``rewritten``), with what AOTAutograd does around it.
+            that is kept (``rewritten``), with what AOTAutograd does around it, if anything.
         left_alone: why the graph could not be rewritten, or "".
         cut: what was left undone because the time of the search was over.
         constants: tensors that are computed once, from the weights.

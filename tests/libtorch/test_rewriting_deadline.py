@@ -248,3 +248,51 @@ def half(x: torch.Tensor) -> torch.Tensor:
 @half.register_fake
 def _(x):
     return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("backend", ["udf_templates", "udf_pet", "udf_fusion"])
+def test_tensors_that_a_graph_holds_are_constants(backend):
+    """Masks of transformers are such: every graph with one was left alone."""
+
+    def masked(x, w):
+        mask = torch.tensor([[0.0, -3.0], [0.5, 1.0]])
+        return torch.softmax(x @ w + mask, 1) + torch.arange(2)
+
+    x, w = torch.randn(2, 2), torch.randn(2, 2)
+    compiled, found, report = run(masked, backend, x, w, gain=0, strict=True)
+    torch.testing.assert_close(found, masked(x, w))
+    torch.testing.assert_close(compiled(-x, w), masked(-x, w))
+    assert report.left_alone == ""
+    assert report.constants
+    assert report.after.kernels < report.before.kernels
+
+
+def test_calls_go_around_aotautograd_where_it_has_nothing_to_do():
+    """Its wrapper takes longer than the graph of a small model; writes and views still need it."""
+    from pytest_udftorch.rewrite.backends import _Whole
+
+    seen = []
+
+    def backend(module, examples):
+        seen.append(backends.templates(module, examples, options={"gain": 0}))
+        return seen[-1]
+
+    def plain(x):
+        return x * 1 + 2, x.exp() * 1
+
+    def shares(x):
+        return x.transpose(0, 1), (x + 1) * 1
+
+    def both(x):
+        y = (x + 1) * 1
+        return y, y.transpose(0, 1)
+
+    for function, direct in [(plain, True), (shares, False), (both, False)]:
+        torch.compiler.reset()
+        compiled = torch.compile(function, backend=backend, dynamic=False)
+        for _ in range(3):
+            for mine, wanted in zip(compiled(X), function(X), strict=True):
+                assert torch.equal(mine, wanted)
+        whole = seen[-1]
+        assert isinstance(whole, _Whole)
+        assert (whole.run is not whole.compiled) == direct
