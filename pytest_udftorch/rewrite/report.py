@@ -213,6 +213,26 @@ class GraphReport(Showable):
         notes += [f"check: {self.check}"] if self.check else []
         return Shown(self.backend, ("", "before", "after"), rows, [*notes, *self.notes])
 
+    def _repr_html_(self) -> str:
+        drawn = "".join(
+            f"<details><summary>The graph {html.escape(name)}</summary>"
+            f'<div style="overflow-x:auto">{picture.svg()}</div></details>'
+            for name, picture in self.pictures.items()
+        )
+        return super()._repr_html_() + drawn
+
+    def page(self) -> str:
+        """Return an HTML page of the table, the notes and the pictures; it loads nothing."""
+        fired = "".join(
+            f"<li>{html.escape(f.rule)}: {html.escape(f.where)}</li>" for f in self.fired
+        )
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{self.backend}</title>'
+            '<body style="font-family:sans-serif">'
+            f"{self._repr_html_()}<p>Rules, in the order in which they fired:</p><ol>{fired}</ol>"
+            "</body></html>\n"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
         return {
