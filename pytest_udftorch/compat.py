@@ -613,6 +613,12 @@ _AOT_BACKEND: Final = PrivateName(
 _BOXED: Final = PrivateName(
     "torch._functorch.aot_autograd", "make_boxed_func", "to rewrite graphs of ATen operators"
 )
+_LOOKUP: Final = PrivateName("torch._dynamo", "lookup_backend", "to compile kernels of graphs")
+
+
+def inductor_backend() -> Any:
+    """Return TorchInductor as a backend of torch.compile: a function of a graph and examples."""
+    return _LOOKUP.get()("inductor")
 
 
 def is_compiling(frames: Any) -> bool:

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast are fusion plans beside eager mode, TorchInductor and SystemDS?
+"""How fast are fusion plans beside eager mode, TorchInductor, JAX and SystemDS?
 
     python -m benches.experiments.fusion_plans [--scale F] [--runs N] [--store FILE]
 
 The cases are those of SystemDS' paper: the line search of an L2SVM, multinomial logistic
 regression, Poisson non-negative factorisation, k-means, an autoencoder, and a sparse loss. All
-contenders compute the same from the same inputs in one thread, which is all that kernels of
-udf_fusion use; each result is compared with eager mode. The kernels of udf_fusion run whatever
-their time (``gain`` 0). The times of SystemDS are those of its own script in one process of Java,
-without reading the inputs, after calls that are not timed; it is left out where its Python package
-or Java is missing. Cases are written to the journal, from which a run that is interrupted goes on.
+contenders compute the same from the same inputs on one core, since kernels of udf_fusion use one
+thread; each result is compared with eager mode. The kernels of udf_fusion run whatever their time
+(``gain`` 0). JAX is given a sparse matrix in its dense form. The times of SystemDS are those of its
+own script in one process of Java, without reading the inputs, after calls that are not timed. JAX
+and SystemDS are left out where their packages, or Java, are missing. Cases are written to the
+journal, from which a run that is interrupted goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import json
+import os
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +31,7 @@ import torch
 from torch import Tensor
 
 import pytest_udftorch
-from benches.experiments import command, systemds
+from benches.experiments import command, fusion_jax, systemds
 from pytest_udftorch.rewriting import fused, recording
 from pytest_udftorch.timers import sync_timer
 
@@ -122,6 +126,17 @@ CASES: Final = {
 }
 
 
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Have this process, and those that it starts, run on one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def _leaves(found: Any) -> list[Tensor]:
     return [found] if isinstance(found, Tensor) else list(found)
 
@@ -143,18 +158,20 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
     own = fused(plain)
     if not is_sparse:
         own = torch.compile(plain, backend="udf_fusion", dynamic=False, options={"gain": 0})
-    contenders = {
-        "eager": plain,
-        "inductor": torch.compile(plain, dynamic=False),
-        "udf_fusion": own,
+    contenders: dict[str, Callable[[], Any]] = {
+        "eager": lambda: plain(*inputs),
+        "inductor": functools.partial(torch.compile(plain, dynamic=False), *inputs),
+        "udf_fusion": lambda: own(*inputs),
     }
+    if not fusion_jax.missing():
+        contenders["jax"] = fusion_jax.call_of(name, inputs)
     wanted = plain(*inputs)
     with recording() as reports:
-        distances = {n: _distance(f(*inputs), wanted) for n, f in contenders.items()}
+        distances = {n: _distance(f(), wanted) for n, f in contenders.items()}
     if max(distances.values()) > TOLERANCE:
         raise pytest_udftorch.UdfError(f"{name}: results differ: {distances}")
     timer = sync_timer("cpu", runs=runs, rounds=3, warmup=2)
-    timed = timer.compare({n: lambda f=f: f(*inputs) for n, f in contenders.items()})
+    timed = timer.compare(contenders)
     report = reports[-1]
     beside, failed = None, ""
     try:
@@ -173,6 +190,7 @@ def case(name: str, scale: float, runs: int) -> dict[str, Any]:
         "report": {k: v for k, v in report.to_json().items() if k != "pictures"},
         "systemds_ns": beside,
         "systemds_failed": failed,
+        "load": os.getloadavg()[0],
     }
 
 
@@ -197,7 +215,7 @@ def measure(scale: float, runs: int, journal: Path | None) -> dict[str, Any]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.no_grad(), pytest_udftorch.patched(LIBRARY):
+        with torch.no_grad(), pytest_udftorch.patched(LIBRARY), one_core():
             cases = _all(scale, runs, journal)
     finally:
         torch.set_num_threads(threads)
@@ -207,6 +225,7 @@ def measure(scale: float, runs: int, journal: Path | None) -> dict[str, Any]:
         "scale": scale,
         "systemds_calls": [systemds.WARM, systemds.TIMED],
         "systemds": systemds.missing() or systemds.version(),
+        "jax": fusion_jax.missing() or fusion_jax.version(),
         "cases": cases,
     }
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What does compiling cost, and gain, when the sizes of the inputs keep changing?
 
-    python -m benches.experiments.recompilation [--calls N] [--rounds N] [--journal FILE]
-        [--store FILE]
+    python -m benches.experiments.recompilation [--calls N] [--rounds N] [--round N]
+        [--journal FILE] [--store FILE]
 
 A model is called many times with sizes that are drawn from a distribution with a few frequent and
 many rare ones. Each way of compiling runs the same calls in a process of its own, with an empty
@@ -11,7 +11,8 @@ with the changing dimension marked (``mark_dynamic``), and ``by_size``, once wit
 once with those of an earlier process. In each round all ways run once, one at a time, in a new
 random order and in one thread; figures are medians of the rounds, with the least and the largest. A
 round is written to the journal as soon as it is whole, and a run that is interrupted goes on from
-it.
+it. ``--round`` measures one round alone, so that rounds can run on cores of their own; journals
+that are put together hold all.
 """
 
 from __future__ import annotations
@@ -224,13 +225,17 @@ def together(rounds: Sequence[dict[str, dict[str, Any]]], calls: int) -> dict[st
     return rows
 
 
-def measure(calls: int, rounds: int, journal: Path | None) -> dict[str, Any]:
-    """Return the figures of all workloads."""
+def measure(
+    calls: int, rounds: int, journal: Path | None, alone: int | None = None
+) -> dict[str, Any]:
+    """Return the figures of all workloads; of one round alone, where its number is given."""
     done: dict[str, Any] = {}
     if journal is not None and journal.is_file():
         for line in journal.read_text(encoding="utf-8").splitlines():
             done.update(json.loads(line))
-    for number in range(rounds):
+    numbers = range(rounds) if alone is None else [alone]
+    load = os.getloadavg()[0]
+    for number in numbers:
         for workload in WORKLOADS:
             key = f"{workload}; {calls}; {number}"
             if key in done:
@@ -241,10 +246,10 @@ def measure(calls: int, rounds: int, journal: Path | None) -> dict[str, Any]:
                 with journal.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({key: done[key]}) + "\n")
     workloads = {
-        name: together([done[f"{name}; {calls}; {n}"] for n in range(rounds)], calls)
+        name: together([done[f"{name}; {calls}; {n}"] for n in numbers], calls)
         for name in WORKLOADS
     }
-    return {"calls": calls, "rounds": rounds, "workloads": workloads}
+    return {"calls": calls, "rounds": len(numbers), "load": load, "workloads": workloads}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -252,6 +257,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser: argparse.ArgumentParser = command.parser("recompilation", __doc__)
     parser.add_argument("--calls", type=int, default=CALLS, help="of each workload")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="in each, every way runs once")
+    parser.add_argument("--round", type=int, metavar="N", help="measure this one alone, from 0")
     parser.add_argument("--journal", type=Path, metavar="FILE", help="rounds, as they are measured")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -270,7 +276,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return command.run(
         "recompilation",
         options,
-        lambda: measure(options.calls, options.rounds, options.journal),
+        lambda: measure(options.calls, options.rounds, options.journal, options.round),
         show,
     )
 

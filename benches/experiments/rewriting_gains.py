@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which rules fire on whole models, and how much faster do they become?
 
-    python -m benches.experiments.rewriting_gains [--device D] [--seconds N] [--journal FILE]
-        [--store FILE]
+    python -m benches.experiments.rewriting_gains [--device D] [--seconds N] [--limit N]
+        [--journal FILE] [--merge FILE ...] [--store FILE]
 
 ResNet-50 and GoogLeNet of torchvision on images of 224 x 224, BERT-base from its configuration over
 64 tokens, and one block of a transformer of the same width, with random weights, at batch 1 and 32.
 Each is rewritten by ``udf_templates``, ``udf_taso``, ``udf_pet`` and ``udf_fusion``, one row each;
-a row's model takes turns with eager mode, and nothing is kept that was not measured to be faster.
-Each row is written to the journal as soon as it is there; a run that is interrupted goes on from
-it. Rows that are not begun within ``--seconds`` are named as left out. BERT needs
+a row's model takes turns with eager mode, and with the graph as Dynamo traced it (``traced``): that
+is what runs where nothing is kept, and nothing is that was not measured to be faster.
+Each row names its machine, and is written to the journal as soon as it is there; a run that is
+interrupted goes on from it. Rows that are not begun within ``--seconds`` are named as left out.
+``--merge`` joins the rows of journals, which may come from several machines, and measures nothing;
+of two rows of the same case the one that comes later counts. BERT needs
 ``pip install transformers``.
 """
 
@@ -17,10 +20,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +36,7 @@ from torch import Tensor, nn
 from benches.experiments import command
 from benches.experiments.compile_transformers import Block
 from pytest_udftorch import UdfError
+from pytest_udftorch.environment import describe
 from pytest_udftorch.rewriting import recording
 from pytest_udftorch.timers import sync_timer
 
@@ -39,6 +45,9 @@ BATCHES: Final = (1, 32)
 IMAGE, TOKENS, WIDTH, HEADS, LAYERS, WORDS = 224, 64, 768, 12, 12, 1000
 #: Turns of a model and eager mode: as many as fit into so many seconds, but not fewer than this.
 RUNS, SECONDS = (7, 20), 10.0
+#: Seconds in which a search has to end, and those of udf_taso among graphs.
+LIMIT, SEARCH = 600.0, 60.0
+DEVICES: Final = ("cpu", "cuda")
 #: What decides between floating-point results whose operations have another order.
 TOLERANCE: Final = 1e-3
 
@@ -81,7 +90,36 @@ MODELS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]]
 }
 
 
-def row(name: str, batch: int, backend: str, device: str, search: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Limits:
+    """How long what is measured may take, in seconds.
+
+    Attributes:
+        search: of a row, with checks and measurements.
+        graphs: of udf_taso's search among graphs.
+        turns: of a model and eager mode, unless the fewest turns take longer.
+    """
+
+    search: float = LIMIT
+    graphs: float = SEARCH
+    turns: float = SECONDS
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Return what a row says of where it was measured."""
+    found = describe()
+    return {
+        "cpu": found["machine"]["cpu"],
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else "",
+        "versions": {name: found["versions"][name] for name in ("python", "torch")},
+        "date": found["date"],
+    }
+
+
+def row(name: str, batch: int, backend: str, device: str, limits: Limits) -> dict[str, Any]:
     """Return the figures of one model at one batch size under one backend.
 
     Args:
@@ -89,7 +127,7 @@ def row(name: str, batch: int, backend: str, device: str, search: float) -> dict
         batch: its size.
         backend: that rewrites it.
         device: cpu or cuda.
-        search: seconds after which ``udf_taso`` ends its search.
+        limits: on its time.
 
     Raises:
         UdfError: a rewritten model gives other results than the model.
@@ -99,7 +137,9 @@ def row(name: str, batch: int, backend: str, device: str, search: float) -> dict
     make, draw = MODELS[name]
     model, x = make().eval().to(device), draw(batch).to(device)
     wanted = model(x)
-    given = {"seconds": search} if backend == "udf_taso" else {}
+    given: dict[str, Any] = {"seconds": limits.search}
+    if backend == "udf_taso":
+        given["search_seconds"] = limits.graphs
     compiled = torch.compile(model, backend=backend, dynamic=False, options=given)
     before = time.perf_counter()
     with recording() as reports:
@@ -108,24 +148,29 @@ def row(name: str, batch: int, backend: str, device: str, search: float) -> dict
     distance = float((result - wanted).abs().max() / wanted.abs().max())
     if distance > TOLERANCE:
         raise UdfError(f"{name}, {backend}: the results differ by {distance:.2g}.")
+    traced = torch.compile(model, backend="eager", dynamic=False)
     once = sync_timer(device, runs=1, rounds=1, warmup=1).time(lambda: model(x)).median_ns / 1e9
     fewest, most = RUNS
-    runs = min(most, max(fewest, int(SECONDS / max(4 * once, 1e-9))))
+    runs = min(most, max(fewest, int(limits.turns / max(6 * once, 1e-9))))
     rounds = 1 if once > 0.05 else 5
     timed = sync_timer(device, runs=runs, rounds=rounds, warmup=1).compare(
-        {"eager": lambda: model(x), backend: lambda: compiled(x)}
+        {"eager": lambda: model(x), "traced": lambda: traced(x), backend: lambda: compiled(x)}
     )
-    speedup = timed.speedup(backend, over="eager")
+    over = {name: timed.speedup(backend, over=name) for name in ("eager", "traced")}
     return {
         "model": name,
         "batch": batch,
         "backend": backend,
+        "device": device,
+        "machine": machine(device),
         "shape": list(x.shape),
         "runs": runs,
         "median_ns": {n: timed[n].median_ns for n in timed.timings},
         "search_seconds": seconds,
+        "search_limit": limits.search,
         "distance": distance,
-        "speedup": [speedup.low, speedup.value, speedup.high],
+        "speedup": [over["eager"].low, over["eager"].value, over["eager"].high],
+        "over_traced": [over["traced"].low, over["traced"].value, over["traced"].high],
         "graphs": [_graph(report.to_json()) for report in reports],
     }
 
@@ -137,66 +182,108 @@ def _graph(report: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **counted}
 
 
-def measure(
-    seconds: float, device: str, search: float, journal: Path | None, only: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return the rows that are begun in time or in the journal, small batches first."""
-    began = time.perf_counter()
-    known = []
-    if journal is not None and journal.is_file():
-        known = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    rows = {(r["model"], r["batch"], r["backend"]): r for r in known}
-    left = []
-    torch.backends.cudnn.allow_tf32 = False  # what is compared is float32
-    with torch.no_grad():
-        for key in [(name, n, backend) for n in BATCHES for name in MODELS for backend in BACKENDS]:
-            if key in rows:
-                continue
-            if only and f"{key[0]}, {key[1]}" not in only:
-                left.append(f"{key[0]} at batch {key[1]}, {key[2]}")
-                continue
-            if time.perf_counter() - began > seconds:
-                left.append(f"{key[0]} at batch {key[1]}, {key[2]}")
-                continue
-            rows[key] = row(*key, device, search)
-            print(*key, rows[key]["search_seconds"], rows[key]["speedup"], flush=True)
-            if journal is not None:
-                with journal.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(rows[key]) + "\n")
+def _key(row: dict[str, Any]) -> tuple[str, int, str, str]:
+    return row["device"], row["batch"], row["model"], row["backend"]
+
+
+#: All rows there can be.
+KEYS: Final = [
+    (device, batch, name, backend)
+    for device in DEVICES
+    for batch in BATCHES
+    for name in MODELS
+    for backend in BACKENDS
+]
+
+
+def read(journals: Sequence[Path]) -> dict[tuple[str, int, str, str], dict[str, Any]]:
+    """Return the rows of journals, by device, batch size, model and backend."""
+    rows = {}
+    for path in journals:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            rows[_key(row)] = row
+    return rows
+
+
+def document(rows: dict[tuple[str, int, str, str], dict[str, Any]]) -> dict[str, Any]:
+    """Return what is stored of rows."""
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "threads": torch.get_num_threads(),
-        "search_limit": search,
         "image": IMAGE,
         "tokens": TOKENS,
         "width": WIDTH,
         "layers": LAYERS,
-        "rows": list(rows.values()),
-        "left_out": left,
+        "rows": [rows[key] for key in KEYS if key in rows and "failed" not in rows[key]],
+        "failed": [rows[key] for key in KEYS if "failed" in rows.get(key, {})],
+        "left_out": [list(key) for key in KEYS if key not in rows],
     }
+
+
+def _whole(figures: dict[str, Any]) -> bool:
+    """Whether no row failed."""
+    return not figures["failed"]
+
+
+def measure(wanted: argparse.Namespace) -> dict[str, Any]:
+    """Return the rows that are begun in time or in the journal, small batches first."""
+    began = time.perf_counter()
+    journal: Path | None = wanted.journal
+    rows = read([journal] if journal is not None and journal.is_file() else [])
+    limits = Limits(wanted.limit, wanted.search, wanted.turns)
+    torch.backends.cudnn.allow_tf32 = False  # what is compared is float32
+    torch.set_num_threads(wanted.threads or torch.get_num_threads())
+    with torch.no_grad():
+        for key in KEYS:
+            device, batch, name, backend = key
+            if key in rows or device != wanted.device or backend not in wanted.backends:
+                continue
+            if wanted.only and f"{name}, {batch}" not in wanted.only:
+                continue
+            if time.perf_counter() - began > wanted.seconds:
+                break
+            try:
+                rows[key] = row(name, batch, backend, device, limits)
+            except Exception as error:  # the other rows are worth having
+                case = {"device": device, "batch": batch, "model": name, "backend": backend}
+                said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                rows[key] = {**case, "machine": machine(device), "failed": said}
+            shown = ("search_seconds", "speedup", "failed")
+            print(*key, *(rows[key][name] for name in shown if name in rows[key]), flush=True)
+            if journal is not None:
+                with journal.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(rows[key]) + "\n")
+    return document(rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; return the exit status."""
     parser: argparse.ArgumentParser = command.parser("rewriting_gains", __doc__)
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which none is begun")
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--search", type=float, default=60.0, help="seconds of udf_taso's search")
+    parser.add_argument("--device", default="cpu", choices=DEVICES)
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of each search")
+    parser.add_argument("--search", type=float, default=SEARCH, help="of udf_taso's among graphs")
+    parser.add_argument("--turns", type=float, default=SECONDS, help="seconds of the turns")
+    parser.add_argument("--threads", type=int, help="of torch, on the CPU")
     parser.add_argument(
         "--only", nargs="*", default=[], metavar="CASE", help="for instance 'BERT, 1'"
     )
+    parser.add_argument("--backends", nargs="*", default=BACKENDS, choices=BACKENDS)
     parser.add_argument("--journal", type=Path, metavar="FILE", help="rows, as they are measured")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="journals to join")
     options = parser.parse_args(arguments)
-    options.changed = [f"--seconds {options.seconds:g}"] if options.seconds != 3600 else []
-    options.changed += [f"--search {options.search:g}"] if options.search != 60 else []
+    usual = {"seconds": 3600.0, "limit": LIMIT, "search": SEARCH, "turns": SECONDS}
+    options.changed = [
+        f"--{name} {getattr(options, name):g}"
+        for name, value in usual.items()
+        if getattr(options, name) != value
+    ]
     options.changed += ["--device cuda"] if options.device == "cuda" else []
-    return command.run(
-        "rewriting_gains",
-        options,
-        lambda: measure(
-            options.seconds, options.device, options.search, options.journal, options.only
-        ),
-    )
+    if options.merge:
+        options.changed = ["--merge JOURNAL ..."]
+        return command.run(
+            "rewriting_gains", options, lambda: document(read(options.merge)), _whole
+        )
+    return command.run("rewriting_gains", options, lambda: measure(options), _whole)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +26,7 @@ from pytest_udftorch import UdfError
 #: Case -> what is computed from the matrices A, B, C and D, and the scalars that are compared.
 SCRIPTS: Final = {
     "l2svm": (
-        "K = 1 - C * (A + as.scalar(D) * B); I = K > 0; "
-        "g = sum(K * I * C * B); h = sum(B * B * I);",
+        "K = 1 - C * (A + d * B); I = K > 0; g = sum(K * I * C * B); h = sum(B * B * I);",
         ("g", "h"),
     ),
     "multinomial logistic": (
@@ -47,6 +47,8 @@ SCRIPTS: Final = {
     ),
     "sparse loss": ("g = sum(A * log(B %*% t(C) + 1e-9));", ("g",)),
 }
+#: Case -> what is computed of its inputs once, before the calls.
+BEFORE: Final = {"l2svm": "d = as.scalar(D);"}
 #: Calls of a script that are not timed, for Java compiles what runs often, and those that are.
 WARM, TIMED = 60, 20
 CALLS: Final = WARM + TIMED
@@ -73,11 +75,38 @@ def _archives() -> str:
     return f"{home}/SystemDS.jar{os.pathsep}{home}/lib/*"
 
 
-def _script(name: str, files: Sequence[str]) -> str:
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in a file of comma-separated values.
+
+    SystemDS plans by sizes and numbers of elements other than zero. Where it does not know them
+    when it compiles, it compiles in each call anew, and generates no operators.
+    """
+
+    file: str
+    rows: int
+    columns: int
+    filled: int
+
+    def read(self, name: str) -> str:
+        """Return the statement that reads it."""
+        known = f"rows={self.rows}, cols={self.columns}, nnz={self.filled}"
+        return f'{name} = read("{self.file}", format="csv", {known});'
+
+
+def _written(tensor: Tensor, file: str) -> Matrix:
+    """Write a tensor of at most two dimensions."""
+    dense = tensor.to_dense().numpy()
+    matrix = dense.reshape(len(dense) if dense.ndim else 1, -1)
+    np.savetxt(file, matrix, "%.9g", ",")
+    return Matrix(file, *matrix.shape, int(np.count_nonzero(matrix)))
+
+
+def _script(name: str, matrices: Sequence[Matrix]) -> str:
     body, scalars = SCRIPTS[name]
     shown = ' + " " + '.join(scalars)
-    pairs = zip("ABCD", files, strict=False)
-    read = "\n".join(f'{matrix} = read("{file}", format="csv");' for matrix, file in pairs)
+    read = "\n".join(m.read(letter) for letter, m in zip("ABCD", matrices, strict=False))
+    read += "\n" + BEFORE.get(name, "")
     # The empty loops keep the clock's readings in their places.
     return (
         f"{read}\nfor (i in 1:{CALLS}) {{\n  before = time();\n  while (FALSE) {{}}\n  {body}\n"
@@ -92,14 +121,28 @@ def _scalars(found: Any) -> list[float]:
     return [float(t if t.ndim == 0 else t.abs().sum()) for t in leaves]
 
 
+def _operators(printed: Sequence[str]) -> dict[str, int]:
+    """Return the operators that SystemDS ran in the calls, and how often, from its statistics."""
+    found = {}
+    for line in printed:
+        parts = line.split()
+        if len(parts) == 4 and parts[0].isdigit() and parts[3].isdigit():
+            # Generated operators have numbers: spoofRATMP16.
+            name = parts[1].rstrip("0123456789")
+            found[name] = found.get(name, 0) + int(parts[3])
+    plain = ("createvar", "rmvar", "mvvar", "assignvar", "cpvar", "print", "time")
+    return {n: times for n, times in found.items() if n not in plain and times >= CALLS}
+
+
 def times_ns(
     name: str, inputs: Sequence[Tensor], wanted: Any, tolerance: float
-) -> dict[str, float] | None:
+) -> dict[str, Any] | None:
     """Return times of calls in one process of Java in nanoseconds; None where it is missing.
 
     ``first`` is that of the first call, ``early`` the median of calls 7 to 12, ``warm`` that of the
     last ones, and ``half`` of the half of the last ones that came first: where Java has compiled
-    what it will, both are alike.
+    what it will, both are alike. ``operators`` says which instructions ran at least once a call;
+    ``spoof...`` are those that it generated.
 
     Raises:
         UdfError: it fails, or computes something else.
@@ -107,19 +150,15 @@ def times_ns(
     if missing():
         return None
     with tempfile.TemporaryDirectory() as scratch:
-        files = []
-        for number, tensor in enumerate(inputs):
-            dense = tensor.to_dense().numpy()
-            files.append(f"{scratch}/{number}.csv")
-            np.savetxt(files[-1], dense.reshape(len(dense) if dense.ndim else 1, -1), "%.9g", ",")
-        Path(scratch, "case.dml").write_text(_script(name, files), encoding="utf-8")
+        matrices = [_written(t, f"{scratch}/{number}.csv") for number, t in enumerate(inputs)]
+        Path(scratch, "case.dml").write_text(_script(name, matrices), encoding="utf-8")
         Path(scratch, "config.xml").write_text(_CONFIG, encoding="utf-8")
         done = subprocess.run(
             [
                 "java", "--add-modules", "jdk.incubator.vector", "-Xmx4g",
                 "-XX:ActiveProcessorCount=1", "-cp", _archives(),
                 "org.apache.sysds.api.DMLScript", "-f", f"{scratch}/case.dml",
-                "-exec", "singlenode", "-config", f"{scratch}/config.xml",
+                "-exec", "singlenode", "-config", f"{scratch}/config.xml", "-stats", "40",
             ],
             capture_output=True, text=True, cwd=scratch, check=False,
         )  # fmt: skip
@@ -137,4 +176,6 @@ def times_ns(
         "early": statistics.median(times[6:12]),
         "warm": statistics.median(last),
         "half": statistics.median(last[: TIMED // 2]),
+        "quartiles": statistics.quantiles(last, n=4)[::2],
+        "operators": _operators(done.stdout.splitlines()),
     }

@@ -25,6 +25,8 @@ from pytest_udftorch.errors import PackageMissingError, RewriteError, RuleError,
 from pytest_udftorch.plain_data import shown
 from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.check import why_wrong
+from pytest_udftorch.rewrite.compiling import by_inductor, noted_warnings
+from pytest_udftorch.rewrite.deadline import NEVER, Deadline, OutOfTime
 from pytest_udftorch.rewrite.measured import GAIN, ORIGINAL, kept, measured, why_not
 from pytest_udftorch.rewrite.report import GraphReport, count, picture
 from pytest_udftorch.rewrite.templates import DEFAULT, TEMPLATES, Firing, chosen, rewrite
@@ -54,11 +56,6 @@ def _as_it_is(module: fx.GraphModule) -> Callable[..., Any]:
     return module
 
 
-def _by_inductor(module: fx.GraphModule) -> Callable[..., Any]:
-    compiled: Callable[..., Any] = torch.compile(module, dynamic=False)
-    return compiled
-
-
 @dataclass
 class Candidate:
     """A graph that may take the place of another.
@@ -82,10 +79,17 @@ class Candidate:
 
 
 #: Makes a candidate of a graph, the real inputs of the call, and the numbers of the weights among
-#: them; writes what it did into the report. None: there is nothing to gain.
+#: them; writes what it did into the report, and returns the best that it has when the deadline
+#: passes. None: there is nothing to gain.
 Rewriter: TypeAlias = Callable[
-    [fx.GraphModule, Sequence[Any], Collection[int], GraphReport], Candidate | None
+    [fx.GraphModule, Sequence[Any], Collection[int], GraphReport, Deadline], Candidate | None
 ]
+
+#: Seconds that a search on one graph may take, with its checks and measurements.
+SECONDS: Final = 600.0
+#: Which part of the time rewriting may take, and of what is then left the checks, so that what was
+#: found can still be checked and measured.
+_REWRITING, _CHECKING = 0.5, 0.6
 
 
 class WeightState:
@@ -139,16 +143,18 @@ class Terms:
     Attributes:
         strict: whether a part that is left alone is an error.
         gain: how many times as fast as the graph it came from a graph has to be; 0 keeps all.
+        seconds: after which no step of the search on a graph is begun.
         ready: checks the options. It is called before the first call of every graph, of those that
             are left alone too, so that a wrong option never goes unnoticed.
 
     Raises:
-        RewriteError: ``gain`` is no number, or below 0.
+        RewriteError: ``gain`` is no number, or below 0; ``seconds`` is no number above 0.
     """
 
     strict: bool = False
     gain: float = GAIN
     ready: Callable[[], object] = lambda: None
+    seconds: float = SECONDS
 
     def __post_init__(self) -> None:
         if isinstance(self.gain, bool) or not isinstance(self.gain, int | float) or self.gain < 0:
@@ -156,6 +162,7 @@ class Terms:
                 f"gain={shown(self.gain)}: give how many times as fast a rewritten graph has to be "
                 "to be kept, for instance 1.02, or 0 to keep it whatever its time."
             )
+        Deadline(self.seconds)
 
 
 class _Rewritten:
@@ -173,6 +180,9 @@ class _Rewritten:
         self.name, self.original, self.rewriter, self.terms = name, original, rewriter, terms
         self.weights, self.broken = weights, broken
         self.report = GraphReport(name)
+        self.deadline = NEVER
+        #: The identities of the inputs of the first call.
+        self.taken: list[int] = []
         self.run: Callable[..., Any] | None = None
         self.lock = threading.Lock()
 
@@ -185,14 +195,19 @@ class _Rewritten:
         if self.run is None:
             with self.lock:
                 if self.run is None:
+                    self.taken = [*map(id, inputs)]
                     self.run = self._decided(inputs)
         return self.run(*inputs)
 
     def _decided(self, inputs: Sequence[Any]) -> Callable[..., Any]:
         report = self.report
         self.terms.ready()
+        # The time of proving rules is not the graph's.
+        self.deadline = Deadline(self.terms.seconds, report.cut)
         try:
-            with torch.no_grad():
+            # AOTAutograd looks at each operator of the first call in a mode written in Python,
+            # which would be timed too.
+            with compat.no_modes(), torch.no_grad(), noted_warnings(report.notes):
                 run = self._rewritten(inputs, report)
         except (PackageMissingError, RewriteError, RuleError):
             raise
@@ -231,15 +246,21 @@ class _Rewritten:
             for n, value in enumerate(inputs)
             if not value.is_inference() and any(known() is value for known in self.weights)
         }
-        candidate = self.rewriter(copy.deepcopy(self.original), inputs, held, report)
+        candidate = self.rewriter(
+            copy.deepcopy(self.original), inputs, held, report, self.deadline.share(_REWRITING)
+        )
         if candidate is None:
             return self.original
         steps = {"rewritten": candidate}
         if candidate.before is not None:
             steps = {"simplified": candidate.before, **steps}
         runners: dict[str, _Runner] = {}
+        checking = self.deadline.share(_CHECKING)
         for name, step in steps.items():
-            runner, problem, check = self._checked(step, inputs, held)
+            try:
+                runner, problem, check = self._checked(step, inputs, held, checking)
+            except OutOfTime:
+                break
             if problem is None:
                 runners[name], report.check = runner, check
             elif step is candidate:
@@ -247,7 +268,11 @@ class _Rewritten:
                 report.left_alone = f"the rewritten graph does not pass its check: {problem}"
                 return self.original
         report.fired = []
-        if candidate.make is _as_it_is and not candidate.fired and not runners["rewritten"].split:
+        if not runners:
+            report.tried = candidate.fired
+            return self.original
+        last = next(reversed(runners.values()))
+        if candidate.make is _as_it_is and not candidate.fired and not last.split:
             report.notes.append("no rule fired")
             return self.original
         name = self._fastest(runners, inputs, report)
@@ -264,23 +289,35 @@ class _Rewritten:
         return runner
 
     def _checked(
-        self, candidate: Candidate, inputs: Sequence[Any], held: Collection[int]
+        self,
+        candidate: Candidate,
+        inputs: Sequence[Any],
+        held: Collection[int],
+        deadline: Deadline,
     ) -> tuple[_Runner, str | None, str]:
-        """Return what runs a candidate, why it may not, or None, and how it was judged."""
+        """Return what runs a candidate, why it may not, or None, and how it was judged.
+
+        Raises:
+            OutOfTime: the deadline has passed before it was judged.
+        """
         graphs.unalias(candidate.module, self.original)
         candidate.module.graph.lint()
         candidate.module.recompile()
         runner = _Runner(candidate, inputs, held)
-        return runner, *why_wrong(self.original, runner, inputs, held, candidate.exact)
+        judged = why_wrong(self.original, runner, inputs, held, candidate.exact, deadline)
+        return runner, *judged
 
     def _fastest(
         self, runners: Mapping[str, _Runner], inputs: Sequence[Any], report: GraphReport
     ) -> str:
         """Return the name of the graph to run: one that was measured to be faster, or ORIGINAL."""
-        timing = measured({ORIGINAL: self.original, **runners}, inputs)
+        last = list(runners)[-1]
+        if self.deadline.passed("the measurement"):
+            return ORIGINAL if self.terms.gain else last
+        # The call as a whole is measured after this.
+        timing = measured({ORIGINAL: self.original, **runners}, inputs, self.deadline.share(0.5))
         report.times_ns = {name: timing[name].median_ns for name in timing.timings}
         best = kept(timing, self.terms.gain)
-        last = list(runners)[-1]
         if best != last:
             report.not_kept = why_not(timing, last, best, self.terms.gain)
         return best
@@ -373,18 +410,51 @@ class _Whole:
         pure = len(graphs.outputs(self.inner.original.graph)) == len(
             graphs.outputs(self.module.graph)
         )
-        if not pure or not self.inner.terms.gain:
+        if not pure:
             return self.compiled
+        rewritten = self._direct(inputs) or self.compiled
+        if not self.inner.terms.gain:
+            return rewritten
         report = self.inner.report
-        timing = measured({ORIGINAL: traced, "rewritten": self.compiled}, inputs)
+        deadline = self.inner.deadline
+        if deadline.passed("the measurement of the whole call"):
+            report.drop()
+            return traced
+        timing = measured({ORIGINAL: traced, "rewritten": rewritten}, inputs, deadline)
         report.called_ns = {name: timing[name].median_ns for name in timing.timings}
         if kept(timing, self.inner.terms.gain) != ORIGINAL:
-            return self.compiled
+            return rewritten
         report.not_kept = (
             f"called as a whole, {why_not(timing, 'rewritten', ORIGINAL, self.inner.terms.gain)}"
         )
         report.drop()
         return traced
+
+    def _direct(self, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+        """Return what runs the rewritten graph without AOTAutograd around it, or None.
+
+        There is nothing for that to do where the graph takes the inputs as they are, and returns
+        tensors that share no memory with them or with each other.
+        """
+        inner = self.inner
+        ends = graphs.outputs(inner.original.graph)
+        bases = [graphs.base_of(n) if isinstance(n, fx.Node) else None for n in ends]
+        alone = all(b is not None and b.op == "call_function" for b in bases)
+        cast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+        if inner.taken != [*map(id, inputs)] or not alone or len({*bases}) < len(bases) or cast:
+            return None
+        run = inner.run
+        assert run is not None
+
+        def direct(*given: Any) -> Any:
+            with torch.no_grad():
+                return tuple(run(*given))
+
+        return direct
+
+
+#: Options that all backends have.
+COMMON: Final[dict[str, Any]] = {"gain": GAIN, "seconds": SECONDS, "strict": False}
 
 
 def settings(
@@ -410,31 +480,39 @@ def templates(
     """Backend ``udf_templates``: rewriting by patterns that are always replaced.
 
     Options are ``templates``, the names of those to apply, ``gain``, how many times as fast the
-    graph has to become to be kept, and ``strict``.
+    graph has to become to be kept, ``seconds``, after which the search ends, and ``strict``.
     """
-    known = {"templates": DEFAULT, "gain": GAIN, "strict": False}
+    known = {"templates": DEFAULT, **COMMON}
     wanted = settings("udf_templates", options, known)
     names = chosen(wanted["templates"])
 
     def rewriter(
-        graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        held: Collection[int],
+        report: GraphReport,
+        deadline: Deadline,
     ) -> Candidate | None:
-        graph, fired = rewrite(graph, held, names)
+        graph, fired = rewrite(graph, held, names, deadline)
         return Candidate(
             graph,
             all(TEMPLATES[name].exact for name in names),
             "fold" in names,
-            _by_inductor if "fusion" in names else _as_it_is,
+            by_inductor if "fusion" in names else _as_it_is,
             fired,
         )
 
-    terms = Terms(wanted["strict"], wanted["gain"])
-    return compile_graph("udf_templates", rewriter, module, examples, terms)
+    return compile_graph("udf_templates", rewriter, module, examples, terms_of(wanted))
 
 
-def simplified(graph: fx.GraphModule, held: Collection[int]) -> Candidate:
+def terms_of(wanted: Mapping[str, Any], ready: Callable[[], object] = lambda: None) -> Terms:
+    """Return the terms that a backend's options name; ``ready`` checks the others."""
+    return Terms(wanted["strict"], wanted["gain"], ready, wanted["seconds"])
+
+
+def simplified(graph: fx.GraphModule, held: Collection[int], deadline: Deadline) -> Candidate:
     """Return a graph with the templates of ``udf_templates`` applied, where other rules start."""
-    module, fired = rewrite(graph, held, DEFAULT)
+    module, fired = rewrite(graph, held, DEFAULT, deadline)
     return Candidate(module, exact=False, fold=True, fired=fired)
 
 

@@ -19,6 +19,7 @@ from torch import fx, nn
 from pytest_udftorch import compat
 from pytest_udftorch.planning.error_model import rounding_distances
 from pytest_udftorch.planning.pairs import TOLERANCE, accuracy
+from pytest_udftorch.rewrite.deadline import NEVER, Deadline
 
 pytree: Any = compat.pytree()
 
@@ -38,6 +39,9 @@ class InDouble(nn.Module):
 
 
 class _Widened(fx.Interpreter):
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return _wide(super().get_attr(target, args, kwargs))
+
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         wide = {
             name: torch.float64 if value in _FLOATS else value for name, value in kwargs.items()
@@ -99,6 +103,7 @@ def why_wrong(
     inputs: Sequence[Any],
     held: Collection[int],
     exact: bool,
+    deadline: Deadline = NEVER,
 ) -> tuple[str | None, str]:
     """Judge a candidate.
 
@@ -108,12 +113,17 @@ def why_wrong(
         inputs: of the call.
         held: the numbers of the inputs that are weights.
         exact: whether every bit has to be the same.
+        deadline: after which no run is begun.
 
     Returns:
         Why it does not pass, or None; and how it was judged.
+
+    Raises:
+        OutOfTime: the deadline has passed before it was judged.
     """
     worst = 0.0
     for given in (list(inputs), shuffled(inputs, held)):
+        deadline.check("the check")
         wanted, found = _run(original, given), _run(candidate, given)
         if len(wanted) != len(found):
             return "it returns another number of results", "structure"
@@ -127,7 +137,7 @@ def why_wrong(
             continue
         if exact:
             return "its bits are others, and its rules keep bits", "bits"
-        reason, far = _judged(original, given, wanted, found)
+        reason, far = _judged(original, given, wanted, found, deadline)
         if reason is not None:
             return reason, "distance to float64"
         worst = max(worst, far)
@@ -136,11 +146,16 @@ def why_wrong(
 
 
 def _judged(
-    original: fx.GraphModule, inputs: Sequence[Any], wanted: list[Any], found: list[Any]
+    original: fx.GraphModule,
+    inputs: Sequence[Any],
+    wanted: list[Any],
+    found: list[Any],
+    deadline: Deadline,
 ) -> tuple[str | None, float]:
     """Return why a result is too far from float64, or None; and what share of it is used."""
     doubled = InDouble(original)
     given = tuple(map(_wide, inputs))
+    deadline.check("the check")
     try:
         truth = _run(doubled, given)
     except Exception as error:
@@ -154,6 +169,7 @@ def _judged(
         return f"an output is wrong: {mine.problem}", 0.0
     if not mine.within(TOLERANCE, eager):
         formats = {t.dtype for t in inputs if isinstance(t, torch.Tensor) and t.is_floating_point()}
+        deadline.check("the check")
         unit = max((torch.finfo(kind).eps / 2 for kind in formats), default=0.0)
         (earned,) = rounding_distances(doubled, given, [truth], unit)
         if len(earned) == len(eager.distances):

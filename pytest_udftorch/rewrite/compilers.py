@@ -16,8 +16,15 @@ from torch import fx, nn
 from pytest_udftorch.planning.executor import Executor
 from pytest_udftorch.planning.executors import resolve
 from pytest_udftorch.rewrite import graphs
-from pytest_udftorch.rewrite.backends import Candidate, Terms, WeightState, compile_graph, settings
-from pytest_udftorch.rewrite.measured import GAIN
+from pytest_udftorch.rewrite.backends import (
+    COMMON,
+    Candidate,
+    WeightState,
+    compile_graph,
+    settings,
+    terms_of,
+)
+from pytest_udftorch.rewrite.deadline import Deadline
 from pytest_udftorch.rewrite.report import GraphReport
 from pytest_udftorch.undisturbed import undisturbed
 
@@ -93,13 +100,18 @@ def compiler(
     """Backend ``udf_compiler``: each graph is computed by an executor, if it is right and faster.
 
     Options are ``executor``, the name of one, ``gain``, how many times as fast as the graph it has
-    to be to be kept, and ``strict``.
+    to be to be kept, ``seconds``, after which neither check nor measurement is begun, and
+    ``strict``.
     """
-    known = {"executor": DEFAULT, "gain": GAIN, "strict": False}
+    known = {"executor": DEFAULT, **COMMON}
     wanted = settings("udf_compiler", options, known)
 
     def rewriter(
-        graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        held: Collection[int],
+        report: GraphReport,
+        deadline: Deadline,
     ) -> Candidate:
         executor = resolve(wanted["executor"])
         report.notes.append(f"compiled by {executor.name}")
@@ -107,5 +119,5 @@ def compiler(
             graph, exact=False, fold=False, make=lambda made: _Compiled(executor, made, held)
         )
 
-    terms = Terms(wanted["strict"], wanted["gain"], lambda: resolve(wanted["executor"]))
+    terms = terms_of(wanted, lambda: resolve(wanted["executor"]))
     return compile_graph("udf_compiler", rewriter, module, examples, terms)

@@ -107,12 +107,21 @@ def placeholders(graph: fx.Graph) -> list[fx.Node]:
     return [n for n in graph.nodes if n.op == "placeholder"]
 
 
+class _Propagation(FakeTensorProp):
+    """Runs a graph on fake tensors; tensors that the graph itself holds become fake ones, too."""
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        held = super().get_attr(target, args, kwargs)
+        real = isinstance(held, torch.Tensor) and not hasattr(held, "fake_mode")
+        return self._mode.from_tensor(held) if real else held
+
+
 def propagate(module: fx.GraphModule) -> None:
     """Write the fake tensors of all nodes anew, from those of the inputs."""
     given = [value(n) for n in placeholders(module.graph)]
     modes = [v.fake_mode for v in given if hasattr(v, "fake_mode")]
     with torch.no_grad():
-        prop = FakeTensorProp(module, modes[0]) if modes else FakeTensorProp(module)
+        prop = _Propagation(module, modes[0]) if modes else _Propagation(module)
         prop.propagate_dont_convert_inputs(*given)
 
 
@@ -126,6 +135,8 @@ def constant_nodes(graph: fx.Graph, held: Iterable[int]) -> set[fx.Node]:
     given = placeholders(graph)
     found = {given[number] for number in held}
     for node in graph.nodes:
+        if node.op == "get_attr":  # a tensor that the graph itself holds
+            found.add(node)
         inputs = node.all_input_nodes
         pure = node.op == "call_function" and why_opaque(node) is None and not draws(node)
         if pure and all(n in found for n in inputs):
@@ -160,8 +171,8 @@ def split_constants(
     theirs: dict[fx.Node, fx.Node] = {}
     for node in placeholders(graph):
         mine[node] = before.node_copy(node)
-    for node in calls(graph):
-        if node in constant:
+    for node in graph.nodes:
+        if node in constant and node.op != "placeholder":
             mine[node] = before.node_copy(node, mine.__getitem__)
     before.output(tuple(mine[n] for n in border))
     for number, node in enumerate(border):

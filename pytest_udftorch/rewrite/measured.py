@@ -8,11 +8,13 @@ beat the best one before it: by the margin, and by more than the noise of the me
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 
+from pytest_udftorch.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.timing.statistics import FEWEST_RUNS
 from pytest_udftorch.timing.timers import Comparison, SyncTimer
 
@@ -54,12 +56,17 @@ def why_not(timing: Comparison, name: str, best: str, gain: float) -> str:
     )
 
 
-def measured(contenders: Mapping[str, Callable[..., Any]], inputs: Sequence[Any]) -> Comparison:
+def measured(
+    contenders: Mapping[str, Callable[..., Any]],
+    inputs: Sequence[Any],
+    deadline: Deadline = NEVER,
+) -> Comparison:
     """Time graphs on the inputs of a call, in turns.
 
     Args:
         contenders: what takes the inputs, by name; the graph as it was is the first.
         inputs: of the call.
+        deadline: after which no turn is begun; too few turns decide nothing.
     """
     devices = {t.device for t in inputs if isinstance(t, torch.Tensor)}
     on_gpu = sorted(d.index or 0 for d in devices if d.type == "cuda")
@@ -71,7 +78,13 @@ def measured(contenders: Mapping[str, Callable[..., Any]], inputs: Sequence[Any]
         took = once.time(next(iter(calls.values()))).median_ns / 1e9
         rounds = 5 if took < SECONDS / 1000 else 1
         most, fewest = RUNS
-        fits = int(SECONDS / max(took * len(calls) * (rounds + 1), 1e-9))
+        fits = int(min(SECONDS, deadline.left()) / max(took * len(calls) * (rounds + 1), 1e-9))
         runs = min(most, max(fewest, fits))
-        timer = SyncTimer(home, runs=runs, rounds=rounds, warmup=1, gpu_state=False)
-        return timer.compare(calls).complete()
+        left = max(deadline.left(), 1e-9)
+        limit = None if math.isinf(left) else left
+        timer = SyncTimer(home, runs=runs, rounds=rounds, warmup=1, gpu_state=False, seconds=limit)
+        found = timer.compare(calls).complete()
+    done = len(next(iter(found.timings.values())).runs_ns)
+    if done < fewest:
+        deadline.missed.append(f"{fewest - done} of {fewest} turns of the measurement")
+    return found

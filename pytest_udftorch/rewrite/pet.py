@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -23,14 +24,16 @@ from torch.nn import functional as F
 
 from pytest_udftorch.rewrite import graphs
 from pytest_udftorch.rewrite.backends import (
+    COMMON,
     Candidate,
-    Terms,
     compile_graph,
     further,
     settings,
     simplified,
+    terms_of,
 )
 from pytest_udftorch.rewrite.boxes import Box, equivalence
+from pytest_udftorch.rewrite.deadline import NEVER, Deadline, OutOfTime
 from pytest_udftorch.rewrite.graphs import packet_name, value
 from pytest_udftorch.rewrite.report import GraphReport
 from pytest_udftorch.rewrite.templates import Firing
@@ -82,6 +85,40 @@ def by_parts(x: Any, w: Any, bias: Any, setting: Setting) -> Any:
     return whole[:, :, :rows, :columns]
 
 
+def by_phases(x: Any, w: Any, bias: Any, setting: Setting) -> Any:
+    """Convolve with a stride s as without: each s-th row and column is a channel of its own.
+
+    The kernel is taken apart alike, filled up with zeros.
+    """
+    s = setting.stride[0]
+    count: int = x.shape[0]
+    channels: int = x.shape[1]
+    outputs: int = w.shape[0]
+    pads: list[int] = []
+    more: list[int] = []
+    kernels: list[int] = []
+    for dim in (1, 0):
+        size, kernel, padding = x.shape[2 + dim], w.shape[2 + dim], setting.padding[dim]
+        made = (size + 2 * padding - kernel) // s + 1
+        kernels.insert(0, -(-kernel // s))
+        whole = s * (made + kernels[0] - 1)
+        # Rows that no window reaches are left out.
+        x = x.narrow(2 + dim, 0, min(size, whole - padding))
+        pads += [padding, max(0, whole - padding - size)]
+        more += [0, s * kernels[0] - kernel]
+    phases, filled = F.pad(x, pads), F.pad(w, more)
+    high, wide = phases.shape[2] // s, phases.shape[3] // s
+    phases = phases.reshape(count, channels, high, s, wide, s).permute(0, 1, 3, 5, 2, 4)
+    parts = filled.reshape(outputs, channels, kernels[0], s, kernels[1], s).permute(
+        0, 1, 3, 5, 2, 4
+    )
+    return F.conv2d(
+        phases.reshape(count, channels * s * s, high, wide),
+        parts.reshape(outputs, channels * s * s, *kernels),
+        bias,
+    )
+
+
 Mutant: TypeAlias = Callable[[Any, Any, Any, Setting], Any]
 
 
@@ -97,6 +134,9 @@ def mutants(x: Sequence[int], w: Sequence[int], setting: Setting) -> list[str]:
             found.append("side by side")
         if d[0] == d[1] > 1 and all(p % d[0] == 0 for p in setting.padding):
             found.append("by parts")
+    s = setting.stride
+    if s[0] == s[1] > 1 and setting.dilation == (1, 1) and min(w[2:]) > 1:
+        found.append("by phases")
     return found
 
 
@@ -134,7 +174,11 @@ def region_of(x: Any, w: Any, bias: Any, setting: Setting, region: Region) -> An
 
 
 #: The mutants by name, as graphs hold them.
-MUTANTS: Final[dict[str, Mutant]] = {"side by side": side_by_side, "by parts": by_parts}
+MUTANTS: Final[dict[str, Mutant]] = {
+    "side by side": side_by_side,
+    "by parts": by_parts,
+    "by phases": by_phases,
+}
 
 
 def corrected(
@@ -180,41 +224,120 @@ def _convolution(node: fx.Node) -> tuple[tuple[Any, ...], Setting] | None:
     return args[:3], Setting(*(tuple(a) for a in args[3:6]))
 
 
-def _chosen(node: fx.Node, report: GraphReport, runs: int, gain: float) -> tuple[Any, ...] | None:
-    """Return the mutant that is measured to be the fastest, its regions; None for the original."""
-    found = _convolution(node)
-    if found is None:
-        return None
-    (x, w, bias), setting = found
-    given = [value(x), value(w)]
-    shapes = [tuple(g.shape) for g in given]
+@dataclass(frozen=True)
+class Measured:
+    """The fastest mutant of a convolution, beside it.
+
+    Attributes:
+        name: of the mutant.
+        regions: which its correction computes.
+        mutant_ns: median of the mutant alone.
+        corrected_ns: with its correction.
+        stock_ns: of the convolution.
+        verdict: of the mutant with its correction, over the convolution.
+    """
+
+    name: str
+    regions: tuple[Region, ...]
+    mutant_ns: float
+    corrected_ns: float
+    stock_ns: float
+    verdict: str
+
+    def kept(self, gain: float) -> bool:
+        """Whether it gains enough."""
+        fast = self.stock_ns >= gain * self.corrected_ns
+        return fast and (gain < 1 or self.verdict != "slower")
+
+
+def measured_mutant(
+    image: Any, kernel: Any, offset: Any, setting: Setting, runs: int, deadline: Deadline = NEVER
+) -> Measured | None:
+    """Return the fastest mutant of a convolution, measured; None if there is none.
+
+    Args:
+        image: batch x channels x rows x columns.
+        kernel: outputs x channels x rows x columns.
+        offset: of each output, or None.
+        setting: of the convolution.
+        runs: measurements of each.
+        deadline: after which nothing is begun.
+
+    Raises:
+        OutOfTime: the deadline has passed.
+    """
+    shapes = [tuple(image.shape), tuple(kernel.shape)]
     known = mutants(shapes[0], shapes[1], setting)
     if not known:
         return None
-    home = given[0].device
-    image, kernel = (torch.randn(g.shape, dtype=g.dtype, device=home) for g in given)
-    offset = None if bias is None else torch.randn(shapes[1][0], dtype=image.dtype, device=home)
     calls: dict[str, Callable[[], Any]] = {"stock": lambda: setting.stock(image, kernel, offset)}
     wrong: dict[str, tuple[Region, ...]] = {}
     plain = (setting.stride, setting.padding, setting.dilation)
     for name in known:
+        deadline.check("convolutions")
         wrong[name] = wrong_regions(MUTANTS[name], shapes[0], shapes[1], setting)
         tensors = (image, kernel, offset)
         calls[f"{name}, uncorrected"] = functools.partial(MUTANTS[name], *tensors, setting)
         calls[name] = functools.partial(corrected, name, *tensors, plain, wrong[name])
-    timing = SyncTimer(home, runs=runs, rounds=3, warmup=2).compare(calls)
+    deadline.check("convolutions")
+    limit = None if math.isinf(deadline.left()) else max(deadline.left(), 1e-9)
+    timer = SyncTimer(image.device, runs=runs, rounds=3, warmup=2, gpu_state=False, seconds=limit)
+    timing = timer.compare(calls).complete()
     best = min(known, key=lambda name: timing[name].median_ns)
-    stock, mine = timing["stock"].median_ns, timing[best].median_ns
-    bare = timing[f"{best}, uncorrected"].median_ns
-    kept = stock >= gain * mine and (gain < 1 or timing.verdict(best, "stock") != "slower")
-    report.notes.append(
-        f"{node}: {best} {bare / 1000:,.0f} us, with its correction of {len(wrong[best])} regions "
-        f"{mine / 1000:,.0f} us, stock {stock / 1000:,.0f} us; {'kept' if kept else 'not kept'}"
+    return Measured(
+        best,
+        wrong[best],
+        timing[f"{best}, uncorrected"].median_ns,
+        timing[best].median_ns,
+        timing["stock"].median_ns,
+        timing.verdict(best, "stock"),
     )
-    return (best, x, w, bias, plain, wrong[best]) if kept else None
 
 
-OPTIONS: Final[dict[str, Any]] = {"runs": 7, "gain": 1.05, "strict": False}
+class _Search:
+    """The mutants of a graph's convolutions; equal convolutions are measured once."""
+
+    def __init__(self, report: GraphReport, runs: int, gain: float, deadline: Deadline) -> None:
+        self.report, self.runs, self.gain, self.deadline = report, runs, gain, deadline
+        self.known: dict[tuple[Any, ...], Measured | None] = {}
+
+    def chosen(self, node: fx.Node) -> tuple[Any, ...] | None:
+        """Return the arguments of ``corrected`` that replace a node; None for the original."""
+        found = _convolution(node)
+        if found is None:
+            return None
+        (x, w, bias), setting = found
+        given = [value(x), value(w)]
+        kind = [(tuple(g.shape), g.dtype, g.device) for g in given]
+        key = (*kind, bias is None, setting)
+        if key not in self.known:
+            if self.deadline.passed("convolutions"):
+                return None
+            image, kernel = (torch.randn(g.shape, dtype=g.dtype, device=g.device) for g in given)
+            offset = None if bias is None else torch.randn_like(kernel[:, 0, 0, 0])
+            try:
+                self.known[key] = measured_mutant(
+                    image, kernel, offset, setting, self.runs, self.deadline
+                )
+            except OutOfTime:
+                return None
+        best = self.known[key]
+        if best is None:
+            return None
+        kept = best.kept(self.gain)
+        self.report.notes.append(
+            f"{node}: {best.name} {best.mutant_ns / 1000:,.0f} us, with its correction of "
+            f"{len(best.regions)} regions {best.corrected_ns / 1000:,.0f} us, stock "
+            f"{best.stock_ns / 1000:,.0f} us; {'kept' if kept else 'not kept'}"
+        )
+        plain = (setting.stride, setting.padding, setting.dilation)
+        shapes = [list(g.shape) for g in given]
+        measured = {**asdict(best), **asdict(setting), "image": shapes[0], "kernel": shapes[1]}
+        self.report.details.append({"node": str(node), **measured, "kept": kept})
+        return (best.name, x, w, bias, plain, best.regions) if kept else None
+
+
+OPTIONS: Final[dict[str, Any]] = {**COMMON, "runs": 7, "gain": 1.05}
 
 
 def pet(
@@ -223,20 +346,25 @@ def pet(
     """Backend ``udf_pet``: convolutions by mutants with corrections, where these are faster.
 
     Options are ``runs``, the measurements of each; ``gain``, how many times as fast a mutant, and
-    the whole graph, has to be (0 keeps all, to study them); and ``strict``. The templates that
-    ``udf_templates`` applies are applied first.
+    the whole graph, has to be (0 keeps all, to study them); ``seconds``, after which the search
+    ends; and ``strict``. The templates that ``udf_templates`` applies are applied first.
     """
     wanted = settings("udf_pet", options, OPTIONS)
 
     def rewriter(
-        graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        held: Collection[int],
+        report: GraphReport,
+        deadline: Deadline,
     ) -> Candidate | None:
-        start = simplified(graph, held)
+        start = simplified(graph, held, deadline)
         graph = copy.deepcopy(start.module)
         made: dict[str, str] = {}
+        search = _Search(report, wanted["runs"], wanted["gain"], deadline)
 
         def make(node: fx.Node) -> fx.Node | None:
-            chosen = _chosen(node, report, wanted["runs"], wanted["gain"])
+            chosen = search.chosen(node)
             if chosen is None:
                 return None
             made[node.name] = chosen[0]
@@ -248,5 +376,4 @@ def pet(
         ]
         return further(start, graph, fired)
 
-    terms = Terms(wanted["strict"], wanted["gain"])
-    return compile_graph("udf_pet", rewriter, module, examples, terms)
+    return compile_graph("udf_pet", rewriter, module, examples, terms_of(wanted))

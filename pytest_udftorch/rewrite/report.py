@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import torch
 from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -55,9 +54,8 @@ def count(module: fx.GraphModule) -> Counts:
         _size(graphs.tensors(n)) + sum(_size(graphs.tensors(i)) for i in n.all_input_nodes)
         for n in kernels
     )
-    given = [graphs.value(n) for n in graphs.placeholders(module.graph)]
-    with FlopCounterMode(display=False) as flops, torch.no_grad():
-        fx.Interpreter(module).run(*given)
+    with FlopCounterMode(display=False) as flops:
+        graphs.propagate(module)
     return Counts(
         len(nodes),
         len(kernels),
@@ -166,11 +164,13 @@ class GraphReport(Showable):
         times_ns: medians of the graph as it was (``original``), of the graph after templates
             (``simplified``) where other rules follow, and of the last (``rewritten``).
         called_ns: medians of a call of the graph as Dynamo traced it (``original``), and of the one
-            that is kept (``rewritten``), with what AOTAutograd does around it.
+            that is kept (``rewritten``), with what AOTAutograd does around it, if anything.
         left_alone: why the graph could not be rewritten, or "".
+        cut: what was left undone because the time of the search was over.
         constants: tensors that are computed once, from the weights.
         check: how the result was judged.
         notes: what else there is to say, for instance of the search.
+        details: what a search measured of parts of the graph, each a JSON object.
         pictures: the graph ``before`` and ``after``.
     """
 
@@ -183,9 +183,11 @@ class GraphReport(Showable):
     times_ns: dict[str, float] = field(default_factory=dict)
     called_ns: dict[str, float] = field(default_factory=dict)
     left_alone: str = ""
+    cut: list[str] = field(default_factory=list)
     constants: int = 0
     check: str = ""
     notes: list[str] = field(default_factory=list)
+    details: list[dict[str, Any]] = field(default_factory=list)
     pictures: dict[str, Picture] = field(default_factory=dict)
 
     def drop(self) -> None:
@@ -207,8 +209,29 @@ class GraphReport(Showable):
         notes += [f"not kept ({', '.join(tried)}): {self.not_kept}"] if self.not_kept else []
         notes += [f"computed once: {self.constants} tensors"] if self.constants else []
         notes += [f"left alone: {self.left_alone}"] if self.left_alone else []
+        notes += [f"out of time, left undone: {', '.join(self.cut)}"] if self.cut else []
         notes += [f"check: {self.check}"] if self.check else []
         return Shown(self.backend, ("", "before", "after"), rows, [*notes, *self.notes])
+
+    def _repr_html_(self) -> str:
+        drawn = "".join(
+            f"<details><summary>The graph {html.escape(name)}</summary>"
+            f'<div style="overflow-x:auto">{picture.svg()}</div></details>'
+            for name, picture in self.pictures.items()
+        )
+        return super()._repr_html_() + drawn
+
+    def page(self) -> str:
+        """Return an HTML page of the table, the notes and the pictures; it loads nothing."""
+        fired = "".join(
+            f"<li>{html.escape(f.rule)}: {html.escape(f.where)}</li>" for f in self.fired
+        )
+        return (
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{self.backend}</title>'
+            '<body style="font-family:sans-serif">'
+            f"{self._repr_html_()}<p>Rules, in the order in which they fired:</p><ol>{fired}</ol>"
+            "</body></html>\n"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
@@ -222,8 +245,10 @@ class GraphReport(Showable):
             "times_ns": self.times_ns,
             "called_ns": self.called_ns,
             "left_alone": self.left_alone,
+            "cut": self.cut,
             "constants": self.constants,
             "check": self.check,
             "notes": self.notes,
+            "details": self.details,
             "pictures": {name: p.dot() for name, p in self.pictures.items()},
         }

@@ -14,6 +14,7 @@ from torch.fx.passes.dialect.common.cse_pass import CSEPass, get_CSE_banned_ops
 
 from pytest_udftorch.errors import RewriteError, nearest
 from pytest_udftorch.rewrite import graphs
+from pytest_udftorch.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.rewrite.graphs import aten, packet_name, replacing, value
 
 
@@ -241,13 +242,21 @@ def chosen(names: Any) -> tuple[str, ...]:
 
 
 def rewrite(
-    module: fx.GraphModule, held: Collection[int], names: Collection[str]
+    module: fx.GraphModule,
+    held: Collection[int],
+    names: Collection[str],
+    deadline: Deadline = NEVER,
 ) -> tuple[fx.GraphModule, list[Firing]]:
-    """Apply templates to a graph until none of them fires; the graph is changed."""
+    """Apply templates to a graph until none of them fires; the graph is changed.
+
+    When the deadline passes, no further template is applied.
+    """
     fired: list[Firing] = []
     for _ in range(math.isqrt(len(module.graph.nodes)) + 2):
         count = len(fired)
         for name in names:
+            if deadline.passed("templates"):
+                return module, fired
             module, new = TEMPLATES[name].apply(module, held)
             fired += new
             graphs.propagate(module)

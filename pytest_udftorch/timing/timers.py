@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -392,6 +393,8 @@ class TimerOptions:
         seed: of the order in which contenders take turns.
         progress: called after each run with runs done, runs in all, and a text.
         gpu_state: read the GPU's clocks before and after.
+        seconds: after which no further run is begun; the result has the runs that are complete, at
+            least one.
     """
 
     runs: int = 20
@@ -402,9 +405,14 @@ class TimerOptions:
     seed: int = 0
     progress: Progress | None = None
     gpu_state: bool = True
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         check_counts(self.runs, self.rounds, self.warmup)
+        if self.seconds is not None and not self.seconds > 0:
+            raise TimerOptionError(
+                f"seconds={self.seconds}: give the seconds after which no run is begun, above 0."
+            )
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -514,13 +522,14 @@ class SyncTimer:
         series = {name: _Series(self._on_cuda) for name in calls}
         states = self._gpu_state()
         interrupted = False
+        end = math.inf if self.options.seconds is None else time.monotonic() + self.options.seconds
         try:
             for call in calls.values():
                 for _ in range(self.options.warmup):
                     call()
             self._wait()
             with _no_collection(self.device):
-                self._take_turns(calls, order, series)
+                self._take_turns(calls, order, series, end)
         except KeyboardInterrupt:
             if not cut([row for one in series.values() for row in one.kept]):
                 raise
@@ -546,6 +555,7 @@ class SyncTimer:
         calls: Mapping[str, Call],
         order: Sequence[Sequence[str]],
         series: Mapping[str, _Series],
+        end: float,
     ) -> None:
         rng = random.Random(self.options.seed)
         runs = self.options.runs
@@ -559,6 +569,8 @@ class SyncTimer:
                 series[name].add(rounds)
             if self.options.progress is not None:
                 self.options.progress(done, runs, f"run {done} of {runs}")
+            if time.monotonic() > end:
+                break
 
     def _gpu_state(self) -> list[GpuState]:
         if not (self.options.gpu_state and self._on_cuda):

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import importlib.util
 import json
 from pathlib import Path
 
@@ -209,6 +210,8 @@ def test_hybrid_that_loses_is_replaced_by_the_uniform_executor(
 
 
 REWRITING = ["eager", "udf_templates", "udf_pet", "udf_fusion", "udf_tiled"]
+if importlib.util.find_spec("z3") is not None:
+    REWRITING += ["udf_taso"]
 
 
 @pytest.mark.parametrize(

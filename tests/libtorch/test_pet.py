@@ -29,6 +29,29 @@ def test_a_dilated_convolution_by_parts_is_right_everywhere(x):
     assert pet.wrong_regions(pet.by_parts, x, W, DILATED) == ()
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "padding"),
+    [
+        ((2, 3, 24, 24), (5, 3, 7, 7), 2, (3, 3)),  # as at the start of a ResNet
+        ((2, 3, 11, 13), (4, 3, 3, 3), 2, (1, 1)),
+        ((1, 2, 10, 10), (3, 2, 3, 3), 3, (0, 0)),
+        ((2, 2, 9, 8), (2, 2, 3, 5), 2, (1, 2)),
+        ((1, 1, 20, 20), (1, 1, 2, 2), 4, (0, 0)),  # windows that leave rows out
+    ],
+)
+def test_a_strided_convolution_by_phases_is_right_everywhere(x, w, stride, padding):
+    setting = pet.Setting((stride, stride), padding, (1, 1))
+    assert pet.mutants(x, w, setting) == ["by phases"]
+    assert pet.wrong_regions(pet.by_phases, x, w, setting) == ()
+    # Kernels that are taken apart otherwise are found to be wrong.
+    turned = equivalence(
+        lambda a, b: setting.stock(a, b),
+        lambda a, b: pet.by_phases(a, b.flip(3), None, setting),
+        [x, w],
+    )
+    assert not turned.equal
+
+
 @pytest.mark.parametrize("setting", [PLAIN, DILATED])
 def test_corrected_mutants_equal_the_convolution_in_the_field(setting):
     wrong = pet.wrong_regions(pet.side_by_side, X, W, setting)
@@ -69,7 +92,8 @@ def test_boxes_become_few_regions():
     [
         (PLAIN, {"side by side"}),
         (DILATED, {"side by side", "by parts"}),
-        (pet.Setting((2, 2), (1, 1), (1, 1)), set()),
+        (pet.Setting((2, 2), (1, 1), (1, 1)), {"by phases"}),
+        (pet.Setting((2, 1), (1, 1), (1, 1)), set()),
         (pet.Setting((1, 1), (0, 0), (1, 1)), set()),
     ],
 )
@@ -92,3 +116,19 @@ def test_a_mutant_is_kept_where_it_gains_enough(gain, kept):
     assert any(f.rule.startswith("convolution ") for f in report.fired) == kept
     assert report.notes[0].endswith("; kept" if kept else "; not kept")
     assert "with its correction of " in report.notes[0]
+    (detail,) = report.to_json()["details"]
+    assert (detail["kept"], detail["dilation"], detail["image"]) == (kept, (2, 2), [3, 4, 6, 6])
+
+
+def test_equal_convolutions_are_measured_once():
+    torch.compiler.reset()
+    model = nn.Sequential(*(nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))).eval()
+    compiled = torch.compile(
+        model, backend="udf_pet", dynamic=False, options={"runs": 3, "gain": 0}
+    )
+    x = torch.randn(2, 3, 6, 6)
+    with torch.no_grad(), recording() as reports:
+        torch.testing.assert_close(compiled(x), model(x))
+    first, second = reports[0].details
+    assert first["node"] != second["node"]
+    assert first["corrected_ns"] == second["corrected_ns"]

@@ -79,6 +79,11 @@ def test_templates_change_the_graph_and_say_where(model):
     assert len(svg.findall("{*}rect")) == len(report.pictures["after"].nodes)
     assert '"conv' in report.pictures["after"].dot()
     assert report.pictures["before"].dot().count('label="_native_batch_norm') == 1
+    page = report.page()
+    assert page.count("<svg ") == 2
+    assert page.count("<li>") == len(report.fired)
+    assert "<td>kernels</td><td>11</td><td>6</td>" in page
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
 
 
 @pytest.mark.parametrize("name", [n for n, t in TEMPLATES.items() if t.exact])
@@ -209,7 +214,7 @@ def test_sizes_that_are_symbols_leave_the_graph_alone(model):
 def wrong(scale):
     """A rewriter whose graph is off by a factor."""
 
-    def rewriter(graph, inputs, held, report):
+    def rewriter(graph, inputs, held, report, deadline):
         for node in graph.graph.nodes:
             if graphs.packet_name(node) == "tanh":
                 with graph.graph.inserting_after(node):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import functools
 import sys
+import time
 
 import pytest
 import torch
@@ -176,6 +177,7 @@ def test_a_torchvision_that_does_not_load_is_left_out(error, tmp_path, monkeypat
         (lambda: timers.SyncTimer("cpu", runs=0), timers.TimerOptionError, "runs=0"),
         (lambda: timers.SyncTimer("cpu", rounds=2.5), timers.TimerOptionError, "whole numbers"),
         (lambda: timers.SyncTimer("cpu", flush_l2=True), timers.TimerOptionError, "none on cpu"),
+        (lambda: timers.SyncTimer("cpu", seconds=0), timers.TimerOptionError, "above 0"),
         (lambda: timers.sync_timer("cpu", round=3), timers.TimerOptionError, "'rounds'"),
         (lambda: timers.SyncTimer("abacus"), timers.UnknownDeviceError, "Use cpu or cuda"),
         (lambda: timers.SyncTimer({}), timers.UnknownDeviceError, "Use cpu or cuda"),
@@ -224,3 +226,15 @@ def test_errors_say_what_to_do(call, error, says):
 def test_cuda_asked_for_and_absent_says_so():
     with pytest.raises(timers.DeviceMissingError, match="CUDA was asked for"):
         timers.sync_timer("cuda")
+
+
+def test_a_timer_ends_after_its_seconds_with_whole_runs():
+    calls = {name: lambda: time.sleep(0.02) for name in ("one", "other")}
+    timer = timers.SyncTimer("cpu", runs=1000, rounds=1, warmup=0, seconds=0.2)
+    found = timer.compare(calls)
+    counts = {len(t.runs_ns) for t in found.timings.values()}
+    assert len(counts) == 1
+    assert 1 <= counts.pop() < 1000
+    assert not found.interrupted
+    soon = timers.SyncTimer("cpu", runs=9, rounds=1, warmup=0, seconds=1e-9).compare(calls)
+    assert {len(t.runs_ns) for t in soon.timings.values()} == {1}

@@ -32,6 +32,7 @@ from pytest_udftorch.errors import SourceCompileError
 from pytest_udftorch.library.symbols import CPU_LEVELS
 from pytest_udftorch.native.runtime import load_built
 from pytest_udftorch.rewrite import graphs
+from pytest_udftorch.rewrite.compiling import by_inductor
 from pytest_udftorch.rewrite.fusion.cells import c_type, expression, is_sum, plain, shape
 from pytest_udftorch.rewrite.fusion.plans import Kernel
 from pytest_udftorch.rewrite.fusion.rows import RowKernel, row_source
@@ -217,12 +218,12 @@ def on_gpu(kernel: Kernel) -> bool:
 
 def _by_triton(reference: fx.GraphModule, number: int) -> Callable[..., Any]:
     """Return a function of tensors that TorchInductor compiles, with the sessions' functions."""
-    by_inductor = torch.compile(reference, dynamic=False)
+    compiled = by_inductor(reference)
 
     def fused(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if any(type(t) not in (torch.Tensor, torch.nn.Parameter) for t in tensors):
             return tuple(reference(*tensors))
-        return tuple(by_inductor(*tensors))
+        return tuple(compiled(*tensors))
 
     fused.__name__ = f"fused_kernel_{number}"
     fused.separate = True  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from typing import Final
 
 from torch import fx
 
+from pytest_udftorch.rewrite.deadline import NEVER, Deadline
 from pytest_udftorch.rewrite.fusion.cells import bytes_of, cost_ns, device, is_cell, is_sum, shape
 
 #: Estimated nanoseconds to move one byte.
@@ -155,8 +156,11 @@ class Planner:
         work = sum(math.prod(shape(n)) * cost_ns(n) for n in needed)
         return BYTE_NS * (written + sum(map(bytes_of, read))) + work
 
-    def best(self) -> Plan | None:
-        """Return the cheapest plan, or None if nothing can be fused."""
+    def best(self, deadline: Deadline = NEVER) -> Plan | None:
+        """Return the cheapest plan, or None if nothing can be fused.
+
+        When the deadline passes, it is the cheapest so far.
+        """
         if not self.forced and not self.sums:
             return None
         best = self.kernels(())
@@ -165,7 +169,7 @@ class Planner:
         number = len(self.choices)
         # A choice: the nodes decided so far, and which of them are written.
         todo: list[tuple[int, tuple[fx.Node, ...]]] = [(0, ())]
-        while todo:
+        while todo and not deadline.passed("plans"):
             depth, chosen = todo.pop()
             if self._least(chosen) >= price:
                 pruned += 2 ** (number - depth) - (not chosen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,14 +14,15 @@ from torch import fx
 
 from pytest_udftorch.errors import RewriteError
 from pytest_udftorch.rewrite.backends import (
+    COMMON,
     Candidate,
-    Terms,
     compile_graph,
     further,
     settings,
     simplified,
+    terms_of,
 )
-from pytest_udftorch.rewrite.measured import GAIN
+from pytest_udftorch.rewrite.deadline import Deadline
 from pytest_udftorch.rewrite.report import GraphReport
 from pytest_udftorch.rewrite.taso.rules import RULES, Rule, checked, read
 from pytest_udftorch.rewrite.taso.search import Costs, Found, backtracking
@@ -29,10 +31,9 @@ OPTIONS: Final[dict[str, Any]] = {
     "rules": RULES,
     "search": "backtracking",
     "graphs": 100,
-    "seconds": 60.0,
-    "gain": GAIN,
+    "search_seconds": 60.0,
     "journal": None,
-    "strict": False,
+    **COMMON,
 }
 
 
@@ -58,10 +59,10 @@ def taso(
     """Backend ``udf_taso``: the cheapest graph that proved substitutions reach.
 
     Options are ``rules``, the path of a file; ``search``, which is ``backtracking`` or ``egraph``;
-    ``graphs`` and ``seconds``, which limit the search; ``gain``, how many times as fast the whole
-    graph has to become to be kept; ``journal``, the path of a file in which measured times of calls
-    are kept for later searches; and ``strict``. The templates that ``udf_templates`` applies are
-    applied first.
+    ``graphs`` and ``search_seconds``, which limit the search among graphs; ``gain``, how many times
+    as fast the whole graph has to become to be kept; ``seconds``, after which all ends, checks and
+    measurements too; ``journal``, the path of a file in which measured times of calls are kept for
+    later searches; and ``strict``. The templates that ``udf_templates`` applies are applied first.
     """
     wanted = settings("udf_taso", options, OPTIONS)
     if wanted["search"] not in ("backtracking", "egraph"):
@@ -73,27 +74,39 @@ def taso(
     ready = functools.partial(rules_of, wanted["rules"])
 
     def rewriter(
-        graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        held: Collection[int],
+        report: GraphReport,
+        deadline: Deadline,
     ) -> Candidate | None:
         rules = ready()
-        start = simplified(graph, held)
-        found = search(copy.deepcopy(start.module), rules, held, wanted)
+        start = simplified(graph, held, deadline)
+        found = search(copy.deepcopy(start.module), rules, held, wanted, deadline)
         now, before = found.cost_ns
         report.notes.append(
             f"{wanted['search']}: {found.visited:,} graphs in {found.seconds:.1f} s; sum of "
-            f"measured calls {now / 1000:,.0f} us, {before / 1000:,.0f} us before"
+            + (
+                "calls not measured"
+                if math.isnan(now)
+                else f"measured calls {now / 1000:,.0f} us, {before / 1000:,.0f} us before"
+            )
         )
         return further(start, found.module, found.fired)
 
-    terms = Terms(wanted["strict"], wanted["gain"], ready)
-    return compile_graph("udf_taso", rewriter, module, examples, terms)
+    return compile_graph("udf_taso", rewriter, module, examples, terms_of(wanted, ready))
 
 
 def search(
-    graph: fx.GraphModule, rules: Sequence[Rule], held: Collection[int], wanted: Mapping[str, Any]
+    graph: fx.GraphModule,
+    rules: Sequence[Rule],
+    held: Collection[int],
+    wanted: Mapping[str, Any],
+    deadline: Deadline,
 ) -> Found:
     """Search by the method that the options name."""
-    costs = Costs(journal=None if wanted["journal"] is None else Path(wanted["journal"]))
+    journal = None if wanted["journal"] is None else Path(wanted["journal"])
+    costs = Costs(journal=journal, deadline=deadline.within(wanted["search_seconds"]))
     if wanted["search"] == "egraph":
         from pytest_udftorch.rewrite.taso.egraph import saturated
 

