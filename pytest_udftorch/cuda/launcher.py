@@ -106,12 +106,15 @@ class Launcher:
         self._wanted: dict[str, frozenset[str]] = {}
         self._rows: Any = None  # the module counters, once it is needed: it imports numpy
         self._hooks: Any = None
-        #: Whether kernels may use ``sixteen``: exp is correctly rounded, and not counted.
-        self.quick = "exp" not in self.counted and any(
-            part.build.library.functions["exp", "float32"].max_ulp == 0.5
+        #: The functions of float32 that are correctly rounded.
+        self.correct = frozenset(
+            name
             for part in active.parts
-            if ("exp", "float32") in part.functions
+            for name, dtype in part.functions
+            if dtype == "float32" and part.build.library.functions[name, dtype].max_ulp == 0.5
         )
+        #: Whether kernels may use ``sixteen``: exp is correctly rounded, and not counted.
+        self.quick = "exp" in self.correct - self.counted
         #: The activations that are whole functions on GPUs, once CUDA is in use, and their bitcode.
         self.composites: frozenset[str] = frozenset()
         self._composites = ""
