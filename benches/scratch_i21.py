@@ -81,24 +81,6 @@ def kern(f,label,top=14):
     for nme,(c,t) in sorted(k.items(),key=lambda i:-i[1][1])[:top]: print("   ",c,round(t),nme)
     sys.stdout.flush()
 torch.backends.cuda.matmul.allow_tf32=torch.backends.cudnn.allow_tf32=False
-for s in (512,1024,4096):
-    a,b=(torch.randn(s,s,device="cuda") for _ in range(2))
-    kern(lambda: torch.mm(a,b),f"mm {s} stock")
-    with patched("repro"): kern(lambda: torch.mm(a,b),f"mm {s} repro")
-    for rows,cols,step,stages,warps in ((64,64,32,2,4),(32,64,32,2,4),(32,32,32,2,4),(64,64,16,3,4),(64,64,32,3,4),(128,64,32,2,8),(128,128,32,2,8),(64,128,16,3,8),(128,64,16,3,4),(32,32,32,3,2),(32,64,32,3,2)):
-        try:
-            for split_levels in ((3,) if s==512 else ()) or (max(0,(s//64-1).bit_length()),):
-              for levels in ((3,2,1) if s==512 else (split_levels,)):
-                splits=-(-s//(64<<levels)); tiles=(s//rows)*(s//cols)
-                c=torch.empty(splits,s,s,device="cuda") if splits>1 else torch.empty(s,s,device="cuda")
-                progs=min(tiles*splits,132*3)
-                w=torch.empty(progs*max(levels,1)*rows*cols,device="cuda")
-                f=lambda: G._kernels().products[(progs,)](a,b,c,w,s,s,s,1,splits,0,s,1,0,s,1,LEVELS=levels,CHUNK=64,ROWS=rows,COLUMNS=cols,STEP=step,WHOLE=True,TILED=True,num_warps=warps,num_stages=stages,enable_fp_fusion=False)
-                f(); g=torch.cuda.CUDAGraph()
-                with torch.cuda.graph(g):
-                    for _ in range(10): f()
-                print("  products",s,(rows,cols,step,stages,warps),"levels",levels,"splits",splits,"us",round(ev(g.replay,1,9)*100,1),flush=True)
-        except Exception as e: print("  failed",(rows,cols,step,stages,warps),type(e).__name__,str(e)[:100])
 from benches.experiments.contract_digests_cuda import _task, SEED
 from benches.experiments.training import Training
 for name in ("resnet","gpt"):
@@ -116,3 +98,21 @@ for name in ("resnet","gpt"):
                 p=cProfile.Profile(); p.enable()
                 for _ in range(5): tr.step(nb())
                 torch.cuda.synchronize(); p.disable(); io_=io.StringIO(); pstats.Stats(p,stream=io_).sort_stats("tottime").print_stats(40); print(io_.getvalue()[:6500],flush=True)
+for s in (512,1024,4096):
+    a,b=(torch.randn(s,s,device="cuda") for _ in range(2))
+    kern(lambda: torch.mm(a,b),f"mm {s} stock")
+    with patched("repro"): kern(lambda: torch.mm(a,b),f"mm {s} repro")
+    for rows,cols,step,stages,warps in ((64,64,32,2,4),(32,64,32,2,4),(32,32,32,3,2),(64,64,16,3,4),(128,128,16,3,8),(128,64,16,3,4)):
+        try:
+            for split_levels in ((3,) if s==512 else ()) or (max(0,(s//64-1).bit_length()),):
+              for levels in ((3,1) if s==512 else (split_levels,)):
+                splits=-(-s//(64<<levels)); tiles=(s//rows)*(s//cols)
+                c=torch.empty(splits,s,s,device="cuda") if splits>1 else torch.empty(s,s,device="cuda")
+                progs=min(tiles*splits,132*3)
+                w=torch.empty(progs*max(levels,1)*rows*cols,device="cuda")
+                f=lambda: G._kernels().products[(progs,)](a,b,c,w,s,s,s,1,splits,0,s,1,0,s,1,LEVELS=levels,CHUNK=64,ROWS=rows,COLUMNS=cols,STEP=step,WHOLE=True,TILED=True,num_warps=warps,num_stages=stages,enable_fp_fusion=False)
+                f(); g=torch.cuda.CUDAGraph()
+                with torch.cuda.graph(g):
+                    for _ in range(10): f()
+                print("  products",s,(rows,cols,step,stages,warps),"levels",levels,"splits",splits,"us",round(ev(g.replay,1,9)*100,1),flush=True)
+        except Exception as e: print("  failed",(rows,cols,step,stages,warps),type(e).__name__,str(e)[:100])
