@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pytest_udftorch import compat
 from pytest_udftorch.cuda.launcher import alike, on_device
@@ -72,7 +72,7 @@ def _current() -> tuple[Any, Any]:
 _launchers: Final[dict[Any, Any]] = {}
 
 
-def _launch(
+def launch(
     name: str, programs: int, device: Any, arguments: Sequence[Any], constants: Mapping[str, Any],
     warps: int, stages: int = 0,
 ) -> None:  # fmt: skip
@@ -90,7 +90,7 @@ def _launch(
     current_device, current_stream = _current()
     if device.index != current_device():
         with on_device(device):
-            _launch(name, programs, device, arguments, constants, warps, stages)
+            launch(name, programs, device, arguments, constants, warps, stages)
         return
     key = (name, device.index, *constants.values(), *map(_kind, arguments))
     found = _launchers.get(key)
@@ -136,6 +136,47 @@ def _held(n: int) -> tuple[int, int]:
     return log, 1 << max(0, _ROW - log)
 
 
+class Plan(NamedTuple):
+    """How programs share a product.
+
+    Attributes:
+        splits: in how many parts of 2^LEVELS chunks it is cut along k.
+        programs: how many.
+        constants: of the kernel.
+        stages: how many steps ahead a program loads.
+    """
+
+    splits: int
+    programs: int
+    constants: dict[str, Any]
+    stages: int
+
+    def waiting(self, x: Any, otherwise: Any) -> Any:
+        """Return room for the sums that wait, on the device of ``x``; or what stands for none."""
+        levels, rows, columns = (self.constants[n] for n in ("LEVELS", "ROWS", "COLUMNS"))
+        return x.new_empty(self.programs * levels * rows * columns) if levels else otherwise
+
+
+def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
+    """Return how to compute products of m times n results over k, so many of them."""
+    return _planned(m, n, k, batches, device, _chunk)
+
+
+@functools.lru_cache(maxsize=4096)
+def _planned(m: int, n: int, k: int, batches: int, device: Any, chunk: int) -> Plan:
+    rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
+    tiles = batches * -(-m // rows) * -(-n // columns)
+    levels = _log(-(-k // chunk))
+    while levels > 2 and tiles * -(-k // (chunk << levels)) < _PROGRAMS:
+        levels -= 1
+    splits = -(-k // (chunk << levels))
+    constants = {
+        "LEVELS": levels, "CHUNK": chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
+        "WHOLE": k % _STEP == 0,
+    }  # fmt: skip
+    return Plan(splits, min(tiles * splits, _resident(device)), constants, _STAGES)
+
+
 class GpuContract:
     """Sums and products of float32 tensors on GPUs."""
 
@@ -155,20 +196,14 @@ class GpuContract:
         k = a.shape[-1]
         if not k or not batches * m * n:
             return a.new_zeros(shape)
-        rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
-        tiles = batches * -(-m // rows) * -(-n // columns)
-        levels = _log(-(-k // _chunk))
-        while levels > 2 and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
-            levels -= 1
-        splits = -(-k // (_chunk << levels))
-        programs = min(tiles * splits, _resident(a.device))
+        plan = planned(m, n, k, batches, a.device)
+        splits, constants = plan.splits, plan.constants
+        tiled = m % constants["ROWS"] == 0 and n % constants["COLUMNS"] == 0
         c = a.new_empty(shape if splits == 1 else (splits, *shape))
-        waiting = a.new_empty(programs * levels * rows * columns) if levels else c
-        _launch(
-            "products", programs, a.device,
-            (a, b, c, waiting, m, n, k, batches, splits, *strides),
-            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
-             "WHOLE": k % _STEP == 0, "TILED": m % rows == 0 and n % columns == 0}, 4, _STAGES,
+        launch(
+            "products", plan.programs, a.device,
+            (a, b, c, plan.waiting(a, c), m, n, k, batches, splits, *strides),
+            {**constants, "TILED": tiled}, 4, plan.stages,
         )  # fmt: skip
         return c if splits == 1 else self.sums(c, 0)
 
@@ -193,7 +228,7 @@ class GpuContract:
                 given = (n * inner, 1, inner, blocks * inner, inner, 1)
             width = max(1, 1 << min(_log(lanes), max(0, (11 if along else 12) - log)))
             programs = groups * -(-lanes // width) * blocks
-            _launch(
+            launch(
                 "sums", programs, x.device, (x, y, n, lanes, groups, blocks, *given),
                 {"LANES": width, "LOG": log}, 4,
             )  # fmt: skip
@@ -255,7 +290,7 @@ class GpuContract:
         columns = 1 << min(_log(inner), 7)
         for level in range(levels):
             starts = torch.where(bits > level, order, 0).cummax(0).values
-            _launch(
+            launch(
                 "joins", n * -(-inner // columns), x.device,
                 (x, bits, starts, n, inner, level), {"COLUMNS": columns}, 1,
             )  # fmt: skip
@@ -311,7 +346,7 @@ class GpuContract:
         y = torch.empty_like(given[0]) if out is None or not alike([given[0], out]) else out
         if y.numel():
             x = (*given, None, None)[:3]
-            _launch(
+            launch(
                 "elements", -(-y.numel() // _BLOCK), y.device,
                 (*x, y, y.numel(), float(number)), {"KIND": kind, "BLOCK": _BLOCK}, 4,
             )  # fmt: skip
@@ -337,7 +372,7 @@ class GpuContract:
         device = into[0].device
         table = torch.tensor(rows, dtype=torch.int64, pin_memory=True)
         programs = min(_OF_TENSOR, max(1, -(-max(r[4] for r in rows) // _BLOCK)))
-        _launch(
+        launch(
             "lists", len(rows) * programs, device,
             (table.to(device, non_blocking=True), len(rows), programs),
             {"KIND": kind, "BLOCK": _BLOCK}, 4,
@@ -357,7 +392,7 @@ class GpuContract:
         rows, n = x.shape
         y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, rows)
         log, lanes = _held(n)
-        _launch(
+        launch(
             "layer_norm", -(-rows // lanes), x.device,
             (x, weight, bias, y, mean, rstd, rows, n, float(n), float(eps)),
             {"LANES": lanes, "LOG": log}, 4,
@@ -380,7 +415,7 @@ class GpuContract:
         """
         rows, n = x.shape
         log, lanes = _held(n)
-        _launch(
+        launch(
             "layer_norm_backward", -(-rows // lanes), x.device,
             (x, grad, weight, mean, rstd, y, products, rows, n, float(n)),
             {"LANES": lanes, "LOG": log}, 4,
@@ -393,7 +428,7 @@ class GpuContract:
         log = min(_log(n), _ROW)
         lanes, blocks, parts = 1 << min(_log(rows), _ROW - log), -(-n >> log), 1 + (kind == 2)
         sums = x.new_empty(parts, rows, blocks)
-        _launch(
+        launch(
             "channel_rows", -(-rows // lanes) * blocks, x.device,
             (x, *given, sums, n, rows, channels, blocks, count),
             {"KIND": kind, "LANES": lanes, "LOG": log}, 4,
@@ -422,13 +457,13 @@ class GpuContract:
         total = self._channels(0, x, (None, None, None), count)
         squares = self._channels(1, x, (None, total, None), count)
         mean, rstd = x.new_empty(2, channels)
-        _launch(
+        launch(
             "channel_statistics", -(-channels // 128), x.device,
             (total, squares, mean, rstd, *running, channels, count, float(eps),
              float(1 - momentum), float(momentum)), {"BLOCK": 128}, 4,
         )  # fmt: skip
         y = torch.empty_like(x)
-        _launch(
+        launch(
             "channels_mapped", -(-x.numel() // _BLOCK), x.device,
             (x, None, mean, rstd, weight, bias, None, y, x.numel(), n, channels, count),
             {"BLOCK": _BLOCK}, 4,
@@ -456,7 +491,7 @@ class GpuContract:
         if not wanted:
             return None, sums[1], sums[0]
         y = torch.empty_like(x)
-        _launch(
+        launch(
             "channels_mapped", -(-x.numel() // _BLOCK), x.device,
             (x, grad, mean, rstd, weight, None, sums, y, x.numel(), n, channels, count),
             {"BLOCK": _BLOCK}, 4,
@@ -477,7 +512,7 @@ class GpuContract:
 
     def _drawn(self, y: Any, key: int, bits: int) -> Any:
         if y.numel():
-            _launch(
+            launch(
                 "words", -(-y.numel() // 1024), y.device, (y, y.numel(), signed(key)),
                 {"BITS": bits, "BLOCK": 256}, 4,
             )  # fmt: skip

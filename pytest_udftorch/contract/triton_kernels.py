@@ -48,6 +48,43 @@ def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_blo
     tl.store(y + group * y_group + block * y_block + lane * y_lane, found, lane < lanes)
 
 
+@triton.jit
+def _taken(room, one, acc, q, SIZE: tl.constexpr):
+    """Add the sum of chunk q to the tree; return the chunk that waits in registers.
+
+    Sums of 2, 4, 8, ... chunks wait in ``room`` for a partner of their size.
+    """
+    if (q & 1) == 0:
+        one = acc
+    else:
+        total = one + acc
+        level = 0
+        rest = q >> 1
+        while (rest & 1) == 1:
+            total = tl.load(room + level * SIZE) + total
+            level += 1
+            rest = rest >> 1
+        tl.store(room + level * SIZE, total)
+        tl.debug_barrier()
+    return one
+
+
+@triton.jit
+def _closed(room, one, chunks, SIZE: tl.constexpr):
+    """Return the sum of a tree that so many chunks were added to."""
+    total = tl.broadcast_to(_minus_zero(), one.shape)
+    if (chunks & 1) == 1:
+        total = one + total
+    rest = chunks >> 1
+    level = 0
+    while rest > 0:
+        if (rest & 1) == 1:
+            total = tl.load(room + level * SIZE) + total
+        level += 1
+        rest = rest >> 1
+    return total
+
+
 @triton.jit(
     # Strides are: without their divisors loads are narrow.
     do_not_specialize=["m", "n", "k", "batches", "splits"],
@@ -58,9 +95,9 @@ def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_
              TILED: tl.constexpr):  # fmt: skip
     """Multiply batches of matrices; of each split of k, which has 2^LEVELS chunks, a part.
 
-    c is dense: (splits, batches, m, n). Sums of 2, 4, 8, ... chunks wait in global memory for a
-    partner of their size, where each program has room for LEVELS tiles. WHOLE says that k is a
-    multiple of STEP, TILED that m and n are those of ROWS and COLUMNS: then loads are wide.
+    c is dense: (splits, batches, m, n). In ``waiting`` each program has room for LEVELS tiles.
+    WHOLE says that k is a multiple of STEP, TILED that m and n are those of ROWS and COLUMNS: then
+    loads are wide.
     """
     across = tl.cdiv(n, COLUMNS)
     down = tl.cdiv(m, ROWS)
@@ -104,34 +141,183 @@ def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_
             right += STEP * b_k
             acc = tl.dot(x, y, acc, input_precision="ieee")
             if (s % PARTS == PARTS - 1) | (s == steps - 1):
-                q = s // PARTS
-                if (q & 1) == 0:
-                    one = acc
-                else:
-                    total = one + acc
-                    level = 0
-                    rest = q >> 1
-                    while (rest & 1) == 1:
-                        total = tl.load(room + level * SIZE) + total
-                        level += 1
-                        rest = rest >> 1
-                    tl.store(room + level * SIZE, total)
-                    tl.debug_barrier()
+                one = _taken(room, one, acc, s // PARTS, SIZE)
                 acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-        chunks = tl.cdiv(end - first, CHUNK)
-        total = tl.broadcast_to(nothing, (ROWS, COLUMNS))
-        if (chunks & 1) == 1:
-            total = one + total
-        rest = chunks >> 1
-        level = 0
-        while rest > 0:
-            if (rest & 1) == 1:
-                total = tl.load(room + level * SIZE) + total
-            level += 1
-            rest = rest >> 1
+        total = _closed(room, one, tl.cdiv(end - first, CHUNK), SIZE)
         to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
         tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
         tl.debug_barrier()
+
+
+# Convolutions -------------------------------------------------------------------------------
+
+
+@triton.jit
+def _seen(base, c, z, y, x, depth, height, width, gap_z, gap_y, gap_x,
+          RANK: tl.constexpr, GAPS: tl.constexpr):  # fmt: skip
+    """Load what windows see of a dense input; padding, and what is between gaps, is +0.
+
+    c is the offset of a channel, and z, y, x are the places in the padded and spread input less the
+    padding, of which the last RANK count.
+    """
+    inside = x >= 0
+    if GAPS:
+        inside = inside & (x % gap_x == 0)
+        x = x // gap_x
+    inside = inside & (x < width)
+    at = c + x
+    if RANK > 1:
+        inside = inside & (y >= 0)
+        if GAPS:
+            inside = inside & (y % gap_y == 0)
+            y = y // gap_y
+        inside = inside & (y < height)
+        at += y * width
+    if RANK > 2:
+        inside = inside & (z >= 0)
+        if GAPS:
+            inside = inside & (z % gap_z == 0)
+            z = z // gap_z
+        inside = inside & (z < depth)
+        at += z * height * width
+    return tl.load(base + at, inside, other=0.0)
+
+
+@triton.jit(
+    do_not_specialize=["m", "n", "k", "groups", "splits", "count", "w_group", "x_sample", "x_group",
+                       "depth", "height", "width", "gap_z", "gap_y", "gap_x"]
+)  # fmt: skip
+def convolved(w, x, y, waiting, taps, places, bias, m, n, k, groups, splits, count, w_group, w_row,
+              x_sample, x_group, depth, height, width, gap_z, gap_y, gap_x, RANK: tl.constexpr,
+              GAPS: tl.constexpr, LINEAR: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
+              ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+              WHOLE: tl.constexpr):  # fmt: skip
+    """Multiply rows of a weight and the windows of an input; of each split of k a part.
+
+    y is dense: (splits, samples, groups, m, count), where n is samples times count. ``taps`` has
+    for each of k the offset of the channel, the places in three directions, and the offset in the
+    weight, which is k itself if LINEAR; ``places`` has for each result of a sample those in three
+    directions. bias may be None. The tree is that of ``products``.
+    """
+    across = tl.cdiv(n, COLUMNS)
+    down = tl.cdiv(m, ROWS)
+    SIZE: tl.constexpr = ROWS * COLUMNS
+    PARTS: tl.constexpr = CHUNK // STEP
+    slots = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + slots
+    tasks = down * across * groups * splits
+    for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+        # Programs that run side by side share windows.
+        i = task % down * ROWS + tl.arange(0, ROWS)
+        j = task // down % across * COLUMNS + tl.arange(0, COLUMNS)
+        group = (task // down // across % groups).to(tl.int64)
+        split = (task // down // across // groups).to(tl.int64)
+        first = (split * (CHUNK << LEVELS)).to(tl.int32)
+        end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
+        column = tl.minimum(j, n - 1)
+        sample = (column // count).to(tl.int64)
+        place = column % count
+        left = w + group * w_group + tl.minimum(i, m - 1).to(tl.int64)[:, None] * w_row
+        right = (x + group * x_group + sample * x_sample)[None, :]
+        p_x = tl.load(places + 2 * count + place)[None, :]
+        p_y = tl.load(places + count + place)[None, :] if RANK > 1 else p_x
+        p_z = tl.load(places + place)[None, :] if RANK > 2 else p_x
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        one = acc
+        steps = tl.cdiv(end - first, STEP)
+        for s in range(steps):
+            at = first + s * STEP + tl.arange(0, STEP)
+            inside = at < end
+            tap = at if WHOLE else tl.minimum(at, k - 1)
+            channel = tl.load(taps + tap)[:, None]
+            t_x = tl.load(taps + 3 * k + tap)[:, None]
+            t_y = tl.load(taps + 2 * k + tap)[:, None] if RANK > 1 else t_x
+            t_z = tl.load(taps + k + tap)[:, None] if RANK > 2 else t_x
+            factor = (tap if LINEAR else tl.load(taps + 4 * k + tap))[None, :]
+            if WHOLE:
+                f = tl.load(left + factor)
+            else:
+                f = tl.load(left + factor, inside[None, :], other=0.0)
+            v = _seen(right, channel, p_z + t_z, p_y + t_y, p_x + t_x, depth, height, width,
+                      gap_z, gap_y, gap_x, RANK, GAPS)  # fmt: skip
+            if not WHOLE:
+                v = tl.where(inside[:, None], v, _minus_zero())
+            acc = tl.dot(f, v, acc, input_precision="ieee")
+            if (s % PARTS == PARTS - 1) | (s == steps - 1):
+                one = _taken(room, one, acc, s // PARTS, SIZE)
+                acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        total = _closed(room, one, tl.cdiv(end - first, CHUNK), SIZE)
+        if bias is not None:
+            total += tl.load(bias + group * m + i, i < m, other=0.0)[:, None]
+        to = y + split * groups * m * n + (sample * groups + group)[None, :] * m * count
+        to += i[:, None].to(tl.int64) * count + place[None, :]
+        tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+        tl.debug_barrier()
+
+
+@triton.jit(
+    do_not_specialize=["m", "n", "k", "batches", "groups", "splits", "x_sample", "x_group", "depth",
+                       "height", "width"]
+)  # fmt: skip
+def convolved_weights(grad, x, y, waiting, taps, places, m, n, k, batches, groups, splits, x_sample,
+                      x_group, depth, height, width, RANK: tl.constexpr, LEVELS: tl.constexpr,
+                      CHUNK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+                      STEP: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """Multiply rows of a gradient and the windows of an input over the k results of a sample.
+
+    grad is dense: (batches, m, k), and so is y: (splits, batches, m, n), where n counts channels
+    and taps, and batches samples and groups. The tables are those of ``convolved``.
+    """
+    across = tl.cdiv(n, COLUMNS)
+    down = tl.cdiv(m, ROWS)
+    SIZE: tl.constexpr = ROWS * COLUMNS
+    PARTS: tl.constexpr = CHUNK // STEP
+    slots = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + slots
+    tasks = down * across * batches * splits
+    for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+        i = task % down * ROWS + tl.arange(0, ROWS)
+        j = task // down % across * COLUMNS + tl.arange(0, COLUMNS)
+        batch = (task // down // across % batches).to(tl.int64)
+        split = (task // down // across // batches).to(tl.int64)
+        first = (split * (CHUNK << LEVELS)).to(tl.int32)
+        end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
+        tap = tl.minimum(j, n - 1)
+        left = grad + (batch * m + tl.minimum(i, m - 1))[:, None] * k
+        right = x + batch // groups * x_sample + batch % groups * x_group
+        channel = tl.load(taps + tap)[None, :]
+        t_x = tl.load(taps + 3 * n + tap)[None, :]
+        t_y = tl.load(taps + 2 * n + tap)[None, :] if RANK > 1 else t_x
+        t_z = tl.load(taps + n + tap)[None, :] if RANK > 2 else t_x
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        one = acc
+        steps = tl.cdiv(end - first, STEP)
+        for s in range(steps):
+            at = first + s * STEP + tl.arange(0, STEP)
+            inside = at < end
+            place = at if WHOLE else tl.minimum(at, k - 1)
+            p_x = tl.load(places + 2 * k + place)[:, None]
+            p_y = tl.load(places + k + place)[:, None] if RANK > 1 else p_x
+            p_z = tl.load(places + place)[:, None] if RANK > 2 else p_x
+            if WHOLE:
+                f = tl.load(left + place[None, :])
+            else:
+                f = tl.load(left + place[None, :], inside[None, :], other=0.0)
+            v = _seen(right, channel, p_z + t_z, p_y + t_y, p_x + t_x, depth, height, width,
+                      1, 1, 1, RANK, False)  # fmt: skip
+            if not WHOLE:
+                v = tl.where(inside[:, None], v, _minus_zero())
+            acc = tl.dot(f, v, acc, input_precision="ieee")
+            if (s % PARTS == PARTS - 1) | (s == steps - 1):
+                one = _taken(room, one, acc, s // PARTS, SIZE)
+                acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        total = _closed(room, one, tl.cdiv(end - first, CHUNK), SIZE)
+        to = y + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
+        tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+        tl.debug_barrier()
+
+
+# Random numbers -----------------------------------------------------------------------------
 
 
 @triton.jit(do_not_specialize=["n", "key"])
