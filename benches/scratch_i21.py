@@ -106,6 +106,33 @@ print(
 )
 
 
+
+sys.path.insert(0, "tests/libtorch")
+import traceback
+import test_contract_outside as TO
+def flat(r): return [t for t in (r if isinstance(r,tuple) else (r,))]
+def enc(t):
+    t=t.detach().cpu().contiguous()
+    return t.view({4:torch.int32,2:torch.int16}[t.element_size()]).masked_fill(t.isnan(),-1) if t.is_floating_point() else t
+loss=TO.LOSS
+try:
+  for dt in (torch.float32, torch.bfloat16):
+    with patched("repro"):
+        want={}; x,g=(TO.random(70001,seed=k).to(dt) for k in (4,5)); TO.LOSS=loss.to(dt)
+        for nme,call in TO.CALLS.items():
+            try: want[nme]=flat(call(x,g))
+            except Exception as e: want[nme]=None
+        torch.set_default_device("cuda"); TO.LOSS=loss.to(dt).cuda(); x,g=x.cuda(),g.cuda()
+        bad=[]
+        for nme,call in TO.CALLS.items():
+            try: got=flat(call(x,g)); n_=[int((enc(a)!=enc(b)).sum()) for a,b in zip(want[nme],got)] if want[nme] else "cpu refuses"
+            except Exception as e: n_=type(e).__name__+str(e)[:80]
+            if isinstance(n_,str) or any(n_): bad.append((nme,n_))
+        torch.set_default_device("cpu")
+        print("TRIED on cuda", dt, "differ:",bad,flush=True)
+except Exception:
+    torch.set_default_device("cpu"); traceback.print_exc()
+
 def host(f, n=300):
     f()
     torch.cuda.synchronize()
