@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pytest_udftorch.contract import gpu
-from pytest_udftorch.contract.gpu import GPU, planned
+from pytest_udftorch.contract.gpu import GPU, Plan, planned
+from pytest_udftorch.contract.launching import Launch
 from pytest_udftorch.contract.windows import Geometry
 
 #: More results than this are not numbered in one launch, nor partial gradients held at once.
@@ -65,6 +66,31 @@ def _tables(
     return taps.to(device), places.contiguous().to(device), linear
 
 
+@functools.lru_cache(maxsize=1024)
+def _convolution(
+    shape: tuple[int, ...], weight: tuple[int, ...], strides: tuple[int, ...], how: Geometry,
+    turned: bool, biased: bool, device: Any, chunk: int,
+) -> tuple[Launch, Plan, tuple[int, ...], Any, Any]:  # fmt: skip
+    """Return the launch of a convolution, its plan, the shape of the result, and the tables.
+
+    A launch is of tensors that are there or not, and of one chunk: hence the last arguments.
+    """
+    groups, m, channels = weight[:3]
+    sizes, result = shape[2:], how.result
+    taps, places, linear = _tables(sizes, how, channels, strides[2:], turned, device)
+    count, inner = math.prod(result), math.prod(sizes)
+    n, k = shape[0] * count, taps.shape[1]
+    plan = planned(m, n, k, groups, device)
+    numbers = (
+        m, n, k, groups, plan.splits, count, *strides[:2], shape[1] * inner, channels * inner,
+        *_three(sizes, 1), *_three(how.spread, 1),
+    )  # fmt: skip
+    kind = {"RANK": len(sizes), "GAPS": max(how.spread) > 1, "LINEAR": linear}
+    constants = {**kind, **plan.constants}
+    made = Launch("convolved", plan.programs, device, numbers, constants, 4, plan.stages)
+    return made, plan, (shape[0], groups * m, *result), taps, places
+
+
 def convolve(x: Any, weight: Any, bias: Any, how: Geometry, *, turned: bool = False) -> Any:
     """Return windows times a weight, plus a bias.
 
@@ -77,34 +103,40 @@ def convolve(x: Any, weight: Any, bias: Any, how: Geometry, *, turned: bool = Fa
     """
     import torch
 
-    groups, m, channels = weight.shape[:3]
-    result, samples = how.result, x.shape[0]
-    count = math.prod(result)
-    if samples * count > _MOST and samples > 1:
+    samples = x.shape[0]
+    if samples > 1 and samples * math.prod(how.result) > _MOST:
         halves = x.split(samples // 2)
         return torch.cat([convolve(h, weight, bias, how, turned=turned) for h in halves])
     x = x.contiguous()
-    strides = weight.stride()
-    sizes = tuple(x.shape[2:])
-    taps, places, linear = _tables(sizes, how, channels, strides[2:], turned, x.device)
-    n, k = samples * count, taps.shape[1]
-    plan = planned(m, n, k, groups, x.device)
-    y = x.new_empty(samples, groups * m, *result)
-    parts = y if plan.splits == 1 else x.new_empty(plan.splits, *y.shape)
-    within = None if bias is None or plan.splits > 1 else bias.contiguous()
-    inner = math.prod(sizes)
-    gpu.launch(
-        "convolved", plan.programs, x.device,
-        (weight, x, parts, plan.waiting(x, parts), taps, places, within, m, n, k, groups,
-         plan.splits, count, strides[0], strides[1], x.shape[1] * inner, channels * inner,
-         *_three(sizes, 1), *_three(how.spread, 1)),
-        {"RANK": len(sizes), "GAPS": max(how.spread) > 1, "LINEAR": linear, **plan.constants},
-        4, plan.stages,
-    )  # fmt: skip
+    made, plan, shape, taps, places = _convolution(
+        x.shape, weight.shape, weight.stride(), how, turned, bias is not None, x.device, gpu._chunk
+    )
+    parts = x.new_empty(shape if plan.splits == 1 else (plan.splits, *shape))
+    room = x.new_empty(plan.room) if plan.room else parts
     if plan.splits == 1:
-        return y
+        made(weight, x, parts, room, taps, places, None if bias is None else bias.contiguous())
+        return parts
+    made(weight, x, parts, room, taps, places, None)
     y = GPU.sums(parts, 0)
-    return y if bias is None else y.add_(bias.view(-1, *(1,) * len(sizes)))
+    return y if bias is None else y.add_(bias.view(-1, *(1,) * (len(shape) - 2)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _gradient(
+    shape: tuple[int, ...], rows: int, how: Geometry, groups: int, device: Any, chunk: int
+) -> tuple[Launch, Plan, tuple[int, ...], Any, Any]:
+    """Return the launch of products for each sample, its plan, their shape, and the tables."""
+    sizes, samples, channels = shape[2:], shape[0], shape[1] // groups
+    dense = (math.prod(how.taps), *(math.prod(how.taps[d + 1 :]) for d in range(len(how.taps))))
+    taps, places, _ = _tables(sizes, how, channels, dense, False, device)
+    m, n, k = rows // groups, taps.shape[1], places.shape[1]
+    plan = planned(m, n, k, samples * groups, device)
+    inner = math.prod(sizes)
+    numbers = (m, n, k, samples * groups, groups, plan.splits, shape[1] * inner, channels * inner,
+               *_three(sizes, 1))  # fmt: skip
+    constants = {"RANK": len(sizes), **plan.constants}
+    made = Launch("convolved_weights", plan.programs, device, numbers, constants, 4, plan.stages)
+    return made, plan, (samples, rows, channels, *how.taps), taps, places
 
 
 def weight_gradient(x: Any, grad: Any, how: Geometry, groups: int) -> Any:
@@ -127,18 +159,8 @@ def weight_gradient(x: Any, grad: Any, how: Geometry, groups: int) -> Any:
         first = weight_gradient(x[:half], grad[:half], how, groups)
         return first.add_(weight_gradient(x[half:], grad[half:], how, groups))
     x, grad = x.contiguous(), grad.contiguous()
-    sizes = tuple(x.shape[2:])
-    dense = (math.prod(how.taps), *(math.prod(how.taps[d + 1 :]) for d in range(len(how.taps))))
-    taps, places, _ = _tables(sizes, how, channels, dense, False, x.device)
-    m, n, k = rows // groups, taps.shape[1], places.shape[1]
-    plan = planned(m, n, k, samples * groups, x.device)
-    shape = (samples, rows, channels, *how.taps)
+    made, plan, shape, taps, places = _gradient(x.shape, rows, how, groups, x.device, gpu._chunk)
     parts = x.new_empty(shape if plan.splits == 1 else (plan.splits, *shape))
-    inner = math.prod(sizes)
-    gpu.launch(
-        "convolved_weights", plan.programs, x.device,
-        (grad, x, parts, plan.waiting(x, parts), taps, places, m, n, k, samples * groups, groups,
-         plan.splits, x.shape[1] * inner, channels * inner, *_three(sizes, 1)),
-        {"RANK": len(sizes), **plan.constants}, 4, plan.stages,
-    )  # fmt: skip
+    room = x.new_empty(plan.room) if plan.room else parts
+    made(grad, x, parts, room, taps, places)
     return GPU.sums(parts if plan.splits == 1 else GPU.sums(parts, 0), 0)

@@ -321,23 +321,33 @@ def convolved_weights(grad, x, y, waiting, taps, places, m, n, k, batches, group
 
 
 @triton.jit(do_not_specialize=["n", "key"])
-def words(out, n, key, BITS: tl.constexpr, BLOCK: tl.constexpr):
+def words(out, a, b, n, key, KIND: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr,
+          BLOCK: tl.constexpr):  # fmt: skip
     """Word e of Philox-4x32 with ten rounds: word e mod 4 at the counter e / 4.
 
-    With BITS, the so many upper bits of a word, as a fraction of float32.
+    Or the BITS upper bits of a word, as a fraction of float32: such fractions, or each times a,
+    plus b, or whether it is below a. WHOLE says that n is a multiple of 4: then a thread stores
+    four at once.
     """
     quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     zero = tl.zeros((BLOCK,), tl.uint32)
-    a, b, c, d = tl.philox(
+    w, x, y, z = tl.philox(
         tl.zeros([], tl.int64) + key, quad.to(tl.uint32), (quad >> 32).to(tl.uint32), zero, zero
     )
     # Joined twice, the last dimension is the outer one of a quad.
-    word = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [4 * BLOCK])
+    word = tl.reshape(tl.join(tl.join(w, y), tl.join(x, z)), [4 * BLOCK])
     at = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
-    if BITS:
-        tl.store(out + at, (word >> (32 - BITS)).to(tl.float32) * 2.0**-BITS, at < n)
-    else:
+    if WHOLE:
+        n = n // 4 * 4
+    if KIND == "words":
         tl.store(out + at, word.to(tl.int32, bitcast=True), at < n)
+    else:
+        fraction = (word >> (32 - BITS)).to(tl.float32) * 2.0**-BITS
+        if KIND == "uniform":
+            fraction = fraction * a + b
+        elif KIND == "below":
+            fraction = tl.where(fraction < a, 1.0, 0.0)
+        tl.store(out + at, fraction, at < n)
 
 
 @triton.jit(do_not_specialize=["n", "inner", "level"])
@@ -393,11 +403,12 @@ def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
-def lists(table, tensors, programs, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def lists(table, tensors, programs, a, SAME: tl.constexpr, KIND: tl.constexpr,
+          BLOCK: tl.constexpr):  # fmt: skip
     """Map the elements of lists of tensors, a program some blocks of one.
 
     A row of the table has the addresses of three tensors and of the result, the number of
-    elements, and the bits of the number.
+    elements, and the bits of the number, which is a for all tensors if SAME.
     """
     row = table + tl.program_id(0) % tensors * 6
     block = tl.program_id(0) // tensors
@@ -407,8 +418,8 @@ def lists(table, tensors, programs, KIND: tl.constexpr, BLOCK: tl.constexpr):
     z = tl.load(row + 2).to(kind)
     out = tl.load(row + 3).to(kind)
     n = tl.load(row + 4)
-    number = tl.load(row + 5).to(tl.int32).to(tl.float32, bitcast=True)
-    number = tl.full((BLOCK,), 0, tl.float32) + number
+    own = tl.load(row + 5).to(tl.int32).to(tl.float32, bitcast=True)
+    number = tl.full((BLOCK,), 0, tl.float32) + (a if SAME else own)
     while block * BLOCK < n:
         at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         tl.store(out + at, _mapped(x, y, z, at, at < n, number, KIND), at < n)
@@ -523,6 +534,70 @@ def channel_statistics(total, squares, mean, rstd, running_mean, running_var, ch
         old = tl.load(running_var + c, inside, other=1.0)
         unbiased = tl.div_rn(q, number - 1.0)
         tl.store(running_var + c, old * keep + unbiased * momentum, inside)
+
+
+@triton.jit
+def _channel_sum(v, inside, SAMPLES: tl.constexpr, LOG: tl.constexpr):
+    """Add what is inside of 2^SAMPLES samples of 2^LOG positions, first over the positions."""
+    return _tree(tl.reshape(_sums_of(v, inside, LOG), [1, 1 << SAMPLES]), SAMPLES)
+
+
+@triton.jit(do_not_specialize=["samples", "n", "channels"])
+def channel_norm(x, weight, bias, running_mean, running_var, y, mean, rstd, samples, n, channels,
+                 count, eps, keep, momentum, SAMPLES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Normalize a channel that a program holds; what may be None is that of the kernels above."""
+    c = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    sample = tl.arange(0, 1 << SAMPLES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (sample < samples)[:, None] & (term < n)[None, :]
+    at = (sample[:, None] * channels + c) * n + term[None, :]
+    number = tl.full((1,), count, tl.float32)
+    v = tl.load(x + at, inside, other=1.0)
+    m = tl.div_rn(_channel_sum(v, inside, SAMPLES, LOG), number)
+    d = v - m[:, None]
+    q = _channel_sum(d * d, inside, SAMPLES, LOG)
+    r = _one_over_root(q, number, eps)
+    found = d * r[:, None]
+    if weight is not None:
+        found = found * tl.load(weight + c)[:, None]
+    if bias is not None:
+        found = found + tl.load(bias + c)[:, None]
+    tl.store(y + at, found, inside)
+    tl.store(mean + c, m)
+    tl.store(rstd + c, r)
+    if running_mean is not None:
+        tl.store(running_mean + c, tl.load(running_mean + c) * keep + m * momentum)
+    if running_var is not None:
+        unbiased = tl.div_rn(q, number - 1.0)
+        tl.store(running_var + c, tl.load(running_var + c) * keep + unbiased * momentum)
+
+
+@triton.jit(do_not_specialize=["samples", "n", "channels"])
+def channel_norm_backward(x, grad, weight, mean, rstd, y, sums, samples, n, channels, count,
+                          SAMPLES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Return the gradient of a channel that a program holds, and the sums of ``channels_mapped``.
+
+    weight and y may be None.
+    """
+    c = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    sample = tl.arange(0, 1 << SAMPLES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (sample < samples)[:, None] & (term < n)[None, :]
+    at = (sample[:, None] * channels + c) * n + term[None, :]
+    number = tl.full((1,), count, tl.float32)
+    r = tl.load(rstd + c)
+    g = tl.load(grad + at, inside, other=1.0)
+    hat = (tl.load(x + at, inside, other=1.0) - tl.load(mean + c)[:, None]) * r[:, None]
+    total = _channel_sum(g, inside, SAMPLES, LOG)
+    products = _channel_sum(g * hat, inside, SAMPLES, LOG)
+    tl.store(sums + c, total)
+    tl.store(sums + channels + c, products)
+    if y is not None:
+        one = tl.div_rn(total, number)[:, None]
+        two = tl.div_rn(products, number)[:, None]
+        if weight is not None:
+            r = r * tl.load(weight + c)
+        tl.store(y + at, ((g - one) - hat * two) * r[:, None], inside)
 
 
 @triton.jit(do_not_specialize=["size", "n", "channels"])

@@ -26,6 +26,7 @@ _tan = _OPERATIONS["_tan"]
 
 _STEP = tl.constexpr(2.0**-32)
 _FRACTION = tl.constexpr(2.0**-24)
+_SHIFT = tl.constexpr(1.5 * 2.0**23)
 _HALF_STEP = tl.constexpr(2.0**-33)
 _PI = tl.constexpr(3.1415927410125732)
 _TURN = tl.constexpr(6.2831854820251465)
@@ -89,12 +90,18 @@ def _wide(x, C: tl.constexpr):
 
 
 @triton.jit
+def _widened(k):
+    """Return small integers as float64; an addition is faster than the conversion."""
+    return (k.to(tl.int64) + 0x4338000000000000).to(tl.float64, bitcast=True) - 1.5 * 2.0**52
+
+
+@triton.jit
 def _log_of_rest(k):
     """Return log(1 - k / 2^24), correctly rounded, for integers 0 <= k < 2^24.
 
     1 - k / 2^24 is 2^e m with m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), and the logarithm
-    is e log(2) + 2 s + s^3 P(s^2), in float64. Two steps of Newton from a reciprocal of float32
-    leave s the error of its rounding. None of the 2^24 results is nearer to the middle of two
+    is e log(2) + 2 s + s^3 P(s^2), in float64. Two steps of Newton from a reciprocal of float32,
+    which is the square of an approximate reciprocal root, leave s the error of its rounding. None of the 2^24 results is nearer to the middle of two
     floats than 21 units in the last place of float64, and the error is below 4 of them.
     """
     bits = ((1 << 24) - k).to(tl.float32).to(tl.int32, bitcast=True) - (24 << 23)
@@ -102,7 +109,8 @@ def _log_of_rest(k):
     m = (bits - (above & -0x800000)).to(tl.float32, bitcast=True)
     top = (m - 1.0).to(tl.float64)
     below = top + 2.0
-    inverse = (1.0 / (m + 1.0)).to(tl.float64)
+    root = tl.rsqrt(m + 1.0)
+    inverse = (root * root).to(tl.float64)
     s = top * inverse
     s = tl.fma(tl.fma(-s, below, top), inverse, s)
     s = tl.fma(tl.fma(-s, below, top), inverse, s)
@@ -113,7 +121,7 @@ def _log_of_rest(k):
     q = tl.fma(z, q, _wide(z, _K.LOG1))
     q = tl.fma(z, q, _wide(z, _K.LOG0))
     y = tl.fma(s * z, q, s + s)
-    return tl.fma((above >> 23).to(tl.float64), _wide(z, _K.LN2), y).to(tl.float32)
+    return tl.fma(_widened(above >> 23), _wide(z, _K.LN2), y).to(tl.float32)
 
 
 @triton.jit
@@ -124,10 +132,12 @@ def _circle(k):
     in float64. Of the results none is nearer to the middle of two floats than 9 units in the last
     place of float64, and the error is below 2 of them.
     """
-    quarter = (k + (1 << 21)) >> 22
-    angle = k.to(tl.float32) * _FRACTION * _TURN
-    rest = tl.fma(quarter.to(tl.float32), -_K.HALF_PI, angle).to(tl.float64)
-    r = tl.fma(quarter.to(tl.float64), _wide(rest, _K.HALF_PI_ABOVE), rest)
+    turn = k.to(tl.float32) * _FRACTION
+    # The sum rounds to the nearest integer and has it in its last bits.
+    shifted = tl.fma(turn, 4.0, _SHIFT)
+    quarter = shifted.to(tl.int32, bitcast=True) & 7
+    rest = tl.fma(shifted - _SHIFT, -_K.HALF_PI, turn * _TURN).to(tl.float64)
+    r = tl.fma(_widened(quarter), _wide(rest, _K.HALF_PI_ABOVE), rest)
     z = r * r
     p = tl.fma(z, _wide(z, _K.SIN5), _wide(z, _K.SIN4))
     q = tl.fma(z, _wide(z, _K.COS4), _wide(z, _K.COS3))

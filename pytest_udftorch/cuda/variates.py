@@ -25,6 +25,8 @@ _Numbers = Callable[..., tuple[float, float]]
 _THREADS: Final = 256
 _DRAWN: Final = 4
 _BLOCK: Final = 256
+#: Counters of Philox that a program takes, of which each gives four numbers.
+_QUADS: Final = 512
 _WARPS: Final = 4
 
 
@@ -126,8 +128,8 @@ def normals_of_places(launcher: Launcher, y: Any, key: int, mean: float, std: fl
     launcher.launch(
         ("normals_of_places", alignment((y,)), index, *steps.values(),
          *(not -(2**31) <= k < 2**31 for k in (n, key))),
-        "normals_of_places", -(-n // (_DRAWN * _BLOCK)), (y, n, key, float(mean), float(std)),
-        {**steps, "BLOCK": _BLOCK}, _WARPS,
+        "normals_of_places", -(-n // (_DRAWN * _QUADS)), (y, n, key, float(mean), float(std)),
+        {**steps, "BLOCK": _QUADS}, _WARPS,
     )  # fmt: skip
     return True
 
