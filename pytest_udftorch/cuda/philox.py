@@ -101,8 +101,9 @@ def _log_of_rest(k):
 
     1 - k / 2^24 is 2^e m with m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1), and the logarithm
     is e log(2) + 2 s + s^3 P(s^2), in float64. Two steps of Newton from a reciprocal of float32,
-    which is the square of an approximate reciprocal root, leave s the error of its rounding. None of the 2^24 results is nearer to the middle of two
-    floats than 21 units in the last place of float64, and the error is below 4 of them.
+    which is the square of an approximate reciprocal root, leave s the error of its rounding. None
+    of the 2^24 results is nearer to the middle of two floats than 21 units in the last place of
+    float64, and the error is below 4 of them.
     """
     bits = ((1 << 24) - k).to(tl.float32).to(tl.int32, bitcast=True) - (24 << 23)
     above = bits - 0x3F3504F3
