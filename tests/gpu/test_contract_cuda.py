@@ -241,7 +241,19 @@ POOLS: dict[str, Case] = {
         lambda x: F.max_pool2d(x, 3, 2, 1), numbers(5, 3, 15, 17).round()
     ),
     "avg_pool2d": gradients(lambda x: F.avg_pool2d(x, 3, 2, 1), numbers(5, 3, 15, 17)),
-    "adaptive_avg_pool2d": plain(lambda x: F.adaptive_avg_pool2d(x, (3, 4)), numbers(5, 3, 15, 17)),
+    "adaptive_avg_pool2d": gradients(
+        lambda x: F.adaptive_avg_pool2d(x, (3, 4)), numbers(5, 3, 15, 17)
+    ),
+    "adaptive_avg_pool2d, more than there are": gradients(
+        lambda x: F.adaptive_avg_pool2d(x, (9, 4)), numbers(3, 5, 7)
+    ),
+    "adaptive_max_pool2d": gradients(
+        lambda x: F.adaptive_max_pool2d(x, (4, 7)), numbers(5, 3, 15, 17).round()
+    ),
+    "max_pool2d, channels last": gradients(
+        lambda x: F.max_pool2d(x.contiguous(memory_format=torch.channels_last), 3, 2, 1),
+        numbers(5, 3, 15, 17).round(),
+    ),
     "adaptive_avg_pool2d, one": gradients(
         lambda x: F.adaptive_avg_pool2d(x, 1), numbers(5, 3, 15, 17)
     ),
