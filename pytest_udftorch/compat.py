@@ -630,6 +630,18 @@ def is_compiling(frames: Any) -> bool:
     return bool(_OWNED.of(frames.compile_lock)())
 
 
+_DYNAMO_HANDLERS: Final = PrivateName(
+    "torch._dynamo.variables.torch", "TorchInGraphFunctionVariable._get_handlers",
+    "to keep Dynamo from writing sums with quotients out",
+)  # fmt: skip
+
+
+def dynamo_handlers() -> dict[Any, Any]:
+    """Return what Dynamo does with some functions of torch, instead of putting them into graphs."""
+    found: dict[Any, Any] = _DYNAMO_HANDLERS.get()()
+    return found
+
+
 def graph_breaks() -> int:
     """Return how many graph breaks Dynamo has counted in this process."""
     return sum(_COUNTERS.get()["graph_break"].values())

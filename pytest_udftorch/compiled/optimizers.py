@@ -24,6 +24,7 @@ def _keep_whole(dynamo: Any, active: Active, undo: Undo) -> None:
     # Not in torch 2.11, whose Dynamo always writes them out.
     if hasattr(dynamo.config, compat.DYNAMO_REWRITES):
         undo.set(dynamo.config, compat.DYNAMO_REWRITES, False)
+    undo.drop_item(compat.dynamo_handlers(), importlib.import_module("torch").addcdiv)
     for path, names in compat.OPTIMIZERS.items():
         module = importlib.import_module(path)
         compat.check_changed(module)
