@@ -8,7 +8,8 @@
         [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
         [rewriting_gains] [cuda_differences]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
-        [cuda_launch] [cuda_training] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
+        [cuda_launch] [cuda_training] [contract_digests_cuda] [contract_digests_cuda_h100]
+        [contract_ranks_cuda] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
         [faults] [stress] [fuzz] [foreign_suites] [patched_suite] [versions] [coverage] [compilers]
         [coverage_compiled] [coverage_cuda] [quick_paths] [beside_others] [site] [inlined]
         [float64_speed]
@@ -94,9 +95,15 @@ GPU = _experiments(
     "cuda_launch",
     "cuda_training",
     "contract_digests_cuda",
+    "contract_ranks_cuda",
     "profile_cuda",
     "wheel",
 )
+#: A second machine with a GPU has a file of its own.
+GPU["contract_digests_cuda_h100"] = (
+    "benches.experiments.contract_digests_cuda",
+    "--store", str(stored.RESULTS / "contract_digests_cuda_h100.json"),
+)  # fmt: skip
 #: The size of the site, which needs the extra `docs`; left out unless it is named.
 SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.json"))}
 #: Those that need hours, QEMU, Atheris, others' suites or models, or other versions; left out

@@ -434,6 +434,15 @@ def default_store() -> Any:
 # torch.compile -----------------------------------------------------------------------
 
 DYNAMO: Final = "torch._dynamo"
+#: The setting that has sums with products written out; not in torch 2.11.
+DYNAMO_REWRITES: Final = "enable_dynamo_decompositions"
+#: Module of optimizers -> the functions in it that do a step.
+OPTIMIZERS: Final = {
+    f"torch.optim.{name}": (f"_single_tensor_{name}", f"_multi_tensor_{name}")
+    for name in (
+        "adadelta", "adagrad", "adam", "adamax", "asgd", "nadam", "radam", "rmsprop", "rprop", "sgd"
+    )
+}  # fmt: skip
 #: Has the lock under which torch.compile compiles.
 DYNAMO_FRAMES: Final = "torch._dynamo.convert_frame"
 #: Says which frames torch.compile leaves alone.
@@ -455,6 +464,7 @@ TRITON_MATH: Final = "triton.language.math"
 
 #: Module -> the names in it that a session changes or calls.
 _CHANGED: Final[dict[str, tuple[str, ...]]] = {
+    **OPTIMIZERS,
     DYNAMO_FRAMES: ("compile_lock._is_owned", "compile_lock.acquire"),
     DYNAMO_RULES: ("SKIP_DIRS", "_recompile_re"),
     INDUCTOR_ASYNC: ("CompiledTritonKernels.cache_clear",),
@@ -624,6 +634,18 @@ def inductor_backend() -> Any:
 def is_compiling(frames: Any) -> bool:
     """Tell whether this thread is inside torch.compile."""
     return bool(_OWNED.of(frames.compile_lock)())
+
+
+_DYNAMO_HANDLERS: Final = PrivateName(
+    "torch._dynamo.variables.torch", "TorchInGraphFunctionVariable._get_handlers",
+    "to keep Dynamo from writing sums with quotients out",
+)  # fmt: skip
+
+
+def dynamo_handlers() -> dict[Any, Any]:
+    """Return what Dynamo does with some functions of torch, instead of putting them into graphs."""
+    found: dict[Any, Any] = _DYNAMO_HANDLERS.get()()
+    return found
 
 
 def graph_breaks() -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benches.certified import composite_digest
@@ -212,22 +213,35 @@ def training(document: dict[str, Any]) -> str:
     return "\n".join([*records(rows), "", f"{sources}.", "", source(document), ""])
 
 
-def contract(document: dict[str, Any]) -> str:
-    """Return the digests of weights that a GPU and its CPU learned, and times beside stock's."""
-    weights = []
-    for row in document["rows"]:
-        cells = {k: row[k] for k in ("model", "optimizer", "library")}
-        if "refused" in row:
-            cells |= {"weights, GPU": "refused", "weights, its CPU": "", "first step apart": ""}
-        else:
-            step = row["step"]
-            cells |= {
-                "weights, GPU": f"`{row['cuda'][:12]}`",
-                "weights, its CPU": f"`{row['cpu'][:12]}`",
-                "first step apart": "none" if step is None else str(step),
-            }
-        weights.append(cells)
-    weights.sort(key=lambda cells: (cells["model"], cells["optimizer"]))
+def _gpu(document: dict[str, Any]) -> str:
+    """Return the short name of the GPU of a document."""
+    return str(document["device"]["machine"]["gpu"]).removeprefix("NVIDIA ").split()[0]
+
+
+def contract(documents: Sequence[dict[str, Any]]) -> str:
+    """Return the digests of weights that GPUs and their CPUs learned, and times beside stock's.
+
+    Args:
+        documents: of several GPUs, the one whose times are shown first.
+    """
+    weights: dict[tuple[str, ...], dict[str, str]] = {}
+    for document in documents:
+        name = _gpu(document)
+        for row in document["rows"]:
+            key = row["model"], row["optimizer"], row["library"]
+            cells = weights.setdefault(
+                key, dict(zip(("model", "optimizer", "library"), key, strict=True))
+            )
+            if "refused" in row:
+                found = ("refused", "", "")
+            else:
+                step = row["step"]
+                apart = "none" if step is None else str(step)
+                found = (f"`{row['cuda'][:12]}`", f"`{row['cpu'][:12]}`", apart)
+            headings = (f"weights, {name}", f"its CPU ({name})", f"first step apart ({name})")
+            cells.update(zip(headings, found, strict=True))
+    order = sorted(weights.values(), key=lambda cells: (cells["model"], cells["optimizer"]))
+    document = documents[0]
     times = [
         {
             "what": what,
@@ -245,9 +259,45 @@ def contract(document: dict[str, Any]) -> str:
     said = (
         "The first twelve digits of SHA-256. `deterministic` is stock with "
         "`torch.use_deterministic_algorithms(True)`, which refuses some operators on GPUs. Stock "
-        "has no TF32; medians of turns."
+        f"has no TF32. The times are of the {_gpu(document)}: medians of turns."
     )
-    lines = [*records(weights), "", *models, "", *records(times), "", said]
+    sources = [line for d in documents for line in ("", source(d))]
+    return "\n".join([*records(order), "", *models, "", *records(times), "", said, *sources, ""])
+
+
+def _place(row: dict[str, Any]) -> dict[str, str]:
+    """Return the cells that say where a run was."""
+    one = "1 GPU" if row["device"] == "cuda" else "CPU"
+    many = f"{row['ranks']} ranks, {row['backend']}, {'GPUs' if one == '1 GPU' else 'CPU'}"
+    where = one if row["ranks"] == 1 else many
+    what = {"whole": "", "parts": f"{row['parts']} micro-batches a rank"}.get(
+        row["run"], "torch's all-reduce instead of the hook"
+    )
+    if row["run"] == "stopped":
+        where, what = "1 GPU, then 2, then 4 ranks, then 1 GPU", "goes on from checkpoints"
+    return {"where": where, "how": what}
+
+
+def ranks(document: dict[str, Any]) -> str:
+    """Return the digests of weights on one GPU, several, and in micro-batches."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    times: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in document["rows"]:
+        place = _place(row)
+        key = (row["library"], *place.values())
+        cells = found.setdefault(key, {"library": row["library"], **place})
+        cells[f"{row['model']}, {row['optimizer']}"] = f"`{row['digest'][:12]}`"
+        if row["step_ns"] and row["optimizer"] == "SGD" and row["run"] != "stopped":
+            cells = times.setdefault(key, {"library": row["library"], **place})
+            cells[f"step of {row['model']}, ms"] = f"{row['step_ns']['median'] / 1e6:.1f}"
+    order = sorted(found.values(), key=lambda cells: cells["library"], reverse=True)
+    models = [f"- {n}: {m['label']}, {m['steps']} steps" for n, m in document["models"].items()]
+    several = f"{document['gpus']} GPUs, NCCL {document['nccl']}"
+    said = (
+        f"The first twelve digits of SHA-256, the same on every rank. {several}; ranks over gloo "
+        "share them. Stock has the same hook and the same micro-batches."
+    )
+    lines = [*records(order), "", *models, "", *records(list(times.values())), "", said]
     return "\n".join([*lines, "", source(document), ""])
 
 
@@ -389,6 +439,6 @@ TABLES = {
     "cuda_counters": counters,
     "same_bits": same_bits,
     "cuda_training": training,
-    "contract_digests_cuda": contract,
+    "contract_ranks_cuda": ranks,
     "profile_cuda": profile,
 }

@@ -930,6 +930,12 @@ def contract_digests(results: Results) -> str:
     return _with_source([*table(header, rows), "", said, "", second], document)
 
 
+def contract_digests_cuda(results: Results) -> str:
+    """Return the digests of weights after training on GPUs and their CPUs."""
+    names = ("contract_digests_cuda_h100", "contract_digests_cuda")
+    return render_cuda.contract([results[name] for name in names if results.has(name)])
+
+
 def contract_aarch64(results: Results) -> str:
     """Return the digests of weights after training on aarch64 and here."""
     document = results["contract_aarch64"]
@@ -1272,6 +1278,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "cpu_operators": cpu_operators,
     "coverage": coverage,
     "contract_digests": contract_digests,
+    "contract_digests_cuda": contract_digests_cuda,
     "contract_models": contract_models,
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,

@@ -8,15 +8,33 @@ compiler of the kernels fuses where it likes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.contract.gpu import GPU
+from pytest_udftorch.contract.sixteen import NAMES
 from pytest_udftorch.cuda.launcher import alike
 from pytest_udftorch.overrides.python_override import stock
+
+_FLOATS: Final = ("torch.float32", *NAMES)
 
 
 def _float32(*tensors: Any) -> bool:
     return all(t.is_cuda and str(t.dtype) == "torch.float32" for t in tensors)
+
+
+def _taken(*tensors: Any) -> bool:
+    """Tell whether tensors of a GPU have one dtype, of float32 and those of 16 bits."""
+    dtype = tensors[0].dtype
+    return str(dtype) in _FLOATS and all(t.is_cuda and t.dtype is dtype for t in tensors)
+
+
+def _mapped(kind: str, given: Sequence[Any], number: float, *, out: Any = None) -> Any:
+    """Map elements in float32; numbers of 16 bits are widened before, and rounded behind it."""
+    dtype = given[0].dtype
+    if str(dtype) == "torch.float32":
+        return GPU.elements(kind, given, number, out=out)
+    found = GPU.elements(kind, [g.float() for g in given], number)
+    return found.to(dtype) if out is None else out.copy_(found)
 
 
 def _number(x: Any) -> bool:
@@ -30,22 +48,22 @@ def _real(*numbers: Any) -> bool:
 
 def div(self: Any, other: Any) -> Any:
     """Return quotients; that by a number is rounded once."""
-    if _float32(self) and _number(other):
-        return GPU.elements("divided", (self,), float(other))
+    if _taken(self) and _number(other):
+        return _mapped("divided", (self,), float(other))
     return stock(self, other)
 
 
 def div_(self: Any, other: Any) -> Any:
     """Divide in place."""
-    if _float32(self) and _number(other):
-        return GPU.elements("divided", (self,), float(other), out=self)
+    if _taken(self) and _number(other):
+        return _mapped("divided", (self,), float(other), out=self)
     return stock(self, other)
 
 
 def div_out(self: Any, other: Any, *, out: Any) -> Any:
     """Put quotients into ``out``."""
-    if _float32(self, out) and _number(other) and out.shape == self.shape:
-        return GPU.elements("divided", (self,), float(other), out=out)
+    if _taken(self, out) and _number(other) and out.shape == self.shape:
+        return _mapped("divided", (self,), float(other), out=out)
     return stock(self, other, out=out)
 
 
@@ -56,29 +74,29 @@ def rsqrt(self: Any, *, out: Any) -> Any:
 
 def lerp(self: Any, end: Any, weight: Any) -> Any:
     """Return what lies between two tensors."""
-    if _float32(self, end) and _real(weight):
-        return GPU.elements("lerp", (self, end), float(weight))
+    if _taken(self, end) and _real(weight):
+        return _mapped("lerp", (self, end), float(weight))
     return stock(self, end, weight)
 
 
 def lerp_(self: Any, end: Any, weight: Any) -> Any:
     """Go towards another tensor."""
-    if _float32(self, end) and _real(weight) and self.shape == end.shape:
-        return GPU.elements("lerp", (self, end), float(weight), out=self)
+    if _taken(self, end) and _real(weight) and self.shape == end.shape:
+        return _mapped("lerp", (self, end), float(weight), out=self)
     return stock(self, end, weight)
 
 
 def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) -> Any:
     """Put value times a product, fused with a sum, into ``out``."""
-    if _float32(self, tensor1, tensor2) and _real(value):
-        return GPU.elements("addcmul", (self, tensor1, tensor2), float(value), out=out)
+    if _taken(self, tensor1, tensor2) and _real(value):
+        return _mapped("addcmul", (self, tensor1, tensor2), float(value), out=out)
     return stock(self, tensor1, tensor2, value=value, out=out)
 
 
 def addcdiv(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1, out: Any) -> Any:
     """Put a sum with a quotient, of which value times tensor1 is the dividend, into ``out``."""
-    if _float32(self, tensor1, tensor2) and _real(value):
-        return GPU.elements("addcdiv", (self, tensor1, tensor2), float(value), out=out)
+    if _taken(self, tensor1, tensor2) and _real(value):
+        return _mapped("addcdiv", (self, tensor1, tensor2), float(value), out=out)
     return stock(self, tensor1, tensor2, value=value, out=out)
 
 

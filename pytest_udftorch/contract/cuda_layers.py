@@ -7,12 +7,16 @@ They compute what torch composes on the CPU of other operators.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
 
 from pytest_udftorch.contract.attention import attention, attention_backward, taken
 from pytest_udftorch.contract.norms import batch_norm, batch_norm_backward, fit, given
+from pytest_udftorch.contract.sixteen import NAMES, sixteen
 from pytest_udftorch.contract.sums import over
 from pytest_udftorch.overrides.python_override import stock
+
+#: Dtypes of what the operators here take.
+FLOATS: Final = ("torch.float32", *NAMES)
 
 # Dropout ----------------------------------------------------------------------------------
 
@@ -21,7 +25,7 @@ def native_dropout(input: Any, p: float, train: Any) -> Any:
     """Return what is kept, over the probability to keep it, and what that is."""
     import torch
 
-    if train is False or not 0 < p < 1 or str(input.dtype) != "torch.float32":
+    if train is False or not 0 < p < 1 or str(input.dtype) not in FLOATS:
         return stock(input, p, train)
     noise = torch.empty_like(input).bernoulli_(1 - p)
     mask = noise != 0
@@ -30,7 +34,7 @@ def native_dropout(input: Any, p: float, train: Any) -> Any:
 
 def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
     """Return the gradient of what was kept, over the probability to keep it."""
-    if str(grad_output.dtype) != "torch.float32" or not scale > 1:
+    if str(grad_output.dtype) not in FLOATS or not scale > 1:
         return stock(grad_output, mask, scale)
     return grad_output * mask.to(grad_output.dtype).div_(1 / scale)
 
@@ -51,7 +55,7 @@ def cudnn_batch_norm(
             input, weight, bias, running_mean, running_var, training, exponential_average_factor,
             epsilon,
         )  # fmt: skip
-    found = batch_norm(
+    found = sixteen(batch_norm)(
         input, weight, bias, running_mean, running_var, training, exponential_average_factor,
         epsilon,
     )  # fmt: skip
@@ -68,7 +72,7 @@ def cudnn_batch_norm_backward(
             input, grad_output, weight, running_mean, running_var, save_mean, save_var, epsilon,
             reserveSpace,
         )  # fmt: skip
-    return batch_norm_backward(
+    return sixteen(batch_norm_backward)(
         grad_output, input, weight, running_mean, running_var, save_mean, save_var, True, epsilon,
         [True, True, True],
     )  # fmt: skip
@@ -88,7 +92,9 @@ def efficient_attention(
         return stock(
             query, key, value, attn_bias, compute_log_sumexp, dropout_p, is_causal, scale=scale
         )
-    out, logs = attention(query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale)
+    out, logs = sixteen(attention)(
+        query, key, value, dropout_p, is_causal, attn_mask=attn_bias, scale=scale
+    )
     seed = torch.zeros((), dtype=torch.int64, device=query.device)
     return out, logs, seed, seed.clone()
 
@@ -104,7 +110,7 @@ def efficient_attention_backward(
             grad_out_, query, key, value, attn_bias, out, logsumexp, philox_seed, philox_offset,
             dropout_p, grad_input_mask, is_causal, scale=scale,
         )  # fmt: skip
-    found = attention_backward(
+    found = sixteen(attention_backward)(
         grad_out_,
         query,
         key,

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+import math
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from pytest_udftorch import compat
-from pytest_udftorch.cuda.launcher import alike, on_device
-from pytest_udftorch.errors import LibdeviceError
+from pytest_udftorch.contract import launching
+from pytest_udftorch.contract.launching import Launch, launch
+from pytest_udftorch.cuda.launcher import alike
 
 #: Products of one chunk are accumulated one after the other.
 CHUNK: Final = 64
@@ -21,6 +22,9 @@ _STAGES: Final = 2
 #: Programs that fill a GPU; a product with fewer tiles is split along k.
 _PROGRAMS: Final = 256
 
+#: So many levels of chunks are not split: it would take another launch.
+_UNSPLIT: Final = 3
+
 #: Programs of products that a multiprocessor has registers for.
 _OF_PROCESSOR: Final = 3
 
@@ -31,89 +35,18 @@ _COLUMN: Final = 6
 #: The longest row whose norm a program holds.
 LONGEST: Final = 1 << _ROW
 
+#: Counters of Philox that a program of random numbers takes; each gives four.
+_QUADS: Final = 512
+
+#: Numbers of a channel that a program holds, as a power of two.
+_CHANNEL: Final = 14
+
 #: Elements of a program that maps them, and the most programs that share a tensor of a list.
 _BLOCK: Final = 1024
 _OF_TENSOR: Final = 64
 
 #: A negative control changes the length of chunks here.
 _chunk = CHUNK
-
-
-@functools.cache
-def _kernels() -> Any:
-    try:
-        from pytest_udftorch.contract import triton_kernels
-    except ImportError as error:
-        raise LibdeviceError(
-            "The library repro adds and multiplies on GPUs with Triton kernels, but triton cannot "
-            f"be imported: {error}. Install it (pip install triton), or keep tensors on the CPU."
-        ) from error
-    return triton_kernels
-
-
-def _kind(argument: Any) -> Any:
-    """Return what Triton may specialise a kernel on."""
-    if type(argument) is int:
-        if argument == 1:
-            return 1
-        return (2 if argument & 15 else 3) + (0 if -(1 << 31) <= argument < 1 << 31 else 2)
-    if argument is None or type(argument) is float:
-        return argument is None and "absent"
-    return argument.data_ptr() & 15 == 0
-
-
-@functools.cache
-def _current() -> tuple[Any, Any]:
-    """Return the functions that give the current GPU, and the current stream of one."""
-    return compat.current_device(), compat.current_stream()
-
-
-#: How each kernel is launched, by what it is specialised on.
-_launchers: Final[dict[Any, Any]] = {}
-
-
-def _launch(
-    name: str, programs: int, device: Any, arguments: Sequence[Any], constants: Mapping[str, Any],
-    warps: int, stages: int = 0,
-) -> None:  # fmt: skip
-    """Launch a kernel on the current stream of a GPU.
-
-    Args:
-        name: of the kernel.
-        programs: how many.
-        device: the GPU.
-        arguments: the run-time arguments, in order.
-        constants: the compile-time arguments by name, in order.
-        warps: of a program.
-        stages: how many steps ahead a loop loads; 0 leaves it to Triton.
-    """
-    current_device, current_stream = _current()
-    if device.index != current_device():
-        with on_device(device):
-            _launch(name, programs, device, arguments, constants, warps, stages)
-        return
-    key = (name, device.index, *constants.values(), *map(_kind, arguments))
-    found = _launchers.get(key)
-    if found is None:
-        kernels = _kernels()
-        options = {"num_stages": stages} if stages else {}
-        compiled = getattr(kernels, name)[(programs,)](
-            *arguments, **constants, **options, num_warps=warps, enable_fp_fusion=False
-        )
-        _launchers[key] = compiled, tuple(constants.values()), kernels.triton.knobs.runtime
-        return
-    # This is how triton.runtime.jit launches a kernel that it finds in its cache.
-    compiled, rest, hooks = found
-    stream, enter = current_stream(device.index), hooks.launch_enter_hook
-    # Newer versions of Triton have a list of hooks, which may be empty.
-    quiet = enter is None or not getattr(enter, "calls", True)
-    metadata = (
-        None if quiet else compiled.launch_metadata((programs, 1, 1), stream, *arguments, *rest)
-    )
-    compiled.run(
-        programs, 1, 1, stream, compiled.function, compiled.packed_metadata, metadata, enter,
-        hooks.launch_exit_hook, *arguments, *rest,
-    )  # fmt: skip
 
 
 @functools.cache
@@ -136,6 +69,109 @@ def _held(n: int) -> tuple[int, int]:
     return log, 1 << max(0, _ROW - log)
 
 
+def _channel_held(samples: int, n: int) -> tuple[dict[str, int], int] | None:
+    """Return how a program holds all numbers of a channel: the kernel's constants and its warps.
+
+    None if there are more than ``_CHANNEL`` of them.
+    """
+    constants = {"SAMPLES": _log(samples), "LOG": _log(n)}
+    size = sum(constants.values())
+    return None if size > _CHANNEL else (constants, 1 << max(0, min(4, size - 9)))
+
+
+class Plan(NamedTuple):
+    """How programs share a product.
+
+    Attributes:
+        splits: in how many parts of 2^LEVELS chunks it is cut along k.
+        programs: how many.
+        constants: of the kernel.
+        stages: how many steps ahead a program loads.
+        room: of the sums that wait, in elements.
+    """
+
+    splits: int
+    programs: int
+    constants: dict[str, Any]
+    stages: int
+    room: int
+
+
+def planned(m: int, n: int, k: int, batches: int, device: Any) -> Plan:
+    """Return how to compute so many products of m times n results over k."""
+    chunk, enough = _chunk, _resident(device) // _OF_PROCESSOR
+    levels = _log(-(-k // chunk))
+    for side in (64, 32):
+        rows, columns = (min(side, max(16, 1 << _log(size))) for size in (m, n))
+        tiles = batches * -(-m // rows) * -(-n // columns)
+        # More splits than this cost another launch, for little.
+        if tiles * max(1, -(-k // (chunk << _UNSPLIT))) >= enough:
+            break
+    while levels > _UNSPLIT and tiles * -(-k // (chunk << levels)) < _PROGRAMS:
+        levels -= 1
+    splits = -(-k // (chunk << levels))
+    constants = {
+        "LEVELS": levels, "CHUNK": chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
+        "WHOLE": k % _STEP == 0,
+    }  # fmt: skip
+    programs = min(tiles * splits, _resident(device))
+    return Plan(splits, programs, constants, _STAGES, programs * levels * rows * columns)
+
+
+@functools.lru_cache(maxsize=8192)
+def _product_launch(
+    shape: tuple[int, ...], k: int, batches: int, strides: tuple[int, ...], device: Any, chunk: int
+) -> tuple[Launch, Plan]:
+    m, n = shape[-2:]
+    plan = planned(m, n, k, batches, device)
+    tiled = m % plan.constants["ROWS"] == 0 and n % plan.constants["COLUMNS"] == 0
+    numbers = (m, n, k, batches, plan.splits, *strides)
+    constants = {**plan.constants, "TILED": tiled}
+    return Launch("products", plan.programs, device, numbers, constants, 4, plan.stages), plan
+
+
+@functools.lru_cache(maxsize=8192)
+def _sum_launches(
+    shape: tuple[int, ...], dim: int, device: Any
+) -> tuple[tuple[int, ...], tuple[tuple[Launch, tuple[int, ...]], ...]]:
+    """Return the shape of sums over one dimension, and launches with the shapes of their results.
+
+    There is no launch for sums of one term.
+    """
+    outer, n, inner = math.prod(shape[:dim]), shape[dim], math.prod(shape[dim + 1 :])
+    left = (*shape[:dim], *shape[dim + 1 :])
+    found = []
+    while n > 1:
+        along = inner == 1
+        log = min(_log(n), _ROW if along else _COLUMN)
+        blocks = -(-n >> log)
+        if along:
+            lanes, groups, given = outer, 1, (0, n, 1, 0, 1, blocks)
+        else:
+            lanes, groups = inner, outer
+            given = (n * inner, 1, inner, blocks * inner, inner, 1)
+        width = max(1, 1 << min(_log(lanes), max(0, (11 if along else 12) - log)))
+        programs = groups * -(-lanes // width) * blocks
+        numbers = (n, lanes, groups, blocks, *given)
+        made = Launch("sums", programs, device, numbers, {"LANES": width, "LOG": log}, 4)
+        n = blocks
+        found.append((made, left if n == 1 else (outer, blocks, inner)))
+    return left, tuple(found)
+
+
+@functools.lru_cache(maxsize=256)
+def _table(
+    rows: tuple[tuple[int, ...], ...], bits: tuple[int, ...] | None, device: Any, stream: int
+) -> Any:
+    """Return a table of the kernel ``lists``, which was copied to the GPU on a stream."""
+    import torch
+
+    numbers = (0,) * len(rows) if bits is None else bits
+    whole = [(*row, number) for row, number in zip(rows, numbers, strict=True)]
+    made = torch.tensor(whole, dtype=torch.int64, pin_memory=device.type == "cuda")
+    return made.to(device, non_blocking=True)
+
+
 class GpuContract:
     """Sums and products of float32 tensors on GPUs."""
 
@@ -155,50 +191,24 @@ class GpuContract:
         k = a.shape[-1]
         if not k or not batches * m * n:
             return a.new_zeros(shape)
-        rows, columns = (64 if m > 16 else 16), (64 if n > 16 else 16)
-        tiles = batches * -(-m // rows) * -(-n // columns)
-        levels = _log(-(-k // _chunk))
-        while levels > 2 and tiles * -(-k // (_chunk << levels)) < _PROGRAMS:
-            levels -= 1
-        splits = -(-k // (_chunk << levels))
-        programs = min(tiles * splits, _resident(a.device))
-        c = a.new_empty(shape if splits == 1 else (splits, *shape))
-        waiting = a.new_empty(programs * levels * rows * columns) if levels else c
-        _launch(
-            "products", programs, a.device,
-            (a, b, c, waiting, m, n, k, batches, splits, *strides),
-            {"LEVELS": levels, "CHUNK": _chunk, "ROWS": rows, "COLUMNS": columns, "STEP": _STEP,
-             "WHOLE": k % _STEP == 0, "TILED": m % rows == 0 and n % columns == 0}, 4, _STAGES,
-        )  # fmt: skip
-        return c if splits == 1 else self.sums(c, 0)
+        made, plan = _product_launch(shape, k, batches, strides, a.device, _chunk)
+        c = a.new_empty(shape if plan.splits == 1 else (plan.splits, *shape))
+        made(a, b, c, a.new_empty(plan.room) if plan.room else c)
+        return c if plan.splits == 1 else self.sums(c, 0)
 
     def sums(self, x: Any, dim: int) -> Any:
         """Return the sums over one dimension, which the result lacks."""
-        shape, x = x.shape, x.contiguous()
-        outer, n, inner = shape[:dim].numel(), shape[dim], shape[dim + 1 :].numel()
-        left = (*shape[:dim], *shape[dim + 1 :])
-        if not n or not outer * inner:
-            return x.new_zeros(left)
-        if n == 1:
+        if not x.numel():
+            return x.new_zeros((*x.shape[:dim], *x.shape[dim + 1 :]))
+        x = x.contiguous()
+        left, launches = _sum_launches(x.shape, dim, x.device)
+        if not launches:
             return x.reshape(left).clone()
-        while n > 1:
-            along = inner == 1
-            log = min(_log(n), _ROW if along else _COLUMN)
-            blocks = -(-n >> log)
-            y = x.new_empty(outer, blocks, inner)
-            if along:
-                lanes, groups, given = outer, 1, (0, n, 1, 0, 1, blocks)
-            else:
-                lanes, groups = inner, outer
-                given = (n * inner, 1, inner, blocks * inner, inner, 1)
-            width = max(1, 1 << min(_log(lanes), max(0, (11 if along else 12) - log)))
-            programs = groups * -(-lanes // width) * blocks
-            _launch(
-                "sums", programs, x.device, (x, y, n, lanes, groups, blocks, *given),
-                {"LANES": width, "LOG": log}, 4,
-            )  # fmt: skip
-            x, n = y, blocks
-        return x.view(left)
+        for made, shape in launches:
+            y = x.new_empty(shape)
+            made(x, y)
+            x = y
+        return x
 
     def prefixes(self, x: Any, dim: int) -> Any:
         """Return for each place along a dimension the sum of what stands up to there.
@@ -255,9 +265,9 @@ class GpuContract:
         columns = 1 << min(_log(inner), 7)
         for level in range(levels):
             starts = torch.where(bits > level, order, 0).cummax(0).values
-            _launch(
-                "joins", n * -(-inner // columns), x.device,
-                (x, bits, starts, n, inner, level), {"COLUMNS": columns}, 1,
+            launch(
+                "joins", n * -(-inner // columns), (x, bits, starts), (n, inner, level),
+                {"COLUMNS": columns}, 1,
             )  # fmt: skip
         # The sum of a row stands in its first term. It is read by an index: torch writes by an
         # index with index_put_, whose kernel calls this.
@@ -311,9 +321,9 @@ class GpuContract:
         y = torch.empty_like(given[0]) if out is None or not alike([given[0], out]) else out
         if y.numel():
             x = (*given, None, None)[:3]
-            _launch(
-                "elements", -(-y.numel() // _BLOCK), y.device,
-                (*x, y, y.numel(), float(number)), {"KIND": kind, "BLOCK": _BLOCK}, 4,
+            launch(
+                "elements", -(-y.numel() // _BLOCK), (*x, y), (y.numel(), float(number)),
+                {"KIND": kind, "BLOCK": _BLOCK}, 4,
             )  # fmt: skip
         return y if out is None or y is out else out.copy_(y)
 
@@ -330,17 +340,21 @@ class GpuContract:
         import torch
 
         rows = []
-        bits = torch.tensor(numbers, dtype=torch.float32).view(torch.int32).tolist()
-        for tensors, number, y in zip(given, bits, into, strict=True):
-            places = [t.data_ptr() for t in tensors] + [0, 0]
-            rows.append((*places[:3], y.data_ptr(), y.numel(), number))
-        device = into[0].device
-        table = torch.tensor(rows, dtype=torch.int64, pin_memory=True)
-        programs = min(_OF_TENSOR, max(1, -(-max(r[4] for r in rows) // _BLOCK)))
-        _launch(
-            "lists", len(rows) * programs, device,
-            (table.to(device, non_blocking=True), len(rows), programs),
-            {"KIND": kind, "BLOCK": _BLOCK}, 4,
+        for tensors, y in zip(given, into, strict=True):
+            places = [t.data_ptr() for t in tensors]
+            rows.append((*places, *(0,) * (3 - len(places)), y.data_ptr(), y.numel()))
+        # Zeros are told apart by their bits.
+        same = numbers[0] != 0 and all(number == numbers[0] for number in numbers)
+        bits = None
+        if not same:
+            bits = tuple(torch.tensor(numbers, dtype=torch.float32).view(torch.int32).tolist())
+        most = max(row[-1] for row in rows)
+        programs = min(_OF_TENSOR, max(1, -(-most // _BLOCK)))
+        stream = launching.stream(into[0].device.index)
+        table = _table(tuple(rows), bits, into[0].device, stream)
+        launch(
+            "lists", len(rows) * programs, (table,), (len(rows), programs, float(numbers[0])),
+            {"SAME": same, "KIND": kind, "BLOCK": _BLOCK}, 4,
         )  # fmt: skip
 
     def layer_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
@@ -357,10 +371,9 @@ class GpuContract:
         rows, n = x.shape
         y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, rows)
         log, lanes = _held(n)
-        _launch(
-            "layer_norm", -(-rows // lanes), x.device,
-            (x, weight, bias, y, mean, rstd, rows, n, float(n), float(eps)),
-            {"LANES": lanes, "LOG": log}, 4,
+        launch(
+            "layer_norm", -(-rows // lanes), (x, weight, bias, y, mean, rstd),
+            (rows, n, float(n), float(eps)), {"LANES": lanes, "LOG": log}, 4,
         )  # fmt: skip
         return y, mean, rstd
 
@@ -380,10 +393,9 @@ class GpuContract:
         """
         rows, n = x.shape
         log, lanes = _held(n)
-        _launch(
-            "layer_norm_backward", -(-rows // lanes), x.device,
-            (x, grad, weight, mean, rstd, y, products, rows, n, float(n)),
-            {"LANES": lanes, "LOG": log}, 4,
+        launch(
+            "layer_norm_backward", -(-rows // lanes), (x, grad, weight, mean, rstd, y, products),
+            (rows, n, float(n)), {"LANES": lanes, "LOG": log}, 4,
         )  # fmt: skip
 
     def _channels(self, kind: int, x: Any, given: Sequence[Any], count: float) -> Any:
@@ -393,10 +405,9 @@ class GpuContract:
         log = min(_log(n), _ROW)
         lanes, blocks, parts = 1 << min(_log(rows), _ROW - log), -(-n >> log), 1 + (kind == 2)
         sums = x.new_empty(parts, rows, blocks)
-        _launch(
-            "channel_rows", -(-rows // lanes) * blocks, x.device,
-            (x, *given, sums, n, rows, channels, blocks, count),
-            {"KIND": kind, "LANES": lanes, "LOG": log}, 4,
+        launch(
+            "channel_rows", -(-rows // lanes) * blocks, (x, *given, sums),
+            (n, rows, channels, blocks, count), {"KIND": kind, "LANES": lanes, "LOG": log}, 4,
         )  # fmt: skip
         if blocks > 1:
             sums = self.sums(sums, 2)
@@ -417,20 +428,26 @@ class GpuContract:
         """
         import torch
 
-        channels, n = x.shape[1], x.shape[2:].numel()
-        count = float(x.numel() // channels)
+        samples, channels, n = x.shape[0], x.shape[1], x.shape[2:].numel()
+        count, factors = float(samples * n), (float(eps), float(1 - momentum), float(momentum))
+        if fit := _channel_held(samples, n):
+            y, (mean, rstd) = torch.empty_like(x), x.new_empty(2, channels)
+            launch(
+                "channel_norm", channels, (x, weight, bias, *running, y, mean, rstd),
+                (samples, n, channels, count, *factors), fit[0], fit[1],
+            )  # fmt: skip
+            return y, mean, rstd
         total = self._channels(0, x, (None, None, None), count)
         squares = self._channels(1, x, (None, total, None), count)
         mean, rstd = x.new_empty(2, channels)
-        _launch(
-            "channel_statistics", -(-channels // 128), x.device,
-            (total, squares, mean, rstd, *running, channels, count, float(eps),
-             float(1 - momentum), float(momentum)), {"BLOCK": 128}, 4,
+        launch(
+            "channel_statistics", -(-channels // 128), (total, squares, mean, rstd, *running),
+            (channels, count, *factors), {"BLOCK": 128}, 4,
         )  # fmt: skip
         y = torch.empty_like(x)
-        _launch(
-            "channels_mapped", -(-x.numel() // _BLOCK), x.device,
-            (x, None, mean, rstd, weight, bias, None, y, x.numel(), n, channels, count),
+        launch(
+            "channels_mapped", -(-x.numel() // _BLOCK),
+            (x, None, mean, rstd, weight, bias, None, y), (x.numel(), n, channels, count),
             {"BLOCK": _BLOCK}, 4,
         )  # fmt: skip
         return y, mean, rstd
@@ -450,15 +467,22 @@ class GpuContract:
         """
         import torch
 
-        channels, n = x.shape[1], x.shape[2:].numel()
-        count = float(x.numel() // channels)
+        samples, channels, n = x.shape[0], x.shape[1], x.shape[2:].numel()
+        count = float(samples * n)
+        if fit := _channel_held(samples, n):
+            y, sums = torch.empty_like(x) if wanted else None, x.new_empty(2, channels)
+            launch(
+                "channel_norm_backward", channels, (x, grad, weight, mean, rstd, y, sums),
+                (samples, n, channels, count), fit[0], fit[1],
+            )  # fmt: skip
+            return y, sums[1], sums[0]
         sums = self._channels(2, x, (grad, mean, rstd), count)
         if not wanted:
             return None, sums[1], sums[0]
         y = torch.empty_like(x)
-        _launch(
-            "channels_mapped", -(-x.numel() // _BLOCK), x.device,
-            (x, grad, mean, rstd, weight, None, sums, y, x.numel(), n, channels, count),
+        launch(
+            "channels_mapped", -(-x.numel() // _BLOCK),
+            (x, grad, mean, rstd, weight, None, sums, y), (x.numel(), n, channels, count),
             {"BLOCK": _BLOCK}, 4,
         )  # fmt: skip
         return y, sums[1], sums[0]
@@ -467,19 +491,33 @@ class GpuContract:
         """Return words of Philox as int32; word e is a function of ``key`` and e alone."""
         import torch
 
-        return self._drawn(torch.empty(count, dtype=torch.int32, device=device), key, 0)
+        y = torch.empty(count, dtype=torch.int32, device=device)
+        return self._drawn(y, key, {"KIND": "words", "BITS": 0})
 
-    def fractions(self, count: int, key: int, device: Any, bits: int) -> Any:
-        """Return so many upper bits of words as float32 numbers in [0, 1)."""
-        import torch
+    def fractions(
+        self, y: Any, key: int, bits: int, distance: float = 1.0, lower: float = 0.0
+    ) -> Any:
+        """Fill a dense float32 tensor with so many upper bits of words as numbers in [0, 1).
 
-        return self._drawn(torch.empty(count, dtype=torch.float32, device=device), key, bits)
+        Args:
+            y: the tensor, which is returned.
+            key: of Philox.
+            bits: how many.
+            distance: each is multiplied by it.
+            lower: is added to each, unless the distance is 1 and this 0.
+        """
+        kind = "fractions" if (distance, lower) == (1.0, 0.0) else "uniform"
+        return self._drawn(y, key, {"KIND": kind, "BITS": bits}, distance, lower)
 
-    def _drawn(self, y: Any, key: int, bits: int) -> Any:
-        if y.numel():
-            _launch(
-                "words", -(-y.numel() // 1024), y.device, (y, y.numel(), signed(key)),
-                {"BITS": bits, "BLOCK": 256}, 4,
+    def below(self, y: Any, key: int, p: float) -> Any:
+        """Fill a dense float32 tensor with ones where a fraction is below ``p``, and zeros."""
+        return self._drawn(y, key, {"KIND": "below", "BITS": 24}, p)
+
+    def _drawn(self, y: Any, key: int, form: dict[str, Any], a: float = 0.0, b: float = 0.0) -> Any:
+        if n := y.numel():
+            launch(
+                "words", -(-n // (4 * _QUADS)), (y,), (float(a), float(b), n, signed(key)),
+                {**form, "WHOLE": n % 4 == 0, "BLOCK": _QUADS}, 4, free=1,
             )  # fmt: skip
         return y
 

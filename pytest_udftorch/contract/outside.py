@@ -77,6 +77,23 @@ TRIED: Final = frozenset(
     }
 )  # fmt: skip
 
+#: Of the operators whose kernels are torch's on the CPU, those that give other bits on GPUs. The
+#: others give the same: ``tests/gpu/test_contract_outside_gpu.py`` tries each.
+NOT_ON_GPUS: Final = frozenset({"digamma", "glu_backward", "hardsigmoid", "hardswish", "lgamma"})
+
+#: The same in 16 bits, besides those.
+NOT_SIXTEEN_ON_GPUS: Final = frozenset(
+    {
+        "_adaptive_avg_pool2d_backward", "_prelu_kernel", "adaptive_max_pool2d_backward",
+        "avg_pool2d_backward", "huber_loss_backward", "log_sigmoid_backward", "logit",
+        "max_pool2d_with_indices_backward", "nll_loss2d_backward", "nll_loss_backward", "rsub",
+        "sigmoid_backward", "smooth_l1_loss_backward", "tanh_backward", "xlogy",
+    }
+)  # fmt: skip
+
+#: In the contract for the CPU alone; torch's kernel for GPUs gives the same bits in float32.
+_ALIKE_ON_GPUS: Final = frozenset({"smooth_l1_loss_backward"})
+
 #: Overloads of these that Inductor would compute by formulas of its own, rounded otherwise.
 UNCOMPILED: Final = tuple(
     f"aten::{name}"
@@ -272,6 +289,31 @@ def _narrow_why(func: Any, given: Any) -> str | None:
     return None
 
 
+@functools.cache
+def _keys(overload: str) -> frozenset[str]:
+    """Return the dispatch keys under which the library has an overload; none if it has it not."""
+    found = find_library(LIBRARY).operators.values()
+    return frozenset(
+        key for those in found for udf in those if udf.name == overload for key in udf.dispatch_keys
+    )
+
+
+def _away_why(func: Any, devices: Any, floats: Any) -> str | None:
+    """Return why a call elsewhere than on the CPU is outside, by its operator; or nothing."""
+    if devices != {"cuda"}:
+        return f"it ran on {min(devices)}, and the contract is about CPUs and NVIDIA's GPUs"
+    name, operators = _name(func), _contract()[0]
+    narrow = any(str(t.dtype).removeprefix("torch.") in _SIXTEEN for t in floats)
+    if name in _plain(NOT_ON_GPUS) or (narrow and name in _plain(NOT_SIXTEEN_ON_GPUS)):
+        return "torch's kernel for GPUs gives other bits than that for the CPU"
+    keys = _keys(str(func.name()))
+    if narrow and "::_foreach_" in func.name():
+        return "it has lists of tensors of 16 bits on a GPU, where torch's kernels compute"
+    if name in operators and keys and "CUDA" not in keys and name not in _ALIKE_ON_GPUS:
+        return "the contract has it for the CPU alone"
+    return None
+
+
 def _alpha(func: Any, given: Any) -> Any:
     """Return the factor of a call, which is 1 where it names none."""
     args, kwargs = given
@@ -349,11 +391,9 @@ def reason(func: Any, given: Any, result: Any) -> str | None:
     if kind is Kind.UNKNOWN:
         return "the contract has no such operator, and no test holds torch's kernel to its bits"
     floats = [*_inexact(given), *made]
-    if devices := {t.device.type for t in floats} - {"cpu"}:
-        return (
-            f"it ran on {min(devices)}, where this check does not know the contract's operators; "
-            "docs/contract_cuda.md lists those of GPUs"
-        )
+    devices = {t.device.type for t in floats} - {"cpu"}
+    if devices and (why := _away_why(func, devices, floats)):
+        return why
     dtypes = {str(t.dtype).removeprefix("torch.") for t in floats} - {"float32"}
     if dtypes & _SIXTEEN:
         if why := _narrow_why(func, given):

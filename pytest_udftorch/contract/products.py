@@ -6,12 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_udftorch.contract import cuda_windows
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.contract.outside import declined as stock
 from pytest_udftorch.contract.windows import Geometry, convolve, weight_gradient
-
-#: More elements than this of partial gradients are not held at once.
-_ROOM = 1 << 24
 
 
 def _fit(a: Any, b: Any, rank: int = 2) -> bool:
@@ -91,54 +89,15 @@ def addmv(self: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> An
 # Convolution ---------------------------------------------------------------------------
 
 
-def _columns(
-    x: Any, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
-) -> tuple[Any, list[int]]:
-    """Return the windows of a padded input, and how many there are in each direction.
-
-    The windows are contiguous, as (batch, channels, taps, positions).
-    """
-    out = [
-        (size - d * (k - 1) - 1) // s + 1
-        for size, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
-    ]
-    steps = x.stride()[2:]
-    view = x.as_strided(
-        (*x.shape[:2], *kernel, *out),
-        (
-            *x.stride()[:2], *(a * d for a, d in zip(steps, dilation, strict=True)),
-            *(a * s for a, s in zip(steps, stride, strict=True)),
-        ),
-        x.storage_offset(),
-    )  # fmt: skip
-    return view.reshape(*x.shape[:2], -1, _count(out)), out
-
-
-def _count(sizes: Sequence[int]) -> int:
-    count = 1
-    for size in sizes:
-        count *= size
-    return count
-
-
-def _padded(x: Any, before: Sequence[int], after: Sequence[int]) -> Any:
-    import torch
-
-    if not any(before) and not any(after):
-        return x.contiguous()
-    pairs = [p for one in zip(reversed(before), reversed(after), strict=True) for p in one]
-    return torch.nn.functional.pad(x, pairs).contiguous()
-
-
 def _correlate(
     x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, bias: Any = None
 ) -> Any:
     """Return the convolution of an input."""
-    if x.is_cuda:
-        y = _correlate_padded(_padded(x, padding, padding), weight, stride, dilation, groups)
-        return y if bias is None else y.add_(bias.view(-1, *(1,) * (y.dim() - 2)))
     how = _geometry(x, weight.shape[2:], stride, padding, dilation)
-    return convolve(contract(), x, weight.unflatten(0, (groups, -1)), bias, how)
+    rows = weight.unflatten(0, (groups, -1))
+    if x.is_cuda:
+        return cuda_windows.convolve(x, rows, bias, how)
+    return convolve(contract(), x, rows, bias, how)
 
 
 def _geometry(
@@ -147,20 +106,6 @@ def _geometry(
     room = tuple(size + 2 * p for size, p in zip(x.shape[2:], padding, strict=True))
     ones = (1,) * len(taps)
     return Geometry(tuple(padding), room, tuple(taps), tuple(stride), tuple(dilation), ones)
-
-
-def _correlate_padded(x: Any, weight: Any, stride: Any, dilation: Any, groups: int) -> Any:
-    """Return the convolution of a padded input on a GPU."""
-    import torch
-
-    columns, out = _columns(x, weight.shape[2:], stride, dilation)
-    batch, made = x.shape[0], contract()
-    parts = []
-    for w, c in zip(weight.chunk(groups), columns.chunk(groups, 1), strict=True):
-        rows = w.reshape(1, w.shape[0], -1).expand(batch, -1, -1)
-        parts.append(made.products(rows, c.flatten(1, 2)))
-    y = parts[0] if groups == 1 else torch.cat(parts, 1)
-    return y.view(batch, weight.shape[0], *out)
 
 
 def _described(
@@ -275,54 +220,25 @@ def _input_gradient(
     groups: int,
 ) -> Any:  # fmt: skip
     """Return the gradient of an input whose positions have a shape."""
-    import torch
-
-    kernel, dims = weight.shape[2:], range(2, weight.dim())
-    spread = [(size - 1) * s + 1 for size, s in zip(grad.shape[2:], stride, strict=True)]
+    kernel = weight.shape[2:]
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
-    if not grad.is_cuda:
-        room = (size + d * (k - 1) for size, d, k in zip(shape, dilation, kernel, strict=True))
-        steps = (1,) * len(kernel), tuple(dilation), tuple(stride)
-        how = Geometry(tuple(before), tuple(room), tuple(kernel), *steps)
-        rows = weight.unflatten(0, (groups, -1)).transpose(1, 2)
-        return convolve(contract(), grad, rows, None, how, turned=True)
-    wide = grad
-    if max(stride) > 1:
-        wide = grad.new_zeros(*grad.shape[:2], *spread)
-        holes: Any = (..., *(slice(None, None, s) for s in stride))
-        wide[holes] = grad
-    after = [
-        size + d * (k - 1) - b - have
-        for size, d, k, b, have in zip(shape, dilation, kernel, before, spread, strict=True)
-    ]
-    turned = [w.transpose(0, 1) for w in weight.flip(tuple(dims)).chunk(groups)]
-    flipped = turned[0] if groups == 1 else torch.cat(turned)
-    padded = _padded(wide, before, after)
-    return _correlate_padded(padded, flipped, [1] * len(kernel), dilation, groups)
+    room = (size + d * (k - 1) for size, d, k in zip(shape, dilation, kernel, strict=True))
+    steps = (1,) * len(kernel), tuple(dilation), tuple(stride)
+    how = Geometry(tuple(before), tuple(room), tuple(kernel), *steps)
+    rows = weight.unflatten(0, (groups, -1)).transpose(1, 2)
+    if grad.is_cuda:
+        return cuda_windows.convolve(grad, rows, None, how, turned=True)
+    return convolve(contract(), grad, rows, None, how, turned=True)
 
 
 def _weight_gradient(
     grad: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
     """Return a product over positions for each sample, and their sum by the tree."""
-    if not input.is_cuda:
-        how = _geometry(input, weight.shape[2:], stride, padding, dilation)
-        return weight_gradient(contract(), input, grad, how, groups)
-    batch = input.shape[0]
-    if batch * weight.numel() > _ROOM and batch > 1:
-        half = 1 << (batch - 1).bit_length() - 1
-        given = (weight, stride, padding, dilation, groups)
-        first = _weight_gradient(grad[:half], input[:half], *given)
-        return first.add_(_weight_gradient(grad[half:], input[half:], *given))
-    columns, _ = _columns(_padded(input, padding, padding), weight.shape[2:], stride, dilation)
-    made = contract()
-    windows = columns.reshape(batch, groups, -1, columns.shape[3])
-    flat = grad.reshape(batch, groups, grad.shape[1] // groups, -1)
-    if groups == 1:
-        each = made.products(flat[:, 0], windows[:, 0].mT)
-    else:
-        each = made.products(flat.flatten(0, 1), windows.flatten(0, 1).mT)
-    return made.sums(each.view(batch, *weight.shape), 0)
+    how = _geometry(input, weight.shape[2:], stride, padding, dilation)
+    if input.is_cuda:
+        return cuda_windows.weight_gradient(input, grad, how, groups)
+    return weight_gradient(contract(), input, grad, how, groups)
 
 
 def convolution_backward(

@@ -83,6 +83,12 @@ def tree_hook(group: Any, bucket: Any) -> Any:
 
     mine = _checked(bucket.buffer(), "A bucket of gradients")
     parts = _gathered(mine, group)
+    if mine.is_cuda and torch.distributed.get_backend(group) != "nccl":
+        # gloo copies to GPUs on streams of its own, of which its future does not know.
+        torch.distributed.all_gather(parts, mine, group=group)
+        done: Any = torch.futures.Future(devices=[mine.device])
+        done.set_result(_mean(parts))
+        return done
     work = torch.distributed.all_gather(parts, mine, group=group, async_op=True)
     return work.get_future().then(lambda _: _mean(parts))
 

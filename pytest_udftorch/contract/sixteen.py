@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pytest_udftorch.contract.outside import declined
-from pytest_udftorch.overrides.python_override import stock
 
 NAMES: Final = ("torch.bfloat16", "torch.float16")
 
@@ -89,14 +88,14 @@ def _rounded(found: Any, dtypes: tuple[Any, ...], narrow: Any) -> Any:
 
 
 def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function of the contract for float32 on the CPU its form in 16 bits.
+    """Give a function of the contract for float32 its form in 16 bits.
 
     Args:
         function: a function of an operator; its tensors in float32 go to it unchanged.
 
     Returns:
-        the function, which takes bfloat16 and half too. Calls on a GPU, and those that mix dtypes
-        in a way that the operator does not know, go to the stock kernel.
+        the function, which takes bfloat16 and half too. Calls that mix dtypes in a way that the
+        operator does not know go to the stock kernel.
     """
     import torch
 
@@ -115,8 +114,6 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
             if hasattr(v, "dtype") and v.dtype.is_floating_point
         }
         found = [d for d in dtypes if str(d) in NAMES]
-        if any(getattr(v, "is_cuda", False) for v in (*args, *kwargs.values())):
-            return stock(*args, **kwargs)
         if name in _WRITE_ANY:
             return function(*args, **kwargs)
         asked = kwargs.get("dtype") or found[0]

@@ -48,6 +48,43 @@ def sums(x, y, n, lanes, groups, blocks, x_group, x_lane, x_term, y_group, y_blo
     tl.store(y + group * y_group + block * y_block + lane * y_lane, found, lane < lanes)
 
 
+@triton.jit
+def _taken(room, one, acc, q, SIZE: tl.constexpr):
+    """Add the sum of chunk q to the tree; return the chunk that waits in registers.
+
+    Sums of 2, 4, 8, ... chunks wait in ``room`` for a partner of their size.
+    """
+    if (q & 1) == 0:
+        one = acc
+    else:
+        total = one + acc
+        level = 0
+        rest = q >> 1
+        while (rest & 1) == 1:
+            total = tl.load(room + level * SIZE) + total
+            level += 1
+            rest = rest >> 1
+        tl.store(room + level * SIZE, total)
+        tl.debug_barrier()
+    return one
+
+
+@triton.jit
+def _closed(room, one, chunks, SIZE: tl.constexpr):
+    """Return the sum of a tree that so many chunks were added to."""
+    total = tl.broadcast_to(_minus_zero(), one.shape)
+    if (chunks & 1) == 1:
+        total = one + total
+    rest = chunks >> 1
+    level = 0
+    while rest > 0:
+        if (rest & 1) == 1:
+            total = tl.load(room + level * SIZE) + total
+        level += 1
+        rest = rest >> 1
+    return total
+
+
 @triton.jit(
     # Strides are: without their divisors loads are narrow.
     do_not_specialize=["m", "n", "k", "batches", "splits"],
@@ -58,9 +95,9 @@ def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_
              TILED: tl.constexpr):  # fmt: skip
     """Multiply batches of matrices; of each split of k, which has 2^LEVELS chunks, a part.
 
-    c is dense: (splits, batches, m, n). Sums of 2, 4, 8, ... chunks wait in global memory for a
-    partner of their size, where each program has room for LEVELS tiles. WHOLE says that k is a
-    multiple of STEP, TILED that m and n are those of ROWS and COLUMNS: then loads are wide.
+    c is dense: (splits, batches, m, n). In ``waiting`` each program has room for LEVELS tiles.
+    WHOLE says that k is a multiple of STEP, TILED that m and n are those of ROWS and COLUMNS: then
+    loads are wide.
     """
     across = tl.cdiv(n, COLUMNS)
     down = tl.cdiv(m, ROWS)
@@ -104,54 +141,213 @@ def products(a, b, c, waiting, m, n, k, batches, splits, a_batch, a_row, a_k, b_
             right += STEP * b_k
             acc = tl.dot(x, y, acc, input_precision="ieee")
             if (s % PARTS == PARTS - 1) | (s == steps - 1):
-                q = s // PARTS
-                if (q & 1) == 0:
-                    one = acc
-                else:
-                    total = one + acc
-                    level = 0
-                    rest = q >> 1
-                    while (rest & 1) == 1:
-                        total = tl.load(room + level * SIZE) + total
-                        level += 1
-                        rest = rest >> 1
-                    tl.store(room + level * SIZE, total)
-                    tl.debug_barrier()
+                one = _taken(room, one, acc, s // PARTS, SIZE)
                 acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-        chunks = tl.cdiv(end - first, CHUNK)
-        total = tl.broadcast_to(nothing, (ROWS, COLUMNS))
-        if (chunks & 1) == 1:
-            total = one + total
-        rest = chunks >> 1
-        level = 0
-        while rest > 0:
-            if (rest & 1) == 1:
-                total = tl.load(room + level * SIZE) + total
-            level += 1
-            rest = rest >> 1
+        total = _closed(room, one, tl.cdiv(end - first, CHUNK), SIZE)
         to = c + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
         tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
         tl.debug_barrier()
 
 
+# Convolutions -------------------------------------------------------------------------------
+
+
+@triton.jit
+def _seen(base, c, z, y, x, depth, height, width, gap_z, gap_y, gap_x,
+          RANK: tl.constexpr, GAPS: tl.constexpr):  # fmt: skip
+    """Load what windows see of a dense input; padding, and what is between gaps, is +0.
+
+    c is the offset of a channel, and z, y, x are the places in the padded and spread input less the
+    padding, of which the last RANK count.
+    """
+    inside = x >= 0
+    if GAPS:
+        inside = inside & (x % gap_x == 0)
+        x = x // gap_x
+    inside = inside & (x < width)
+    at = c + x
+    if RANK > 1:
+        inside = inside & (y >= 0)
+        if GAPS:
+            inside = inside & (y % gap_y == 0)
+            y = y // gap_y
+        inside = inside & (y < height)
+        at += y * width
+    if RANK > 2:
+        inside = inside & (z >= 0)
+        if GAPS:
+            inside = inside & (z % gap_z == 0)
+            z = z // gap_z
+        inside = inside & (z < depth)
+        at += z * height * width
+    return tl.load(base + at, inside, other=0.0)
+
+
+@triton.jit(
+    do_not_specialize=["m", "n", "k", "groups", "splits", "count", "w_group", "x_sample", "x_group",
+                       "depth", "height", "width", "gap_z", "gap_y", "gap_x"]
+)  # fmt: skip
+def convolved(w, x, y, waiting, taps, places, bias, m, n, k, groups, splits, count, w_group, w_row,
+              x_sample, x_group, depth, height, width, gap_z, gap_y, gap_x, RANK: tl.constexpr,
+              GAPS: tl.constexpr, LINEAR: tl.constexpr, LEVELS: tl.constexpr, CHUNK: tl.constexpr,
+              ROWS: tl.constexpr, COLUMNS: tl.constexpr, STEP: tl.constexpr,
+              WHOLE: tl.constexpr):  # fmt: skip
+    """Multiply rows of a weight and the windows of an input; of each split of k a part.
+
+    y is dense: (splits, samples, groups, m, count), where n is samples times count. ``taps`` has
+    for each of k the offset of the channel, the places in three directions, and the offset in the
+    weight, which is k itself if LINEAR; ``places`` has for each result of a sample those in three
+    directions. bias may be None. The tree is that of ``products``.
+    """
+    across = tl.cdiv(n, COLUMNS)
+    down = tl.cdiv(m, ROWS)
+    SIZE: tl.constexpr = ROWS * COLUMNS
+    PARTS: tl.constexpr = CHUNK // STEP
+    slots = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + slots
+    tasks = down * across * groups * splits
+    for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+        # Programs that run side by side share windows.
+        i = task % down * ROWS + tl.arange(0, ROWS)
+        j = task // down % across * COLUMNS + tl.arange(0, COLUMNS)
+        group = (task // down // across % groups).to(tl.int64)
+        split = (task // down // across // groups).to(tl.int64)
+        first = (split * (CHUNK << LEVELS)).to(tl.int32)
+        end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
+        column = tl.minimum(j, n - 1)
+        sample = (column // count).to(tl.int64)
+        place = column % count
+        left = w + group * w_group + tl.minimum(i, m - 1).to(tl.int64)[:, None] * w_row
+        right = (x + group * x_group + sample * x_sample)[None, :]
+        p_x = tl.load(places + 2 * count + place)[None, :]
+        p_y = tl.load(places + count + place)[None, :] if RANK > 1 else p_x
+        p_z = tl.load(places + place)[None, :] if RANK > 2 else p_x
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        one = acc
+        steps = tl.cdiv(end - first, STEP)
+        for s in range(steps):
+            at = first + s * STEP + tl.arange(0, STEP)
+            inside = at < end
+            tap = at if WHOLE else tl.minimum(at, k - 1)
+            channel = tl.load(taps + tap)[:, None]
+            t_x = tl.load(taps + 3 * k + tap)[:, None]
+            t_y = tl.load(taps + 2 * k + tap)[:, None] if RANK > 1 else t_x
+            t_z = tl.load(taps + k + tap)[:, None] if RANK > 2 else t_x
+            factor = (tap if LINEAR else tl.load(taps + 4 * k + tap))[None, :]
+            if WHOLE:
+                f = tl.load(left + factor)
+            else:
+                f = tl.load(left + factor, inside[None, :], other=0.0)
+            v = _seen(right, channel, p_z + t_z, p_y + t_y, p_x + t_x, depth, height, width,
+                      gap_z, gap_y, gap_x, RANK, GAPS)  # fmt: skip
+            if not WHOLE:
+                v = tl.where(inside[:, None], v, _minus_zero())
+            acc = tl.dot(f, v, acc, input_precision="ieee")
+            if (s % PARTS == PARTS - 1) | (s == steps - 1):
+                one = _taken(room, one, acc, s // PARTS, SIZE)
+                acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        total = _closed(room, one, tl.cdiv(end - first, CHUNK), SIZE)
+        if bias is not None:
+            total += tl.load(bias + group * m + i, i < m, other=0.0)[:, None]
+        to = y + split * groups * m * n + (sample * groups + group)[None, :] * m * count
+        to += i[:, None].to(tl.int64) * count + place[None, :]
+        tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+        tl.debug_barrier()
+
+
+@triton.jit(
+    do_not_specialize=["m", "n", "k", "batches", "groups", "splits", "x_sample", "x_group", "depth",
+                       "height", "width"]
+)  # fmt: skip
+def convolved_weights(grad, x, y, waiting, taps, places, m, n, k, batches, groups, splits, x_sample,
+                      x_group, depth, height, width, RANK: tl.constexpr, LEVELS: tl.constexpr,
+                      CHUNK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+                      STEP: tl.constexpr, WHOLE: tl.constexpr):  # fmt: skip
+    """Multiply rows of a gradient and the windows of an input over the k results of a sample.
+
+    grad is dense: (batches, m, k), and so is y: (splits, batches, m, n), where n counts channels
+    and taps, and batches samples and groups. The tables are those of ``convolved``.
+    """
+    across = tl.cdiv(n, COLUMNS)
+    down = tl.cdiv(m, ROWS)
+    SIZE: tl.constexpr = ROWS * COLUMNS
+    PARTS: tl.constexpr = CHUNK // STEP
+    slots = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    room = waiting + tl.program_id(0).to(tl.int64) * (LEVELS * SIZE) + slots
+    tasks = down * across * batches * splits
+    for task in range(tl.program_id(0), tasks, tl.num_programs(0)):
+        i = task % down * ROWS + tl.arange(0, ROWS)
+        j = task // down % across * COLUMNS + tl.arange(0, COLUMNS)
+        batch = (task // down // across % batches).to(tl.int64)
+        split = (task // down // across // batches).to(tl.int64)
+        first = (split * (CHUNK << LEVELS)).to(tl.int32)
+        end = tl.minimum(first.to(tl.int64) + (CHUNK << LEVELS), k).to(tl.int32)
+        tap = tl.minimum(j, n - 1)
+        left = grad + (batch * m + tl.minimum(i, m - 1))[:, None] * k
+        right = x + batch // groups * x_sample + batch % groups * x_group
+        channel = tl.load(taps + tap)[None, :]
+        t_x = tl.load(taps + 3 * n + tap)[None, :]
+        t_y = tl.load(taps + 2 * n + tap)[None, :] if RANK > 1 else t_x
+        t_z = tl.load(taps + n + tap)[None, :] if RANK > 2 else t_x
+        acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        one = acc
+        steps = tl.cdiv(end - first, STEP)
+        for s in range(steps):
+            at = first + s * STEP + tl.arange(0, STEP)
+            inside = at < end
+            place = at if WHOLE else tl.minimum(at, k - 1)
+            p_x = tl.load(places + 2 * k + place)[:, None]
+            p_y = tl.load(places + k + place)[:, None] if RANK > 1 else p_x
+            p_z = tl.load(places + place)[:, None] if RANK > 2 else p_x
+            if WHOLE:
+                f = tl.load(left + place[None, :])
+            else:
+                f = tl.load(left + place[None, :], inside[None, :], other=0.0)
+            v = _seen(right, channel, p_z + t_z, p_y + t_y, p_x + t_x, depth, height, width,
+                      1, 1, 1, RANK, False)  # fmt: skip
+            if not WHOLE:
+                v = tl.where(inside[:, None], v, _minus_zero())
+            acc = tl.dot(f, v, acc, input_precision="ieee")
+            if (s % PARTS == PARTS - 1) | (s == steps - 1):
+                one = _taken(room, one, acc, s // PARTS, SIZE)
+                acc = tl.zeros((ROWS, COLUMNS), tl.float32)
+        total = _closed(room, one, tl.cdiv(end - first, CHUNK), SIZE)
+        to = y + (split * batches + batch) * m * n + i[:, None].to(tl.int64) * n + j[None, :]
+        tl.store(to, total, (i < m)[:, None] & (j < n)[None, :])
+        tl.debug_barrier()
+
+
+# Random numbers -----------------------------------------------------------------------------
+
+
 @triton.jit(do_not_specialize=["n", "key"])
-def words(out, n, key, BITS: tl.constexpr, BLOCK: tl.constexpr):
+def words(out, a, b, n, key, KIND: tl.constexpr, BITS: tl.constexpr, WHOLE: tl.constexpr,
+          BLOCK: tl.constexpr):  # fmt: skip
     """Word e of Philox-4x32 with ten rounds: word e mod 4 at the counter e / 4.
 
-    With BITS, the so many upper bits of a word, as a fraction of float32.
+    Or the BITS upper bits of a word, as a fraction of float32: such fractions, or each times a,
+    plus b, or whether it is below a. WHOLE says that n is a multiple of 4: then a thread stores
+    four at once.
     """
     quad = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     zero = tl.zeros((BLOCK,), tl.uint32)
-    a, b, c, d = tl.philox(
+    w, x, y, z = tl.philox(
         tl.zeros([], tl.int64) + key, quad.to(tl.uint32), (quad >> 32).to(tl.uint32), zero, zero
     )
     # Joined twice, the last dimension is the outer one of a quad.
-    word = tl.reshape(tl.join(tl.join(a, c), tl.join(b, d)), [4 * BLOCK])
+    word = tl.reshape(tl.join(tl.join(w, y), tl.join(x, z)), [4 * BLOCK])
     at = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + tl.arange(0, 4 * BLOCK)
-    if BITS:
-        tl.store(out + at, (word >> (32 - BITS)).to(tl.float32) * 2.0**-BITS, at < n)
-    else:
+    if WHOLE:
+        n = n // 4 * 4
+    if KIND == "words":
         tl.store(out + at, word.to(tl.int32, bitcast=True), at < n)
+    else:
+        fraction = (word >> (32 - BITS)).to(tl.float32) * 2.0**-BITS
+        if KIND == "uniform":
+            fraction = fraction * a + b
+        elif KIND == "below":
+            fraction = tl.where(fraction < a, 1.0, 0.0)
+        tl.store(out + at, fraction, at < n)
 
 
 @triton.jit(do_not_specialize=["n", "inner", "level"])
@@ -207,11 +403,12 @@ def elements(x, y, z, out, n, a, KIND: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["tensors", "programs"])
-def lists(table, tensors, programs, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def lists(table, tensors, programs, a, SAME: tl.constexpr, KIND: tl.constexpr,
+          BLOCK: tl.constexpr):  # fmt: skip
     """Map the elements of lists of tensors, a program some blocks of one.
 
     A row of the table has the addresses of three tensors and of the result, the number of
-    elements, and the bits of the number.
+    elements, and the bits of the number, which is a for all tensors if SAME.
     """
     row = table + tl.program_id(0) % tensors * 6
     block = tl.program_id(0) // tensors
@@ -221,8 +418,8 @@ def lists(table, tensors, programs, KIND: tl.constexpr, BLOCK: tl.constexpr):
     z = tl.load(row + 2).to(kind)
     out = tl.load(row + 3).to(kind)
     n = tl.load(row + 4)
-    number = tl.load(row + 5).to(tl.int32).to(tl.float32, bitcast=True)
-    number = tl.full((BLOCK,), 0, tl.float32) + number
+    own = tl.load(row + 5).to(tl.int32).to(tl.float32, bitcast=True)
+    number = tl.full((BLOCK,), 0, tl.float32) + (a if SAME else own)
     while block * BLOCK < n:
         at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
         tl.store(out + at, _mapped(x, y, z, at, at < n, number, KIND), at < n)
@@ -337,6 +534,70 @@ def channel_statistics(total, squares, mean, rstd, running_mean, running_var, ch
         old = tl.load(running_var + c, inside, other=1.0)
         unbiased = tl.div_rn(q, number - 1.0)
         tl.store(running_var + c, old * keep + unbiased * momentum, inside)
+
+
+@triton.jit
+def _channel_sum(v, inside, SAMPLES: tl.constexpr, LOG: tl.constexpr):
+    """Add what is inside of 2^SAMPLES samples of 2^LOG positions, first over the positions."""
+    return _tree(tl.reshape(_sums_of(v, inside, LOG), [1, 1 << SAMPLES]), SAMPLES)
+
+
+@triton.jit(do_not_specialize=["samples", "n", "channels"])
+def channel_norm(x, weight, bias, running_mean, running_var, y, mean, rstd, samples, n, channels,
+                 count, eps, keep, momentum, SAMPLES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Normalize a channel that a program holds; what may be None is that of the kernels above."""
+    c = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    sample = tl.arange(0, 1 << SAMPLES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (sample < samples)[:, None] & (term < n)[None, :]
+    at = (sample[:, None] * channels + c) * n + term[None, :]
+    number = tl.full((1,), count, tl.float32)
+    v = tl.load(x + at, inside, other=1.0)
+    m = tl.div_rn(_channel_sum(v, inside, SAMPLES, LOG), number)
+    d = v - m[:, None]
+    q = _channel_sum(d * d, inside, SAMPLES, LOG)
+    r = _one_over_root(q, number, eps)
+    found = d * r[:, None]
+    if weight is not None:
+        found = found * tl.load(weight + c)[:, None]
+    if bias is not None:
+        found = found + tl.load(bias + c)[:, None]
+    tl.store(y + at, found, inside)
+    tl.store(mean + c, m)
+    tl.store(rstd + c, r)
+    if running_mean is not None:
+        tl.store(running_mean + c, tl.load(running_mean + c) * keep + m * momentum)
+    if running_var is not None:
+        unbiased = tl.div_rn(q, number - 1.0)
+        tl.store(running_var + c, tl.load(running_var + c) * keep + unbiased * momentum)
+
+
+@triton.jit(do_not_specialize=["samples", "n", "channels"])
+def channel_norm_backward(x, grad, weight, mean, rstd, y, sums, samples, n, channels, count,
+                          SAMPLES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
+    """Return the gradient of a channel that a program holds, and the sums of ``channels_mapped``.
+
+    weight and y may be None.
+    """
+    c = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    sample = tl.arange(0, 1 << SAMPLES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (sample < samples)[:, None] & (term < n)[None, :]
+    at = (sample[:, None] * channels + c) * n + term[None, :]
+    number = tl.full((1,), count, tl.float32)
+    r = tl.load(rstd + c)
+    g = tl.load(grad + at, inside, other=1.0)
+    hat = (tl.load(x + at, inside, other=1.0) - tl.load(mean + c)[:, None]) * r[:, None]
+    total = _channel_sum(g, inside, SAMPLES, LOG)
+    products = _channel_sum(g * hat, inside, SAMPLES, LOG)
+    tl.store(sums + c, total)
+    tl.store(sums + channels + c, products)
+    if y is not None:
+        one = tl.div_rn(total, number)[:, None]
+        two = tl.div_rn(products, number)[:, None]
+        if weight is not None:
+            r = r * tl.load(weight + c)
+        tl.store(y + at, ((g - one) - hat * two) * r[:, None], inside)
 
 
 @triton.jit(do_not_specialize=["size", "n", "channels"])

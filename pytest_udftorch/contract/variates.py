@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 from pytest_udftorch.contract.gpu import GPU, signed
@@ -78,9 +79,22 @@ def _fractions(words: Any, bits: int = 24) -> Any:
     return (words >> 32 - bits).bitwise_and_((1 << bits) - 1).float().mul_(2.0**-bits)
 
 
+def _filled(self: Any, fill: Callable[[Any], Any]) -> Any:
+    """Fill a tensor on a GPU with the float32 numbers that a function fills a dense one with."""
+    import torch
+
+    if str(self.dtype) == "torch.float32" and self.is_contiguous():
+        fill(self)
+        return self
+    return self.copy_(fill(torch.empty(self.shape, dtype=torch.float32, device=self.device)))
+
+
 def _uniform(count: int, generator: Any, device: Any, bits: int = 24) -> Any:
+    import torch
+
     if device.type == "cuda":
-        return GPU.fractions(count, _key(generator, device), device, bits)
+        y = torch.empty(count, dtype=torch.float32, device=device)
+        return GPU.fractions(y, _key(generator, device), bits)
     return _fractions(_words(count, generator, device), bits)
 
 
@@ -88,27 +102,24 @@ def uniform_(self: Any, from_: float = 0.0, to: float = 1.0, *, generator: Any =
     """Fill with numbers between two: a fraction times the distance, plus the lower one."""
     if not from_ <= to or not math.isfinite(to - from_):
         return stock(self, from_, to, generator=generator)
-    u = _uniform(self.numel(), generator, self.device, _BITS.get(str(self.dtype), 24))
+    bits = _BITS.get(str(self.dtype), 24)
+    if self.is_cuda:
+        key = _key(generator, self.device)
+        return _filled(self, lambda y: GPU.fractions(y, key, bits, to - from_, from_))
+    u = _uniform(self.numel(), generator, self.device, bits)
     if (from_, to) != (0.0, 1.0):
         u.mul_(to - from_).add_(from_)
     return self.copy_(u.view(self.shape))
 
 
-def _normal(count: int, generator: Any, device: Any, mean: float, std: float) -> Any:
-    """Return normal variates, two of each two words (Box and Muller, 1958).
+def _normal(pairs: Any, count: int, mean: float, std: float) -> Any:
+    """Return normal variates, two of each two fractions (Box and Muller, 1958).
 
     Of elements 2i and 2i + 1 the first is the radius times the cosine, the second times the sine.
     """
     import torch
 
-    if device.type == "cuda" and count:
-        key, launcher = _key(generator, device), cuda_operators.launcher
-        z = torch.empty(count, dtype=torch.float32, device=device)
-        if launcher is not None and normals_of_places(launcher, z, signed(key), mean, std):
-            return z
-        pairs = GPU.fractions(count + (count & 1), key, device, 24).view(-1, 2)
-    else:
-        pairs = _uniform(count + (count & 1), generator, device).view(-1, 2)
+    pairs = pairs.view(-1, 2)
     radius = root((1 - pairs[:, 0]).log_().mul_(-2))
     angle = pairs[:, 1] * (2 * math.pi)
     z = torch.stack([radius * angle.cos(), radius * angle.sin()], 1).view(-1)[:count]
@@ -123,8 +134,19 @@ def normal_(self: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = 
     """Fill with normal variates: a variate times the deviation, plus the mean."""
     if not std >= 0:
         return stock(self, mean, std, generator=generator)
-    z = _normal(self.numel(), generator, self.device, mean, std)
-    return self.copy_(z.view(self.shape))
+    count = self.numel()
+    if not self.is_cuda or not count:
+        pairs = _uniform(count + (count & 1), generator, self.device)
+        return self.copy_(_normal(pairs, count, mean, std).view(self.shape))
+    key, launcher = _key(generator, self.device), cuda_operators.launcher
+
+    def fill(y: Any) -> Any:
+        if launcher is None or not normals_of_places(launcher, y, signed(key), mean, std):
+            pairs = GPU.fractions(y.new_empty(count + (count & 1)), key, 24)
+            y.copy_(_normal(pairs, count, mean, std).view(y.shape))
+        return y
+
+    return _filled(self, fill)
 
 
 def exponential_(self: Any, lambd: float = 1.0, *, generator: Any = None) -> Any:
@@ -143,6 +165,9 @@ def bernoulli_float_(self: Any, p: float = 0.5, *, generator: Any = None) -> Any
     """Fill with ones where a fraction is below the probability, and zeros."""
     if not 0 <= p <= 1:
         return stock(self, p, generator=generator)
+    if self.is_cuda:
+        key = _key(generator, self.device)
+        return _filled(self, lambda y: GPU.below(y, key, p))
     return self.copy_((_uniform(self.numel(), generator, self.device) < p).view(self.shape))
 
 

@@ -25,6 +25,8 @@ _Numbers = Callable[..., tuple[float, float]]
 _THREADS: Final = 256
 _DRAWN: Final = 4
 _BLOCK: Final = 256
+#: Counters of Philox that a program takes, of which each gives four numbers.
+_QUADS: Final = 512
 _WARPS: Final = 4
 
 
@@ -113,20 +115,21 @@ def normals_of_places(launcher: Launcher, y: Any, key: int, mean: float, std: fl
         std: each variate is multiplied by it before.
 
     Returns:
-        whether it did. It does not where a function is not the session's, or is counted.
+        whether it did. It does not where a function is not the session's, or not correctly rounded,
+        or is counted: the kernel has functions of its own for the few arguments that there are.
     """
-    if launcher.counted or _OF_NORMALS - launcher.active.functions:
+    if launcher.counted or _OF_NORMALS - launcher.correct:
         return False
     index, n = y.get_device(), y.numel()
     if index != launcher.current_device():
         with on_device(y.device):
             return normals_of_places(launcher, y, key, mean, std)
-    steps = {"SCALED": std != 1, "SHIFTED": mean != 0}
+    steps = {"SCALED": std != 1, "SHIFTED": mean != 0, "WHOLE": n % _DRAWN == 0}
     launcher.launch(
         ("normals_of_places", alignment((y,)), index, *steps.values(),
          *(not -(2**31) <= k < 2**31 for k in (n, key))),
-        "normals_of_places", -(-n // (_DRAWN * _BLOCK)), (y, n, key, float(mean), float(std)),
-        {**steps, "BLOCK": _BLOCK}, _WARPS,
+        "normals_of_places", -(-n // (_DRAWN * _QUADS)), (y, n, key, float(mean), float(std)),
+        {**steps, "BLOCK": _QUADS}, _WARPS,
     )  # fmt: skip
     return True
 

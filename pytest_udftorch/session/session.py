@@ -27,7 +27,7 @@ from pytest_udftorch.build.selection import Part, cuda_forms
 from pytest_udftorch.build.shared import Build, build_library
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.compat import torch_summary
-from pytest_udftorch.compiled import dynamo, inductor
+from pytest_udftorch.compiled import dynamo, inductor, optimizers
 from pytest_udftorch.compiled import triton as triton_kernels
 from pytest_udftorch.compiled.follower import follower
 from pytest_udftorch.contract import outside
@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from pytest_udftorch.profile.aggregate import Profile
     from pytest_udftorch.profile.collect import Collector
 
-follower.serve({**dynamo.CHANGES, **inductor.CHANGES, **triton_kernels.CHANGES})
+follower.serve({**dynamo.CHANGES, **inductor.CHANGES, **optimizers.CHANGES})
+follower.serve(triton_kernels.CHANGES)
 follower.serve({**cpu_operators.CHANGES, **cuda_operators.CHANGES})
 
 

@@ -74,7 +74,7 @@ def gradients(call: Callable[..., Any], *tensors: torch.Tensor) -> Case:
     def case(device: str) -> list[torch.Tensor]:
         leaves = [t.to(device).requires_grad_(t.is_floating_point()) for t in tensors]
         y = call(*leaves)
-        upstream = numbers(*y.shape, seed=9).to(device)
+        upstream = numbers(*y.shape, seed=9).to(device, y.dtype)
         wanted = [x for x in leaves if x.requires_grad]
         return [y, *torch.autograd.grad(y, wanted, upstream)]
 
@@ -133,6 +133,16 @@ CONVOLUTIONS: dict[str, Case] = {
         numbers(6),
     ),
     "conv1d": gradients(F.conv1d, numbers(3, 4, 50), numbers(6, 4, 5), numbers(6)),
+    "conv2d, of many channels": gradients(
+        lambda x, w: F.conv2d(x, w, padding=1), numbers(4, 80, 6, 6), numbers(33, 80, 3, 3)
+    ),
+    "conv2d, one channel a group": gradients(
+        lambda x, w: F.conv2d(x, w, padding=1, groups=8), numbers(3, 8, 9, 9), numbers(8, 1, 3, 3)
+    ),
+    "conv2d, channels last": gradients(
+        lambda x, w: F.conv2d(x.contiguous(memory_format=torch.channels_last), w, stride=2),
+        numbers(3, 4, 9, 9), numbers(6, 4, 3, 3),
+    ),
     "conv3d": gradients(F.conv3d, numbers(2, 3, 5, 6, 7), numbers(4, 3, 2, 3, 3), numbers(4)),
     "conv_transpose2d": gradients(
         lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1), numbers(3, 4, 6, 7),
@@ -184,6 +194,12 @@ NORMS: dict[str, Case] = {
         numbers(5),
         numbers(5),
     ),
+    "batch_norm of a large batch": gradients(
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
+        numbers(70, 3, 17, 19),
+        numbers(3),
+        numbers(3),
+    ),
     "batch_norm of vectors": gradients(
         lambda x, w, b: F.batch_norm(x, None, None, w, b, True),
         numbers(60, 5),
@@ -225,7 +241,19 @@ POOLS: dict[str, Case] = {
         lambda x: F.max_pool2d(x, 3, 2, 1), numbers(5, 3, 15, 17).round()
     ),
     "avg_pool2d": gradients(lambda x: F.avg_pool2d(x, 3, 2, 1), numbers(5, 3, 15, 17)),
-    "adaptive_avg_pool2d": plain(lambda x: F.adaptive_avg_pool2d(x, (3, 4)), numbers(5, 3, 15, 17)),
+    "adaptive_avg_pool2d": gradients(
+        lambda x: F.adaptive_avg_pool2d(x, (3, 4)), numbers(5, 3, 15, 17)
+    ),
+    "adaptive_avg_pool2d, more than there are": gradients(
+        lambda x: F.adaptive_avg_pool2d(x, (9, 4)), numbers(3, 5, 7)
+    ),
+    "adaptive_max_pool2d": gradients(
+        lambda x: F.adaptive_max_pool2d(x, (4, 7)), numbers(5, 3, 15, 17).round()
+    ),
+    "max_pool2d, channels last": gradients(
+        lambda x: F.max_pool2d(x.contiguous(memory_format=torch.channels_last), 3, 2, 1),
+        numbers(5, 3, 15, 17).round(),
+    ),
     "adaptive_avg_pool2d, one": gradients(
         lambda x: F.adaptive_avg_pool2d(x, 1), numbers(5, 3, 15, 17)
     ),
@@ -343,9 +371,71 @@ def attended(causal: bool) -> Case:
 
 ATTENTION: dict[str, Case] = {"attention": attended(False), "causal attention": attended(True)}
 
+
+def narrow(call: Callable[..., Any], *tensors: torch.Tensor) -> dict[str, Case]:
+    """Return a case of gradients for each dtype of 16 bits; integers stay."""
+    found = {}
+    for dtype in (torch.bfloat16, torch.float16):
+        given = [t.to(dtype) if t.is_floating_point() else t for t in tensors]
+        found[str(dtype).removeprefix("torch.")] = gradients(call, *given)
+    return found
+
+
+SIXTEEN: dict[str, Case] = {
+    f"{name}, {dtype}": case
+    for name, cases in {
+        "mm": narrow(torch.mm, numbers(17, 100), numbers(100, 33)),
+        "linear": narrow(F.linear, numbers(50, 320), numbers(50, 320, seed=1), numbers(50)),
+        "bmm": narrow(torch.bmm, numbers(6, 20, 70), numbers(6, 70, 9)),
+        "conv2d": narrow(F.conv2d, numbers(5, 4, 9, 8), numbers(6, 4, 3, 3), numbers(6)),
+        "conv_transpose2d": narrow(
+            lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1), numbers(3, 4, 6, 7),
+            numbers(4, 5, 3, 3), numbers(5),
+        ),
+        "sum": narrow(lambda x: x.sum(1), numbers(30, 77)),
+        "mean": narrow(lambda x: x.mean(), numbers(30, 77)),
+        "softmax": narrow(lambda x: x.softmax(-1), numbers(20, 50)),
+        "log_softmax": narrow(lambda x: x.log_softmax(-1), numbers(20, 50)),
+        "cross entropy": narrow(F.cross_entropy, numbers(50, 10), torch.arange(50) % 10),
+        "layer_norm": narrow(
+            lambda x, w, b: F.layer_norm(x, (30,), w, b), numbers(7, 30), numbers(30), numbers(30)
+        ),
+        "group_norm": narrow(
+            lambda x, w, b: F.group_norm(x, 2, w, b), numbers(6, 4, 7, 7), numbers(4), numbers(4)
+        ),
+        "embedding": narrow(lambda w, i: F.embedding(i, w), numbers(9, 20), INDICES),
+        "bilinear": narrow(
+            lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"), numbers(2, 3, 9, 7)
+        ),
+        "relu": narrow(torch.relu, numbers(3000)),
+        "gelu": narrow(F.gelu, numbers(3000)),
+        "div by number": narrow(lambda x: x / 3, numbers(3000)),
+        "lerp": narrow(lambda x, y: torch.lerp(x, y, 0.1), numbers(3000), numbers(3000, seed=1)),
+        "dropout": {
+            dtype: seeded(lambda d, dtype=dtype: F.dropout(
+                torch.ones(999, device=d, dtype=getattr(torch, dtype)), 0.3
+            ))
+            for dtype in ("bfloat16", "float16")
+        },
+        "randn": {
+            dtype: seeded(lambda d, dtype=dtype: torch.randn(
+                1001, device=d, dtype=getattr(torch, dtype)
+            ))
+            for dtype in ("bfloat16", "float16")
+        },
+        "rand": {
+            dtype: seeded(lambda d, dtype=dtype: torch.rand(
+                1001, device=d, dtype=getattr(torch, dtype)
+            ))
+            for dtype in ("bfloat16", "float16")
+        },
+    }.items()
+    for dtype, case in cases.items()
+}  # fmt: skip
+
 CASES: dict[str, Case] = {
     **PRODUCTS, **CONVOLUTIONS, **SUMS, **NORMS, **SCATTERS, **POOLS, **UPSAMPLING, **ELEMENTS,
-    **FOREACH, **ACTIVATIONS, **RANDOM, **ATTENTION,
+    **FOREACH, **ACTIVATIONS, **RANDOM, **ATTENTION, **SIXTEEN,
 }  # fmt: skip
 
 

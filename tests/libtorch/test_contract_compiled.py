@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from pytest_udftorch import patched
+from pytest_udftorch import compat, patched
 from pytest_udftorch.compiled import inductor
 from pytest_udftorch.contract import outside
 
@@ -170,22 +170,56 @@ def updated(make, *, compiled):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "same"),
+    "make",
     [
-        # Dynamo of torch 2.11 writes its sums with alpha as products and sums.
-        pytest.param(
-            partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
-            True,
-            marks=pytest.mark.skipif(torch.__version__ < "2.15", reason="needs torch 2.15"),
-        ),
-        (partial(torch.optim.AdamW, lr=0.1, fused=True), True),
-        (partial(torch.optim.AdamW, lr=0.1), False),
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
+        partial(torch.optim.AdamW, lr=0.1, fused=True),
+        partial(torch.optim.AdamW, lr=0.1),
+        partial(torch.optim.Adam, lr=0.1, amsgrad=True, foreach=True),
+        partial(torch.optim.Adagrad, lr=0.1, lr_decay=0.1),
+        partial(torch.optim.RMSprop, lr=0.1, centered=True, momentum=0.9),
+        partial(torch.optim.NAdam, lr=0.1),
     ],
-    ids=["SGD", "fused AdamW", "AdamW"],
+    ids=["SGD", "fused AdamW", "AdamW", "Adam", "Adagrad", "RMSprop", "NAdam"],
 )
-def test_which_compiled_optimizers_give_the_bits_of_eager_ones(make, same):
+def test_compiled_optimizers_give_the_bits_of_eager_ones(make):
     with patched("repro"):
-        assert torch.equal(updated(make, compiled=True), updated(make, compiled=False)) == same
+        assert torch.equal(updated(make, compiled=True), updated(make, compiled=False))
+
+
+@pytest.mark.slow
+def test_traced_optimizers_would_not(monkeypatch):
+    """The control: traced, the factors of AdamW are float32."""
+    monkeypatch.setattr(compat, "OPTIMIZERS", {})
+    make = partial(torch.optim.AdamW, lr=0.1)
+    with patched("repro"):
+        assert not torch.equal(updated(make, compiled=True), updated(make, compiled=False))
+
+
+def test_optimizers_are_torchs_again_after_a_session():
+    importlib.import_module("torch._dynamo")
+    adam = importlib.import_module("torch.optim.adam")
+    config, before = torch._dynamo.config, adam._single_tensor_adam
+    rewrites = getattr(config, compat.DYNAMO_REWRITES, None)
+    with patched("repro"):
+        assert adam._single_tensor_adam is not before
+        assert torch.addcdiv not in compat.dynamo_handlers()
+    assert adam._single_tensor_adam is before
+    assert getattr(config, compat.DYNAMO_REWRITES, None) is rewrites
+    assert torch.addcdiv in compat.dynamo_handlers()
+    with patched("corem"):
+        assert adam._single_tensor_adam is before
+
+
+@pytest.mark.slow
+def test_a_compiled_sum_with_a_quotient_rounds_as_the_eager_one():
+    x, y, z = (torch.randn(1000) for _ in range(3))
+
+    def call(x, y, z):
+        return torch.addcdiv(x, y, z, value=0.3) + x.clone().addcdiv_(y, z, value=0.7)
+
+    with patched("repro"):
+        assert torch.equal(torch.compile(call)(x, y, z), call(x, y, z))
 
 
 @pytest.mark.slow

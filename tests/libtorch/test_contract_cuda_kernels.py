@@ -58,18 +58,79 @@ def test_sums_only_add():
     assert instructions(ptx("sums", kinds, {"LANES": 8, "LOG": 6})) == {"add.rn.f32"}
 
 
-def test_normal_variates_are_made_of_the_session_s_functions():
-    from pytest_udftorch import patched
+def test_normal_variates_take_no_approximation():
     from pytest_udftorch.cuda import philox
 
-    constants = {"SCALED": False, "SHIFTED": False, "BLOCK": 256, "a": 0.0, "b": 1.0}
-    kinds = {"y": "*fp32", "n": "i32", "key": "i64"}
-    with patched("repro"):
-        text = ptx("normals_of_places", kinds, constants, philox)
+    constants = {"SCALED": False, "SHIFTED": False, "WHOLE": True, "BLOCK": 256}
+    kinds = {"y": "*fp32", "n": "i32", "key": "i64", "a": "fp32", "b": "fp32"}
+    text = ptx("normals_of_places", kinds, constants, philox)
     assert not re.search(r"(lg2|sin|cos)\.approx", text)
-    # Those of stock take no float64, but corem's do where float32 does not decide.
+    assert "call.uni" not in text
+    # The reciprocal that Newton's steps begin with.
+    assert "rsqrt.approx" in text
+    assert "div." not in text
     assert "fma.rn.f64" in text
     assert "sqrt.rn.f32" in text
+
+
+#: How many radii, cosines and sines differ from the CPU's: every so manieth of the fractions.
+VARIATES = """
+import math, sys
+import torch, triton
+import triton.language as tl
+from pytest_udftorch import patched
+from pytest_udftorch.contract.sums import root
+from pytest_udftorch.cuda import philox
+
+@triton.jit
+def variates(u, v, x, y, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    one, other = philox.normals_of_words(
+        tl.load(u + at).to(tl.uint32, bitcast=True), tl.load(v + at).to(tl.uint32, bitcast=True)
+    )
+    tl.store(x + at, one)
+    tl.store(y + at, other)
+
+every, device = int(sys.argv[1]), sys.argv[2]
+k = torch.arange(0, 1 << 24, every)
+fraction = k.float() * 2.0**-24
+with patched("repro"):
+    radius = root((1 - fraction).log_().mul_(-2))
+    angle = fraction * (2 * math.pi)
+    cosine, sine = angle.cos(), angle.sin()
+words = (k << 8).to(torch.int32).to(device)
+still = torch.zeros_like(words)
+x, y = (torch.empty(len(k), device=device) for _ in range(2))
+if len(sys.argv) > 3:  # a control: another coefficient
+    philox._K.COS0 = tl.constexpr(philox._K.COS0.value * (1 + 2.0**-20))
+BLOCK = min(len(k), 1 << 18 if device == "cpu" else 1024)
+
+def wrong(u, v, *wanted):
+    variates[(len(k) // BLOCK,)](u, v, x, y, BLOCK=BLOCK)
+    return [int((a.cpu().view(torch.int32) != b.view(torch.int32)).sum())
+            for a, b in zip((x, y), wanted)]
+
+far = radius[-1]
+print(wrong(words, still, radius)[0], *wrong(still + words[-1], words, far * cosine, far * sine))
+"""
+
+
+def wrong_variates(*arguments):
+    """Return how many radii, first and second variates differ from the CPU's."""
+    env = os.environ if "cuda" in arguments else {**os.environ, "TRITON_INTERPRET": "1"}
+    made = subprocess.run(
+        [sys.executable, "-c", VARIATES, *arguments], env=env, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    return [int(n) for n in made.stdout.split()]
+
+
+@pytest.mark.parametrize("every", ["64", pytest.param("1", marks=pytest.mark.slow)])
+def test_the_functions_of_variates_are_right_for_all_their_arguments(every):
+    assert wrong_variates(every, "cpu") == [0, 0, 0]
+    # The control. The interpreter does not fuse, which changes none of these results.
+    assert wrong_variates(every, "cpu", "spoiled")[1:] != [0, 0]
 
 
 ROUNDINGS = {
@@ -96,6 +157,8 @@ NORMS = {
     "channel_rows": "x grad mean rstd out",
     "channel_statistics": "total squares mean rstd running_mean running_var",
     "channels_mapped": "x grad mean rstd weight bias sums y",
+    "channel_norm": "x weight bias running_mean running_var y mean rstd",
+    "channel_norm_backward": "x grad weight mean rstd y sums",
 }
 
 
@@ -103,10 +166,10 @@ NORMS = {
 def test_norms_fuse_nothing(name):
     from pytest_udftorch.contract import triton_kernels
 
-    constants = {"LANES": 8, "LOG": 6, "KIND": 2, "BLOCK": 128}
+    constants = {"LANES": 8, "LOG": 6, "KIND": 2, "BLOCK": 128, "SAMPLES": 2}
     arguments = getattr(triton_kernels, name).arg_names
     floats = {"count", "eps", "keep", "momentum"}.intersection(arguments)
-    integers = {"rows", "n", "channels", "blocks", "size"}.intersection(arguments)
+    integers = {"rows", "n", "channels", "blocks", "size", "samples"}.intersection(arguments)
     kinds = {**dict.fromkeys(NORMS[name].split(), "*fp32"), **dict.fromkeys(floats, "fp32"),
              **dict.fromkeys(integers, "i32")}  # fmt: skip
     found = instructions(ptx(name, kinds, {n: constants[n] for n in constants if n in arguments}))
@@ -115,9 +178,10 @@ def test_norms_fuse_nothing(name):
 
 
 INTERPRETED = """
+from itertools import product
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from pytest_udftorch.contract import gpu, norms, sums, triton_kernels, upsampling
+from pytest_udftorch.contract import gpu, launching, norms, sums, triton_kernels, upsampling
 from pytest_udftorch.contract.native import contract
 from pytest_udftorch.library.description import find_library
 
@@ -131,13 +195,13 @@ class Watch(TorchDispatchMode):
         assert {name, kernel}.isdisjoint(overridden), name
         return func(*args, **(kwargs or {}))
 
-def launch(name, programs, device, arguments, constants, warps, stages=0):
-    getattr(triton_kernels, name)[(programs,)](*arguments, **constants)
+def launch(self, tensors, numbers):
+    getattr(triton_kernels, self.name)[(self.programs,)](*tensors, *numbers, **self.constants)
 
 def same(a, b):
     assert a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
 
-gpu._launch = launch
+launching.Launch.run = launch
 gpu._resident = lambda device: 7
 cpu, it = contract(), gpu.GPU
 torch.manual_seed(0)
@@ -153,10 +217,17 @@ for n, rows, inner in ((100, 7, 5), (64, 1, 3), (90, 50, 130)):
     same(it.scatter(y.clone(), to, x), cpu.scatter(y.clone(), to, x))
 for key in (0x1234567890ABCDEF, 0xF234567890ABCDEF):
     words = cpu.words(5001, key)
-    assert torch.equal(it.words(5001, key, torch.device("cpu")), words)
-    for bits in (24, 8):
+    for count in (5001, 5000):
+        assert torch.equal(it.words(count, key, torch.device("cpu")), words[:count])
+    for bits in (8, 24):
         upper = (words.long() & 0xFFFFFFFF) >> 32 - bits
-        same(it.fractions(5001, key, torch.device("cpu"), bits), upper.float() / 2**bits)
+        for count in (5001, 5000):
+            want = (upper.float() / 2**bits)[:count]
+            same(it.fractions(torch.empty(count), key, bits), want)
+            same(it.fractions(torch.empty(count), key, bits, 3.7, -1.3), want.mul(3.7).add(-1.3))
+    for count in (5001, 5000):
+        want = (upper.float() / 2**bits < 0.3)[:count].float()
+        same(it.below(torch.empty(count), key, 0.3), want)
 # Weights of an upsampling by 2 have products that are exact.
 how = upsampling.Direction(7, 14, upsampling.Kind.LINEAR)
 for gradient, shape in ((False, (2, 3, 5, 7)), (True, (2, 3, 5, 14))):
@@ -190,7 +261,7 @@ for rows, n in ((5, 64), (33, 100), (7, 1), (3, 2000)):
         same(y, wanted[0])
         if weight is not None:
             same(it.sums(products, 0), wanted[1])
-for shape in ((4, 3, 5, 5), (2, 5, 50, 50), (7, 4), (1, 3, 9)):
+for shape, gpu._CHANNEL in product(((4, 3, 5, 5), (2, 5, 50, 50), (7, 4), (1, 3, 9)), (14, 0)):
     x, g, c = torch.randn(shape), torch.randn(shape), shape[1]
     w, b, mean, var = (torch.rand(c) for _ in range(4))
     for weight in (w, None):
@@ -203,14 +274,14 @@ for shape in ((4, 3, 5, 5), (2, 5, 50, 50), (7, 4), (1, 3, 9)):
         )
         for one, other in zip(it.batch_norm_backward(x, g, weight, *made[1:], wanted=True), wanted):
             same(one, other)
-tensor = torch.tensor
-torch.tensor = lambda *given, pin_memory=False, **more: tensor(*given, **more)
+launching.stream = lambda index: 0
 for kind, count in (("add", 2), ("divided", 1), ("lerp", 2), ("addcmul", 3), ("addcdiv", 3)):
     groups = [[torch.rand(n) + 0.5 for _ in range(count)] for n in (1, 5, 3000, 7)]
-    numbers, into = [0.1, 2.0, -0.7, 3.5], [torch.empty_like(g[0]) for g in groups]
-    it.lists(kind, groups, numbers, into)
-    for given, number, y in zip(groups, numbers, into):
-        same(y, it.elements(kind, given, number))
+    for numbers in ([0.1, 2.0, -0.7, 3.5], [0.1] * 4):
+        into = [torch.empty_like(g[0]) for g in groups]
+        it.lists(kind, groups, numbers, into)
+        for given, number, y in zip(groups, numbers, into):
+            same(y, it.elements(kind, given, number))
 a, b = torch.randn(9, 400), torch.randn(400, 9)
 whole = it.mm(a, b)
 gpu._chunk = 128

@@ -38,6 +38,11 @@ from pytest_udftorch.contract.cuda_layers import (
     rms_norm,
     rms_norm_backward,
 )
+from pytest_udftorch.contract.cuda_pools import (
+    adaptive_avg_pool2d_backward,
+    adaptive_max_pool2d_backward,
+    max_pool2d_backward,
+)
 from pytest_udftorch.contract.elements import (
     pow_scalar,
     pow_scalar_,
@@ -218,6 +223,8 @@ var_mean = sixteen(var_mean)
 vector_norm = sixteen(vector_norm)
 
 __all__ = [
+    "adaptive_avg_pool2d_backward",
+    "adaptive_max_pool2d_backward",
     "addcdiv",
     "addcmul",
     "addmm",
@@ -277,6 +284,7 @@ __all__ = [
     "log_softmax",
     "log_softmax_backward",
     "logsumexp",
+    "max_pool2d_backward",
     "mean_all",
     "mean_dims",
     "mm",
