@@ -183,20 +183,29 @@ static float fold_few(int64_t n, const float *x) {
   return y[0];
 }
 
-/// The sum of 1 to SUM_BLOCK terms.
-INLINED float fold(enum term kind, const struct terms *t, int64_t at,
-                   int64_t n) {
-  lanes parts[LANES], few[LANES];
+/// Puts the sums of each 16 of up to SUM_BLOCK terms into vectors; returns how
+/// many there are.
+INLINED int64_t fold_parts(enum term kind, const struct terms *t, int64_t at,
+                           int64_t n, lanes *parts) {
+  lanes few[LANES];
   int64_t count = 0, vectors = 0;
   for (; n >= SQUARE; n -= SQUARE, at += SQUARE)
     parts[count++] = fold_square(kind, t, at);
-  if (n) {
-    for (; n >= LANES; n -= LANES, at += LANES)
-      few[vectors++] = term_at(kind, t, at);
-    if (n)
-      few[vectors++] = last_term(kind, t, at, n);
-    parts[count++] = fold_vectors(vectors, few);
-  }
+  if (!n)
+    return count;
+  for (; n >= LANES; n -= LANES, at += LANES)
+    few[vectors++] = term_at(kind, t, at);
+  if (n)
+    few[vectors++] = last_term(kind, t, at, n);
+  parts[count++] = fold_vectors(vectors, few);
+  return count;
+}
+
+/// The sum of 1 to SUM_BLOCK terms.
+INLINED float fold(enum term kind, const struct terms *t, int64_t at,
+                   int64_t n) {
+  lanes parts[LANES];
+  int64_t count = fold_parts(kind, t, at, n, parts);
   return fold_lanes(count > 1 ? fold_vectors(count, parts) : parts[0]);
 }
 
@@ -221,30 +230,72 @@ INLINED float fold_terms(enum term kind, const struct terms *t, int64_t n) {
   return sum;
 }
 
-/// A row's sum: static functions, or each caller would have its own copy.
+/// A row's sum: a function, or each caller would have its own copy.
 static float sum_row(int64_t n, const float *x) {
   struct terms t = {.x = x};
   return n <= LANES ? fold_few(n, x) : fold_terms(PLAIN, &t, n);
 }
 
-static float sum_squared(int64_t n, const float *x, float mean) {
-  struct terms t = {.x = x, .mean = mean};
-  return fold_terms(SQUARED, &t, n);
+/// What is added up of rows that follow each other: struct terms for each. All
+/// rows have the same factors w.
+struct row_terms {
+  const float *x, *g, *w, *mean, *rstd;
+};
+
+/// The sums of rows of n terms. The last levels of some rows are folded at
+/// once, so that no row waits for its own.
+INLINED void fold_rows(enum term kind, int64_t rows, int64_t n,
+                       const struct row_terms *t, float *y) {
+  int64_t each = 1, done = 0; // vectors that a row leaves, a power of two
+  while (each * SQUARE < n)
+    each *= 2;
+  int64_t together = each < LANES ? LANES / each : 1;
+  lanes parts[LANES];
+  for (int64_t r = 0; r < rows; ++r) {
+    struct terms row = {.x = t->x + r * n, .w = t->w};
+    if (kind >= TIMES)
+      row.g = t->g + r * n;
+    if (kind != PLAIN && kind != TIMES)
+      row.mean = t->mean[r];
+    if (kind >= NORMED)
+      row.rstd = t->rstd[r];
+    if (together == 1) {
+      y[r] = fold_terms(kind, &row, n);
+      continue;
+    }
+    int64_t at = (r - done) * each, end = at + each;
+    at += fold_parts(kind, &row, 0, n, parts + at);
+    for (; at < end; ++at)
+      parts[at] = (lanes)-0.0f;
+    if (end < LANES && r + 1 < rows)
+      continue;
+    float sums[LANES];
+    lanes all = fold_vectors(end, parts);
+    memcpy(sums, &all, sizeof sums);
+    for (int64_t i = 0; done <= r; ++done, i += each)
+      y[done] = fold_few(each, sums + i);
+  }
 }
 
-static float sum_times(int64_t n, const float *g, const float *x) {
-  struct terms t = {.x = x, .g = g};
-  return fold_terms(TIMES, &t, n);
+static void sum_squared(int64_t rows, int64_t n, const float *x,
+                        const float *mean, float *y) {
+  struct row_terms t = {.x = x, .mean = mean};
+  fold_rows(SQUARED, rows, n, &t, y);
 }
 
-static float sum_normed(int64_t n, const float *g, const float *x, float mean,
-                        float rstd) {
-  struct terms t = {.x = x, .g = g, .mean = mean, .rstd = rstd};
-  return fold_terms(NORMED, &t, n);
+/// Sums of products of g with rows of x.
+static void sum_times(int64_t rows, int64_t n, const float *g, const float *x,
+                      float *y) {
+  struct row_terms t = {.x = x, .g = g};
+  fold_rows(TIMES, rows, n, &t, y);
 }
 
-static float sum_scaled_normed(int64_t n, const struct terms *t) {
-  return fold_terms(SCALED_NORMED, t, n);
+static void sum_normed(int64_t rows, int64_t n, const struct row_terms *t,
+                       float *y) {
+  if (t->w)
+    fold_rows(SCALED_NORMED, rows, n, t, y);
+  else
+    fold_rows(NORMED, rows, n, t, y);
 }
 
 /// Sums rows of whole vectors each, some in one square: n is a multiple of 16
@@ -271,11 +322,14 @@ static void sum_short_rows(int64_t rows, int64_t n, const float *x, float *y) {
 }
 
 static void sum_rows(int64_t rows, int64_t n, const float *x, float *y) {
+  struct row_terms t = {.x = x};
   if (n && n % LANES == 0 && n < SQUARE)
     sum_short_rows(rows, n, x, y);
+  else if (n > LANES)
+    fold_rows(PLAIN, rows, n, &t, y);
   else
     for (int64_t o = 0; o < rows; ++o)
-      y[o] = sum_row(n, x + o * n);
+      y[o] = fold_few(n, x + o * n);
 }
 
 #endif

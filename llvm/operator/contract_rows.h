@@ -100,8 +100,7 @@ static void scale_row(int64_t n, const float *x, float mean, float factor,
 static void sum_squares(int64_t n, int64_t count, const float *x,
                         const float *mean, float *work, float *sums) {
   if (n >= SQUARE) {
-    for (int64_t r = 0; r < count; ++r)
-      sums[r] = sum_squared(n, x + r * n, mean[r]);
+    sum_squared(count, n, x, mean, sums);
     return;
   }
   for (int64_t r = 0; r < count; ++r)
@@ -138,12 +137,13 @@ static void gradient_means(const struct rows *s, int64_t first, int64_t count,
   const float *mean = s->mean + first, *rstd = s->rstd + first;
   float *scaled = work + count * n + APART, size = (float)n;
   if (n >= SQUARE) {
-    for (int64_t r = 0; r < count; ++r) {
-      struct terms t = {x + r * n, g + r * n, w, mean[r], rstd[r]};
-      one[r] = w ? sum_times(n, w, t.g) : sum_row(n, t.g);
-      two[r] = w ? sum_scaled_normed(n, &t)
-                 : sum_normed(n, t.g, t.x, t.mean, t.rstd);
-    }
+    struct row_terms t = {x, g, w, mean, rstd};
+    if (w)
+      for (int64_t r = 0; r < count; ++r)
+        sum_times(1, n, w, g + r * n, one + r);
+    else
+      sum_rows(count, n, g, one);
+    sum_normed(count, n, &t, two);
   } else {
     for (int64_t r = 0; r < count; ++r) {
       const float *gr = g + r * n, *xr = x + r * n;
@@ -298,8 +298,7 @@ static void softmax_backward_rows(const struct rows *s, int64_t first,
   const float *x = s->x + first * n, *g = s->grad + first * n;
   float *y = s->y + first * n;
   if (n >= SQUARE) {
-    for (int64_t r = 0; r < count; ++r)
-      sums[r] = sum_times(n, g + r * n, x + r * n);
+    sum_times(count, n, g, x, sums);
   } else {
     EACH_OF(count * n) work[i] = g[i] * x[i];
     sum_rows(count, n, work, sums);
@@ -360,7 +359,7 @@ static void batch_norm_channel(const struct rows *s, int64_t c, float *sums) {
     sums[b] = sum_row(n, x + b * step);
   float mean = sum_row(samples, sums) / count;
   for (int64_t b = 0; b < samples; ++b)
-    sums[b] = sum_squared(n, x + b * step, mean);
+    sum_squared(1, n, x + b * step, &mean, sums + b);
   float squares = sum_row(samples, sums);
   float rstd = 1.0f / __builtin_sqrtf(squares / count + eps);
   for (int64_t b = 0; b < samples; ++b) {
@@ -397,7 +396,8 @@ static void batch_norm_backward_channel(const struct rows *s, int64_t c,
   for (int64_t b = 0; b < samples; ++b) {
     const float *xb = x + b * step, *gb = g + b * step;
     sums[b] = sum_row(n, gb);
-    products[b] = sum_normed(n, gb, xb, mean, rstd);
+    struct row_terms t = {.x = xb, .g = gb, .mean = &mean, .rstd = &rstd};
+    sum_normed(1, n, &t, products + b);
   }
   float sum = sum_row(samples, sums), product = sum_row(samples, products);
   s->second[c] = product;
