@@ -206,6 +206,9 @@ _KEY: Final = PrivateName("torch._C", "DispatchKey", "to override operators")
 _KEY_SET: Final = PrivateName("torch._C", "DispatchKeySet", "to call stock kernels")
 _DESTROY: Final = PrivateName("torch.library.Library", "_destroy", "to take overrides out")
 _NO_FUNCTION: Final = PrivateName("torch._C", "DisableTorchFunction", "to leave out users' modes")
+_FUNCTION_MODES: Final = PrivateName(
+    "torch._C", "_len_torch_function_stack", "to leave out users' modes"
+)
 _NO_MODES: Final = PrivateName(
     "torch.utils._python_dispatch", "_disable_current_modes", "to leave out users' modes"
 )
@@ -285,6 +288,11 @@ def no_torch_function() -> Any:
 @functools.cache
 def _no_function() -> Any:
     return _NO_FUNCTION.get()
+
+
+def function_modes() -> Any:
+    """Return a function that tells how many ``TorchFunctionMode`` a thread is in."""
+    return _FUNCTION_MODES.get()
 
 
 def no_modes() -> Any:

@@ -413,15 +413,14 @@ def analysis(results: Results) -> str:
 
 
 def _with_source(lines: Sequence[str], document: dict[str, Any]) -> str:
+    return "\n".join([*lines, "", _source(document), ""])
+
+
+def _source(document: Mapping[str, Any]) -> str:
     environment = document["environment"]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"`{document['command']}`: {caption(environment)} UDFs compiled with "
-            f"`{' '.join(environment['flags'])}`.",
-            "",
-        ]
+    return (
+        f"`{document['command']}`: {caption(environment)} UDFs compiled with "
+        f"`{' '.join(environment['flags'])}`."
     )
 
 
@@ -630,9 +629,30 @@ def special_functions(results: Results) -> str:
     return _with_source(table(["", *names], rows), document)
 
 
+#: Records of the contract's speed, one for each CPU.
+_CONTRACT_SPEEDS = ("contract_speed", "contract_speed_amd")
+_LEVEL_NAMES = {"avx512": "AVX-512", "avx2": "AVX2"}
+
+
+def _maker(document: Mapping[str, Any]) -> str:
+    """Return the maker of a record's CPU."""
+    cpu: str = document["environment"]["machine"]["cpu"]
+    return cpu.split()[0].replace("(R)", "")
+
+
+#: Records of the orders of stock operators, one for each machine.
+_TREES = (
+    "summation_trees", "summation_trees_amd", "summation_trees_intel", "summation_trees_cuda",
+)  # fmt: skip
+
+
 def summation_trees(results: Results) -> str:
-    """Return the orders in which stock operators add, by CPU capability."""
-    document = results["summation_trees"]
+    """Return the orders in which stock operators add, by machine and CPU capability."""
+    documents = [results[name] for name in _TREES if results.has(name)]
+    return "\n".join(map(_trees, documents))
+
+
+def _trees(document: dict[str, Any]) -> str:
     levels = list(document["orders"])
     rows = []
     for name in document["orders"][levels[0]]:
@@ -644,6 +664,16 @@ def summation_trees(results: Results) -> str:
     tried = [r for o in document["orders"].values() for r in o.values() if "trials" in r]
     trials, wrong = sum(r["trials"] for r in tried), sum(r["differing"] for r in tried)
     said = f"Of {trials:,} sums of random terms, {wrong:,} differ from the order that was read."
+    verdicts = [r for o in document.get("verdicts", {}).values() for r in o.values()]
+    if verdicts:
+        rows_tried = sum(r["trials"] for r in verdicts)
+        equal = sum(r["trees_equal"] for r in verdicts)
+        false = sum(r["trees_equal"] != (r["differing"] == 0) for r in verdicts)
+        said += (
+            f" A row of one of {len(verdicts) // len(levels)} operators has the same order alone "
+            f"and among eight in {equal} of {len(verdicts)} cases: {rows_tried:,} random rows "
+            f"refute {false or 'none'} of these verdicts."
+        )
     return _with_source([*table(["", *levels], rows), "", said], document)
 
 
@@ -972,22 +1002,26 @@ def contract_operators(results: Results) -> str:
 
 def contract_speed(results: Results) -> str:
     """Return the speed of the contract's operators and of training steps as shares of stock's."""
-    document = results["contract_speed"]
-    rows = []
-    levels = document["levels"]
-    for kind, share in document["asked"].items():
-        for name in levels["avx512"][kind]:
-            found = [levels[level][kind][name]["speed"] for level in levels]
-            rows.append((name, *map(_share_of_speed, found), f"{share:g}"))
-    header = ["call", *(level.upper().replace("AVX", "AVX-", 1) for level in levels), "asked"]
-    header = [h.replace("AVX-2", "AVX2") for h in header]
+    documents = [results[name] for name in _CONTRACT_SPEEDS if results.has(name)]
+    columns = {
+        f"{_maker(d)}, {_LEVEL_NAMES[level]}": d["levels"][level]
+        for d in documents
+        for level in d["levels"]
+    }
+    first = documents[0]
+    rows = [
+        (name, *(_share_of_speed(c[kind][name]["speed"]) for c in columns.values()), f"{share:g}")
+        for kind, share in first["asked"].items()
+        for name in next(iter(columns.values()))[kind]
+    ]
     said = (
         "The speed of stock is 1: medians of CPU time, one thread, and in brackets the middle half "
-        f"of {document['turns']} turns, which alternate with stock's and begin with as "
+        f"of {first['turns']} turns, which alternate with stock's and begin with as "
         "many calls that are not timed. At AVX2, MKL and oneDNN are held to AVX2. Other work ran "
         "beside it."
     )
-    return _with_source([*table(header, rows), "", said], document)
+    sources = [line for d in documents for line in ("", _source(d))]
+    return "\n".join([*table(["call", *columns, "asked"], rows), "", said, *sources]) + "\n"
 
 
 def _share_of_speed(found: Mapping[str, float]) -> str:
@@ -1021,6 +1055,70 @@ def contract_models(results: Results) -> str:
         "that gives other bits for equal inputs."
     )
     return _with_source([*table(header, rows), "", *said, "", note], document)
+
+
+def contract_platforms(results: Results) -> str:
+    """Return the digests of the four models on every platform, by the version of torch."""
+    runs: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    places = []
+    for name in ("contract_models", "contract_models_amd"):
+        if not results.has(name):
+            continue
+        document = results[name]
+        version = document["environment"]["versions"]["torch"].split("+")[0]
+        first = document["rows"][0]["runs"]
+        levels = " and ".join(dict.fromkeys(_LEVEL_NAMES[r["capability"].lower()] for r in first))
+        places.append(f"torch {version}: {_maker(document)}, {levels}, 1 and 2 threads")
+        for row in document["rows"]:
+            key = row["model"], row["optimizer"], row["library"]
+            digests = runs.setdefault(key, {}).setdefault(version, [])
+            digests += [r["digest"] for r in row["runs"]]
+    document = results["contract_digests_cuda"]
+    version = document["environment"]["versions"]["torch"].split("+")[0]
+    gpu = document["device"]["machine"]["gpu"]
+    places.append(f"torch {version}: {_maker(document)}, one thread, and {gpu}")
+    for row in document["rows"]:
+        key = row["model"], row["optimizer"], row["library"]
+        digests = runs.setdefault(key, {}).setdefault(version, [])
+        digests += [row["cpu"], row["cuda"]]
+    versions = sorted({v for found in runs.values() for v in found})
+    rows = [
+        (*key, *(_digests(found.get(v, ())) for v in versions))
+        for key, found in sorted(runs.items(), key=lambda item: item[0][2] != "repro")
+    ]
+    header = ["model", "optimizer", "library", *(f"torch {v}" for v in versions)]
+    return "\n".join([*table(header, rows), "", *(f"- {place}" for place in places), ""])
+
+
+def _digests(found: Sequence[str]) -> str:
+    if len(set(found)) == 1:
+        return f"`{found[0][:12]}` in {len(found)} runs"
+    return f"{len(set(found))} digests in {len(found)} runs" if found else ""
+
+
+#: Records of other ways to fixed results, by device.
+_OPPONENTS = ("contract_opponents", "contract_opponents_cuda")
+
+
+def contract_opponents(results: Results) -> str:
+    """Return what other ways to fixed results cost against stock."""
+    parts = []
+    for name in filter(results.has, _OPPONENTS):
+        document = results[name]
+        others = list(next(iter(document["calls"].values()))["speeds"])
+        rows = [
+            (
+                call,
+                *(_share(row["speeds"][o]["median"]) if o in row["speeds"] else "" for o in others),
+            )
+            for call, row in document["calls"].items()
+        ]
+        parts.append(_with_source(table(["call", *others], rows), document))
+    return "\n".join(parts)
+
+
+def _share(speed: float) -> str:
+    return f"{speed:.2f}" if speed >= 0.1 else f"{speed:.4f}"
 
 
 def _run(row: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -1283,6 +1381,8 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "contract_arm": contract_aarch64,
     "contract_operators": contract_operators,
     "contract_speed": contract_speed,
+    "contract_platforms": contract_platforms,
+    "contract_opponents": contract_opponents,
     "coverage_compiled": coverage_compiled,
     "coverage_cuda": coverage_cuda,
     "coverage_compiled_cuda": coverage_compiled_cuda,

@@ -13,6 +13,7 @@
 #ifndef UDFTORCH_CONTRACT_H
 #define UDFTORCH_CONTRACT_H
 
+#include "contract_folds.h"
 #include "cpu_loops.h"
 #include <stdlib.h>
 
@@ -20,9 +21,6 @@
 #ifndef CHUNK
 #define CHUNK 64
 #endif
-
-/// Levels of the binary tree: no sum has more than 2^62 terms.
-enum { LEVELS = 63 };
 
 /// The largest power of two below n, which is 2 or more.
 static inline int64_t half_of(int64_t n) {
@@ -127,8 +125,8 @@ EXPORT void ref_scatter(int64_t n, int64_t count, int64_t inner,
 // Sums, fast
 //===----------------------------------------------------------------------===//
 
-// Columns that are summed side by side, and elements that are folded at once.
-enum { WIDTH = 64, LANES = 16, SQUARE = LANES * LANES, SUM_BLOCK = 4096 };
+// Columns that are summed side by side.
+enum { WIDTH = 64 };
 
 struct sums {
   int64_t outer, n, inner;
@@ -136,143 +134,6 @@ struct sums {
   float *y;
   int64_t next;
 };
-
-typedef float lanes __attribute__((ext_vector_type(LANES), aligned(4)));
-
-/// Adds neighbours of a, and those of b. Lanes whose number has the bit hold
-/// sums of b.
-#define JOINED_1(a, b)                                                         \
-  __builtin_shufflevector(a, b, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, \
-                          28, 14, 30) +                                        \
-      __builtin_shufflevector(a, b, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, \
-                              13, 29, 15, 31)
-#define JOINED_2(a, b)                                                         \
-  __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12,  \
-                          13, 28, 29) +                                        \
-      __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26,    \
-                              27, 14, 15, 30, 31)
-#define JOINED_4(a, b)                                                         \
-  __builtin_shufflevector(a, b, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24,  \
-                          25, 26, 27) +                                        \
-      __builtin_shufflevector(a, b, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14,    \
-                              15, 28, 29, 30, 31)
-#define JOINED_8(a, b)                                                         \
-  __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20,    \
-                          21, 22, 23) +                                        \
-      __builtin_shufflevector(a, b, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26,  \
-                              27, 28, 29, 30, 31)
-
-/// The sums of 16 times 16 elements, each by the tree of ref_sum.
-static lanes fold_square(const float *x) {
-  lanes four[4];
-#pragma clang loop unroll(full)
-  for (int i = 0; i < 4; ++i, x += 4 * LANES) {
-    lanes a = *(const lanes *)x, b = *(const lanes *)(x + LANES);
-    lanes c = *(const lanes *)(x + 2 * LANES);
-    lanes d = *(const lanes *)(x + 3 * LANES);
-    lanes ab = JOINED_1(a, b), cd = JOINED_1(c, d);
-    four[i] = JOINED_2(ab, cd);
-  }
-  lanes first = JOINED_4(four[0], four[1]), rest = JOINED_4(four[2], four[3]);
-  return JOINED_8(first, rest);
-}
-
-/// The sum of a few elements.
-static float fold_few(int64_t n, const float *x) {
-  float y[LANES];
-  if (n < 2)
-    return n ? x[0] : 0.0f;
-  int64_t count = n / 2;
-  for (int64_t i = 0; i < count; ++i)
-    y[i] = x[2 * i] + x[2 * i + 1];
-  if (n & 1)
-    y[count++] = x[n - 1];
-  while (count > 1) {
-    int64_t pairs = count / 2;
-    for (int64_t i = 0; i < pairs; ++i)
-      y[i] = y[2 * i] + y[2 * i + 1];
-    if (count & 1)
-      y[pairs] = y[count - 1];
-    count = (count + 1) / 2;
-  }
-  return y[0];
-}
-
-/// Puts the sum of each 16 elements, and of those that are left, into y, which
-/// has LANES elements more; returns how many there are. y may be x.
-static int64_t fold_lanes(int64_t n, const float *x, float *y) {
-  int64_t made = 0;
-  for (; n >= SQUARE; n -= SQUARE, x += SQUARE, made += LANES)
-    *(lanes *)(y + made) = fold_square(x);
-  if (n >= LANES) {
-    float square[SQUARE];
-    int64_t whole = n / LANES;
-    memcpy(square, x, (size_t)(whole * LANES) * sizeof *x);
-    memset(square + whole * LANES, 0,
-           (size_t)(SQUARE - whole * LANES) * sizeof *x);
-    lanes sums = fold_square(square);
-    float last = fold_few(n % LANES, x + whole * LANES);
-    memcpy(y + made, &sums, (size_t)whole * sizeof *y);
-    made += whole;
-    if (n % LANES)
-      y[made++] = last;
-    return made;
-  }
-  if (n)
-    y[made++] = fold_few(n, x);
-  return made;
-}
-
-/// The sum of up to SUM_BLOCK elements.
-static float fold(int64_t n, const float *x) {
-  float y[SUM_BLOCK / LANES + LANES];
-  if (n <= LANES)
-    return fold_few(n, x);
-  n = fold_lanes(n, x, y);
-  while (n > LANES)
-    n = fold_lanes(n, y, y);
-  return fold_few(n, y);
-}
-
-static float sum_row(int64_t n, const float *x) {
-  float second[LEVELS];
-  if (n <= SUM_BLOCK)
-    return fold(n, x);
-  // Sums of whole blocks wait for a partner of their size.
-  int64_t full = 0, waiting = 0;
-  for (int64_t at = 0; at < n; at += SUM_BLOCK) {
-    int64_t here = n - at < SUM_BLOCK ? n - at : SUM_BLOCK;
-    float sum = fold(here, x + at);
-    if (here == SUM_BLOCK)
-      for (int64_t c = full++; c & 1; c >>= 1)
-        sum = second[--waiting] + sum;
-    second[waiting++] = sum;
-  }
-  float sum = second[--waiting];
-  while (waiting)
-    sum = second[--waiting] + sum;
-  return sum;
-}
-
-/// Sums rows of a few whole lanes each: n is a multiple of 16 and at most 256.
-static void sum_short_rows(int64_t rows, int64_t n, const float *x, float *y) {
-  float some[SUM_BLOCK / LANES + LANES];
-  int64_t together = SUM_BLOCK / n, each = n / LANES;
-  for (int64_t o = 0; o < rows; o += together) {
-    int64_t here = rows - o < together ? rows - o : together;
-    fold_lanes(here * n, x + o * n, some);
-    for (int64_t r = 0; r < here; ++r)
-      y[o + r] = fold_few(each, some + r * each);
-  }
-}
-
-static void sum_rows(int64_t rows, int64_t n, const float *x, float *y) {
-  if (n && n % LANES == 0 && n <= SQUARE)
-    sum_short_rows(rows, n, x, y);
-  else
-    for (int64_t o = 0; o < rows; ++o)
-      y[o] = sum_row(n, x + o * n);
-}
 
 /// Sums columns side by side: eight rows make a carry into a binary counter.
 static void sum_columns(int64_t n, int64_t inner, int64_t width, const float *x,

@@ -96,27 +96,30 @@ static void scale_row(int64_t n, const float *x, float mean, float factor,
     EACH_OF(n) y[i] = (x[i] - mean) * factor;
 }
 
+/// Sums of squared differences from the means of rows.
+static void sum_squares(int64_t n, int64_t count, const float *x,
+                        const float *mean, float *work, float *sums) {
+  if (n >= SQUARE) {
+    sum_squared(count, n, x, mean, sums);
+    return;
+  }
+  for (int64_t r = 0; r < count; ++r)
+    EACH_OF(n) {
+      float less = x[r * n + i] - mean[r];
+      work[r * n + i] = less * less;
+    }
+  sum_rows(count, n, work, sums);
+}
+
 static void layer_norm_rows(const struct rows *s, int64_t first, int64_t count,
                             float *work, float *sums) {
-  int64_t n = s->n, more = first + 2 * count <= s->rows ? count * n : 0;
+  int64_t n = s->n;
   const float *x = s->x + first * n;
   float *mean = s->mean + first;
   float *rstd = s->rstd + first, size = (float)n, eps = (float)s->eps;
   sum_rows(count, n, x, sums);
   EACH_OF(count) mean[i] = sums[i] / size;
-  for (int64_t r = 0; r < count; ++r)
-    for (int64_t at = r * n, end = at + n; at < end; at += AHEAD) {
-      int64_t here = end - at < AHEAD ? end - at : AHEAD;
-      float of_row = mean[r], *squares = work + at;
-      const float *xr = x + at;
-      if (more)
-        ask(here, xr + more);
-      EACH_OF(here) {
-        float less = xr[i] - of_row;
-        squares[i] = less * less;
-      }
-    }
-  sum_rows(count, n, work, sums);
+  sum_squares(n, count, x, mean, work, sums);
   EACH_OF(count) rstd[i] = 1.0f / __builtin_sqrtf(sums[i] / size + eps);
   for (int64_t r = 0; r < count; ++r)
     scale_row(n, x + r * n, mean[r], rstd[r], s->weight, s->bias,
@@ -125,6 +128,39 @@ static void layer_norm_rows(const struct rows *s, int64_t first, int64_t count,
 
 ROWS_FUNCTION(layer_norm)
 
+/// Means of the scaled gradients of rows, and of their products with what is
+/// normalized.
+static void gradient_means(const struct rows *s, int64_t first, int64_t count,
+                           float *work, float *one, float *two) {
+  int64_t n = s->n;
+  const float *x = s->x + first * n, *g = s->grad + first * n, *w = s->weight;
+  const float *mean = s->mean + first, *rstd = s->rstd + first;
+  float *scaled = work + count * n + APART, size = (float)n;
+  if (n >= SQUARE) {
+    struct row_terms t = {x, g, w, mean, rstd};
+    if (w)
+      for (int64_t r = 0; r < count; ++r)
+        sum_times(1, n, w, g + r * n, one + r);
+    else
+      sum_rows(count, n, g, one);
+    sum_normed(count, n, &t, two);
+  } else {
+    for (int64_t r = 0; r < count; ++r) {
+      const float *gr = g + r * n, *xr = x + r * n;
+      float *sr = scaled + r * n, *wr = work + r * n;
+      if (w)
+        EACH_OF(n) sr[i] = gr[i] * w[i];
+      else
+        EACH_OF(n) sr[i] = gr[i];
+      EACH_OF(n) wr[i] = sr[i] * ((xr[i] - mean[r]) * rstd[r]);
+    }
+    sum_rows(count, n, scaled, one);
+    sum_rows(count, n, work, two);
+  }
+  EACH_OF(count) one[i] = one[i] / size;
+  EACH_OF(count) two[i] = two[i] / size;
+}
+
 /// The gradient of the input; second is where grad times the normalized input
 /// goes, of which the weight's gradient is a sum. Each may be null.
 static void layer_norm_backward_rows(const struct rows *s, int64_t first,
@@ -132,36 +168,26 @@ static void layer_norm_backward_rows(const struct rows *s, int64_t first,
   int64_t n = s->n;
   const float *x = s->x + first * n, *g = s->grad + first * n, *w = s->weight;
   const float *mean = s->mean + first, *rstd = s->rstd + first;
-  float *y = s->y ? s->y + first * n : work, *scaled = work + count * n + APART;
-  float *p = s->second ? s->second + first * n : work, size = (float)n;
-  float one[TASK_ROWS], two[TASK_ROWS];
-  for (int64_t r = 0; r < count; ++r)
-    EACH_OF(n) {
-      float hat = (x[r * n + i] - mean[r]) * rstd[r];
-      p[r * n + i] = g[r * n + i] * hat;
+  float *one = sums, *two = sums + TASK_ROWS;
+  if (s->second)
+    for (int64_t r = 0; r < count; ++r) {
+      float *p = s->second + first * n;
+      EACH_OF(n) {
+        float hat = (x[r * n + i] - mean[r]) * rstd[r];
+        p[r * n + i] = g[r * n + i] * hat;
+      }
     }
   if (!s->y)
     return;
+  gradient_means(s, first, count, work, one, two);
   for (int64_t r = 0; r < count; ++r) {
-    const float *gr = g + r * n, *xr = x + r * n;
-    float *sr = scaled + r * n, *wr = work + r * n;
+    const float *xr = x + r * n, *gr = g + r * n;
+    float *yr = s->y + (first + r) * n;
+    float m = mean[r], d = rstd[r], a = one[r], b = two[r];
     if (w)
-      EACH_OF(n) sr[i] = gr[i] * w[i];
+      EACH_OF(n) yr[i] = ((gr[i] * w[i] - a) - (xr[i] - m) * d * b) * d;
     else
-      EACH_OF(n) sr[i] = gr[i];
-    EACH_OF(n) wr[i] = sr[i] * ((xr[i] - mean[r]) * rstd[r]);
-  }
-  sum_rows(count, n, scaled, sums);
-  EACH_OF(count) one[i] = sums[i] / size;
-  sum_rows(count, n, work, sums);
-  EACH_OF(count) two[i] = sums[i] / size;
-  for (int64_t r = 0; r < count; ++r) {
-    const float *xr = x + r * n, *sr = scaled + r * n;
-    float *yr = y + r * n;
-    EACH_OF(n) {
-      float hat = (xr[i] - mean[r]) * rstd[r];
-      yr[i] = ((sr[i] - one[r]) - hat * two[r]) * rstd[r];
-    }
+      EACH_OF(n) yr[i] = ((gr[i] - a) - (xr[i] - m) * d * b) * d;
   }
 }
 
@@ -195,6 +221,44 @@ static void less_largest(int64_t n, int64_t count, const float *x, float *y) {
   }
 }
 
+/// Quotients by one divisor, correctly rounded. Where no number is so small or
+/// large that a remainder would be rounded, they are products with the
+/// reciprocal, corrected twice by the remainder: the first correction leaves
+/// less than a unit in the last place, and the second rounds correctly if the
+/// reciprocal is (Markstein, Computation of elementary functions on the IBM
+/// RISC System/6000 processor, 1990, theorem 8.5 of the Handbook of
+/// Floating-Point Arithmetic). A division of AVX-512 takes several times as
+/// long; those of AVX2 do not.
+enum { LEAST = (127 - 60) << 23, MOST = (127 + 60) << 23 }; // bits of 2^-+60
+typedef uint32_t bits_of __attribute__((may_alias));
+static void divide_by(int64_t n, float divisor, const float *x, float *y) {
+#ifdef __AVX512F__
+  float reciprocal = 1.0f / divisor;
+  if (divisor >= 0x1p-60f && divisor <= 0x1p60f)
+    for (int64_t at = 0, here; at < n; at += here) {
+      here = n - at < AHEAD ? n - at : AHEAD;
+      const float *from = x + at;
+      float *to = y + at;
+      const bits_of *bits = (const bits_of *)from;
+      uint32_t odd = 0;
+      for (int64_t i = 0; i < here; ++i)
+        odd |= (bits[i] != 0) & (bits[i] - LEAST > (uint32_t)(MOST - LEAST));
+      if (odd)
+        EACH_OF(here) to[i] = from[i] / divisor;
+      else
+        EACH_OF(here) {
+          float q = from[i] * reciprocal;
+          float first = __builtin_fmaf(-q, divisor, from[i]);
+          q = __builtin_fmaf(first, reciprocal, q);
+          float rest = __builtin_fmaf(-q, divisor, from[i]);
+          to[i] = __builtin_fmaf(rest, reciprocal, q);
+        }
+    }
+  else
+#endif
+    EACH_OF(n) y[i] = x[i] / divisor;
+}
+
 static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
                          float *work, float *sums) {
   int64_t n = s->n;
@@ -208,7 +272,7 @@ static void softmax_rows(const struct rows *s, int64_t first, int64_t count,
   }
   sum_rows(count, n, work, sums);
   for (int64_t r = 0; r < count; ++r)
-    EACH_OF(n) y[r * n + i] = work[r * n + i] / sums[r];
+    divide_by(n, sums[r], work + r * n, y + r * n);
 }
 
 ROWS_FUNCTION(softmax)
@@ -233,8 +297,12 @@ static void softmax_backward_rows(const struct rows *s, int64_t first,
   int64_t n = s->n;
   const float *x = s->x + first * n, *g = s->grad + first * n;
   float *y = s->y + first * n;
-  EACH_OF(count * n) work[i] = g[i] * x[i];
-  sum_rows(count, n, work, sums);
+  if (n >= SQUARE) {
+    sum_times(count, n, g, x, sums);
+  } else {
+    EACH_OF(count * n) work[i] = g[i] * x[i];
+    sum_rows(count, n, work, sums);
+  }
   for (int64_t r = 0; r < count; ++r)
     EACH_OF(n) y[r * n + i] = (g[r * n + i] - sums[r]) * x[r * n + i];
 }
@@ -261,20 +329,19 @@ ROWS_FUNCTION(log_softmax_backward)
 
 // A row is a channel of a sample, and rows is their number.
 
-typedef void one_channel(const struct rows *s, int64_t channel, float *work,
-                         float *sums);
+typedef void one_channel(const struct rows *s, int64_t channel, float *sums);
 
 static void channels_part(struct rows *s, one_channel *run) {
   int64_t samples = s->rows / s->channels, task;
-  float *work = take_room(s->n + 2 * samples);
-  if (!work) {
+  float *sums = take_room(2 * samples);
+  if (!sums) {
     __atomic_store_n(&s->failed, 1, __ATOMIC_RELAXED);
     return;
   }
   while ((task = __atomic_fetch_add(&s->next, 1, __ATOMIC_RELAXED)) <
          s->channels)
-    run(s, task, work + 2 * samples, work);
-  give_room(work);
+    run(s, task, sums);
+  give_room(sums);
 }
 
 #define CHANNELS_FUNCTION(name)                                                \
@@ -284,22 +351,15 @@ static void channels_part(struct rows *s, one_channel *run) {
   }
 
 /// Normalizes a channel; second is where the sum of squares goes.
-static void batch_norm_channel(const struct rows *s, int64_t c, float *work,
-                               float *sums) {
+static void batch_norm_channel(const struct rows *s, int64_t c, float *sums) {
   int64_t n = s->n, samples = s->rows / s->channels, step = s->channels * n;
   const float *x = s->x + c * n;
   float *y = s->y + c * n, count = (float)(samples * n), eps = (float)s->eps;
   for (int64_t b = 0; b < samples; ++b)
     sums[b] = sum_row(n, x + b * step);
   float mean = sum_row(samples, sums) / count;
-  for (int64_t b = 0; b < samples; ++b) {
-    const float *xb = x + b * step;
-    EACH_OF(n) {
-      float d = xb[i] - mean;
-      work[i] = d * d;
-    }
-    sums[b] = sum_row(n, work);
-  }
+  for (int64_t b = 0; b < samples; ++b)
+    sum_squared(1, n, x + b * step, &mean, sums + b);
   float squares = sum_row(samples, sums);
   float rstd = 1.0f / __builtin_sqrtf(squares / count + eps);
   for (int64_t b = 0; b < samples; ++b) {
@@ -328,7 +388,7 @@ CHANNELS_FUNCTION(batch_norm)
 /// The gradients in training: of the input, and in second those of the weights
 /// and then of the biases.
 static void batch_norm_backward_channel(const struct rows *s, int64_t c,
-                                        float *work, float *sums) {
+                                        float *sums) {
   int64_t n = s->n, samples = s->rows / s->channels, step = s->channels * n;
   const float *x = s->x + c * n, *g = s->grad + c * n;
   float mean = s->mean[c], rstd = s->rstd[c], *products = sums + samples;
@@ -336,8 +396,8 @@ static void batch_norm_backward_channel(const struct rows *s, int64_t c,
   for (int64_t b = 0; b < samples; ++b) {
     const float *xb = x + b * step, *gb = g + b * step;
     sums[b] = sum_row(n, gb);
-    EACH_OF(n) work[i] = gb[i] * ((xb[i] - mean) * rstd);
-    products[b] = sum_row(n, work);
+    struct row_terms t = {.x = xb, .g = gb, .mean = &mean, .rstd = &rstd};
+    sum_normed(1, n, &t, products + b);
   }
   float sum = sum_row(samples, sums), product = sum_row(samples, products);
   s->second[c] = product;

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from pytest_udftorch.contract.outside import declined
+from pytest_udftorch.contract.quick import form
 
 NAMES: Final = ("torch.bfloat16", "torch.float16")
 
@@ -122,6 +123,7 @@ def sixteen(function: Callable[..., Any]) -> Callable[..., Any]:
             return declined(*args, **kwargs)
         return _between(function, args, kwargs, found[0])
 
+    run.__dict__["quick"] = form(name)
     return run
 
 

@@ -145,7 +145,7 @@ def cumsum(self: Any, dim: int, *, dtype: Any = None) -> Any:
 # Softmax and losses -----------------------------------------------------------------------
 
 
-def _by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any:
+def by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any:
     """Return what a loop over rows makes of tensors, or None where single operators do it."""
     if not x.dim() or dim % x.dim() != x.dim() - 1 or not dense(x, grad):
         return None
@@ -160,7 +160,7 @@ def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return exponentials over their sums."""
     if not self.numel():
         return stock(self, dim, half_to_float)
-    if (y := _by_rows("softmax", "_softmax", dim, self)) is not None:
+    if (y := by_rows("softmax", "_softmax", dim, self)) is not None:
         return y
     e = (self.contiguous() - self.amax(dim, keepdim=True)).exp_()
     return e.div_(over(e, [dim], keep=True))
@@ -170,7 +170,7 @@ def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return logarithms of softmax."""
     if not self.numel():
         return stock(self, dim, half_to_float)
-    if (y := _by_rows("log_softmax", "_log_softmax", dim, self)) is not None:
+    if (y := by_rows("log_softmax", "_log_softmax", dim, self)) is not None:
         return y
     z = self.contiguous() - self.amax(dim, keepdim=True)
     return z.sub_(over(z.exp(), [dim], keep=True).log_())
@@ -191,7 +191,7 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
     name = "softmax_backward"
-    if (y := _by_rows(name, "_softmax_backward_data", dim, output, grad_output)) is not None:
+    if (y := by_rows(name, "_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
     total = over(grad_output * output, [dim], keep=True)
     return (grad_output - total).mul_(output)
@@ -202,7 +202,7 @@ def log_softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: A
     if not output.numel():
         return stock(grad_output, output, dim, input_dtype)
     name = "log_softmax_backward"
-    if (y := _by_rows(name, "_log_softmax_backward_data", dim, output, grad_output)) is not None:
+    if (y := by_rows(name, "_log_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
     total = over(grad_output, [dim], keep=True)
     return grad_output - output.exp().mul_(total)

@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from benches.experiments import contract_models as bench
+from pytest_udftorch import patched
+from pytest_udftorch.contract import norms, products, quick, sums
+from pytest_udftorch.contract.native import contract
+from pytest_udftorch.diff import first_difference, record
 
 
 @pytest.fixture
@@ -59,3 +65,56 @@ def test_records_of_two_places_name_the_operator():
     bench.name_operators("std", [row])
     assert entry["operator"] == "aten::native_layer_norm_backward"
     assert entry["layer"] == "head.0"
+
+
+# Negative controls: what is changed is named ------------------------------------------------
+
+
+def steps():
+    """Two steps of a small network, recorded as a whole."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(100, 12), nn.Tanh(), nn.Linear(12, 10), nn.LogSoftmax(1))
+    x, y = torch.rand(8, 100), torch.arange(8)
+    for _ in range(2):
+        model.zero_grad()
+        F.nll_loss(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def ended(folder, defines=(), wrong=()):
+    """Record the steps under ``repro``, or a changed one; return the weights that they end with."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch, patched("repro"):
+        made = contract(defines=defines)
+        for module in (norms, products, quick, sums):
+            patch.setattr(module, "contract", lambda: made)
+        with patched("canary", functions=wrong) if wrong else patched("repro"):
+            record(folder, make=lambda: lambda: found.append(steps()), seed=bench.SEED)
+    return found[-1]
+
+
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records") / "unchanged"
+    return folder, ended(folder)
+
+
+@pytest.mark.parametrize(
+    ("changed", "operator"),
+    [
+        ({"defines": ("-DCHUNK=32",)}, "aten::addmm"),
+        ({"defines": ("-DONE_AFTER_THE_OTHER",)}, "aten::_log_softmax"),
+        ({"wrong": ("tanh",)}, "aten::tanh"),
+        ({}, None),
+    ],
+    ids=["product", "tree", "function", "nothing"],
+)
+def test_what_is_changed_gives_other_weights_and_is_named(unchanged, tmp_path, changed, operator):
+    folder, weights = unchanged
+    other = ended(tmp_path / "changed", **changed)
+    assert torch.equal(weights, other) == (operator is None)
+    found = first_difference(f"rec:{folder}", f"rec:{tmp_path / 'changed'}", seed=bench.SEED).first
+    assert (None if found is None else found.operator) == operator

@@ -11,11 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from pytest_udftorch import patched
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.contract import norms, sums
 from pytest_udftorch.contract.native import contract
+from pytest_udftorch.contract.quick import form
 
 LEVELS = ["avx2", "avx512"] if resolve_cpu_level(None) == "avx512" else ["avx2"]
 SPECIAL = [1.0, math.nan, math.inf, -math.inf, -0.0, 1e-38, 1e30]
@@ -129,6 +131,58 @@ def test_channels_have_the_bits_of_single_operators(level, batch, count, n, weig
     weight = random(count, seed=2) if weighted else None
     found = looped(channels, level, x, grad, weight)
     assert all(map(same, found, composed(channels, x, grad, weight)))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("scale", [1e-3, 30.0, 45.0, 60.0])
+def test_quotients_are_rounded_correctly_whatever_their_size(level, scale):
+    """At AVX-512 they are products, where none is so small that a remainder would be rounded."""
+    x = random(8, 1000) * scale
+    assert same(looped(sums.softmax, level, x, 1, False), composed(sums.softmax, x, 1, False))
+
+
+class Seen(TorchFunctionMode):
+    """Counts the functions of torch that are called under it."""
+
+    calls = 0
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.calls += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_short_way_has_the_bits_of_the_long_one():
+    x, w, b = random(6, 300).requires_grad_(), random(300, seed=1), random(300, seed=2)
+    calls = [
+        lambda: x.sum(), lambda: x.sum(0), lambda: x.sum(-1, keepdim=True), lambda: x.softmax(1),
+        lambda: x.log_softmax(1), lambda: F.layer_norm(x, (300,), w, b),
+    ]  # fmt: skip
+    for call in calls:
+        (short,) = torch.autograd.grad(call().square().sum(), x)
+        with Seen() as seen:  # the short way would call torch under the user's mode
+            y = call()
+        assert seen.calls == 1
+        (long,) = torch.autograd.grad(y.square().sum(), x)
+        assert same(short, long)
+        assert same(call(), y)
+
+
+def test_the_short_way_is_for_dense_float32():
+    x = random(6, 300)
+    assert same(form("sum_all")(x), x.sum())
+    for other in (x.double(), x.bfloat16(), x.t()):
+        assert form("sum_all")(other) is None
+        assert form("sum_dims")(other, [0]) is None
+        assert form("layer_norm")(other, other.shape[1:], None, None, 1e-5) is None
+    assert form("sum_all")(x, dtype=torch.float64) is None
+    assert form("sum_dims")(x, [0, 1]) is None
+    assert form("sum_dims")(x, [2]) is None
+    assert form("softmax")(x.bfloat16(), 1, False) is None
+    assert form("softmax")(x, 0, False) is None
+    assert form("softmax_backward")(x, x.double(), 1, torch.float32) is None
+    assert form("mm") is None
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        x.sum(2)
 
 
 def test_another_order_has_other_bits():
