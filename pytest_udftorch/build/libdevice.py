@@ -307,13 +307,20 @@ def split_paths(
     exported = {part: f"__udf_{c_name}_{part}" for part in SPLIT}
     outside = _OUTSIDE.get(function.name, "0") if function.max_ulp == 0.5 else "0"
     name = f"split-{c_name}"
+    first, source, rest = function.fast, function.source, f"return {function.accurate}({passed});"
+    if function.gpu and function.gpu_source:
+        first, source = function.gpu, function.gpu_source
+        rest = (
+            f"int h; float r = {function.fast}({passed}, &h); "
+            f"return h ? {function.accurate}({passed}) : r;"
+        )
     text = (
-        f'#include "{function.source}"\n'
-        f"float {exported['value']}({given}) {{ int h; float r = {function.fast}({passed}, &h); "
+        f'#include "{source}"\n'
+        f"float {exported['value']}({given}) {{ int h; float r = {first}({passed}, &h); "
         f'return {outside} ? __builtin_nanf("") : r; }}\n'
-        f"int {exported['hard']}({given}) {{ int h; {function.fast}({passed}, &h); "
+        f"int {exported['hard']}({given}) {{ int h; {first}({passed}, &h); "
         f"return {outside} ? 0 : h; }}\n"
-        f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n"
+        f"float {exported['rest']}({given}) {{ {rest} }}\n"
     )
     arguments = (
         *flags, *include_flags(library), "-emit-llvm", "-c", f"{name}.c", "-o", f"{name}.bc",
