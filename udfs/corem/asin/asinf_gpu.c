@@ -4,7 +4,7 @@
 #include "../common/gpu_asin.h"
 #include "asinf.c"
 
-#define ASIN_GPU_MARGIN (UINT32_C(1) << 15)
+#define ASIN_GPU_MARGIN (UINT32_C(1) << 14)
 
 UDF_INLINE float udf_asinf_gpu(float x, int *hard) {
   float a = __builtin_fabsf(x);

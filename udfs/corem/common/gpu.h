@@ -56,6 +56,9 @@ UDF_INLINE double udf_gpu_add_high(double x, uint32_t high) {
 
 // udf_near_boundary of the lower word.
 UDF_INLINE int udf_gpu_near_boundary(double r, uint32_t margin) {
+#ifdef UDF_GPU_WATCH
+  UDF_GPU_WATCH(r);
+#endif
   uint32_t shifted = UDF_GPU_LOW(r) + (UINT32_C(0x10000000) + margin);
   return (shifted & (UINT32_C(0x1fffffff) & ~(2 * margin - 1))) == 0;
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // For a <= 1/2 t = a, and above t = sqrt((1 - a) / 2), as in asinf.c; both
-// functions need t P(t^2), P of nine terms, the last four in float.
+// functions need t P(t^2), P of nine terms, the last three in float.
 //
 //===----------------------------------------------------------------------===//
 
@@ -31,8 +31,8 @@ UDF_INLINE double udf_gpu_asin_parts(float a, _Bool upper, double *p) {
   float f = high * high;
   float tail = __builtin_fmaf(f, UDF_GPU_ASIN_C8, UDF_GPU_ASIN_C7);
   tail = __builtin_fmaf(f, tail, UDF_GPU_ASIN_C6);
-  tail = __builtin_fmaf(f, tail, UDF_GPU_ASIN_C5);
-  double q = UDF_FMA((double)tail, s, UDF_GPU_ASIN_C4);
+  double q = UDF_FMA((double)tail, s, UDF_GPU_ASIN_C5);
+  q = UDF_FMA(q, s, UDF_GPU_ASIN_C4);
   q = UDF_FMA(q, s, UDF_GPU_ASIN_C3);
   q = UDF_FMA(q, s, UDF_GPU_ASIN_C2);
   q = UDF_FMA(q, s, UDF_GPU_ASIN_C1);

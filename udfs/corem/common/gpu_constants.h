@@ -4,13 +4,28 @@
 #ifndef UDF_GPU_CONSTANTS_H
 #define UDF_GPU_CONSTANTS_H
 // asin(t) / t in t^2 on |t| <= 1/2: relative error below 2^-39.9 (dirtyinfnorm).
-#define UDF_GPU_ASIN_C0 0x1.0000000000fdfp0
-#define UDF_GPU_ASIN_C1 0x1.5555554197866p-3
-#define UDF_GPU_ASIN_C2 0x1.333343512af3ep-4
+#define UDF_GPU_ASIN_C0 0x1.0000000000fdcp0
+#define UDF_GPU_ASIN_C1 0x1.55555541987f6p-3
+#define UDF_GPU_ASIN_C2 0x1.333343510716fp-4
 #define UDF_GPU_ASIN_C3 0x1.6db1dp-5
 #define UDF_GPU_ASIN_C4 0x1.f2905p-6
-#define UDF_GPU_ASIN_C5 0x1.65d4ccp-6f
-#define UDF_GPU_ASIN_C6 0x1.540c78p-6f
-#define UDF_GPU_ASIN_C7 0x1.c662d2p-10f
-#define UDF_GPU_ASIN_C8 0x1.0f7d4ep-5f
+#define UDF_GPU_ASIN_C5 0x1.65d4dp-6
+#define UDF_GPU_ASIN_C6 0x1.540c4ap-6f
+#define UDF_GPU_ASIN_C7 0x1.c66e8ep-10f
+#define UDF_GPU_ASIN_C8 0x1.0f7ccap-5f
+// atan(t) / t in t^2 on |t| <= tan(pi/8): relative error below 2^-40.2 (dirtyinfnorm).
+#define UDF_GPU_ATAN_C0 0x1.fffffffffe7c4p-1
+#define UDF_GPU_ATAN_C1 -0x1.5555554c423afp-2
+#define UDF_GPU_ATAN_C2 0x1.999990b5996ebp-3
+#define UDF_GPU_ATAN_C3 -0x1.2490ap-3
+#define UDF_GPU_ATAN_C4 0x1.c6ce1p-4
+#define UDF_GPU_ATAN_C5 -0x1.70658ep-4f
+#define UDF_GPU_ATAN_C6 0x1.1debe6p-4f
+#define UDF_GPU_ATAN_C7 -0x1.35526cp-5f
+// log((1 + s) / (1 - s)) / s = 2 + s^2 (C1 + ...): relative error below 2^-43 (dirtyinfnorm).
+#define UDF_GPU_LOG_C1 0x1.555555556407bp-1
+#define UDF_GPU_LOG_C2 0x1.999998d179be8p-2
+#define UDF_GPU_LOG_C3 0x1.24932p-2
+#define UDF_GPU_LOG_C4 0x1.c67c6p-3
+#define UDF_GPU_LOG_C5 0x1.8c74p-3
 #endif // UDF_GPU_CONSTANTS_H
