@@ -80,7 +80,7 @@ static Value *root(IRBuilder<> &B, Value *X) {
   auto Fma = [&](Value *P, Value *Q, Value *Sum) {
     return B.CreateIntrinsic(Intrinsic::fma, {T}, {P, Q, Sum});
   };
-  Value *R = B.CreateIntrinsic(Intrinsic::nvvm_rsqrt_approx_d, {}, X);
+  Value *R = B.CreateIntrinsic(Intrinsic::nvvm_rsqrt_approx_ftz_d, {}, X);
   Value *S = B.CreateFMul(X, R);
   Value *Negative = B.CreateFNeg(S);
   Value *E = Fma(Negative, R, ConstantFP::get(T, 1.0));

@@ -311,13 +311,22 @@ def split_paths(
     exported = {part: f"__udf_{c_name}_{part}" for part in SPLIT}
     outside = _OUTSIDE.get(function.name, "0") if function.max_ulp == 0.5 else "0"
     name = f"split-{c_name}"
+    first, source, rest, both = function.fast, function.source, function.accurate, ""
+    if function.gpu and function.gpu_source:
+        first, source, rest = function.gpu, function.gpu_source, "udf_in_double"
+        # One call for the few elements that gpu leaves, and not the fast path in each branch.
+        both = (
+            f"static __attribute__((noinline, cold)) float {rest}({given}) {{ int h; "
+            f"float r = {function.fast}({passed}, &h); "
+            f"return h ? {function.accurate}({passed}) : r; }}\n"
+        )
     text = (
-        f'#include "{function.source}"\n'
-        f"float {exported['value']}({given}) {{ int h; float r = {function.fast}({passed}, &h); "
+        f'#include "{source}"\n{both}'
+        f"float {exported['value']}({given}) {{ int h; float r = {first}({passed}, &h); "
         f'return {outside} ? __builtin_nanf("") : r; }}\n'
-        f"int {exported['hard']}({given}) {{ int h; {function.fast}({passed}, &h); "
+        f"int {exported['hard']}({given}) {{ int h; {first}({passed}, &h); "
         f"return {outside} ? 0 : h; }}\n"
-        f"float {exported['rest']}({given}) {{ return {function.accurate}({passed}); }}\n"
+        f"float {exported['rest']}({given}) {{ return {rest}({passed}); }}\n"
     )
     arguments = (
         *flags, *include_flags(library), "-emit-llvm", "-c", f"{name}.c", "-o", f"{name}.bc",

@@ -41,13 +41,14 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
 }
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
+    **dict.fromkeys(("gpu", "gpu_source"), str),
     "max_ulp": (int, float),  # positive and finite
 }
 _OPERATOR_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "python", "function"), str),
     **dict.fromkeys(("dispatch_keys", "dtypes"), list),
 }
-_C_NAMES: Final = ("scalar", "quick", "fast", "accurate")
+_C_NAMES: Final = ("scalar", "quick", "fast", "accurate", "gpu")
 #: What names a folder of the build cache and stands in every message.
 _SHORT: Final = {"name": 100, "version": 100}
 #: What keys name folders; the others name files.
@@ -69,6 +70,8 @@ class UdfFunction:
             where the CPU has fused multiply-add, or None.
         fast: C name of the branch-free fast path, or None.
         accurate: C name of the accurate path for hard-to-round inputs, or None.
+        gpu: C name of a cheaper path that kernels of GPUs try before ``fast``, or None.
+        gpu_source: absolute path of the C source that has it and includes ``source``, or None.
         max_ulp: the author's claim in ULP (0.5: correctly rounded), or None.
         claim: the author's words, where they differ from the library's; else "".
         hard_cases: file of hard-to-round encodings, or None.
@@ -81,6 +84,8 @@ class UdfFunction:
     quick: str | None = None
     fast: str | None = None
     accurate: str | None = None
+    gpu: str | None = None
+    gpu_source: Path | None = None
     max_ulp: float | None = None
     claim: str = ""
     hard_cases: Path | None = None
@@ -613,9 +618,14 @@ class _Reader:
             )
         if "quick" in keys and "fast" not in keys:
             raise self.fail(f"[{where}] has quick, which goes before fast and accurate: add them.")
+        if ("gpu" in keys) != ("gpu_source" in keys) or ("gpu" in keys and "fast" not in keys):
+            raise self.fail(
+                f"[{where}] needs gpu and gpu_source together, beside fast and accurate, before "
+                "which GPUs try gpu; or neither."
+            )
         files = {
             key: self.path_of(keys[key], f"[{where}] {key}")
-            for key in ("source", "hard_cases")
+            for key in ("source", "gpu_source", "hard_cases")
             if key in keys
         }
         return UdfFunction(name, dtype, **{**keys, **files})

@@ -23,7 +23,7 @@ define double @quotient(double %a, double %b) {
 }
 
 ; CHECK-LABEL: define double @root(double %x)
-; CHECK-NEXT: %[[R:.*]] = call double @llvm.nvvm.rsqrt.approx.d(double %x)
+; CHECK-NEXT: %[[R:.*]] = call double @llvm.nvvm.rsqrt.approx.ftz.d(double %x)
 ; CHECK-NEXT: %[[S:.*]] = fmul double %x, %[[R]]
 ; CHECK-NEXT: %[[N:.*]] = fneg double %[[S]]
 ; CHECK-NEXT: %[[E:.*]] = call double @llvm.fma.f64(double %[[N]], double %[[R]], double 1.0{{.*}})
