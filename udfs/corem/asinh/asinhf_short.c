@@ -20,8 +20,9 @@ UDF_INLINE float udf_asinhf_short(float x, int *hard) {
   }
   double d = a;
   double z = d + __builtin_sqrt(d * d + 1);
-  double y = udf_log_short_sum(udf_log_short_split_double(z, &udf_log_short),
-                               udf_log_short_poly);
+  double y = udf_log_short_sum(
+      udf_log_short_split_double(z, udf_log_short_binade, udf_log_short_table),
+      udf_log_short_poly);
   *hard = udf_near_boundary(y, UDF_LOG_SHORT_MARGIN);
   return udf_f32_add_sign((float)y, x);
 }

@@ -32,47 +32,38 @@ typedef struct {
   double base, r;
 } udf_log_short_parts;
 
-// The encoding u is that of a normal x > 0.
-UDF_INLINE udf_log_short_parts
-udf_log_short_split(uint32_t u, const udf_log_short_table *table) {
-  int64_t offset = (int64_t)u - UDF_LOG_SHORT_START;
-  uint64_t i =
-      (uint64_t)offset >> UDF_LOG_SHORT_SHIFT & (UDF_LOG_SHORT_STEPS - 1);
-  double m = udf_f32_from_bits(u - ((uint32_t)offset & UINT32_C(0xff800000)));
-  double kl = table->binade[(offset >> 23) - UDF_LOG_SHORT_LEAST];
-  return (udf_log_short_parts){kl + table->interval[i].log,
-                               UDF_FMA(m, table->interval[i].c, -1.0)};
+// START 2^-125: an encoding less this one is that of m, less START, and k + 125
+// above it.
+#define UDF_LOG_SHORT_ORIGIN (UDF_LOG_SHORT_START - (UINT32_C(125) << 23))
+
+// Of any float, with the encoding u; m is scaled by 2^-125, and c by 2^125. The
+// entry of k is another one for special arguments: see binade.
+UDF_INLINE udf_log_short_parts udf_log_short_split(
+    uint32_t u, const double *binade, const udf_log_short_interval *table) {
+  uint32_t offset = u - UDF_LOG_SHORT_ORIGIN;
+  double m = udf_f32_from_bits(u - (offset & UINT32_C(0xff800000)));
+  table += offset >> UDF_LOG_SHORT_SHIFT & (UDF_LOG_SHORT_STEPS - 1);
+  return (udf_log_short_parts){binade[offset >> 23] + table->log,
+                               UDF_FMA(m, table->c, -1.0)};
 }
 
-// The same for a double in [2^-126, 2^129]. r is rounded, but exact where c
-// = 1.
-UDF_INLINE udf_log_short_parts
-udf_log_short_split_double(double x, const udf_log_short_table *table) {
-  // START as a double.
-  const uint64_t start = ((uint64_t)UDF_LOG_SHORT_START + (UINT64_C(896) << 23))
-                         << 29;
+// The same for a double in [1, 2^387). r is rounded, but exact where c = 1.
+UDF_INLINE udf_log_short_parts udf_log_short_split_double(
+    double x, const double *binade, const udf_log_short_interval *table) {
+  const uint64_t origin =
+      ((uint64_t)UDF_LOG_SHORT_ORIGIN + (UINT64_C(896) << 23)) << 29;
   uint64_t u = udf_f64_bits(x);
-  int64_t offset = (int64_t)(u - start);
-  uint64_t i = (uint64_t)offset >> (UDF_LOG_SHORT_SHIFT + 29) &
-               (UDF_LOG_SHORT_STEPS - 1);
-  double m =
-      udf_f64_from_bits(u - ((uint64_t)offset & UINT64_C(0xfff0000000000000)));
-  double kl = table->binade[(offset >> 52) - UDF_LOG_SHORT_LEAST];
-  return (udf_log_short_parts){kl + table->interval[i].log,
-                               UDF_FMA(m, table->interval[i].c, -1.0)};
+  uint64_t offset = u - origin;
+  double m = udf_f64_from_bits(u - (offset & UINT64_C(0xfff0000000000000)));
+  table += offset >> (UDF_LOG_SHORT_SHIFT + 29) & (UDF_LOG_SHORT_STEPS - 1);
+  return (udf_log_short_parts){binade[offset >> 52] + table->log,
+                               UDF_FMA(m, table->c, -1.0)};
 }
 
-// Horner's scheme: of independent calls the fewest operations count.
 UDF_INLINE double udf_log_short_sum(udf_log_short_parts a, const double *p) {
-  double q = UDF_FMA(a.r, p[3], p[2]);
-  q = UDF_FMA(a.r, q, p[1]);
-  q = UDF_FMA(a.r, q, p[0]);
-  return UDF_FMA(a.r, q, a.base);
-}
-
-// Zero, subnormal, negative, infinite and NaN arguments.
-UDF_INLINE int udf_log_short_special(uint32_t u) {
-  return u - UINT32_C(0x00800000) >= UINT32_C(0x7f000000);
+  double first = UDF_FMA(a.r, p[0], a.base);
+  double q = UDF_FMA(a.r, UDF_FMA(a.r, p[3], p[2]), p[1]);
+  return UDF_FMA(a.r * a.r, q, first);
 }
 
 #endif // UDF_LOG_SHORT_H

@@ -21,18 +21,13 @@
 #define POW_SHORT_MARGIN (UINT64_C(1) << 14)
 
 UDF_INLINE float udf_powf_short(float x, float y, int *hard) {
-  uint32_t u = udf_f32_bits(x);
-  if (udf_log_short_special(u)) {
-    *hard = 1;
-    return x;
-  }
-  udf_log_short_parts a = udf_log_short_split(u, &udf_log2_short);
+  udf_log_short_parts a = udf_log_short_split(
+      udf_f32_bits(x), udf_pow_short_binade, udf_log2_short_table);
   const double *p = udf_pow_short_poly;
-  double q = UDF_FMA(a.r, p[4], p[3]);
-  q = UDF_FMA(a.r, q, p[2]);
-  q = UDF_FMA(a.r, q, p[1]);
-  q = UDF_FMA(a.r, q, p[0]);
-  double t = y * UDF_FMA(a.r, q, a.base);
+  double r2 = a.r * a.r;
+  double first = UDF_FMA(a.r, p[0], a.base);
+  double q = UDF_FMA(r2, UDF_FMA(a.r, p[4], p[3]), UDF_FMA(a.r, p[2], p[1]));
+  double t = y * UDF_FMA(r2, q, first);
   if (!(__builtin_fabs(t) < POW_SHORT_LARGE)) {
     *hard = 1;
     return x;
