@@ -1,25 +1,25 @@
 //===- log_short.h - Short paths of the logarithms ------------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// log(x) = k log(2) - log(c) + log(1 + r) in double, for the scalar forms, which
-// may load from tables: x = 2^k m with m in [START, 2 START), START near 0.71,
-// which is cut into J = 128 intervals. c is a reciprocal of m of 28 bits, so
-// that r = m c - 1, |r| <= 2^-8, is exact for a float m. In the interval of 1 c
-// is 1 and its logarithm zero, and r is at most 2^-8.58.
+// log(x) = k log(2) - log(c) + log(1 + r) in double, for the scalar forms,
+// which may load from tables: x = 2^k m with m in [START, 2 START), START near
+// 0.71, which is cut into J = 128 intervals. c is a reciprocal of m of 28 bits,
+// so that r = m c - 1, |r| <= 2^-8, is exact for a float m. In the interval of
+// 1 c is 1 and its logarithm zero, and r is at most 2^-8.58.
 //
 // k log(2) is looked up as well. That is cheaper than a product with a
 // converted k: on x86-64 the conversion waits for what its register held last,
 // in a loop the result of the call before. And it leaves nothing to test: for
-// the k of zero, subnormal, negative, infinite and NaN arguments, and of the few
-// normal ones that share it, the table has 2^60 (1 + 2^-24), which no logarithm
-// moves. It lies half-way between two floats, so that the rounding test finds
-// it. In pow's table infinity stands there.
+// the k of zero, subnormal, negative, infinite and NaN arguments, and of the
+// few normal ones that share it, the table has 2^60 (1 + 2^-24), which no
+// logarithm moves. It lies half-way between two floats, so that the rounding
+// test finds it. In pow's table infinity stands there.
 //
 // Error, relative, with or without FMA: the polynomial's, below 2^-36.9 in the
 // interval of 1 with k = 0 and below 2^-44.8 absolute (log10: 2^-46.5)
 // elsewhere, where the result is 2^-8.58 (log2: 2^-8.05, log10: 2^-9.78) or
-// more. The other errors are below 2^-41 of the result (log_short.gappa). In all
-// that is less than 2^-36.2, or 2^17 units in the last place,
+// more. The other errors are below 2^-41 of the result (log_short.gappa). In
+// all that is less than 2^-36.2, or 2^17 units in the last place,
 // UDF_LOG_SHORT_MARGIN: the rounding test leaves one argument in some 2,000 to
 // the fast path.
 //
