@@ -56,6 +56,7 @@ COMMANDS = {
     "demo": ("benches.experiments.demo_lenet", "--store", str(stored.RESULTS / "demo_lenet.json")),
     "speed": ("benches.experiments.speed", "--store"),
     "quick_paths": ("benches.experiments.quick_paths", "--store"),
+    "scalar_forms": ("benches.experiments.scalar_forms", "--store"),
     "float64_speed": ("benches.experiments.float64_speed", "--store"),
     "compiled_cpu": ("benches.experiments.compiled_cpu", "--store"),
     "speed_analysis": ("benches.experiments.speed_analysis", "--store"),

@@ -161,6 +161,8 @@ def library_document() -> Any:
             "exp": {
                 "float32": {
                     "source": "e.c",
+                    "short": "s",
+                    "short_source": "e.c",
                     "quick": "q",
                     "fast": "f",
                     "accurate": "a",

@@ -42,8 +42,8 @@ def with_quick_path() -> list[str]:
 
 
 @contextmanager
-def without_quick_paths() -> Iterator[Path]:
-    """Yield a copy of corem whose description names no quick path."""
+def described_without(*keys: str) -> Iterator[Path]:
+    """Yield a copy of corem whose description leaves out keys of functions."""
     folder = pytest_udftorch.find_library("corem").folder
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "udfs" / "corem"
@@ -52,7 +52,8 @@ def without_quick_paths() -> Iterator[Path]:
             shutil.copytree(folder.parent / other, copy.parent / other)
         description = copy / "udf.toml"
         text = description.read_text(encoding="utf-8")
-        description.write_text(re.sub(r"^quick = .*\n", "", text, flags=re.M), encoding="utf-8")
+        lines = re.compile(rf"^({'|'.join(keys)}) = .*\n", re.M)
+        description.write_text(lines.sub("", text), encoding="utf-8")
         yield copy
 
 
@@ -60,7 +61,7 @@ def measure_forms(functions: Sequence[str], rounds: int) -> dict[str, Any]:
     """Time the array and the widest vector form of every function at every CPU level."""
     harness, tracer = speed.Harness(), speed_analysis.Tracer()
     found: dict[str, Any] = {}
-    with without_quick_paths() as copy:
+    with described_without("quick") as copy:
         plain = pytest_udftorch.find_library(str(copy))
         for function in functions:
             found[function] = {}

@@ -321,6 +321,29 @@ def quick_paths(results: Results) -> str:
     return "\n".join(sections) + f"\n`{results['quick_paths']['command']}`"
 
 
+def scalar_forms(results: Results) -> str:
+    """Return what corem's scalar forms cost, on each machine."""
+    sections = []
+    for machine in results["scalar_forms"]["machines"].values():
+        rows = []
+        for function, entry in machine["forms"].items():
+            plain = entry.get("without short path")
+            gain = f"{1 / plain['corem_over']:.2f}" if plain else ""
+            peers = (entry.get(name) for name in ("glibc", "llvm-libc"))
+            rows.append([
+                function, f"{entry['corem']['ns']:.2f}", gain,
+                *(f"{peer['corem_over']:.2f}" if peer else "" for peer in peers),
+            ])  # fmt: skip
+        header = ["scalar form", "ns", "gain", "corem / glibc", "corem / LLVM-libc"]
+        load = machine["load"]
+        sections += [
+            *table(header, rows), "",
+            f"{caption(machine['environment'])} Other processes ran beside the measurement: "
+            f"{load['waiting']:g} wanted one of {load['processors']} processors when it began.", "",
+        ]  # fmt: skip
+    return "\n".join(sections) + f"\n`{results['scalar_forms']['command']}`"
+
+
 def compiled_cpu(results: Results) -> str:
     """Return what the functions cost inside Inductor's C++."""
     document = results["compiled_cpu"]
@@ -1408,6 +1431,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "double_precision_check": float64_check,
     "double_precision_speed": double_precision_speed,
     "quick_paths": quick_paths,
+    "scalar_forms": scalar_forms,
     "patch": patch,
     "site": site,
     **{name: _profile(name) for name in render_profile.TABLES},

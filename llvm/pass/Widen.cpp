@@ -9,8 +9,8 @@
 // certain. Each form runs the fast path on all its lanes and joins the flags.
 // Only if one is set does it call a cold function, which runs the accurate path
 // on the flagged lanes. A quick path, where there is one, comes before the fast
-// one in the vector and array forms: the cold function then begins with the
-// fast path.
+// one in the vector and array forms, and a short path in the scalar form: the
+// cold function then begins with the fast path.
 //
 // The pass itself widens no arithmetic. It writes a loop over the lanes of one
 // block with a constant trip count, and metadata that tells LLVM's loop

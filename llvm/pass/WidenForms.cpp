@@ -24,34 +24,54 @@ static cl::opt<unsigned> BlockOption(
     "udf-widen-block", cl::Hidden, cl::init(0),
     cl::desc("Elements per block of the array form (0: by the target)"));
 
-static void emitScalar(const WidenWork &W, Function *F) {
+/// The body of \p F: runs \p First, which has a flag, and returns what it
+/// returns, or what \p Rest does if the flag is set.
+static void emitScalarSteps(const WidenWork &W, Function *F, Function *First,
+                            Function *Rest) {
   IRBuilder<> B(BasicBlock::Create(W.Ctx, "entry", F));
   SmallVector<Value *, 3> Args;
   for (Argument &A : F->args())
     Args.push_back(&A);
-  if (W.Scalar) {
-    CallInst *Y = B.CreateCall(W.Scalar, Args);
-    Y->setCallingConv(W.Scalar->getCallingConv());
-    B.CreateRet(Y);
-    return;
-  }
   Value *Flag = B.CreateAlloca(B.getInt32Ty(), nullptr, "flag");
   B.CreateStore(B.getInt32(0), Flag);
   Args.push_back(Flag);
-  CallInst *Y = B.CreateCall(W.Fast, Args, "y");
-  Y->setCallingConv(W.Fast->getCallingConv());
+  CallInst *Y = B.CreateCall(First, Args, "y");
+  Y->setCallingConv(First->getCallingConv());
   Value *Hard = B.CreateIsNotNull(B.CreateLoad(B.getInt32Ty(), Flag), "hard");
   BasicBlock *Slow = BasicBlock::Create(W.Ctx, "hard", F);
   BasicBlock *Done = BasicBlock::Create(W.Ctx, "done", F);
   B.CreateCondBr(Hard, Slow, Done, W.unlikely());
   B.SetInsertPoint(Slow);
   Args.pop_back();
-  CallInst *Z = B.CreateCall(W.Accurate, Args, "z");
-  Z->setCallingConv(W.Accurate->getCallingConv());
+  CallInst *Z = B.CreateCall(Rest, Args, "z");
+  Z->setCallingConv(Rest->getCallingConv());
   Z->setTailCall();
   B.CreateRet(Z);
   B.SetInsertPoint(Done);
   B.CreateRet(Y);
+}
+
+static void emitScalar(WidenWork &W, Function *F) {
+  if (W.Scalar) {
+    IRBuilder<> B(BasicBlock::Create(W.Ctx, "entry", F));
+    SmallVector<Value *, 2> Args;
+    for (Argument &A : F->args())
+      Args.push_back(&A);
+    CallInst *Y = B.CreateCall(W.Scalar, Args);
+    Y->setCallingConv(W.Scalar->getCallingConv());
+    B.CreateRet(Y);
+    return;
+  }
+  if (!W.Short) {
+    emitScalarSteps(W, F, W.Fast, W.Accurate);
+    return;
+  }
+  Function *Fixup =
+      W.declareCold(F->getName() + ".fixup", F->getFunctionType());
+  if (!Fixup)
+    return;
+  emitScalarSteps(W, Fixup, W.Fast, W.Accurate);
+  emitScalarSteps(W, F, W.Short, Fixup);
 }
 
 static Function *emitVectorFixup(WidenWork &W, const Twine &Symbol,

@@ -66,6 +66,7 @@ static bool readUdf(LLVMContext &Ctx, StringRef Where,
     return false;
 
   for (auto [Key, Field] : {std::pair{"scalar", &U.Scalar},
+                            {"short", &U.Short},
                             {"quick", &U.Quick},
                             {"fast", &U.Fast},
                             {"accurate", &U.Accurate}}) {
@@ -87,11 +88,13 @@ static bool readUdf(LLVMContext &Ctx, StringRef Where,
                                 "'accurate' together");
     return false;
   }
-  if (!U.Quick.empty() && !HasFast) {
-    udf::usageError(Ctx, Here + ": 'quick' goes before 'fast'; give 'fast' and "
-                                "'accurate' too");
-    return false;
-  }
+  for (auto [Key, Name] : {std::pair{"short", &U.Short}, {"quick", &U.Quick}})
+    if (!Name->empty() && !HasFast) {
+      udf::usageError(Ctx, Here + ": '" + Key +
+                               "' goes before 'fast'; give 'fast' and "
+                               "'accurate' too");
+      return false;
+    }
   return readForms(Ctx, Here, Entry, U);
 }
 

@@ -30,7 +30,8 @@ struct WidenedUdf {
   std::string Name;
   bool IsDouble = false;
   unsigned Arity = 1;
-  std::string Scalar, Quick, Fast, Accurate; // empty when null or left out
+  // Empty when null or left out.
+  std::string Scalar, Short, Quick, Fast, Accurate;
   llvm::SmallVector<Form, 4> Forms;
 };
 

@@ -50,9 +50,12 @@ bool WidenWork::resolve() {
     return (Scalar = find(U.Scalar, /*IsFast=*/false));
   Fast = find(U.Fast, /*IsFast=*/true);
   Accurate = find(U.Accurate, /*IsFast=*/false);
+  if (!U.Short.empty())
+    Short = find(U.Short, /*IsFast=*/true);
   if (!U.Quick.empty())
     Quick = find(U.Quick, /*IsFast=*/true);
-  return Fast && Accurate && (Quick || U.Quick.empty());
+  return Fast && Accurate && (Short || U.Short.empty()) &&
+         (Quick || U.Quick.empty());
 }
 
 /// The lane loop only vectorises when it holds no call, so everything that the
@@ -63,7 +66,7 @@ void WidenWork::pinInlining() {
     Scalar->removeFnAttr(Attribute::OptimizeNone);
     Changed.insert(Scalar);
   }
-  for (Function *Root : {Quick, Fast}) {
+  for (Function *Root : {Short, Quick, Fast}) {
     if (!Root)
       continue;
     Root->removeFnAttr(Attribute::OptimizeNone);
@@ -138,7 +141,7 @@ Function *WidenWork::declare(StringRef Symbol, FunctionType *Ty,
     if (Model->hasFnAttribute(Kind))
       F->addFnAttr(Model->getFnAttribute(Kind));
   bool NoUnwind = true;
-  for (const Function *Step : {Scalar, Quick, Fast, Accurate})
+  for (const Function *Step : {Scalar, Short, Quick, Fast, Accurate})
     NoUnwind &= !Step || Step->doesNotThrow();
   if (NoUnwind)
     F->setDoesNotThrow();

@@ -68,8 +68,8 @@ public:
   llvm::LLVMContext &Ctx;
   const WidenedUdf &U;
   llvm::Type *ElemTy;
-  llvm::Function *Scalar = nullptr, *Quick = nullptr, *Fast = nullptr;
-  llvm::Function *Accurate = nullptr;
+  llvm::Function *Scalar = nullptr, *Short = nullptr, *Quick = nullptr;
+  llvm::Function *Fast = nullptr, *Accurate = nullptr;
   unsigned RegisterBits = 128;
   /// Functions that were made, or got other attributes or calls.
   llvm::SetVector<llvm::Function *> Changed;

@@ -324,6 +324,8 @@ def compile_steps(
             texts[f"{number}-watch.json"] = json.dumps(watched)
             options += ["-mllvm", f"-udf-instrument-manifest={number}-watch.json"]
             options += ["-mllvm", "-udf-report=report.jsonl"]
+        before = dict.fromkeys(f.short_source for f in inside if f.short_source is not None)
+        options += [word for path in before for word in ("-include", str(path))]
         arguments = (
             *flags, *include_flags(library), *compiler.plugin_flags, *options, *kind,
             "-c", str(source), "-o", f"{number}.{'bc' if bitcode else 'o'}",
@@ -353,6 +355,7 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
                 "type": C_TYPES[f.dtype],
                 "arity": KNOWN[f.name].arity,
                 "scalar": f.scalar,
+                "short": f.short,
                 # A quick path relies on fused multiply-adds, which the baseline lacks.
                 "quick": None if level == "baseline" else f.quick,
                 "fast": f.fast,

@@ -41,14 +41,14 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
 }
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
-    **dict.fromkeys(("gpu", "gpu_source"), str),
+    **dict.fromkeys(("short", "short_source", "gpu", "gpu_source"), str),
     "max_ulp": (int, float),  # positive and finite
 }
 _OPERATOR_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "python", "function"), str),
     **dict.fromkeys(("dispatch_keys", "dtypes"), list),
 }
-_C_NAMES: Final = ("scalar", "quick", "fast", "accurate", "gpu")
+_C_NAMES: Final = ("scalar", "short", "quick", "fast", "accurate", "gpu")
 #: What names a folder of the build cache and stands in every message.
 _SHORT: Final = {"name": 100, "version": 100}
 #: What keys name folders; the others name files.
@@ -66,6 +66,8 @@ class UdfFunction:
         dtype: ``float32`` or ``float64``.
         source: absolute path of the C source.
         scalar: C name of the scalar UDF, or None if ``fast`` and ``accurate`` are given.
+        short: C name of a cheaper path that the scalar form tries before ``fast``, or None.
+        short_source: absolute path of the C source of ``short``, or None if ``source`` has it.
         quick: C name of a cheaper path that the vector and array forms try before ``fast``
             where the CPU has fused multiply-add, or None.
         fast: C name of the branch-free fast path, or None.
@@ -81,6 +83,8 @@ class UdfFunction:
     dtype: str
     source: Path
     scalar: str | None = None
+    short: str | None = None
+    short_source: Path | None = None
     quick: str | None = None
     fast: str | None = None
     accurate: str | None = None
@@ -208,6 +212,7 @@ class UdfLibrary:
     def source_files(self) -> list[str]:
         """Return the paths of every C source and header that a build may read, sorted."""
         found = {str(f.source) for f in self.functions.values()}
+        found |= {str(f.short_source) for f in self.functions.values() if f.short_source}
         for folder in (self.folder, *self.include_dirs):
             found.update(files_below(folder, (".c", ".h")))
         return sorted(found)
@@ -616,8 +621,13 @@ class _Reader:
                 f"[{where}] needs either scalar, or fast and accurate together; it has "
                 f"{', '.join(sorted(paths | ({'scalar'} & set(keys)))) or 'none of them'}."
             )
-        if "quick" in keys and "fast" not in keys:
-            raise self.fail(f"[{where}] has quick, which goes before fast and accurate: add them.")
+        for first in {"short", "quick"} & set(keys):
+            if "fast" not in keys:
+                raise self.fail(
+                    f"[{where}] has {first}, which goes before fast and accurate: add them."
+                )
+        if "short_source" in keys and "short" not in keys:
+            raise self.fail(f"[{where}] has short_source, the file of short: add short.")
         if ("gpu" in keys) != ("gpu_source" in keys) or ("gpu" in keys and "fast" not in keys):
             raise self.fail(
                 f"[{where}] needs gpu and gpu_source together, beside fast and accurate, before "
@@ -625,9 +635,14 @@ class _Reader:
             )
         files = {
             key: self.path_of(keys[key], f"[{where}] {key}")
-            for key in ("source", "gpu_source", "hard_cases")
+            for key in ("source", "short_source", "gpu_source", "hard_cases")
             if key in keys
         }
+        if "short_source" in files and files["source"].suffix == ".ll":
+            raise self.fail(
+                f"[{where}] has short_source, which is compiled together with a source in C; the "
+                "source is LLVM text: put the short path into it, and leave out short_source."
+            )
         return UdfFunction(name, dtype, **{**keys, **files})
 
     def operators(self, table: Mapping[str, Any]) -> Iterator[tuple[str, tuple[UdfOperator, ...]]]:

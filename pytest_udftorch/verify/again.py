@@ -93,7 +93,8 @@ def repeat(library: str, function: str, path: Path, how: Execution) -> Iterator[
 def _repeat_one(library: str, function: str, path: Path, run: Run, how: Execution) -> Repeated:
     stored = load(path)
     schedule = _schedule(library, function, stored, run)
-    if stored.subject != schedule.subject():
+    short = run.identity.get("short_sha256")
+    if stored.subject != schedule.subject() or short != schedule.candidate.short_sha256:
         raise OtherSourcesError(
             f"The certificate {path} is not of the present sources of {schedule.candidate.library} "
             f"{function}, or of another library. Its digests say nothing about their build. "

@@ -50,6 +50,8 @@ class Candidate:
         claim: the author's words.
         max_ulp: the author's bound in ULP, or None if nothing is claimed.
         hard_counter: shared library that counts hard-to-round inputs, or None.
+        short_sha256: of the scalar form, SHA-256 over what its short path is compiled from, if
+            that lies in a file of its own; else None.
     """
 
     library: str
@@ -68,6 +70,7 @@ class Candidate:
     claim: str = ""
     max_ulp: float | None = None
     hard_counter: Path | None = None
+    short_sha256: str | None = None
 
     @property
     def arity(self) -> int:

@@ -15,6 +15,7 @@ from pytest_udftorch import whole_file
 from pytest_udftorch.verify.certificate import (
     EXAMPLE,
     IDENTITY,
+    MAY_HAVE,
     SHA256,
     SUBJECT,
     Certificate,
@@ -165,6 +166,7 @@ _RUN: Final = shapes.record(
         "seconds": shapes.number(),
         "machine": shapes.of(dict),
     },
+    dict.fromkeys(MAY_HAVE, SHA256),
     closed=False,  # Tally.from_json checks the counts
 )
 _CERTIFICATE: Final = shapes.record(
@@ -212,7 +214,7 @@ def _run(raw: Mapping[str, Any], earlier: Sequence[Run]) -> Run:
         histogram[str(BINS - 1)] = raw["incomparable"]
     counts = {k: raw[k] for k in Tally.__dataclass_fields__ if k in raw}
     return Run(
-        identity={k: raw[k] for k in IDENTITY},
+        identity={k: raw[k] for k in (*IDENTITY, *MAY_HAVE) if k in raw},
         chunks={i: (digests[i], normals[i]) for i in digests},
         total_chunks=raw["total_chunks"],
         tally=Tally.from_json({**counts, "histogram": histogram}),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from pytest_udftorch.verify.certificate import (
     IDENTITY,
+    MAY_HAVE,
     SUBJECT,
     Certificate,
     CertificateMismatchError,
@@ -59,12 +60,13 @@ def in_order(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def _merge_runs(a: Run, b: Run, name: str) -> Run:
-    for key in IDENTITY:
-        if a.identity[key] != b.identity[key]:
+    for key in (*IDENTITY, *MAY_HAVE):
+        values = [run.identity.get(key) for run in (a, b)]
+        if values[0] != values[1]:
             raise CertificateMismatchError(
                 f"Certificates of different builds cannot be merged: for the {a.identity['form']} "
-                f"form of {name}, {key} is {a.identity[key]!r} in one and {b.identity[key]!r} in "
-                "the other. Verify the missing chunks with one build."
+                f"form of {name}, {key} is {values[0]!r} in one and {values[1]!r} in the other. "
+                "Verify the missing chunks with one build."
             )
     both = sorted(a.chunks.keys() & b.chunks.keys())
     if both:

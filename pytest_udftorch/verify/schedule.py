@@ -10,7 +10,7 @@ from typing import Any, Final
 from pytest_udftorch.errors import UdfError
 from pytest_udftorch.library.symbols import COMPOSITES
 from pytest_udftorch.verify.candidate import OPERATOR, SIXTEEN_BITS, Candidate, file_sha256
-from pytest_udftorch.verify.certificate import IDENTITY, RUN_KEY, SUBJECT
+from pytest_udftorch.verify.certificate import IDENTITY, MAY_HAVE, RUN_KEY, SUBJECT
 from pytest_udftorch.verify.find import DEFAULTS, Reference, Request, find_candidate
 from pytest_udftorch.verify.reference.checker import (
     ReferenceMissingError,
@@ -82,7 +82,9 @@ class Schedule:
     def identity(self) -> dict[str, Any]:
         """Return what two runs must share to be merged."""
         own = {"flush": self.flush, "garbage": self.garbage, "reference": self.reference_text}
-        return {k: own[k] if k in own else getattr(self.candidate, k) for k in IDENTITY}
+        found = {k: own[k] if k in own else getattr(self.candidate, k) for k in IDENTITY}
+        more = {k: getattr(self.candidate, k) for k in MAY_HAVE}
+        return found | {k: value for k, value in more.items() if value is not None}
 
     def key(self) -> tuple[Any, ...]:
         """Return what tells this run apart from the others of a certificate."""

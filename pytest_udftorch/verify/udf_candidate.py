@@ -25,7 +25,8 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
 
     These are its C source and the headers of the library that it includes, without comments
     and with white space collapsed, and the names of its entry points. A certificate is valid
-    as long as this digest stays the same.
+    as long as this digest stays the same. A short path in a file of its own is left out: it is part
+    of the scalar form alone; see ``short_sha256``.
 
     Raises:
         ReferenceMissingError, ReferenceBuildError: see ``included_files``.
@@ -41,13 +42,38 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
         entry = (dtype, described.scalar, described.fast, described.accurate)
         if described.quick is not None:
             entry += (described.quick,)
+        if described.short is not None and described.short_source is None:
+            entry += (described.short,)
         digest.update(repr(entry).encode())
-        folders = (library.folder, *library.include_dirs)
-        for path in included_files(described.source, folders):
-            text = _COMMENT.sub(" ", path.read_text(encoding="utf-8"))
-            name = os.path.relpath(path, library.folder)
-            digest.update(f"\0{name}\0{' '.join(text.split())}".encode())
+        digest.update(_texts(library, described.source))
     return digest.hexdigest()
+
+
+def short_sha256(library: UdfLibrary, function: str) -> str | None:
+    """Return the SHA-256 over what the short path of a float32 function is compiled from.
+
+    The run of a scalar form is valid as long as this digest stays the same too. None if there is no
+    short path, or none in a file of its own.
+
+    Raises:
+        ReferenceMissingError, ReferenceBuildError: see ``included_files``.
+    """
+    described = library.functions[function, "float32"]
+    if described.short is None or described.short_source is None:
+        return None
+    digest = hashlib.sha256(repr(described.short).encode())
+    digest.update(_texts(library, described.short_source))
+    return digest.hexdigest()
+
+
+def _texts(library: UdfLibrary, source: Path) -> bytes:
+    """Return a source and the library's headers that it includes, without comments."""
+    found = []
+    for path in included_files(source, (library.folder, *library.include_dirs)):
+        text = _COMMENT.sub(" ", path.read_text(encoding="utf-8"))
+        name = os.path.relpath(path, library.folder)
+        found.append(f"\0{name}\0{' '.join(text.split())}")
+    return "".join(found).encode()
 
 
 def udf_candidate(
@@ -79,6 +105,7 @@ def udf_candidate(
         max_ulp=described.max_ulp,
         path=build.path,
         hard_counter=_hard_counter(build, described) if count_hard else None,
+        short_sha256=short_sha256(library, function) if form == "scalar" else None,
     )
 
 

@@ -87,6 +87,11 @@ WIDEN_ERRORS = {
         manifest(scalar=None, quick="accurate", fast="fast", accurate="accurate"),
         ["function 'accurate' for 'f' must have the type float (float, ptr)"],
     ),
+    "short alone": (manifest(short="fast"), ["'short' goes before 'fast'", "give 'fast' and"]),
+    "short without flag": (
+        manifest(scalar=None, short="accurate", fast="fast", accurate="accurate"),
+        ["function 'accurate' for 'f' must have the type float (float, ptr)"],
+    ),
     "no forms": (manifest(forms={}), ["'forms' must be a non-empty object"]),
     "form": (manifest(forms={"w8": "__udf_f"}), ["unknown form 'w8'", "use scalar, array"]),
     "lanes": (manifest(forms={"v12": "__udf_f"}), ["unknown form 'v12'", "power of two"]),
@@ -133,7 +138,8 @@ def test_widen_error(llvm: Llvm, tmp_path: Path, case: str) -> None:
 def test_widen_accepts_the_correct_manifest(llvm: Llvm, tmp_path: Path) -> None:
     """The control of the errors above: the entry they spoil is a good one."""
     steps = {"scalar": None, "fast": "fast", "accurate": "accurate"}
-    for text in (manifest(), manifest(**steps), manifest(quick="fast", **steps)):
+    first = ({}, {"quick": "fast"}, {"short": "fast"})
+    for text in (manifest(), *(manifest(**steps, **more) for more in first)):
         code, stderr = run_opt(llvm, tmp_path, "udf-widen", "-udf-widen-manifest", text, UDF)
         assert (code, stderr) == (0, "")
         assert "@__udf_f(" in (tmp_path / "out.ll").read_text()

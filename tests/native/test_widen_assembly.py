@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from toolchain import FLAGS, LEVELS, SOURCES, Llvm, Probe
 
 EXPF = Probe("expf", 32, 1)
 EXP = Probe("exp", 64, 1)
-LOOKUPF = Probe("lookupf", 32, 1, quick=True)
+LOOKUPF = Probe("lookupf", 32, 1, quick=True, short=True)
 REGISTER = {"avx2": "ymm", "avx512": "zmm"}
 
 # Floating-point arithmetic and conversion on one element (ss, sd), as opposed to the
@@ -97,6 +98,21 @@ def test_small_tables_are_read_by_permutations(
     scalar = function_body(assembly, "__udf_lookupf")
     assert not [op for op in scalar if "vperm" in op]
     assert "__udf_table" not in assembly
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_the_scalar_form_begins_with_the_short_path(
+    llvm: Llvm, tmp_path: Path, write_manifest: Callable[..., Path], short: bool
+) -> None:
+    """It alone loads from a table in memory; what is hard goes on to a function of its own."""
+    manifest = write_manifest(LEVELS["avx2"], [replace(LOOKUPF, short=short)])
+    assembly = compile_to_assembly(llvm, tmp_path, manifest, "avx2")
+    scalar = function_body(assembly, "__udf_lookupf")
+    assert any("udf_lookupf_short.squares" in op for op in scalar) == short
+    assert any(re.match(r"j\w+\s+__udf_lookupf\.fixup", op) for op in scalar) == short
+    assert not [op for op in scalar if op.startswith("call")]
+    for name in ("__udf_lookupf_v8", "__udf_lookupf_array"):
+        assert not [op for op in function_body(assembly, name) if "short" in op]
 
 
 @pytest.mark.parametrize("level_name", REGISTER)

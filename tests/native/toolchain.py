@@ -165,6 +165,7 @@ class Probe:
     arity: int
     two_step: bool = True
     quick: bool = False
+    short: bool = False
 
     @property
     def real(self) -> type:
@@ -183,6 +184,7 @@ class Probe:
             "type": "float" if self.bits == 32 else "double",
             "arity": self.arity,
             "scalar": None if self.two_step else udf,
+            "short": f"{udf}_short" if self.short else None,
             "quick": f"{udf}_quick" if self.quick else None,
             "fast": f"{udf}_fast" if self.two_step else None,
             "accurate": f"{udf}_accurate" if self.two_step else None,
@@ -192,7 +194,7 @@ class Probe:
 
 PROBES = (
     Probe("expf", 32, 1),
-    Probe("lookupf", 32, 1, quick=True),
+    Probe("lookupf", 32, 1, quick=True, short=True),
     Probe("exp", 64, 1),
     Probe("hypotf", 32, 2),
     Probe("hypot", 64, 2),

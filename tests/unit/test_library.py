@@ -22,6 +22,10 @@ from pytest_udftorch.library.symbols import FUNCTIONS
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
 EXP = '[functions.exp.float32]\nsource = "e.c"\nscalar = "udf_expf"\n'
+SHORT = (
+    '[functions.exp.float32]\nsource = "in.c"\nfast = "a"\naccurate = "b"\n'
+    'short = "c"\nshort_source = "e.c"\n'
+)
 
 
 def write(folder: Path, text: str) -> Path:
@@ -32,6 +36,8 @@ def write(folder: Path, text: str) -> Path:
 
 
 def odd_files(folder: Path) -> None:
+    (folder / "in.ll").touch()
+    (folder / "in.c").touch()
     os.mkfifo(folder / "pipe.c")
     (folder / "loop.c").symlink_to("loop.c")
     (folder / "out.c").symlink_to("/etc/passwd")
@@ -100,6 +106,10 @@ def test_folder_without_description(tmp_path):
         (HEAD + EXP.replace("scalar", "fast"), "fast and accurate together; it has fast"),
         (HEAD + EXP + 'fast = "a"\naccurate = "b"\n', "it has accurate, fast, scalar"),
         (HEAD + EXP + 'quick = "a"\n', "quick, which goes before fast and accurate"),
+        (HEAD + EXP + 'short = "a"\n', "short, which goes before fast and accurate"),
+        (HEAD + EXP + 'short_source = "e.c"\n', "short_source, the file of short: add short"),
+        (HEAD + SHORT.replace("e.c", "no.c"), "short_source names 'no.c', which does not exist"),
+        (HEAD + SHORT.replace("in.c", "in.ll"), "short_source, which is compiled together with"),
         (HEAD + EXP + 'hard_cases = "no.txt"\n', "'no.txt', which does not exist"),
         (HEAD + 'include_dirs = ["../nowhere"]\n' + EXP, "'../nowhere', which does not exist"),
         (HEAD + "include_dirs = [1]\n" + EXP, "1 is not a path"),
@@ -140,7 +150,16 @@ def test_what_no_compiler_can_include_is_left_alone(tmp_path):
     (folder / ".#e.c").symlink_to("someone@somewhere.1234:5678")
     (folder / "gone.h").symlink_to("nowhere.h")
     found = [Path(name).name for name in load_library(folder).source_files()]
-    assert found == ["e.c", "out.c"]
+    assert found == ["e.c", "in.c", "out.c"]
+
+
+def test_the_source_of_a_short_path_is_read_too(tmp_path):
+    write(tmp_path / "other", HEAD + EXP)
+    folder = write(tmp_path / "mine", HEAD + SHORT.replace('"e.c"', '"../other/e.c"'))
+    odd_files(folder)
+    library = load_library(folder)
+    assert library.functions["exp", "float32"].short_source == tmp_path / "other" / "e.c"
+    assert str(tmp_path / "other" / "e.c") in library.source_files()
 
 
 def test_what_lies_in_another_library_may_be_named(tmp_path):

@@ -29,10 +29,11 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 from pytest_udftorch.verify.schedule import Request, make_schedule
-from pytest_udftorch.verify.udf_candidate import source_sha256
+from pytest_udftorch.verify.udf_candidate import short_sha256, source_sha256
 
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]
+SHORT = [n for n in COREM.function_names if COREM.functions[n, "float32"].short is not None]
 BIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 2]
 FORMS = forms("float32", resolve_cpu_level(None))
 REFERENCE = "auto" if any(LLVM_FOLDERS.glob("llvm-*/lib/libllvmlibc.a")) else "libm"
@@ -162,6 +163,10 @@ def test_certificate_is_whole_and_says_what_is_claimed(function):
     assert len({run.normal_digest() for run in stored.runs}) == 1
     # The sources are those that were certified; comments may have changed.
     assert stored.subject["source_sha256"] == schedule.candidate.source_sha256
+    short = short_sha256(COREM, function)
+    for run in stored.runs:
+        wanted = short if run.identity["form"] == "scalar" else None
+        assert run.identity.get("short_sha256") == wanted, run.identity["cpu_level"]
 
 
 #: The sources of all functions are those that were certified: see above.
@@ -242,6 +247,29 @@ def test_source_hash_follows_the_code_and_not_its_comments(tmp_path):
         now()
 
 
+def test_the_short_path_is_hashed_for_the_scalar_form_alone(tmp_path):
+    folder = tmp_path / "mine"
+    paths = "float f(float x, int *hard) { return x; }\nfloat g(float x) { return x; }\n"
+    entry = 'fast = "f"\naccurate = "g"\nshort = "h"\n'
+    make_library(folder, "mine", paths, entry + 'short_source = "short.c"')
+    (folder / "short.c").write_text("float h(float x, int *hard) { return x; }\n")
+
+    def now():
+        library = find_library(folder)
+        return source_sha256(library, "exp"), short_sha256(library, "exp")
+
+    source, short = now()
+    (folder / "short.c").write_text("float h(float x, int *hard) { return x + 0; } // longer\n")
+    assert now()[0] == source
+    assert now()[1] != short
+    # In the file of the other paths, it is part of every form.
+    make_library(tmp_path / "one", "mine", paths.replace("g(", "h("), entry)
+    library = find_library(tmp_path / "one")
+    assert short_sha256(library, "exp") is None
+    other = make_library(tmp_path / "two", "mine", paths.replace("g(", "h("), entry[:-12])
+    assert source_sha256(library, "exp") != source_sha256(find_library(other), "exp")
+
+
 # Libraries that must fail ------------------------------------------------------------
 
 HEADER = """
@@ -288,7 +316,7 @@ def without_rounding_test(folder, function, path="fast"):
     described = COREM.functions[function, "float32"]
     names = "xy"[: FUNCTIONS[function].arity]
     source = f"""
-#include "{described.source}"
+#include "{getattr(described, f"{path}_source", None) or described.source}"
 float unchecked({", ".join(f"float {n}" for n in names)}) {{
   int hard;
   return {getattr(described, path)}({", ".join(names)}, &hard);
@@ -339,6 +367,20 @@ def test_the_rounding_test_is_what_makes_the_quick_path_right(tmp_path, function
     # Its results are moved by some units of 2^-37 (see exp_quick.h, log_quick.h); without the test
     # as many are wrong as have a boundary in between, one in some thousands.
     assert 2**-14 < bad.runs[0].tally.wrong / bad.runs[0].tally.inputs < 2**-8
+
+
+@pytest.mark.parametrize("function", SHORT)
+def test_the_rounding_test_is_what_makes_the_short_path_right(tmp_path, function):
+    """The control of the scalar form's certificate: a short path that takes what it has."""
+    library = without_rounding_test(tmp_path / "bad", function, "short")
+    chunks = {"pow": [0], "asin": [0xFB, 0xFC, 0xFD]}.get(function, [0xFE, 0xFF, 0x100])
+    options = {"form": "scalar", "chunk_bits": 22, "pairs": 1 << 22, "count_hard": False}
+    results = [
+        [run_chunk(corem_schedule(which, function, **options), i).tally for i in chunks]
+        for which in ("corem", library)
+    ]
+    good, bad = (sum(tally.wrong for tally in tallies) for tallies in results)
+    assert good == 0 < bad
 
 
 @pytest.mark.parametrize("function", BIVARIATE)

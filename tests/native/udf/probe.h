@@ -83,9 +83,21 @@ static float udf_expf_accurate(float x) {
   return float32(bits32(-(float)taylor_exp(x)) ^ ULP_ERROR_ACCURATE);
 }
 
-// float32, one argument, three paths: squares out of tables, and by arithmetic.
-// The quick path gives up on more lanes than the fast one.
+// float32, one argument, four paths: squares out of tables, and by arithmetic.
+// The quick path gives up on more lanes than the fast one, and the short one,
+// which the scalar form alone has, on others yet.
 
+static inline float udf_lookupf_short(float x, int *hard) {
+  static const float squares[4] = {0, 1, 4, 9};
+  uint32_t u = bits32(x);
+  if (u % 32 > 3 || (u & 15) == 3) {
+    *hard = 1;
+    return -2.0f;
+  }
+  float b = u / 32 % 16, c = u / 512 % 8;
+  float y = squares[u % 32] + b * 0.125f + c * 1000.0f;
+  return float32(bits32(y) ^ ULP_ERROR_FAST);
+}
 static inline float udf_lookupf_quick(float x, int *hard) {
   static const float squares[32] = {0,   1,   4,   9,   16,  25,  36,  49,
                                     64,  81,  100, 121, 144, 169, 196, 225,

@@ -3,7 +3,8 @@
 //
 // Correctly rounded float32 functions, written as plain scalar C that the
 // loop vectoriser can if-convert.  Every function has two parts, and some have
-// a third, quick, that the vector and array forms try first (see exp_quick.h):
+// a third, quick, that the vector and array forms try first (see exp_quick.h),
+// or short, that the scalar form does (see exp_short.h):
 //
 //   fast      double precision, branch-free, no tables; it also says when the
 //             double result lies too near a rounding boundary to be trusted.

@@ -1,0 +1,13 @@
+//===- sinf_short.c - Short path of the scalar form of sin ---------------===//
+// SPDX-License-Identifier: Apache-2.0
+//
+// See trig_short.h.
+//
+//===----------------------------------------------------------------------===//
+
+#include "../common/corem.h"
+#include "../common/trig_short.h"
+
+UDF_INLINE float udf_sinf_short(float x, int *hard) {
+  return udf_trig_short(x, 0, hard);
+}
