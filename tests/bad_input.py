@@ -162,6 +162,7 @@ def library_document() -> Any:
                 "float32": {
                     "source": "e.c",
                     "quick": "q",
+                    "quick_levels": ["avx2"],
                     "fast": "f",
                     "accurate": "a",
                     "max_ulp": 0.5,

@@ -353,8 +353,7 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
                 "type": C_TYPES[f.dtype],
                 "arity": KNOWN[f.name].arity,
                 "scalar": f.scalar,
-                # A quick path relies on fused multiply-adds, which the baseline lacks.
-                "quick": None if level == "baseline" else f.quick,
+                "quick": f.quick_at(level),
                 "fast": f.fast,
                 "accurate": f.accurate,
                 "forms": {

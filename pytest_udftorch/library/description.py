@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import errors, plain_data
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, KNOWN
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, KNOWN, PROCESSORS
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"
@@ -41,6 +41,7 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
 }
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
+    "quick_levels": list,
     "max_ulp": (int, float),  # positive and finite
 }
 _OPERATOR_KEYS: Final[Mapping[str, Any]] = {
@@ -67,6 +68,7 @@ class UdfFunction:
         scalar: C name of the scalar UDF, or None if ``fast`` and ``accurate`` are given.
         quick: C name of a cheaper path that the vector and array forms try before ``fast``
             where the CPU has fused multiply-add, or None.
+        quick_levels: the CPU levels at which they try it, or None for all.
         fast: C name of the branch-free fast path, or None.
         accurate: C name of the accurate path for hard-to-round inputs, or None.
         max_ulp: the author's claim in ULP (0.5: correctly rounded), or None.
@@ -79,11 +81,21 @@ class UdfFunction:
     source: Path
     scalar: str | None = None
     quick: str | None = None
+    quick_levels: tuple[str, ...] | None = None
     fast: str | None = None
     accurate: str | None = None
     max_ulp: float | None = None
     claim: str = ""
     hard_cases: Path | None = None
+
+    def quick_at(self, cpu_level: str) -> str | None:
+        """Return the name of the quick path that the forms of a CPU level try, or None.
+
+        The baseline lacks the fused multiply-adds that a quick path relies on.
+        """
+        everywhere = self.quick_levels is None
+        used = cpu_level != "baseline" and (everywhere or cpu_level in self.quick_levels)
+        return self.quick if used else None
 
 
 @dataclass(frozen=True)
@@ -613,6 +625,17 @@ class _Reader:
             )
         if "quick" in keys and "fast" not in keys:
             raise self.fail(f"[{where}] has quick, which goes before fast and accurate: add them.")
+        levels = keys.get("quick_levels")
+        if levels is not None:
+            known = {level for p in PROCESSORS.values() for level in p.cpu_levels} - {"baseline"}
+            unknown = [v for v in levels if not isinstance(v, str) or v not in known]
+            if unknown or not levels or "quick" not in keys:
+                raise self.fail(
+                    f"quick_levels in [{where}] lists the CPU levels at which the forms try quick, "
+                    f"some of {', '.join(sorted(known))}; it is {plain_data.shown(levels)}"
+                    f"{'' if 'quick' in keys else ', and there is no quick'}."
+                )
+            keys = {**keys, "quick_levels": tuple(levels)}
         files = {
             key: self.path_of(keys[key], f"[{where}] {key}")
             for key in ("source", "hard_cases")

@@ -40,7 +40,7 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
         entry: tuple[str | None, ...]
         entry = (dtype, described.scalar, described.fast, described.accurate)
         if described.quick is not None:
-            entry += (described.quick,)
+            entry += (described.quick, *(described.quick_levels or ()))
         digest.update(repr(entry).encode())
         folders = (library.folder, *library.include_dirs)
         for path in included_files(described.source, folders):

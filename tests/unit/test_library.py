@@ -22,6 +22,7 @@ from pytest_udftorch.library.symbols import FUNCTIONS
 
 HEAD = '[library]\nname = "mine"\nversion = "1"\n'
 EXP = '[functions.exp.float32]\nsource = "e.c"\nscalar = "udf_expf"\n'
+QUICK = EXP.replace("scalar", "fast") + 'accurate = "a"\nquick = "q"\n'
 
 
 def write(folder: Path, text: str) -> Path:
@@ -100,6 +101,10 @@ def test_folder_without_description(tmp_path):
         (HEAD + EXP.replace("scalar", "fast"), "fast and accurate together; it has fast"),
         (HEAD + EXP + 'fast = "a"\naccurate = "b"\n', "it has accurate, fast, scalar"),
         (HEAD + EXP + 'quick = "a"\n', "quick, which goes before fast and accurate"),
+        (HEAD + EXP + 'quick_levels = ["avx2"]\n', r"CPU levels .* there is no quick"),
+        (HEAD + QUICK + "quick_levels = []\n", r"some of .*avx512.*; it is \[\]"),
+        (HEAD + QUICK + 'quick_levels = ["baseline"]\n', r"it is \['baseline'\]"),
+        (HEAD + QUICK + "quick_levels = [[]]\n", r"it is \[\[\]\]"),
         (HEAD + EXP + 'hard_cases = "no.txt"\n', "'no.txt', which does not exist"),
         (HEAD + 'include_dirs = ["../nowhere"]\n' + EXP, "'../nowhere', which does not exist"),
         (HEAD + "include_dirs = [1]\n" + EXP, "1 is not a path"),
