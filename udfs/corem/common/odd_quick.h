@@ -44,9 +44,13 @@ typedef struct {
   float center, value, slope, slope_low, p2, p3, p4, p5, p6, width;
 } udf_odd_entries;
 
-// f(a) of an a that is not below zero.
-UDF_INLINE float udf_odd_quick(float a, udf_odd_entries e, int *undecided) {
-  float r = a - e.center;
+// An unevaluated sum of two floats.
+typedef struct {
+  float high, low;
+} udf_odd_pair;
+
+// (1 + m) f(center + r).
+UDF_INLINE udf_odd_pair udf_odd_quick_series(float r, udf_odd_entries e) {
   float t = __builtin_fmaf(e.p2, r, e.slope);
   float t_low = __builtin_fmaf(e.p2, r, e.slope - t) + e.slope_low;
   float high = __builtin_fmaf(t, r, e.value);
@@ -55,8 +59,14 @@ UDF_INLINE float udf_odd_quick(float a, udf_odd_entries e, int *undecided) {
   q = __builtin_fmaf(r, q, e.p4);
   q = __builtin_fmaf(r, q, e.p3);
   float low = __builtin_fmaf(r, __builtin_fmaf(r * r, q, t_low), error);
-  float upper = high + low;
-  float lower = high + __builtin_fmaf(high, e.width, low);
+  return (udf_odd_pair){high, low};
+}
+
+// The sum rounded; it is between one and 1 - width times the true value.
+UDF_INLINE float udf_odd_quick_round(udf_odd_pair y, float width,
+                                     int *undecided) {
+  float upper = y.high + y.low;
+  float lower = y.high + __builtin_fmaf(y.high, width, y.low);
   *undecided = upper != lower;
   return upper;
 }

@@ -98,8 +98,9 @@ UDF_INLINE float udf_erff_quick(float x, int *hard) {
       udf_erf_quick_p6[i % UDF_ERF_QUICK_STEPS],
       udf_erf_quick_width[i % UDF_ERF_QUICK_STEPS],
   };
+  udf_odd_pair p = udf_odd_quick_series(a - e.center, e);
   int undecided;
-  float y = udf_odd_quick(a, e, &undecided);
+  float y = udf_odd_quick_round(p, e.width, &undecided);
   // Zero, whose encoding is 0, is not tiny.
   *hard = undecided | (udf_f32_bits(a) - 1 < ERF_QUICK_TINY - 1);
   return udf_f32_add_sign(y, x);
