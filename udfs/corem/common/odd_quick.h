@@ -28,7 +28,7 @@
 // not too small and at most 2 m too large: the true value lies between high +
 // low and high + low - 2 m high, and when both round to the same float that is
 // its rounding. odd_quick.gappa has the proof
-// (tests/native/test_quick_bounds.py).
+// (tests/native/test_odd_quick_bounds.py).
 //
 //===----------------------------------------------------------------------===//
 

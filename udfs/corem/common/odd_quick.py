@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the tables of odd_quick.h for one function.
 
-    python udfs/corem/common/odd_quick.py erf > udfs/corem/erf/quick_constants.h
+    python udfs/corem/common/odd_quick.py erf > quick_constants.h
+    python udfs/corem/common/odd_quick.py erf --keep udfs/corem/erf/quick_constants.h
+
+The first form takes minutes; the second keeps the centers and margins that another run found.
 
 Around the center c of an interval, f(c + r) is value + slope r + p2 r^2 + ... The center is chosen
 so that value and p2 are floats but for errors that do not count (after S. Gal, Accurate tables,
@@ -14,13 +17,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import mpmath
 import numpy as np
 from mpmath import mp, mpf
-from scipy import special
 
 mp.prec = 200
 
@@ -58,21 +62,23 @@ class Level:
         steps: intervals of equal length in each octave of b = scale x + origin; from 1 on there
             are four octaves.
         degree: of the polynomials.
+        points: to which the coefficients of an interval are fitted.
     """
 
     steps: int
     degree: int
     scale: float
     origin: float
+    points: int
 
 
 FUNCTIONS = {
-    "erf": Function(mpmath.erf, special.erf, 3.9375),
+    "erf": Function(mpmath.erf, np.vectorize(math.erf), 3.9375),
     "tanh": Function(mpmath.tanh, np.tanh, 9.0625),
 }
 LEVELS = {
-    "erf": {"__AVX512F__": Level(8, 6, 3.75, 1.0625)},
-    "tanh": {"__AVX512F__": Level(8, 6, 1.640625, 1.0625)},
+    "erf": {"__AVX512F__": Level(8, 6, 3.75, 1.0625, 24)},
+    "tanh": {"__AVX512F__": Level(8, 6, 1.640625, 1.0625, 18)},
 }
 
 
@@ -124,6 +130,7 @@ class Interval:
 
     function: Function
     degree: int
+    fitted: int
     low: float
     high: float
     margin: float = 0.0
@@ -136,8 +143,10 @@ class Interval:
         """Return the function times 1 + margin, in double."""
         return self.function.double(x) * (1 + self.margin)
 
-    def row(self) -> Row:
-        """Return the best entries."""
+    def row(self, center: float | None = None) -> Row:
+        """Return the best entries, or those for a center."""
+        if self.low > 0 and center is not None:
+            return self.around(center)
         if self.low > 0:
             # The difference to the center must be exact.
             half = (self.high - self.low) / 2
@@ -145,7 +154,7 @@ class Interval:
             rows = [self.around(self.center(s)) for s in SHARES if half * (1 + s) < most]
             return min(rows, key=self.largest)
         # The function is odd, and its error is relative to it.
-        points = [x for x in chebyshev(-self.high, self.high, 3 * self.degree) if x > 0]
+        points = [x for x in chebyshev(-self.high, self.high, self.fitted) if x > 0]
         powers = range(1, self.degree + 1, 2)
         values = [self.exact(x) / x for x in points]
         every = [mpf(0)] * (self.degree + 1)
@@ -182,7 +191,7 @@ class Interval:
 
     def around(self, center: float) -> Row:
         """Return the entries for a center."""
-        points = chebyshev(mpf(self.low) - center, mpf(self.high) - center, 3 * self.degree)
+        points = chebyshev(mpf(self.low) - center, mpf(self.high) - center, self.fitted)
         value = single(self.exact(mpf(center)))
         values = [self.exact(center + x) - value for x in points]
         free = list(range(1, self.degree + 1))
@@ -240,7 +249,9 @@ def intervals(function: Function, level: Level) -> dict[int, Interval]:
         low, high = (max(0.0, (b - level.origin) / level.scale) for b in ends)
         if low < function.end and high > 0:
             place = (BIAS * level.steps + i) % size
-            found[place] = Interval(function, level.degree, low, min(high, function.end))
+            found[place] = Interval(
+                function, level.degree, level.points, low, min(high, function.end)
+            )
     return found
 
 
@@ -250,15 +261,29 @@ def table(name: str, values: Sequence[float]) -> str:
     return "\n".join([f"static const float {name}[] = {{", *entries, "};"])
 
 
-def level_text(name: str, level: Level) -> str:
+Chosen = dict[int, tuple[float, float]]
+
+
+def chosen(header: str) -> Chosen:
+    """Return center and margin by place, from a header that was written before."""
+    columns = [
+        [float.fromhex(v) for v in re.findall(r"(-?0x\S+)f,", body)]
+        for what in ("center", "width")
+        for body in re.findall(rf"_quick_{what}\[\] = {{(.*?)}};", header, re.DOTALL)
+    ]
+    return {i: (c, -w / 2) for i, (c, w) in enumerate(zip(*columns, strict=True))}
+
+
+def level_text(name: str, level: Level, kept: Chosen | None) -> str:
     """Return the constants of one level."""
     rows: dict[int, tuple[Row, float]] = {}
-    worst = 0.0
     for place, interval in intervals(FUNCTIONS[name], level).items():
-        interval = with_margin(interval)
-        row = interval.row()
-        worst = max(worst, interval.margin)
-        rows[place] = row, interval.margin
+        if kept is not None:
+            center, margin = kept[place]
+            rows[place] = replace(interval, margin=margin).row(center), margin
+        else:
+            found = with_margin(interval)
+            rows[place] = found.row(), found.margin
     empty = Row(0.0, 0.0, 0.0, 0.0, (0.0,) * (level.degree - 1)), 0.0
     every = [rows.get(i, empty) for i in range(OCTAVES * level.steps)]
     columns = {
@@ -282,8 +307,8 @@ def level_text(name: str, level: Level) -> str:
     )
 
 
-def text(name: str) -> str:
-    """Return the header."""
+def text(name: str, kept: Chosen | None = None) -> str:
+    """Return the header, with the centers and margins that are kept."""
     guard = f"UDF_{name.upper()}_QUICK_CONSTANTS_H"
     lines = [
         "// SPDX-License-Identifier: Apache-2.0",
@@ -293,7 +318,7 @@ def text(name: str) -> str:
         f"#define {guard}",
     ]
     for macro, level in LEVELS[name].items():
-        lines += [f"#ifdef {macro}", level_text(name, level), "#endif"]
+        lines += [f"#ifdef {macro}", level_text(name, level, kept), "#endif"]
     return "\n".join([*lines, f"#endif // {guard}"])
 
 
@@ -301,7 +326,10 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("function", choices=FUNCTIONS)
-    print(text(parser.parse_args().function))
+    parser.add_argument("--keep", type=Path, help="header whose centers and margins are kept")
+    options = parser.parse_args()
+    kept = chosen(options.keep.read_text(encoding="utf-8")) if options.keep else None
+    print(text(options.function, kept))
 
 
 if __name__ == "__main__":
