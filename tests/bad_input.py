@@ -164,6 +164,7 @@ def library_document() -> Any:
                     "short": "s",
                     "short_source": "e.c",
                     "quick": "q",
+                    "quick_levels": ["avx2"],
                     "fast": "f",
                     "accurate": "a",
                     "max_ulp": 0.5,

@@ -52,21 +52,24 @@ def described_without(*keys: str) -> Iterator[Path]:
             shutil.copytree(folder.parent / other, copy.parent / other)
         description = copy / "udf.toml"
         text = description.read_text(encoding="utf-8")
-        lines = re.compile(rf"^({'|'.join(keys)}) = .*\n", re.M)
+        lines = re.compile(rf"^({'|'.join(keys)})(_\w+)? = .*\n", re.M)
         description.write_text(lines.sub("", text), encoding="utf-8")
         yield copy
 
 
 def measure_forms(functions: Sequence[str], rounds: int) -> dict[str, Any]:
-    """Time the array and the widest vector form of every function at every CPU level."""
+    """Time the array and the widest vector form of every function where it has a quick path."""
     harness, tracer = speed.Harness(), speed_analysis.Tracer()
+    library = pytest_udftorch.find_library("corem")
     found: dict[str, Any] = {}
     with described_without("quick") as copy:
         plain = pytest_udftorch.find_library(str(copy))
         for function in functions:
             found[function] = {}
             for level in speed.levels():
-                if level == "scalar":  # this form does not use the quick path
+                # The scalar form does not use a quick path, nor do some levels.
+                used = library.functions[function, "float32"].quick_at(level)
+                if level == "scalar" or used is None:
                     continue
                 field = speed.contenders(function, level)
                 forms = pytest_udftorch.build_library(plain, level).forms(function, "float32")

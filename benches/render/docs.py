@@ -300,6 +300,8 @@ def quick_paths(results: Results) -> str:
         for level in levels:
             rows = []
             for function, entry in machine["forms"].items():
+                if level not in entry:  # no quick path at this level
+                    continue
                 ours, plain = entry[level]["corem"], entry[level]["without quick path"]
                 peers = (entry[level].get(name) for name in ("vml", "sleef u10"))
                 rows.append([

@@ -356,8 +356,7 @@ def library_manifest(functions: Iterable[UdfFunction], level: str) -> dict[str, 
                 "arity": KNOWN[f.name].arity,
                 "scalar": f.scalar,
                 "short": f.short,
-                # A quick path relies on fused multiply-adds, which the baseline lacks.
-                "quick": None if level == "baseline" else f.quick,
+                "quick": f.quick_at(level),
                 "fast": f.fast,
                 "accurate": f.accurate,
                 "forms": {

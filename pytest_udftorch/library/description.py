@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch import errors, plain_data
-from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, KNOWN
+from pytest_udftorch.library.symbols import DTYPES, FUNCTIONS, KNOWN, PROCESSORS
 
 ENTRY_POINT_GROUP: Final = "pytest_udftorch.libraries"
 DESCRIPTION_FILE: Final = "udf.toml"
@@ -42,6 +42,7 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
     **dict.fromkeys(("short", "short_source", "gpu", "gpu_source"), str),
+    "quick_levels": list,
     "max_ulp": (int, float),  # positive and finite
 }
 _OPERATOR_KEYS: Final[Mapping[str, Any]] = {
@@ -70,6 +71,7 @@ class UdfFunction:
         short_source: absolute path of the C source of ``short``, or None if ``source`` has it.
         quick: C name of a cheaper path that the vector and array forms try before ``fast``
             where the CPU has fused multiply-add, or None.
+        quick_levels: the CPU levels at which they try it, or None for all.
         fast: C name of the branch-free fast path, or None.
         accurate: C name of the accurate path for hard-to-round inputs, or None.
         gpu: C name of a cheaper path that kernels of GPUs try before ``fast``, or None.
@@ -86,6 +88,7 @@ class UdfFunction:
     short: str | None = None
     short_source: Path | None = None
     quick: str | None = None
+    quick_levels: tuple[str, ...] | None = None
     fast: str | None = None
     accurate: str | None = None
     gpu: str | None = None
@@ -93,6 +96,15 @@ class UdfFunction:
     max_ulp: float | None = None
     claim: str = ""
     hard_cases: Path | None = None
+
+    def quick_at(self, cpu_level: str) -> str | None:
+        """Return the name of the quick path that the forms of a CPU level try, or None.
+
+        The baseline lacks the fused multiply-adds that a quick path relies on.
+        """
+        everywhere = self.quick_levels is None
+        used = cpu_level != "baseline" and (everywhere or cpu_level in self.quick_levels)
+        return self.quick if used else None
 
 
 @dataclass(frozen=True)
@@ -621,18 +633,9 @@ class _Reader:
                 f"[{where}] needs either scalar, or fast and accurate together; it has "
                 f"{', '.join(sorted(paths | ({'scalar'} & set(keys)))) or 'none of them'}."
             )
-        for first in {"short", "quick"} & set(keys):
-            if "fast" not in keys:
-                raise self.fail(
-                    f"[{where}] has {first}, which goes before fast and accurate: add them."
-                )
-        if "short_source" in keys and "short" not in keys:
-            raise self.fail(f"[{where}] has short_source, the file of short: add short.")
-        if ("gpu" in keys) != ("gpu_source" in keys) or ("gpu" in keys and "fast" not in keys):
-            raise self.fail(
-                f"[{where}] needs gpu and gpu_source together, beside fast and accurate, before "
-                "which GPUs try gpu; or neither."
-            )
+        self._check_paths(where, keys)
+        if "quick_levels" in keys:
+            keys = {**keys, "quick_levels": tuple(keys["quick_levels"])}
         files = {
             key: self.path_of(keys[key], f"[{where}] {key}")
             for key in ("source", "short_source", "gpu_source", "hard_cases")
@@ -644,6 +647,32 @@ class _Reader:
                 "source is LLVM text: put the short path into it, and leave out short_source."
             )
         return UdfFunction(name, dtype, **{**keys, **files})
+
+    def _check_paths(self, where: str, keys: Mapping[str, Any]) -> None:
+        """Refuse keys of paths that do not belong together."""
+        for first in ("short", "quick"):
+            if first in keys and "fast" not in keys:
+                raise self.fail(
+                    f"[{where}] has {first}, which goes before fast and accurate: add them."
+                )
+        if "short_source" in keys and "short" not in keys:
+            raise self.fail(f"[{where}] has short_source, the file of short: add short.")
+        if ("gpu" in keys) != ("gpu_source" in keys) or ("gpu" in keys and "fast" not in keys):
+            raise self.fail(
+                f"[{where}] needs gpu and gpu_source together, beside fast and accurate, before "
+                "which GPUs try gpu; or neither."
+            )
+        levels = keys.get("quick_levels")
+        if levels is None:
+            return
+        known = {level for p in PROCESSORS.values() for level in p.cpu_levels} - {"baseline"}
+        unknown = [v for v in levels if not isinstance(v, str) or v not in known]
+        if unknown or not levels or "quick" not in keys:
+            raise self.fail(
+                f"quick_levels in [{where}] lists the CPU levels at which the forms try quick, "
+                f"some of {', '.join(sorted(known))}; it is {plain_data.shown(levels)}"
+                f"{'' if 'quick' in keys else ', and there is no quick'}."
+            )
 
     def operators(self, table: Mapping[str, Any]) -> Iterator[tuple[str, tuple[UdfOperator, ...]]]:
         if not table:

@@ -41,7 +41,7 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
         entry: tuple[str | None, ...]
         entry = (dtype, described.scalar, described.fast, described.accurate)
         if described.quick is not None:
-            entry += (described.quick,)
+            entry += (described.quick, *(described.quick_levels or ()))
         if described.short is not None and described.short_source is None:
             entry += (described.short,)
         digest.update(repr(entry).encode())

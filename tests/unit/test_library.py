@@ -26,6 +26,7 @@ SHORT = (
     '[functions.exp.float32]\nsource = "in.c"\nfast = "a"\naccurate = "b"\n'
     'short = "c"\nshort_source = "e.c"\n'
 )
+QUICK = EXP.replace("scalar", "fast") + 'accurate = "a"\nquick = "q"\n'
 
 
 def write(folder: Path, text: str) -> Path:
@@ -110,6 +111,10 @@ def test_folder_without_description(tmp_path):
         (HEAD + EXP + 'short_source = "e.c"\n', "short_source, the file of short: add short"),
         (HEAD + SHORT.replace("e.c", "no.c"), "short_source names 'no.c', which does not exist"),
         (HEAD + SHORT.replace("in.c", "in.ll"), "short_source, which is compiled together with"),
+        (HEAD + EXP + 'quick_levels = ["avx2"]\n', r"CPU levels .* there is no quick"),
+        (HEAD + QUICK + "quick_levels = []\n", r"some of .*avx512.*; it is \[\]"),
+        (HEAD + QUICK + 'quick_levels = ["baseline"]\n', r"it is \['baseline'\]"),
+        (HEAD + QUICK + "quick_levels = [[]]\n", r"it is \[\[\]\]"),
         (HEAD + EXP + 'hard_cases = "no.txt"\n', "'no.txt', which does not exist"),
         (HEAD + 'include_dirs = ["../nowhere"]\n' + EXP, "'../nowhere', which does not exist"),
         (HEAD + "include_dirs = [1]\n" + EXP, "1 is not a path"),

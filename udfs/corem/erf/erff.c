@@ -14,6 +14,10 @@
 // ERF_MARGIN = 2^11 units of a boundary to the accurate path; subnormal
 // results are tested at their own spacing.
 //
+// Quick path, at AVX-512: see odd_quick.h. Arguments other than 0 below
+// ERF_QUICK_TINY, where errors of roundings may be subnormal, are left to the
+// fast path, and by the rounding test 529,940 of the others.
+//
 // Accurate path. The same with a polynomial of degree 36 in double-double,
 // relative error below 2^-82.
 //
@@ -27,8 +31,10 @@
 
 #include "../common/corem.h"
 #include "../common/dd_horner.h"
+#include "../common/odd_quick.h"
 
 #include "constants.h"
+#include "quick_constants.h"
 
 // erf(ERF_MAX) rounds to 1, so that clamping the argument changes no result.
 #define ERF_MAX 0x1.f8p+1f
@@ -69,6 +75,37 @@ UDF_INLINE float udf_erff_fast(float x, int *hard) {
   *hard = udf_near_boundary_subnormal(y, a < ERF_SUBNORMAL, ERF_MARGIN);
   return udf_f32_add_sign((float)y, x);
 }
+
+#ifdef UDF_ERF_QUICK_STEPS
+// The encoding of 2^-64.
+#define ERF_QUICK_TINY UINT32_C(0x1f800000)
+
+UDF_INLINE float udf_erff_quick(float x, int *hard) {
+  float a = __builtin_fabsf(x);
+  // Written so that NaN passes.
+  a = a > ERF_MAX ? ERF_MAX : a;
+  float b = __builtin_fmaf(a, UDF_ERF_QUICK_SCALE, UDF_ERF_QUICK_ORIGIN);
+  uint32_t i = udf_f32_bits(b) >> UDF_ERF_QUICK_SHIFT;
+  udf_odd_entries e = {
+      udf_erf_quick_center[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_value[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_slope[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_slope_low[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_p2[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_p3[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_p4[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_p5[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_p6[i % UDF_ERF_QUICK_STEPS],
+      udf_erf_quick_width[i % UDF_ERF_QUICK_STEPS],
+  };
+  udf_odd_pair p = udf_odd_quick_series(a - e.center, e);
+  int undecided;
+  float y = udf_odd_quick_round(p, e.width, &undecided);
+  // Zero, whose encoding is 0, is not tiny.
+  *hard = undecided | (udf_f32_bits(a) - 1 < ERF_QUICK_TINY - 1);
+  return udf_f32_add_sign(y, x);
+}
+#endif
 
 static UDF_COLD float udf_erff_accurate(float x) {
   if (x != x)
