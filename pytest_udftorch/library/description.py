@@ -102,9 +102,9 @@ class UdfFunction:
 
         The baseline lacks the fused multiply-adds that a quick path relies on.
         """
-        everywhere = self.quick_levels is None
-        used = cpu_level != "baseline" and (everywhere or cpu_level in self.quick_levels)
-        return self.quick if used else None
+        if cpu_level == "baseline":
+            return None
+        return self.quick if self.quick_levels is None or cpu_level in self.quick_levels else None
 
 
 @dataclass(frozen=True)
