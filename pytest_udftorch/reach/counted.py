@@ -52,6 +52,7 @@ _WIDE: Final = "float64 and complex stay stock: no library has functions for the
 _ON_CUDA: Final = "no session overrides the operator on CUDA"
 _GENERATED: Final = "the generated code has the function inlined"
 _STOCK: Final = "a generated kernel calls {}"
+_UNSEEN: Final = "a swap would not show in the run's values; NaN, for one, hides everything"
 _OTHER: Final = "calls {}, but the result does not depend on it in the elements that count"
 
 
@@ -364,16 +365,19 @@ class _Judged:
         return cls(call, _run(call), _defined(call))
 
     def changed(self) -> tuple[list[Any], list[Any] | None]:
-        """Return which elements changed, and which should have: None if all that are swapped.
+        """Return which elements changed, and which should have: None if all.
 
-        A probe has to be bound.
+        A probe has to be bound. Where no definition says more, a result that is NaN shows nothing.
         """
         got = _changed(self.right, _run(self.call))
         after = None if self.defined is None else _defined(self.call)
+        shown = None
+        if any(bool(t.isnan().any()) for t in self.right):
+            shown = [~t.isnan() for t in self.right]
         if self.defined is None or after is None or len(self.defined) != len(self.right):
-            return got, None
+            return got, shown
         if not any(bool(c.any()) for c in _changed(self.defined, after)):
-            return got, None  # the definition was not swapped either
+            return got, shown  # the definition was not swapped either
         mixes = definitions.mixes(self.call.operator)
         return got, _decisive(self.defined, after, self.right, mixes)
 
@@ -396,7 +400,12 @@ class _Verdict:
     @property
     def share(self) -> float:
         """The share of the elements that changed of those that should have."""
-        return 0.0 if self.expected == [] else _share(self.got, self.expected)
+        return 0.0 if self.unseen else _share(self.got, self.expected)
+
+    @property
+    def unseen(self) -> bool:
+        """Whether no value so far would have changed."""
+        return self.expected == []
 
     @property
     def final(self) -> bool:
@@ -406,8 +415,13 @@ class _Verdict:
         )
 
 
-def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
-    """Return, for each call by its place, function -> the share of its evaluations swapped."""
+def _judge(calls: Sequence[_Call]) -> tuple[dict[int, dict[str, float]], set[tuple[int, str]]]:
+    """Return what is swapped of each call.
+
+    Returns:
+        for each call by its place, function -> the share of its evaluations swapped; and the places
+        and functions of which the values show nothing, whose share is 0.
+    """
     # Generated code that calls libm's functions would not show that it does so by itself.
     gpu = any(_gpus(call) or call.repeat for call in calls)
     wrong = _library(neutral=False, gpu=gpu)
@@ -428,10 +442,12 @@ def _judge(calls: Sequence[_Call]) -> dict[int, dict[str, float]]:
                     for i in (i for i, other in left if other == family):
                         verdicts[i, family].add(*judged[i].changed())
     shares: dict[int, dict[str, float]] = {i: {} for i in range(len(calls))}
+    unseen = set()
     for (i, family), verdict in verdicts.items():
         share = 0.0 if calls[i].stock.keys() & {*family} else verdict.share
         shares[i] |= {f: share for f in family if calls[i].counts[f]}
-    return shares
+        unseen |= {(i, f) for f in family if calls[i].counts[f] and verdict.unseen}
+    return shares, unseen
 
 
 def _decisive(
@@ -578,7 +594,7 @@ def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
             "that runs the model."
         )
     calls = [call for call in recorded.calls if call.counts]
-    shares = _judge(calls)
+    shares, unseen = _judge(calls)
     rows: dict[tuple[str, str, bool], CoverageRow] = {}
     for i, call in enumerate(calls):
         dtype, made = _dtype(call), call.repeat is not None
@@ -591,8 +607,11 @@ def coverage(step: Callable[[], Any], *, compiled: bool = False) -> Coverage:
             share = shares[i].get(function, 0.0)
             swapped[function] = swapped.get(function, 0.0) + count * times * share
         left = sorted(f for f in call.counts if shares[i].get(f, 0.0) < 1.0)
-        if left:
-            reasons[_reason(call, dtype, left)] = None
+        hidden = [f for f in left if (i, f) in unseen and not call.stock.keys() & {f}]
+        if hidden:
+            reasons[f"{', '.join(hidden)}: {_UNSEEN}"] = None
+        if seen := [f for f in left if f not in hidden]:
+            reasons[_reason(call, dtype, seen)] = None
         rows[key] = CoverageRow(
             *key[:2], row.calls + times, evaluations, swapped, tuple(reasons), made
         )

@@ -162,8 +162,14 @@ def _alignments(*args: Any, **_: Any) -> Counts:
 
 
 def _alignments_backward(*args: Any, **_: Any) -> Counts:
-    """Return what its gradient evaluates: the same backwards, sums by class, and probabilities."""
+    """Return what its gradient evaluates: the same backwards, sums by class, and probabilities.
+
+    On a GPU the sum of a class is that of its shares, as in PyTorch's own kernel for the labels of
+    large batches; elsewhere it is a log-sum-exp.
+    """
     states = _states(args[1], args[2])
+    if args[1].is_cuda:
+        return Counts(exp=4 * states + args[1].numel(), log=states)
     return Counts(exp=5 * states + 2 * args[1].numel(), log=2 * states)
 
 

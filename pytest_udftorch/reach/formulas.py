@@ -158,8 +158,20 @@ def alignments(
     return -_log_sum(alphas[:, -1, -2:], -1), alphas
 
 
+def _summed_ways(through: Any, less: Any) -> Any:
+    """Return the sums of classes from logarithms of steps x states x classes."""
+    # One way alone is not summed up.
+    several = (through > -math.inf).sum(1) > 1
+    return torch.exp(torch.where(several, _log_sum(through, 1), through.amax(1)) + less)
+
+
+def _shares_of_classes(through: Any, less: Any) -> Any:
+    """Return the same sums without another logarithm."""
+    return torch.exp(through + less[:, None]).sum(1)
+
+
 def alignments_gradient(*args: Any) -> Any:
-    """Return the gradient of ctc_loss."""
+    """Return the gradient of ctc_loss: see ``definitions`` for what GPUs add up."""
     grad, log_probabilities, targets, steps, lengths, loss, alphas, blank = args[:8]
     lines = _lines(log_probabilities, targets, steps, lengths, blank)
     if lines is None:
@@ -169,10 +181,8 @@ def alignments_gradient(*args: Any) -> Any:
         beta = _alphas(given.flip(0), states.flip(0), blank).flip(0, 1)
         of_class = states[:, None] == torch.arange(given.shape[1], device=given.device)
         through = (alpha + beta)[..., None].masked_fill(~of_class, -math.inf)
-        # One way alone is not summed up.
-        several = (through > -math.inf).sum(1) > 1
-        ways = torch.where(several, _log_sum(through, 1), through.amax(1))
-        occupied = torch.exp(ways + line_loss - given)
+        sums = _shares_of_classes if given.is_cuda else _summed_ways
+        occupied = sums(through, line_loss - given)
         # A class that no state has is no sum over states.
         occupied = occupied.masked_fill(~of_class.any(0), 0.0)
         found.append((torch.exp(given) - occupied) * line_grad)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from pytest_udftorch import cli
 from pytest_udftorch.errors import CoverageError
-from pytest_udftorch.reach import counted, coverage, definitions, training_step
+from pytest_udftorch.reach import counted, coverage, definitions, formulas, training_step
 from pytest_udftorch.reach.counted import load_step, percent
 from pytest_udftorch.session.binder import binder
 
@@ -129,6 +129,32 @@ def test_what_no_session_swaps_is_counted_with_its_reason():
     assert rows["aten::exp", "float32"].share == 1.0
     assert found.share == pytest.approx(1 / 3)
     assert not found.complete
+
+
+def test_what_nan_hides_is_not_said_to_be_inlined():
+    hidden = torch.full((4,), torch.nan)
+    (row,) = coverage(lambda: torch.exp(hidden)).rows
+    assert row.share == 0.0
+    assert row.reasons == (f"exp: {counted._UNSEEN}",)
+
+
+def test_the_gradient_of_ctc_loss_is_defined_as_cpus_and_as_gpus_compute_it():
+    generator = torch.Generator().manual_seed(0)
+    given = torch.randn(9, 2, 5, generator=generator).log_softmax(-1)
+    # 1 1 has a blank between, so that there are few ways.
+    targets, steps, lengths = torch.tensor([[1, 1, 2], [3, 4, 3]]), (9, 9), (3, 3)
+    leaf = given.clone().requires_grad_()
+    loss, alphas = ATEN._ctc_loss(leaf, targets, steps, lengths)
+    grad = torch.tensor([0.5, 2.0])
+    (want,) = torch.autograd.grad(loss, leaf, grad)
+    made = (grad, given, targets, steps, lengths, loss.detach(), alphas.detach(), 0)
+    torch.testing.assert_close(formulas.alignments_gradient(*made), want, rtol=1e-4, atol=1e-5)
+    through = torch.randn(9, 7, 5, generator=generator)
+    through[through < -0.5] = -torch.inf
+    less = torch.randn(9, 5, generator=generator)
+    torch.testing.assert_close(
+        formulas._shares_of_classes(through, less), formulas._summed_ways(through, less)
+    )
 
 
 def test_what_writes_into_its_argument_is_judged_from_the_same_numbers():
