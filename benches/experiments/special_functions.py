@@ -3,13 +3,17 @@
 
     python -m benches.experiments.special_functions [--store FILE]
 
-Stock computes both with functions of their own. A session computes erfinv by a formula over its
-functions of float32, and leaves lgamma to stock. What such a formula for lgamma would give is found
-with Stirling's series (Abramowitz and Stegun, 6.1.41), in double and rounded once, but for the
-logarithm, which is the session's: a result of float32. No formula over it does better.
+Stock computes both with functions of their own, a session by formulas over its functions of
+float32. lgamma asks for the logarithm of a mantissa, between the roots of 1/2 and 2, since what the
+rounding of a logarithm loses is in proportion to it. The column ``whole`` says what the logarithm of
+the whole number would lose: Stirling's series (Abramowitz and Stegun, 6.1.41) in double, rounded
+once, but for the logarithm, a result of float32.
 
 As a control the same series gets the logarithm in double. It has to be right then, but for results
 half way between two numbers: what is lost is lost by the logarithm's rounding.
+
+Below -1/2 lgamma has roots, where no formula over rounded functions has digits. Errors there are in
+units of numbers no smaller than one.
 """
 
 from __future__ import annotations
@@ -28,6 +32,9 @@ LIBRARY: Final = "corem"
 COUNT: Final = 1 << 20
 #: Bernoulli numbers over 2k (2k - 1).
 SERIES: Final = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
+
+#: The row that the series alone computes.
+_SERIES: Final = "lgamma, 16 to 2^100"
 
 Tensor = torch.Tensor
 Function = Callable[[Tensor], Tensor]
@@ -59,34 +66,39 @@ def samples() -> dict[str, tuple[Function, Tensor]]:
     return {
         "erfinv, -1/2 to 1/2": (torch.erfinv, uniform() - 0.5),
         "erfinv, 1/2 to 1 - 2^-23": (torch.erfinv, 1 - torch.exp2(-1 - 22 * uniform())),
-        "lgamma, 16 to 2^100": (torch.lgamma, torch.exp2(4 + 96 * uniform())),
+        "lgamma, -8 to -1/2": (torch.lgamma, -0.5 - 7.5 * uniform()),
+        "lgamma, 0 to 1/2": (torch.lgamma, 0.5 * uniform()),
+        "lgamma, 1/2 to 5/2": (torch.lgamma, 0.5 + 2 * uniform()),
+        "lgamma, 5/2 to 16": (torch.lgamma, 2.5 + 13.5 * uniform()),
+        _SERIES: (torch.lgamma, torch.exp2(4 + 96 * uniform())),
     }
 
 
-def error(result: Tensor, exact: Tensor) -> dict[str, float]:
+def error(result: Tensor, exact: Tensor, least: float = 0.0) -> dict[str, float]:
     """Return the largest error in units in the last place, and the share above a half.
 
     Args:
         result: float32.
         exact: doubles.
+        least: the unit is that of a number no smaller.
     """
-    unit = torch.exp2(exact.abs().log2().floor() - 23)
-    ulp = (result.double() - exact).abs() / unit
+    unit = torch.exp2(exact.abs().clamp_min(least).log2().floor() - 23)
+    ulp = ((result.double() - exact).abs() / unit)[exact != 0]
     return {"max_ulp": ulp.max().item(), "wrong": (ulp > 0.5 + 2**-20).double().mean().item()}
 
 
 def measure() -> dict[str, Any]:
-    """Return the errors of stock, of the formulas, and of the control."""
+    """Return the errors of stock, of the session, and of the control."""
     rows = {}
     for name, (operator, x) in samples().items():
         exact = operator(x.double())
-        row = {"stock": error(operator(x), exact)}
+        least = 1.0 if x[0] < -0.5 else 0.0
+        row = {"stock": error(operator(x), exact, least)}
         with patched(LIBRARY):
-            if operator is torch.lgamma:
-                row["formula"] = error(lgamma(x.double(), rounded_log).float(), exact)
-            else:
-                row["formula"] = error(operator(x), exact)
-        if operator is torch.lgamma:
+            row["session"] = error(operator(x), exact, least)
+            if name == _SERIES:
+                row["whole"] = error(lgamma(x.double(), rounded_log).float(), exact)
+        if name == _SERIES:
             row["control"] = error(lgamma(x.double(), torch.log).float(), exact)
         rows[name] = row
     return {"library": LIBRARY, "arguments": COUNT, "rows": rows}

@@ -614,9 +614,9 @@ def _cpu_operators(document: dict[str, Any]) -> str:
 
 
 def special_functions(results: Results) -> str:
-    """Return how far erfinv and lgamma are from the exact results, by stock and by formulas."""
+    """Return how far erfinv and lgamma are from the exact results, by stock and by a session."""
     document = results["special_functions"]
-    names = ("stock", "formula", "control")
+    names = ("stock", "session", "whole", "control")
     rows = [
         (
             name,

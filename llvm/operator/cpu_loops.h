@@ -67,6 +67,36 @@ static void in_parallel(const struct threads *t, int64_t wanted,
   (*t->parallel)(part, data, (unsigned)wanted, 0);
 }
 
+// A positive normal number is its mantissa times 2^exponent. The mantissa is
+// between the roots of 1/2 and 2: what is added to the bits makes the root of 2
+// carry into the exponent.
+
+static uint64_t shifted(double x) {
+  uint64_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits + (0x3ff0000000000000 - 0x3fe6a09e667f3bcd);
+}
+
+/// The exponent as a double: in the bits of 2^52 first, since AVX2 converts no
+/// 64-bit integers.
+__attribute__((unused)) static double exponent(double x) {
+  uint64_t bits = shifted(x) >> 52 | 0x4330000000000000;
+  double biased;
+  memcpy(&biased, &bits, sizeof biased);
+  return biased - (0x1p52 + 1023);
+}
+
+__attribute__((unused)) static double mantissa(double x) {
+  uint64_t bits = (shifted(x) & 0x000fffffffffffff) + 0x3fe6a09e667f3bcd;
+  double part;
+  memcpy(&part, &bits, sizeof part);
+  return part;
+}
+
+__attribute__((unused)) static double single(double x) {
+  return (double)(float)x;
+}
+
 static void widen(int64_t n, const void *from, int64_t at, enum dtype dtype,
                   float *to) {
   const uint16_t *bits = (const uint16_t *)from + at;

@@ -11,10 +11,11 @@ from __future__ import annotations
 import ast
 import ctypes
 import math
+import re
 from collections.abc import Sequence
 from typing import Final
 
-from pytest_udftorch.cuda.table import called, calls, parsed
+from pytest_udftorch.cuda.table import WIDE, called, calls, parsed
 from pytest_udftorch.library.symbols import FUNCTIONS
 
 _BINARY: Final = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*"}
@@ -31,9 +32,14 @@ class _Body:
         self.lines: list[str] = []
         self.loop: list[str] = []
         self.arrays = 0
+        #: Whether arithmetic is in double.
+        self.wide = name.endswith(WIDE)
+        #: The values in double that were stored, with the number of their loops.
+        self.doubles: dict[str, int] = {}
         parameters = [a.arg for a in self.node.args.args]
         tensors = parameters[: parameters.index("a")]
-        self.known = {n: f"{p}[i]" for n, p in zip(tensors, "xz", strict=False)}
+        cast = "(double)" if self.wide else ""
+        self.known = {n: f"{cast}{p}[i]" for n, p in zip(tensors, "xz", strict=False)}
         self.known |= {n: n for n in "abc"}
 
     def text(self) -> str:
@@ -48,11 +54,30 @@ class _Body:
                     self.store("y[i]", self.value(found))
         self.end_loop()
         arrays = "".join(f", t{i}[PIECE]" for i in range(self.arrays))
-        inside = "\n  ".join(([f"_Alignas(64) float {arrays[2:]};"] if arrays else []) + self.lines)
+        declared = [f"_Alignas(64) float {arrays[2:]};"] if arrays else []
+        inside = "\n  ".join(declared + self.with_doubles())
         return (
             f"static void {self.name}(int64_t n, const float *x, const float *z, float *y,\n"
             f"    float a, float b, float c, array1 *const *f) {{\n  {inside}\n}}\n"
         )
+
+    def with_doubles(self) -> list[str]:
+        """Return the lines, with an array for each double that a later loop reads.
+
+        The others stay in registers.
+        """
+        lines, arrays = list(self.lines), []
+        for name, at in self.doubles.items():
+            word = re.compile(rf"\b{name}\b")
+            later = [i for i in range(at + 1, len(lines)) if word.search(lines[i])]
+            if not later:
+                continue
+            kept = f"{name.replace('d', 'k')}"
+            arrays.append(f"{kept}[PIECE]")
+            lines[at] = lines[at].removesuffix("}") + f"{kept}[i] = {name}; }}"
+            for i in later:
+                lines[i] = word.sub(f"{kept}[i]", lines[i])
+        return [f"_Alignas(64) double {', '.join(arrays)};", *lines] if arrays else lines
 
     def uses(self, name: str, at: int) -> int:
         """Return how often a statement's variable is read before it gets another value."""
@@ -66,6 +91,11 @@ class _Body:
 
     def stored(self, value: str) -> str:
         """Compute a value once; return what stands for it."""
+        if self.wide:
+            found = f"d{len(self.doubles)}"
+            self.doubles[found] = len(self.lines)
+            self.loop.append(f"double {found} = {value};")
+            return found
         array = f"t{self.arrays}[i]"
         self.arrays += 1
         self.store(array, value)
@@ -84,6 +114,8 @@ class _Body:
         match node:
             case ast.Constant(value=float(constant)) if math.isinf(constant):
                 return "__builtin_inff()"
+            case ast.Constant(value=float(constant)) if self.wide:
+                return constant.hex()
             case ast.Constant(value=float(constant)):
                 return f"{ctypes.c_float(constant).value.hex()}f"
             case ast.Name(id=name):
@@ -106,11 +138,11 @@ class _Body:
             match name:
                 case "div":
                     return f"({found[0]} / {found[1]})"
-                case "fma":
-                    return f"__builtin_fmaf({', '.join(found)})"
-                case "abs" | "floor" | "sqrt":
+                case "fma" | "abs" | "floor" | "sqrt":
                     named = {"abs": "fabs"}.get(name, name)
-                    return f"__builtin_{named}f({found[0]})"
+                    return f"__builtin_{named}{'' if self.wide else 'f'}({', '.join(found)})"
+                case "mantissa" | "exponent" | "single":
+                    return f"{name}({found[0]})"
                 case "where":
                     return f"({found[0]} ? {found[1]} : {found[2]})"
             raise AssertionError(f"{self.name}: a formula calls no {name}")

@@ -34,7 +34,7 @@ _SOURCE: Final = "cpu_loops.c"
 #: Formulas of the operators that ``operators`` overrides.
 FORMULAS: Final = (
     "erf", "gelu_erf", "gelu_tanh", "gelu_backward_erf", "gelu_backward_tanh", "special_log_ndtr",
-    "erfinv", "lgamma", "pow_by",
+    "erfinv", "lgamma_wide", "pow_by",
 )  # fmt: skip
 
 _POINTWISE: Final = ctypes.CFUNCTYPE(

@@ -26,14 +26,18 @@ from pytest_udftorch.cpu import (
     variates,
 )
 from pytest_udftorch.cpu.loops import Loops
-from pytest_udftorch.cuda.table import POINTWISE, POW_BY
+from pytest_udftorch.cuda.table import LGAMMA_WIDE, POINTWISE, POW_BY
 from pytest_udftorch.overrides import dispatcher
 from pytest_udftorch.overrides.active import Active, Change
 from pytest_udftorch.overrides.undo import Undo
 
 #: Operators that map elements, of the table for CUDA.
-_NAMES: Final = ("erf", "erfinv", "gelu", "gelu_backward", "lgamma", "special_log_ndtr")
-_POINTWISE: Final = (*(op for op in POINTWISE if op.name in _NAMES), POW_BY)
+_NAMES: Final = ("erf", "erfinv", "gelu", "gelu_backward", "special_log_ndtr")
+_POINTWISE: Final = (*(op for op in POINTWISE if op.name in _NAMES), LGAMMA_WIDE, POW_BY)
+
+
+#: Those that compiled code computes with functions of its own.
+_LEFT: Final = ("erfinv", "lgamma")
 
 
 def overloads(functions: frozenset[str]) -> list[str]:
@@ -54,7 +58,7 @@ def left_by_compilers(functions: Set[str]) -> list[str]:
     Args:
         functions: of the sessions.
     """
-    called = (op for op in _POINTWISE if op.name == "erfinv" and op.functions & functions)
+    called = (op for op in _POINTWISE if op.name in _LEFT and op.functions & functions)
     return [f"aten::{op.functional}" for op in called]
 
 

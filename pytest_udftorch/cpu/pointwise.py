@@ -27,10 +27,8 @@ def numbers() -> dict[Any, int]:
 
 
 #: Operator -> the numbers of the dtypes that its kernels compute, where these are not all. Stock
-#: has log_ndtr in float32 and double only. Its lgamma in float32 is nearer to the exact result than
-#: a formula over float32 functions, and in half beside the roots; in bfloat16 the formula's results
-#: are all right.
-_COMPUTED: Final = {"special_log_ndtr": (0,), "lgamma": (1,)}
+#: has log_ndtr in float32 and double only.
+_COMPUTED: Final = {"special_log_ndtr": (0,)}
 
 
 def numbers_of(op: Pointwise) -> dict[Any, int]:

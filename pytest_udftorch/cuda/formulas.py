@@ -16,6 +16,10 @@ rounding is wanted. ``a``, ``b`` and ``c`` are the
 operator's scalars as float32. ``seen`` is a pair: the row to count in, or None, and a mask of the
 lanes that hold elements, or None for all. A number after it is the function's slot in that row.
 
+A formula whose name ends in ``_wide`` is for the CPU alone, whose arithmetic in double is quick. All
+but its functions is computed in double: ``_single`` rounds to float32, and a number is its
+``_mantissa``, between the roots of 1/2 and 2, times 2 to the power of its ``_exponent``.
+
 A formula consists of assignments and one result: no branches and no loops.
 """
 
@@ -384,6 +388,119 @@ def lgamma(x, a, b, c, seen):
     mirrored = 1.1447298858494002 - _log(sine, seen, 1) - found
     mirrored = _where(from_integer == 0.0, 1e999, mirrored)
     found = _where(x < -0.5, mirrored, found)
+    return _where(_abs(x) > 3.4028234663852886e38, _abs(x), found)
+
+
+def lgamma_wide(x, a, b, c, seen):
+    # For the CPU, in double but for the functions. Around 1 and 2 the series of Abramowitz and
+    # Stegun, 6.1.33, with coefficients zeta(k) / k, k from 2 to 29, and (zeta(k) - 1) / k, to 19.
+    # The rest as lgamma. A logarithm is the session's of the mantissa: what its rounding loses is
+    # in proportion to that.
+    y = _where(x < -0.5, -x, x)
+    t = _where(y < 0.5, y, _where(y < 1.5, y - 1.0, y - 2.0))
+    product = _where(y < 0.5, _abs(y), 1.0)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    product = _where(t > 0.5, product * (t + 1.0), product)
+    t = _where(t > 0.5, t - 1.0, t)
+    first = 0.034482758684919304
+    first = _fma(-t, first, 0.035714285847333355)
+    first = _fma(-t, first, 0.037037037312989324)
+    first = _fma(-t, first, 0.03846153903467518)
+    first = _fma(-t, first, 0.04000000119214014)
+    first = _fma(-t, first, 0.04166666915034121)
+    first = _fma(-t, first, 0.04347826605304026)
+    first = _fma(-t, first, 0.04545455629320467)
+    first = _fma(-t, first, 0.047619070330142226)
+    first = _fma(-t, first, 0.05000004769810169)
+    first = _fma(-t, first, 0.05263167937961666)
+    first = _fma(-t, first, 0.055555767627403614)
+    first = _fma(-t, first, 0.058823978658684585)
+    first = _fma(-t, first, 0.06250095514121304)
+    first = _fma(-t, first, 0.06666870588242046)
+    first = _fma(-t, first, 0.07143294629536133)
+    first = _fma(-t, first, 0.0769325164113522)
+    first = _fma(-t, first, 0.083353840546109)
+    first = _fma(-t, first, 0.09095401714582904)
+    first = _fma(-t, first, 0.1000994575127818)
+    first = _fma(-t, first, 0.11133426586956469)
+    first = _fma(-t, first, 0.12550966952474304)
+    first = _fma(-t, first, 0.1440498967688461)
+    first = _fma(-t, first, 0.1695571769974082)
+    first = _fma(-t, first, 0.20738555102867398)
+    first = _fma(-t, first, 0.27058080842778454)
+    first = _fma(-t, first, 0.40068563438653143)
+    first = _fma(-t, first, 0.8224670334241132)
+    first = t * _fma(t, first, -0.5772156649015329)
+    second = 1.0043224823968099e-07
+    second = _fma(-t, second, 2.1207184805554665e-07)
+    second = _fma(-t, second, 4.492469198764566e-07)
+    second = _fma(-t, second, 9.55141213040742e-07)
+    second = _fma(-t, second, 2.039215753801366e-06)
+    second = _fma(-t, second, 4.374866789907488e-06)
+    second = _fma(-t, second, 9.439488275268397e-06)
+    second = _fma(-t, second, 2.050721277567069e-05)
+    second = _fma(-t, second, 4.492623673813314e-05)
+    second = _fma(-t, second, 9.945751278180853e-05)
+    second = _fma(-t, second, 0.00022315475845357939)
+    second = _fma(-t, second, 0.0005096695247430425)
+    second = _fma(-t, second, 0.001192753911703261)
+    second = _fma(-t, second, 0.0028905103307415234)
+    second = _fma(-t, second, 0.007385551028673986)
+    second = _fma(-t, second, 0.020580808427784546)
+    second = _fma(-t, second, 0.0673523010531981)
+    second = _fma(-t, second, 0.3224670334241132)
+    second = t * _fma(t, second, 0.42278433509846713)
+    product = _where(y > 8.5, y, product)
+    part = _mantissa(product)
+    near = _single(part)
+    value = _log(near, seen) + _div(part - near, near)
+    value = _fma(_exponent(product), 0.6931471805599453, value)
+    s = _div(1.0, y)
+    square = s * s
+    series = 0.0007936507936507937 - square * (
+        0.0005952380952380953 - square * 0.0008417508417508417
+    )
+    series = s * (0.08333333333333333 - square * (0.002777777777777778 - square * series))
+    far = (y - 0.5) * (value - 1.0) + 0.4189385332046727 + series
+    series = _where(y < 1.5, first, second)
+    found = _where(y > 8.5, far, series + _where(y < 0.5, -value, value))
+    # The sine of pi times the distance from an integer: of a multiple of pi / 8, and the session's
+    # of the rest, whose rounding then loses less.
+    from_integer = _abs(x - _floor(x + 0.5))
+    eighths = _floor(8.0 * from_integer + 0.5)
+    angle = 3.141592653589793 * (from_integer - 0.125 * eighths)
+    near = _single(angle)
+    sine = _sin(near, seen, 1)
+    cosine = _sqrt(_fma(-sine, sine, 1.0))
+    sine = _fma(cosine, angle - near, sine)
+    outer = _where(
+        eighths == 1.0, 0.3826834323650898, _where(eighths == 2.0, 0.7071067811865476, 1.0)
+    )
+    outer = _where(eighths == 3.0, 0.9238795325112867, _where(eighths == 0.0, 0.0, outer))
+    inner = _where(
+        eighths == 3.0, 0.3826834323650898, _where(eighths == 2.0, 0.7071067811865476, 0.0)
+    )
+    inner = _where(eighths == 1.0, 0.9238795325112867, _where(eighths == 0.0, 1.0, inner))
+    sine = outer * cosine + inner * sine
+    # Reflection. Below 8.5 both logarithms are one.
+    sine = _abs(x) * sine * _where(y > 8.5, 1.0, product)
+    part = _mantissa(sine)
+    near = _single(part)
+    value = _log(near, seen) + _div(part - near, near)
+    value = _fma(_exponent(sine), 0.6931471805599453, value)
+    mirrored = 1.1447298858494002 - value - _where(y > 8.5, far, series)
+    found = _where(x < -0.5, mirrored, found)
+    # Poles and infinities; what else is no number stays NaN.
+    found = _where(_where(x < 0.5, from_integer, 1.0) == 0.0, 1e999, found)
     return _where(_abs(x) > 3.4028234663852886e38, _abs(x), found)
 
 

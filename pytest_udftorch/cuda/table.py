@@ -30,6 +30,9 @@ FORMULAS: Final[dict[str, FunctionType]] = {
     name: value for name, value in vars(formulas).items() if isinstance(value, FunctionType)
 }
 
+#: What the name of a formula ends with that the CPU computes in double.
+WIDE: Final = "_wide"
+
 #: What the name of a formula begins with that is one function: ``whole_sigmoid``.
 WHOLE: Final = "whole_"
 
@@ -311,6 +314,8 @@ POW_BY: Final = _pointwise(
     "pow", _pow_by, kernels=("pow_by",), functional="pow.Tensor_Scalar",
     out=("pow.Tensor_Scalar_out", "out"), inplace="pow_.Scalar",
 )  # fmt: skip
+#: The same on the CPU, nearer to the exact result.
+LGAMMA_WIDE: Final = _unary("lgamma", lambda: plain("lgamma_wide"), kernels=("lgamma_wide",))
 #: Not all of their tensors have the shape of the result.
 GLU: Final = Operator("glu", ("glu",), ("glu", "glu.out"))
 GLU_BACKWARD: Final = Operator(

@@ -25,7 +25,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-OVERRIDDEN = ("erf", "erfinv", "nn.functional.gelu", "nn.functional.scaled_dot_product_attention")
+OVERRIDDEN = (
+    "erf", "erfinv", "lgamma", "nn.functional.gelu", "nn.functional.scaled_dot_product_attention",
+)  # fmt: skip
 OPINFOS = [op for op in op_db if op.name in OVERRIDDEN]
 #: Overridden beside composites only.
 COMPOSED = (
