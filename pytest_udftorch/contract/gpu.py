@@ -97,7 +97,7 @@ def _launch(
     if found is None:
         kernels = _kernels()
         options = {"num_stages": stages} if stages else {}
-        compiled = getattr(kernels, name)[(programs,)](
+        compiled = compat.uncompiled(getattr(kernels, name)[(programs,)])(
             *arguments, **constants, **options, num_warps=warps, enable_fp_fusion=False
         )
         _launchers[key] = compiled, tuple(constants.values()), kernels.triton.knobs.runtime
