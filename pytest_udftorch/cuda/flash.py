@@ -5,9 +5,11 @@ The running maximum and sum of a row are those of online softmax (Milakov and Gi
 the gradient computes the weights again from the logarithm of the sum (Dao and others, 2022).
 Scores and sums are float32. Weights are exp, rounded to the dtype of the values: for their product,
 as the stock kernels round them, but also for their sum, so that the weights of a row add up to one
-as the values see them. ``sixteen`` computes them without most of the work of a float32 result. A
-row's sum is scaled anew only where its maximum has grown by ``_GROWTH``. Each result has one
-writer, so there are no atomics, and equal calls give equal bits.
+as the values see them. ``sixteen`` computes them without most of the work of a float32 result, from
+scores in base 2 (QUICK is 2) where the session has exp2 as well. In 16 bits the sums of weights are
+a matrix product with ones: tensor cores have the time. A row's sum is scaled anew only where its
+maximum has grown by ``_GROWTH``. Each result has one writer, so there are no atomics, and equal
+calls give equal bits.
 
 A kernel has a parameter for each pointer, stride and size: see ``kernels``.
 """
@@ -17,10 +19,16 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from pytest_udftorch.cuda.kernels import _count, _known, _launched
-from pytest_udftorch.cuda.sixteen import exp_rounded
+from pytest_udftorch.cuda.sixteen import exp2_rounded, exp_rounded
 
-#: exp of it is far from the largest number of half.
+#: exp and exp2 of it are far from the largest number of half.
 _GROWTH = tl.constexpr(8.0)
+
+#: Columns of ones: the fewest that a product takes.
+_ONES = tl.constexpr(16)
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_LN2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
@@ -29,6 +37,27 @@ def _shrink_one(growth, less):
     if less != growth:
         result = libdevice.exp(growth - less)
     return result
+
+
+@triton.jit
+def _shrink_two(growth, less):
+    result = 1.0
+    if less != growth:
+        result = libdevice.exp2(growth - less)
+    return result
+
+
+@triton.jit
+def _weights(
+    x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr,
+    LARGE: tl.constexpr = True,
+):  # fmt: skip
+    """Return the session's exp, or exp2 of scores in base 2, rounded to a dtype."""
+    if QUICK == 2:
+        power = exp2_rounded(x, DTYPE, PACK)
+    else:
+        power = exp_rounded(x, seen, DTYPE, QUICK == 1, PACK, LARGE)
+    return power
 
 
 @triton.jit
@@ -68,7 +97,7 @@ def _put(at, row, rows, stride, value, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def _scored(
     q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset,
-    CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr,
+    CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
 ):  # fmt: skip
     """Return the scores of queries and keys, and which of them exist."""
     score = tl.dot(q, tl.trans(k), input_precision="ieee")
@@ -77,7 +106,10 @@ def _scored(
     inside = (query[:, None] < queries) & (key[None, :] < keys)
     if bias is not None:
         place = bias + query.to(tl.int64)[:, None] * b_row + key.to(tl.int64)[None, :] * b_key
-        score += tl.load(place, inside, other=0.0).to(tl.float32)
+        added = tl.load(place, inside, other=0.0).to(tl.float32)
+        if QUICK == 2:
+            added *= _LOG2E
+        score += added
     if CAUSAL:
         inside = inside & (key[None, :] <= query[:, None] + offset)
     if BOUND:
@@ -97,13 +129,14 @@ def _forward_step(
     first, out, total, peak, q, k_at, v_at, bias, b_row, b_key, k_row, v_row, scale, query,
     queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr,
     SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
-    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
+    KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
     key = first + tl.arange(0, KEYS)
     k = _tile(k_at, key, keys, k_row, SIZE, BLOCK, BOUND)
     score, inside = _scored(
-        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD
-    )
+        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
+        QUICK,
+    )  # fmt: skip
     highest = tl.max(score, 1)
     if FOLD:
         highest *= scale
@@ -111,9 +144,17 @@ def _forward_step(
     # A row without a key so far has weights of zero.
     less = tl.where(highest == -float("inf"), 0.0, highest)
     x = _exponent(score, less[:, None], scale, FOLD)
-    power = exp_rounded(x, (seen, inside), v_at.dtype.element_ty, QUICK, False).to(tl.float32)
-    shrink = tl.map_elementwise(_shrink_one, peak, less)
-    total = total * shrink + tl.sum(power, 1)
+    narrow = _weights(x, (seen, inside), v_at.dtype.element_ty, QUICK, PACK, False)
+    power = narrow.to(tl.float32)
+    if QUICK == 2:
+        shrink = tl.map_elementwise(_shrink_two, peak, less)
+    else:
+        shrink = tl.map_elementwise(_shrink_one, peak, less)
+    if narrow.dtype.primitive_bitwidth == 16:
+        ones = tl.full([KEYS, _ONES], 1.0, narrow.dtype)
+        total = tl.dot(narrow, ones, total * shrink[:, None])
+    else:
+        total = total * shrink + tl.sum(power, 1)
     if seed is not None:
         kept = _kept(seed, line, query, key, keys, dropout)
         power = tl.where(kept, power, 0.0)
@@ -130,7 +171,7 @@ def attention_forward(
     keys, lse_row, blocks, offset, scale, dropout, counted, seen, CAUSAL: tl.constexpr,
     EMPTY: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr,
+    QUICK: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
     if seen is not None:
         lines = (tl.num_programs(0) // blocks).to(tl.int64) * queries
@@ -147,8 +188,13 @@ def attention_forward(
     if bias is not None:
         bias += batch * b_batch + head * b_head
     peak = tl.full([QUERIES], -float("inf"), tl.float32)
-    total = tl.zeros([QUERIES], tl.float32)
+    if rows.dtype.primitive_bitwidth == 16:
+        total = tl.zeros([QUERIES, _ONES], tl.float32)
+    else:
+        total = tl.zeros([QUERIES], tl.float32)
     value = tl.zeros([QUERIES, BLOCK_V], tl.float32)
+    if QUICK == 2:
+        scale *= _LOG2E
     last = keys
     whole = keys // KEYS * KEYS
     if CAUSAL:
@@ -159,14 +205,16 @@ def attention_forward(
         value, total, peak = _forward_step(
             first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
             queries, keys, offset, seed, line, dropout, seen, False, False, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS, FOLD, QUICK,
+            BLOCK_V, KEYS, FOLD, QUICK, PACK,
         )  # fmt: skip
     for first in range(whole, last, KEYS):
         value, total, peak = _forward_step(
             first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
             queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS, FOLD, QUICK,
+            BLOCK_V, KEYS, FOLD, QUICK, PACK,
         )  # fmt: skip
+    if rows.dtype.primitive_bitwidth == 16:
+        total = tl.max(total, 1)  # all columns are alike
     logarithm = libdevice.log(total)
     if seen is not None:
         each = (seen, query < queries)
@@ -178,6 +226,8 @@ def attention_forward(
     out += batch * o_batch + head * o_head
     _put(out, query, queries, o_row, value, SIZE_V, BLOCK_V)
     if lse is not None:
+        if QUICK == 2:
+            peak *= _LN2
         known = tl.where(none, EMPTY, peak + logarithm)
         # What follows the queries in a padded row is infinity.
         known = tl.where(query < queries, known, float("inf"))
@@ -188,14 +238,19 @@ def attention_forward(
 def _gradient(
     q, k, v, grad, lse, less, scale, bias, b_row, b_key, query, key, queries, keys, offset, seed,
     line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr,
+    QUICK: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
     """Return the weights as the values saw them, and the gradient of the scores."""
+    by = scale
+    if QUICK == 2:
+        by *= _LOG2E
+        lse *= _LOG2E
     score, inside = _scored(
-        q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD
-    )
-    x = _exponent(score, lse[:, None], scale, FOLD)
-    weight = exp_rounded(x, (seen, inside), v.dtype, QUICK).to(tl.float32)
+        q, k, by, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
+        QUICK,
+    )  # fmt: skip
+    x = _exponent(score, lse[:, None], by, FOLD)
+    weight = _weights(x, (seen, inside), v.dtype, QUICK, PACK).to(tl.float32)
     slope = tl.dot(grad, tl.trans(v), input_precision="ieee")
     used = weight
     if seed is not None:
@@ -220,13 +275,14 @@ def _query_step(
     query, queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr,
     BOUND: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_V: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
     key = first + tl.arange(0, KEYS)
     k_rows = _tile(k, key, keys, k_row, SIZE, BLOCK, BOUND)
     v_rows = _tile(v, key, keys, v_row, SIZE_V, BLOCK_V, BOUND)
     _, inner = _gradient(
         rows, k_rows, v_rows, slopes, logarithm, part, scale, bias, b_row, b_key, query, key,
-        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK,
+        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK, PACK,
     )  # fmt: skip
     return tl.dot(inner.to(k_rows.dtype), k_rows, total, input_precision="ieee")
 
@@ -239,6 +295,7 @@ def attention_queries(
     seen, CAUSAL: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
     FOLD: tl.constexpr, QUICK: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradient of the queries."""
     if seen is not None:
@@ -266,13 +323,13 @@ def attention_queries(
         total = _query_step(
             first, total, rows, k, v, slopes, logarithm, part, scale, bias, b_row, b_key, k_row,
             v_row, query, queries, keys, offset, seed, line, dropout, seen, False, not EVEN, SIZE,
-            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK,
+            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK, PACK,
         )  # fmt: skip
     for first in range(whole, last, KEYS):
         total = _query_step(
             first, total, rows, k, v, slopes, logarithm, part, scale, bias, b_row, b_key, k_row,
             v_row, query, queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE,
-            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK,
+            SIZE_V, BLOCK, BLOCK_V, KEYS, FOLD, QUICK, PACK,
         )  # fmt: skip
     _put(gq + batch * r_batch + head * r_head, query, queries, r_row, total, SIZE, BLOCK)
 
@@ -283,7 +340,7 @@ def _key_step(
     b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout, seen,
     CAUSAL: tl.constexpr, BOUND: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr,
+    QUICK: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
     query = first + tl.arange(0, QUERIES)
     rows = _tile(q, query, queries, q_row, SIZE, BLOCK, BOUND)
@@ -291,7 +348,7 @@ def _key_step(
     logarithm, part = _of_rows(lse, less, line.to(tl.int64), lse_row, query, queries)
     used, inner = _gradient(
         rows, k_rows, v_rows, slopes, logarithm, part, scale, bias, b_row, b_key, query, key,
-        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK,
+        queries, keys, offset, seed, line, dropout, seen, CAUSAL, BOUND, FOLD, QUICK, PACK,
     )  # fmt: skip
     of_values = tl.dot(
         tl.trans(used.to(slopes.dtype)), slopes, of_values, input_precision="ieee"
@@ -308,6 +365,7 @@ def attention_keys(
     scale, dropout, counted, seen, CAUSAL: tl.constexpr, EVEN: tl.constexpr, SIZE: tl.constexpr,
     SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr, QUERIES: tl.constexpr,
     KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr,
+    PACK: tl.constexpr,
 ):  # fmt: skip
     """Compute the gradients of keys and values, summed over the heads that share them."""
     if seen is not None:
@@ -341,13 +399,13 @@ def attention_keys(
             of_keys, of_values = _key_step(
                 first, of_keys, of_values, k_rows, v_rows, q_at, g_at, lse, less, lse_row, scale,
                 b_at, b_row, b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout,
-                seen, CAUSAL, True, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK,
+                seen, CAUSAL, True, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK, PACK,
             )  # fmt: skip
         for first in range(whole, queries, QUERIES):
             of_keys, of_values = _key_step(
                 first, of_keys, of_values, k_rows, v_rows, q_at, g_at, lse, less, lse_row, scale,
                 b_at, b_row, b_key, q_row, g_row, key, queries, keys, offset, seed, line, dropout,
-                seen, False, not EVEN, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK,
+                seen, False, not EVEN, SIZE, SIZE_V, BLOCK, BLOCK_V, QUERIES, FOLD, QUICK, PACK,
             )  # fmt: skip
     _put(gk + batch * r_batch + shared_head * r_head, key, keys, r_row, of_keys, SIZE, BLOCK)
     _put(gv + batch * w_batch + shared_head * w_head, key, keys, w_row, of_values, SIZE_V, BLOCK_V)

@@ -106,12 +106,11 @@ class Launcher:
         self._wanted: dict[str, frozenset[str]] = {}
         self._rows: Any = None  # the module counters, once it is needed: it imports numpy
         self._hooks: Any = None
-        #: Whether kernels may use ``sixteen``: exp is correctly rounded, and not counted.
-        self.quick = "exp" not in self.counted and any(
-            part.build.library.functions["exp", "float32"].max_ulp == 0.5
-            for part in active.parts
-            if ("exp", "float32") in part.functions
-        )
+        #: Which functions of ``sixteen`` kernels may use, as those of the sessions are correctly
+        #: rounded and not counted: none (0), exp (1), or exp and exp2 (2).
+        self.quick = 0
+        if self._is_right("exp"):
+            self.quick = 2 if self._is_right("exp2") else 1
         #: The activations that are whole functions on GPUs, once CUDA is in use, and their bitcode.
         self.composites: frozenset[str] = frozenset()
         self._composites = ""
@@ -125,6 +124,14 @@ class Launcher:
         self.tables: dict[Any, Any] = {}
         #: Learns here how kernels are launched; None if nothing but Python launches.
         self.direct: direct.Direct | None = None
+
+    def _is_right(self, function: str) -> bool:
+        """Tell whether a function claims to be correctly rounded, and is not counted."""
+        return function not in self.counted and any(
+            part.build.library.functions[function, "float32"].max_ulp == 0.5
+            for part in self.active.parts
+            if (function, "float32") in part.functions
+        )
 
     def prepare(self) -> None:
         """Get ready for launches, once CUDA is in use."""

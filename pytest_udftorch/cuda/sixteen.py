@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""exp rounded to 16 bits, for kernels that need no more of it.
+"""exp and exp2 rounded to 16 bits, for kernels that need no more of them.
 
-The GPU's own exp2 is within 2^-22.5 (PTX ISA, ``ex2.approx.ftz.f32``), and this code within
-2^-21.7. It knows bfloat16's or half's rounding of a correctly rounded exp wherever no boundary
-between two roundings lies within 8 units of float32's last place. For the other arguments, one in
-3,900 with bfloat16, a thread calls the session's function. So the results are the session's,
+The GPU's own exp2 is within 2^-22.5 (PTX ISA, ``ex2.approx.ftz.f32``), and what exp makes of it
+within 2^-21.7. That tells bfloat16's or half's rounding of a correctly rounded result wherever no
+boundary between two roundings is near. For the other arguments, one in 7,300 of exp2 and one in
+3,900 of exp with bfloat16, a thread calls the session's function. So the results are the session's,
 rounded, at a fraction of the instructions. ``tests/gpu/test_cuda_sixteen_gpu.py`` compares them for
 all 2^32 arguments.
+
+A thread asks once for all of its elements whether one is in doubt: a branch after every few would
+keep the GPU from computing them side by side.
 """
+
+import linecache
 
 import triton
 import triton.language as tl
 
 from pytest_udftorch.cuda.kernels import _exp, _extern, _jit
 
-_value, _hard, _rest = (_extern("exp", part) for part in ("value", "hard", "rest"))
+_exp_value, _exp_hard, _exp_rest = (_extern("exp", part) for part in ("value", "hard", "rest"))
+_exp2_value, _exp2_hard, _exp2_rest = (_extern("exp2", part) for part in ("value", "hard", "rest"))
 
 #: log2(e) as two floats.
 _LOG2E = tl.constexpr(float.fromhex("0x1.715476p+0"))
@@ -24,96 +30,181 @@ _LN2 = tl.constexpr(0.6931471805599453)
 #: exp of it is zero in each dtype, and that of its negative is infinity.
 _LEAST = tl.constexpr(-150.0)
 
-#: Arguments whose exp may be subnormal, as encodings: -87.336 to -104. exp2 flushes such results.
-_SUBNORMAL = tl.constexpr(0xC2AEAC00)
-_SUBNORMALS = tl.constexpr(0xC2D00000 - 0xC2AEAC00)
+#: Arguments whose results may be subnormal, as encodings: exp from -87.336 to -104, exp2 from -126
+#: to -150. The GPU's exp2 flushes such results.
+_EXP_SUBNORMAL = tl.constexpr(0xC2AEAC00)
+_EXP_SUBNORMALS = tl.constexpr(0xC2D00000 - 0xC2AEAC00)
+_EXP2_SUBNORMAL = tl.constexpr(0xC2FC0000)
+_EXP2_SUBNORMALS = tl.constexpr(0xC3160000 - 0xC2FC0000)
 
 #: Half the width of the doubt around a boundary, in units of float32's last place and relatively.
-_DOUBT = tl.constexpr(8)
+_EXP_DOUBT = tl.constexpr(8)
+_EXP2_DOUBT = tl.constexpr(4)
 _BELOW = tl.constexpr(1 - 2.0**-20)
 _ABOVE = tl.constexpr(1 + 2.0**-20)
 
 
+# How near a result is to a boundary, as an unsigned number: a small one is in doubt ---------------
+
+
 @triton.jit
-def _doubtful_bfloat16(x, y):
-    low = y.to(tl.uint32, bitcast=True) << 16
+def _near_bfloat16(y, DOUBT: tl.constexpr):
     # The boundary between two roundings is 0x8000 in the low half.
-    near = (low + (0x80000000 + (_DOUBT << 16))) < (2 * _DOUBT + 1 << 16)
-    return near | ((x.to(tl.uint32, bitcast=True) - _SUBNORMAL) < _SUBNORMALS)
+    return (y.to(tl.uint32, bitcast=True) << 16) + (0x80000000 + (DOUBT << 16))
 
 
 @triton.jit
-def _doubtful_half(x, y):
+def _near_half(y, DOUBT: tl.constexpr):
     below = (y * _BELOW).to(tl.float16).to(tl.int16, bitcast=True)
     above = (y * _ABOVE).to(tl.float16).to(tl.int16, bitcast=True)
-    return below != above
-
-
-def _settled(doubtful, name):
-    """Return what puts the session's result in the place of a doubtful one, eight at a time.
-
-    Two doubtful ones among eight are rare: the second takes the accurate path, which is short to
-    write and long to run.
-    """
-
-    def eight(  # noqa: PLR0913
-        x0, x1, x2, x3, x4, x5, x6, x7, y0, y1, y2, y3, y4, y5, y6, y7
-    ):  # fmt: skip
-        d0 = doubtful(x0, y0)
-        d1 = doubtful(x1, y1)
-        d2 = doubtful(x2, y2)
-        d3 = doubtful(x3, y3)
-        d4 = doubtful(x4, y4)
-        d5 = doubtful(x5, y5)
-        d6 = doubtful(x6, y6)
-        d7 = doubtful(x7, y7)
-        if d0 | d1 | d2 | d3 | d4 | d5 | d6 | d7:
-            i = tl.where(d0, 0, tl.where(d1, 1, tl.where(d2, 2, tl.where(d3, 3, tl.where(
-                d4, 4, tl.where(d5, 5, tl.where(d6, 6, 7)))))))  # fmt: skip
-            x = tl.where(i == 0, x0, tl.where(i == 1, x1, tl.where(i == 2, x2, tl.where(
-                i == 3, x3, tl.where(i == 4, x4, tl.where(i == 5, x5, tl.where(
-                    i == 6, x6, x7)))))))  # fmt: skip
-            y = _value(x)
-            if _hard(x) != 0:
-                y = _rest(x)
-            y0 = tl.where(i == 0, y, y0)
-            y1 = tl.where(i == 1, y, y1)
-            y2 = tl.where(i == 2, y, y2)
-            y3 = tl.where(i == 3, y, y3)
-            y4 = tl.where(i == 4, y, y4)
-            y5 = tl.where(i == 5, y, y5)
-            y6 = tl.where(i == 6, y, y6)
-            y7 = tl.where(i == 7, y, y7)
-            more = d0.to(tl.int32) + d1 + d2 + d3 + d4 + d5 + d6 + d7
-            if more > 1:
-                if d1 & (i != 1):
-                    y1 = _rest(x1)
-                if d2 & (i != 2):
-                    y2 = _rest(x2)
-                if d3 & (i != 3):
-                    y3 = _rest(x3)
-                if d4 & (i != 4):
-                    y4 = _rest(x4)
-                if d5 & (i != 5):
-                    y5 = _rest(x5)
-                if d6 & (i != 6):
-                    y6 = _rest(x6)
-                if d7 & (i != 7):
-                    y7 = _rest(x7)
-        return y0, y1, y2, y3, y4, y5, y6, y7
-
-    return _jit(eight, name)
-
-
-_settled_bfloat16 = _settled(_doubtful_bfloat16, "settled_bfloat16")
-_settled_half = _settled(_doubtful_half, "settled_half")
+    return tl.where(below != above, 0, 0x80000000).to(tl.uint32)
 
 
 @triton.jit
-def exp_rounded(x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, LARGE: tl.constexpr = True):
+def _bfloat16(y):
+    return y.to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def _half(y):
+    return y.to(tl.float16).to(tl.float32)
+
+
+#: Elements that are looked at together once one of them is in doubt.
+_GROUP = 8
+
+
+def _joined(terms, by):
+    """Return the text of a function of two, applied to terms as a tree."""
+    terms = list(terms)
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        terms = [f"{by}({a}, {b})" for a, b in pairs] + terms[len(terms) & ~1 :]
+    return terms[0]
+
+
+def _chosen(group, of, default):
+    """Return the text of what the first doubtful of a group has."""
+    for i in reversed(group):
+        default = f"tl.where(d{i}, {of(i)}, {default})"
+    return default
+
+
+def _text(name, function, dtype, pack):
+    """Return the text of a function that puts the session's results in place of doubtful ones.
+
+    Among a group the first in doubt is settled, and so on until none is. What is settled is
+    rounded, and then in no doubt; its argument is not read again. In half a subnormal result of
+    float32 is zero, however it is rounded.
+    """
+    named = f"_{function.upper()}"
+    wide = f"(2 * {named}_DOUBT + 1 << 16)"
+    subnormal = dtype == "bfloat16"
+    groups = [range(at, at + _GROUP) for at in range(0, pack, _GROUP)]
+
+    def near(i):
+        return f"_near_{dtype}(y{i}, {named}_DOUBT)"
+
+    def bits(i):
+        return f"x{i}.to(tl.uint32, bitcast=True)"
+
+    lines = [f"def {name}({', '.join([f'{n}{i}' for n in 'xy' for i in range(pack)])}):"]
+    asked = []
+    for at, group in enumerate(groups):
+        lines.append(f"    n{at} = {_joined(map(near, group), 'tl.minimum')}")
+        asked.append(f"(n{at} < {wide})")
+        if subnormal:  # the most negative number has the largest encoding
+            lines.append(f"    u{at} = {_joined(map(bits, group), 'tl.maximum')}")
+            asked[-1] += f" | (u{at} >= {named}_SUBNORMAL)"
+    whole = f"({_joined((f'n{at}' for at in range(len(groups))), 'tl.minimum')} < {wide})"
+    if subnormal:
+        most = _joined((f"u{at}" for at in range(len(groups))), "tl.maximum")
+        whole += f" | ({most} >= {named}_SUBNORMAL)"
+    lines.append(f"    if {whole}:")
+    for group, doubtful in zip(groups, asked, strict=True):
+        lines += [f"        more = {doubtful}", "        while more:"]
+        for i in group:
+            also = f" | (({bits(i)} - {named}_SUBNORMAL) < {named}_SUBNORMALS)" if subnormal else ""
+            lines.append(f"            d{i} = ({near(i)} < {wide}){also}")
+        lines += [
+            f"            i = {_chosen(group, str, pack)}",
+            f"            x = {_chosen(group[:-1], lambda i: f'x{i}', f'x{group[-1]}')}",
+            f"            more = i < {pack}",
+            "            if more:",
+            f"                y = _{function}_value(x)",
+            f"                if _{function}_hard(x) != 0:",
+            f"                    y = _{function}_rest(x)",
+            f"                y = _{dtype}(y)",
+        ]
+        for i in group:
+            lines.append(f"                y{i} = tl.where(i == {i}, y, y{i})")
+            if subnormal:
+                lines.append(f"                x{i} = tl.where(i == {i}, 0.0, x{i})")
+    lines.append(f"    return {', '.join(f'y{i}' for i in range(pack))}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(function, dtype, pack):
+    """Return what settles ``pack`` results at a time; Triton reads its text as that of a file."""
+    name = f"_{function}_{dtype}_{pack}"
+    text, file = _text(name, function, dtype, pack), f"<{name}>"
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
+    exec(compile(text, file, "exec"), globals())
+    return triton.jit(globals()[name])
+
+
+def _settled(function, dtype):
+    """Return a function of arguments, approximate results, and how many are looked at together."""
+    eight, sixteen, many = (_written(function, dtype, pack) for pack in (8, 16, 32))
+
+    def settled(x, y, PACK: tl.constexpr):
+        if PACK == 8:
+            y = tl.map_elementwise(eight, x, y, pack=8)[0]
+        elif PACK == 16:
+            y = tl.map_elementwise(sixteen, x, y, pack=16)[0]
+        else:
+            y = tl.map_elementwise(many, x, y, pack=32)[0]
+        return y
+
+    return _jit(settled, f"settled_{function}_{dtype}")
+
+
+_exp_bfloat16 = _settled("exp", "bfloat16")
+_exp_half = _settled("exp", "half")
+_exp2_bfloat16 = _settled("exp2", "bfloat16")
+_exp2_half = _settled("exp2", "half")
+
+
+@triton.jit
+def _approximate_exp2(x):
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def exp2_rounded(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
+    """Return the session's exp2, which is correctly rounded and not counted, rounded to a dtype.
+
+    PACK: elements that a thread computes between two branches: 8, 16, or 32.
+    """
+    y = _approximate_exp2(x)
+    if DTYPE.is_bf16():  # noqa: SIM108
+        y = _exp2_bfloat16(x, y, PACK)
+    else:
+        y = _exp2_half(x, y, PACK)
+    return y.to(DTYPE)
+
+
+@triton.jit
+def exp_rounded(
+    x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr,
+    LARGE: tl.constexpr = True,
+):  # fmt: skip
     """Return the session's exp, rounded to a dtype.
 
     LARGE: whether x may be above 80.
+    PACK: as of ``exp2_rounded``.
     QUICK: whether the session's exp is correctly rounded, and not counted.
     """
     if QUICK:
@@ -122,15 +213,13 @@ def exp_rounded(x, seen, DTYPE: tl.constexpr, QUICK: tl.constexpr, LARGE: tl.con
         if LARGE:
             x = tl.minimum(x, -_LEAST, propagate_nan=tl.PropagateNan.ALL)
         product = x * _LOG2E
-        y = tl.inline_asm_elementwise(
-            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [product], dtype=tl.float32, is_pure=True, pack=1
-        )
+        y = _approximate_exp2(product)
         lacks = tl.fma(x, _LOG2E_LOW, tl.fma(x, _LOG2E, -product))
         y = y * tl.fma(lacks, _LN2, 1.0)
-        if DTYPE.is_bf16():
-            y = tl.map_elementwise(_settled_bfloat16, x, y, pack=8)[0]
+        if DTYPE.is_bf16():  # noqa: SIM108
+            y = _exp_bfloat16(x, y, PACK)
         else:
-            y = tl.map_elementwise(_settled_half, x, y, pack=8)[0]
+            y = _exp_half(x, y, PACK)
     else:
         y = _exp(x, seen)
     return y.to(DTYPE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The approximation of exp behind 16-bit results leaves no wrong one undoubted.
+"""The approximations of exp and exp2 behind 16-bit results leave no wrong one undoubted.
 
 A GPU's exp2 is replaced by float64's, moved by the largest error that the PTX ISA allows it.
 """
@@ -24,20 +24,27 @@ def fma(a, b, c):
     return (a.astype(np.float64) * np.float64(b) + c).astype(np.float32)
 
 
+def certain(x, y, function):
+    """Return which approximate results are in no doubt."""
+    half = constant(f"_{function}_DOUBT")
+    near = (y.view(np.uint32) << np.uint32(16)) + np.uint32(0x80000000 + (half << 16))
+    subnormal = x.view(np.uint32) - np.uint32(constant(f"_{function}_SUBNORMAL"))
+    return (near >= (2 * half + 1) << 16) & (subnormal >= constant(f"_{function}_SUBNORMALS"))
+
+
+def approximate(x, error):
+    """Return the GPU's exp2 of doubles, with an error."""
+    y = (np.exp2(x.astype(np.float64)) * (1 + error)).astype(np.float32)
+    y[y < 2.0**-126] = 0
+    return y
+
+
 def undoubted(x, error, low):
-    """Return which results are not in doubt, and those results rounded to bfloat16."""
+    """Return which results of exp are not in doubt, and those results rounded to bfloat16."""
     product = x * np.float32(constant("_LOG2E"))
     lacks = fma(x, low, fma(x, constant("_LOG2E"), -product.astype(np.float64)))
-    power = np.exp2(product.astype(np.float64)) * (1 + error)
-    y = power.astype(np.float32)
-    y[y < 2.0**-126] = 0
-    y *= fma(lacks, constant("_LN2"), np.float64(1))
-    half = constant("_DOUBT")
-    bits = y.view(np.uint32)
-    near = (bits << np.uint32(16)) + np.uint32(0x80000000 + (half << 16))
-    subnormal = x.view(np.uint32) - np.uint32(constant("_SUBNORMAL"))
-    certain = (near >= (2 * half + 1) << 16) & (subnormal >= constant("_SUBNORMALS"))
-    return certain, rounded(y)
+    y = approximate(product, error) * fma(lacks, constant("_LN2"), np.float64(1))
+    return certain(x, y, "EXP"), rounded(y)
 
 
 def rounded(y):
@@ -60,13 +67,32 @@ def arguments():
 @pytest.mark.parametrize("error", [-LARGEST, 0.0, LARGEST])
 def test_what_is_not_in_doubt_is_right(arguments, error):
     right = rounded(np.exp(arguments.astype(np.float64)).astype(np.float32))
-    certain, found = undoubted(arguments, error, constant("_LOG2E_LOW"))
-    assert 0.4 < certain.mean() < 1.0
-    assert not (certain & (found != right)).any()
+    sure, found = undoubted(arguments, error, constant("_LOG2E_LOW"))
+    assert 0.4 < sure.mean() < 1.0
+    assert not (sure & (found != right)).any()
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize("error", [-(2.0**-22.5), 0.0, 2.0**-22.5])
+def test_what_exp2_does_not_doubt_is_right(arguments, error):
+    x = (arguments.astype(np.float64) * np.log2(np.e)).astype(np.float32)
+    right = rounded(np.exp2(x.astype(np.float64)).astype(np.float32))
+    y = approximate(x, error)
+    sure = certain(x, y, "EXP2")
+    assert 0.4 < sure.mean() < 1.0
+    assert not (sure & (rounded(y) != right)).any()
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+def test_a_larger_error_of_exp2_would_show(arguments):
+    x = (arguments.astype(np.float64) * np.log2(np.e)).astype(np.float32)
+    right = rounded(np.exp2(x.astype(np.float64)).astype(np.float32))
+    y = approximate(x, 2.0**-20)
+    assert (certain(x, y, "EXP2") & (rounded(y) != right)).any()
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_a_coarser_logarithm_would_show(arguments):
     right = rounded(np.exp(arguments.astype(np.float64)).astype(np.float32))
-    certain, found = undoubted(arguments, LARGEST, 0.0)
-    assert (certain & (found != right)).any()
+    sure, found = undoubted(arguments, LARGEST, 0.0)
+    assert (sure & (found != right)).any()
