@@ -561,7 +561,7 @@ def uncompiled(call: Callable[..., Any]) -> Callable[..., Any]:
     node of a graph, and Inductor would compile the kernel's text without the names it refers to.
     """
     dynamo = sys.modules.get(DYNAMO)
-    return call if dynamo is None else _DISABLE.of(dynamo)(call)  # type: ignore[no-any-return]
+    return call if dynamo is None else _DISABLE.of(dynamo)(call)
 
 
 def check_changed(module: Any) -> None:
