@@ -522,6 +522,7 @@ _OWNED: Final = PrivateName(
 )
 _RULES: Final = PrivateName(DYNAMO_RULES, "_recompile_re", "to keep kernels from being compiled")
 _SKIPPED: Final = PrivateName(DYNAMO_RULES, "SKIP_DIRS", "to keep kernels from being compiled")
+_DISABLE: Final = PrivateName(DYNAMO, "disable", "to keep kernels from being compiled")
 _COUNTERS: Final = PrivateName("torch._dynamo.utils", "counters", "to count graph breaks")
 _AOT: Final = PrivateName(
     "torch._inductor", "aoti_compile_and_package", "to compile with AOTInductor"
@@ -569,6 +570,16 @@ def skip_frames(rules: Any, folders: Sequence[str], skip: bool) -> None:
         while not skip and folder in listed:
             listed.remove(folder)
     _RULES.of(rules)()
+
+
+def uncompiled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that torch.compile leaves alone, with all that it calls.
+
+    A frame of ``triton.runtime`` that Dynamo sees holds a kernel to be called. It would make that a
+    node of a graph, and Inductor would compile the kernel's text without the names it refers to.
+    """
+    dynamo = sys.modules.get(DYNAMO)
+    return call if dynamo is None else _DISABLE.of(dynamo)(call)
 
 
 def check_changed(module: Any) -> None:

@@ -5,8 +5,8 @@
 
 Stock computes both with functions of their own, a session by formulas over its functions of
 float32. lgamma asks for the logarithm of a mantissa, between the roots of 1/2 and 2, since what the
-rounding of a logarithm loses is in proportion to it. The column ``whole`` says what the logarithm of
-the whole number would lose: Stirling's series (Abramowitz and Stegun, 6.1.41) in double, rounded
+rounding of a logarithm loses is in proportion to it. The column ``whole`` says what the logarithm
+of the whole number would lose: Stirling's series (Abramowitz and Stegun, 6.1.41) in double, rounded
 once, but for the logarithm, a result of float32.
 
 As a control the same series gets the logarithm in double. It has to be right then, but for results

@@ -108,7 +108,7 @@ class Launch:
         """Compile and launch; return what a further launch needs."""
         home = kernels()
         options = {"num_stages": self.stages} if self.stages else {}
-        compiled = getattr(home, self.name)[(self.programs,)](
+        compiled = compat.uncompiled(getattr(home, self.name)[(self.programs,)])(
             *tensors, *numbers, **self.constants, **options, num_warps=self.warps,
             enable_fp_fusion=False,
         )  # fmt: skip

@@ -25,6 +25,9 @@ from pytest_udftorch.cuda.table import Operator
 #: The longest head of the kernels.
 _LONGEST: Final = 256
 
+#: The most elements that a thread of the kernels looks at together: see ``sixteen``.
+_PACKED: Final = 32
+
 #: Keys of a row of logarithms in the memory-efficient form are padded to a multiple of this.
 _PADDED: Final = 32
 
@@ -161,7 +164,6 @@ class _Blocks(NamedTuple):
     warps: int = 4
     stages: int = 0
     registers: int = 0
-    way: int = 0
 
 
 def _blocks(launcher: Launcher, problem: _Problem, kernel: str) -> _Blocks:
@@ -171,12 +173,12 @@ def _blocks(launcher: Launcher, problem: _Problem, kernel: str) -> _Blocks:
     size = max(_power_of_two(problem.query.shape[3]), _power_of_two(problem.value.shape[3]))
     if problem.query.element_size() == 4:
         return _Blocks(32, 32) if size <= 128 else _Blocks(16, 16)
-    # Chosen by measurements on an H200 with 4,096 queries and keys.
+    # Chosen by measurements on an H100 with 4,096 queries and keys.
     if size > 128:
         return _Blocks(32, 32) if backward else _Blocks(64, 32)
-    if backward:
-        return _Blocks(64, 32, stages=3) if size <= 64 else _Blocks(64, 64)
-    return _Blocks(64, 64, stages=3, registers=168 if size <= 64 else 0)
+    if size > 64:
+        return _Blocks(64, 64, stages=2)
+    return _Blocks(64, 64, stages=3, registers=0 if backward else 168)
 
 
 def _strides(tensor: Any) -> tuple[int, ...]:
@@ -222,7 +224,7 @@ def _constants(launcher: Launcher, problem: _Problem, blocks: _Blocks) -> dict[s
         "BLOCK_V": _power_of_two(size_v), "QUERIES": blocks.queries, "KEYS": blocks.keys,
         "FOLD": problem.bias is None and problem.scale > 0,
         "QUICK": launcher.quick if problem.query.element_size() == 2 else 0,
-        "PACK": min(32, blocks.queries * blocks.keys // (32 * blocks.warps)),
+        "PACK": min(_PACKED, blocks.queries * blocks.keys // (32 * blocks.warps)),
     }  # fmt: skip
 
 
@@ -242,8 +244,7 @@ def _attend(launcher: Launcher, form: _Form, problem: _Problem, out: Any, lse: A
         (problem.query, problem.key, problem.value, target),
         (problem.heads, problem.group, problem.query.shape[2], problem.key.shape[2],
          0 if lse is None else lse.shape[2], rows),
-        {"CAUSAL": problem.causal, "EMPTY": form.empty, **_constants(launcher, problem, blocks),
-         "WAY": blocks.way, "OUT": 32},
+        {"CAUSAL": problem.causal, "EMPTY": form.empty, **_constants(launcher, problem, blocks)},
         rows * problem.query.shape[0] * problem.heads, blocks,
     )  # fmt: skip
     if target is not out:

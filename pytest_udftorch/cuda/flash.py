@@ -5,9 +5,11 @@ The running maximum and sum of a row are those of online softmax (Milakov and Gi
 the gradient computes the weights again from the logarithm of the sum (Dao and others, 2022).
 Scores and sums are float32. Weights are exp, rounded to the dtype of the values: for their product,
 as the stock kernels round them, but also for their sum, so that the weights of a row add up to one
-as the values see them. ``sixteen`` computes them without most of the work of a float32 result. A
-row's sum is scaled anew only where its maximum has grown by ``_GROWTH``. Each result has one
-writer, so there are no atomics, and equal calls give equal bits.
+as the values see them. ``sixteen`` computes them without most of the work of a float32 result, from
+scores in base 2 (QUICK is 2) where the session has exp2 as well. In 16 bits the sums of weights are
+a matrix product with ones: tensor cores have the time. A row's sum is scaled anew only where its
+maximum has grown by ``_GROWTH``. Each result has one writer, so there are no atomics, and equal
+calls give equal bits.
 
 A kernel has a parameter for each pointer, stride and size: see ``kernels``.
 """
@@ -17,10 +19,13 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 from pytest_udftorch.cuda.kernels import _count, _known, _launched
-from pytest_udftorch.cuda.sixteen import exp2_rounded, exp_rounded, scaled_32, scaled_64
+from pytest_udftorch.cuda.sixteen import exp2_rounded, exp_rounded
 
 #: exp and exp2 of it are far from the largest number of half.
 _GROWTH = tl.constexpr(8.0)
+
+#: Columns of ones: the fewest that a product takes.
+_ONES = tl.constexpr(16)
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 _LN2 = tl.constexpr(0.6931471805599453)
@@ -125,7 +130,6 @@ def _forward_step(
     queries, keys, offset, seed, line, dropout, seen, CAUSAL: tl.constexpr, BOUND: tl.constexpr,
     SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr, BLOCK_V: tl.constexpr,
     KEYS: tl.constexpr, FOLD: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr,
-    WAY: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
     key = first + tl.arange(0, KEYS)
     k = _tile(k_at, key, keys, k_row, SIZE, BLOCK, BOUND)
@@ -133,20 +137,6 @@ def _forward_step(
         q, k, scale, bias, b_row, b_key, query, key, queries, keys, offset, CAUSAL, BOUND, FOLD,
         QUICK,
     )  # fmt: skip
-    return _softened(
-        score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line,
-        dropout, seen, BOUND, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
-    )  # fmt: skip
-
-
-@triton.jit
-def _softened(
-    score, inside, first, out, total, peak, v_at, v_row, scale, query, keys, seed, line, dropout,
-    seen, BOUND: tl.constexpr, SIZE_V: tl.constexpr, BLOCK_V: tl.constexpr, KEYS: tl.constexpr,
-    FOLD: tl.constexpr, QUICK: tl.constexpr, PACK: tl.constexpr, WAY: tl.constexpr,
-    OUT: tl.constexpr,
-):  # fmt: skip
-    """Add the values of a block of keys to the results, by their weights."""
     highest = tl.max(score, 1)
     if FOLD:
         highest *= scale
@@ -160,23 +150,16 @@ def _softened(
         shrink = tl.map_elementwise(_shrink_two, peak, less)
     else:
         shrink = tl.map_elementwise(_shrink_one, peak, less)
-    if WAY & 2:
-        ones = tl.full([KEYS, 16], 1.0, v_at.dtype.element_ty)
+    if narrow.dtype.primitive_bitwidth == 16:
+        ones = tl.full([KEYS, _ONES], 1.0, narrow.dtype)
         total = tl.dot(narrow, ones, total * shrink[:, None])
     else:
         total = total * shrink + tl.sum(power, 1)
-    key = first + tl.arange(0, KEYS)
     if seed is not None:
         kept = _kept(seed, line, query, key, keys, dropout)
         power = tl.where(kept, power, 0.0)
     v = _tile(v_at, key, keys, v_row, SIZE_V, BLOCK_V, BOUND)
-    if WAY & 1:
-        if OUT == 32:
-            out = tl.map_elementwise(scaled_32, out, shrink[:, None], pack=32)[0]
-        else:
-            out = tl.map_elementwise(scaled_64, out, shrink[:, None], pack=64)[0]
-    else:
-        out = out * shrink[:, None]
+    out = out * shrink[:, None]
     out = tl.dot(power.to(v.dtype), v, out, input_precision="ieee")
     return out, total, highest
 
@@ -188,7 +171,7 @@ def attention_forward(
     keys, lse_row, blocks, offset, scale, dropout, counted, seen, CAUSAL: tl.constexpr,
     EMPTY: tl.constexpr, SIZE: tl.constexpr, SIZE_V: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_V: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, FOLD: tl.constexpr,
-    QUICK: tl.constexpr, PACK: tl.constexpr, WAY: tl.constexpr, OUT: tl.constexpr,
+    QUICK: tl.constexpr, PACK: tl.constexpr,
 ):  # fmt: skip
     if seen is not None:
         lines = (tl.num_programs(0) // blocks).to(tl.int64) * queries
@@ -205,8 +188,8 @@ def attention_forward(
     if bias is not None:
         bias += batch * b_batch + head * b_head
     peak = tl.full([QUERIES], -float("inf"), tl.float32)
-    if WAY & 2:
-        total = tl.zeros([QUERIES, 16], tl.float32)
+    if rows.dtype.primitive_bitwidth == 16:
+        total = tl.zeros([QUERIES, _ONES], tl.float32)
     else:
         total = tl.zeros([QUERIES], tl.float32)
     value = tl.zeros([QUERIES, BLOCK_V], tl.float32)
@@ -218,32 +201,20 @@ def attention_forward(
         last = tl.maximum(tl.minimum(keys, start + QUERIES + offset), 0)
         whole = tl.maximum(tl.minimum(whole, (start + offset + 1) // KEYS * KEYS), 0)
     # Blocks that every query sees as a whole, then the others.
-    if WAY & 4:
-        column = tl.arange(0, KEYS)
-        score = tl.dot(rows, tl.trans(_tile(k, column, keys, k_row, SIZE, BLOCK, True)))
-        for first in range(0, whole, KEYS):
-            k_after = _tile(k, first + KEYS + column, keys, k_row, SIZE, BLOCK, True)
-            following = tl.dot(rows, tl.trans(k_after))
-            value, total, peak = _softened(
-                score, None, first, value, total, peak, v, v_row, scale, query, keys, seed, line,
-                dropout, None, False, SIZE_V, BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
-            )  # fmt: skip
-            score = following
-    else:
-        for first in range(0, whole, KEYS):
-            value, total, peak = _forward_step(
-                first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
-                queries, keys, offset, seed, line, dropout, seen, False, False, SIZE, SIZE_V, BLOCK,
-                BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
-            )  # fmt: skip
+    for first in range(0, whole, KEYS):
+        value, total, peak = _forward_step(
+            first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
+            queries, keys, offset, seed, line, dropout, seen, False, False, SIZE, SIZE_V, BLOCK,
+            BLOCK_V, KEYS, FOLD, QUICK, PACK,
+        )  # fmt: skip
     for first in range(whole, last, KEYS):
         value, total, peak = _forward_step(
             first, value, total, peak, rows, k, v, bias, b_row, b_key, k_row, v_row, scale, query,
             queries, keys, offset, seed, line, dropout, seen, CAUSAL, True, SIZE, SIZE_V, BLOCK,
-            BLOCK_V, KEYS, FOLD, QUICK, PACK, WAY, OUT,
+            BLOCK_V, KEYS, FOLD, QUICK, PACK,
         )  # fmt: skip
-    if WAY & 2:
-        total = tl.sum(total, 1) / 16
+    if rows.dtype.primitive_bitwidth == 16:
+        total = tl.max(total, 1)  # all columns are alike
     logarithm = libdevice.log(total)
     if seen is not None:
         each = (seen, query < queries)

@@ -16,8 +16,8 @@ rounding is wanted. ``a``, ``b`` and ``c`` are the
 operator's scalars as float32. ``seen`` is a pair: the row to count in, or None, and a mask of the
 lanes that hold elements, or None for all. A number after it is the function's slot in that row.
 
-A formula whose name ends in ``_wide`` is for the CPU alone, whose arithmetic in double is quick. All
-but its functions is computed in double: ``_single`` rounds to float32, and a number is its
+A formula whose name ends in ``_wide`` is for the CPU alone, whose arithmetic in double is quick.
+All but its functions is computed in double: ``_single`` rounds to float32, and a number is its
 ``_mantissa``, between the roots of 1/2 and 2, times 2 to the power of its ``_exponent``.
 
 A formula consists of assignments and one result: no branches and no loops.

@@ -244,7 +244,7 @@ class Launcher:
         given: dict[str, Any] = {name: number for name, number in options.items() if number}
         if whole:
             given["extern_libs"] = {"composites": self._composites}
-        compiled = jit[(grid,)](*arguments, *rest, **given, **_OPTIONS)
+        compiled = compat.uncompiled(jit[(grid,)])(*arguments, *rest, **given, **_OPTIONS)
         fixed = compiled, compiled.function, compiled.packed_metadata
         self._launchers[key] = compiled.run, fixed, rest
 

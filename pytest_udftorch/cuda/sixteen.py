@@ -44,7 +44,7 @@ _BELOW = tl.constexpr(1 - 2.0**-20)
 _ABOVE = tl.constexpr(1 + 2.0**-20)
 
 
-# How near a result is to a boundary, as an unsigned number: below ``_NEAR`` it is in doubt. --------
+# How near a result is to a boundary, as an unsigned number: a small one is in doubt ---------------
 
 
 @triton.jit
@@ -74,73 +74,80 @@ def _half(y):
 _GROUP = 8
 
 
-def _written(function, dtype, pack):
-    """Return what puts the session's results in the place of doubtful ones, ``pack`` at a time.
+def _joined(terms, by):
+    """Return the text of a function of two, applied to terms as a tree."""
+    terms = list(terms)
+    while len(terms) > 1:
+        pairs = zip(terms[::2], terms[1::2], strict=False)
+        terms = [f"{by}({a}, {b})" for a, b in pairs] + terms[len(terms) & ~1 :]
+    return terms[0]
 
-    Among a group of elements the first in doubt is settled, and so on until none is. What is
-    settled is rounded, and then in no doubt. Triton asks for the text of a function, so this
-    writes one.
+
+def _chosen(group, of, default):
+    """Return the text of what the first doubtful of a group has."""
+    for i in reversed(group):
+        default = f"tl.where(d{i}, {of(i)}, {default})"
+    return default
+
+
+def _text(name, function, dtype, pack):
+    """Return the text of a function that puts the session's results in place of doubtful ones.
+
+    Among a group the first in doubt is settled, and so on until none is. What is settled is
+    rounded, and then in no doubt; its argument is not read again. In half a subnormal result of
+    float32 is zero, however it is rounded.
     """
-    name = f"_{function}_{dtype}_{pack}"
-    wide = f"(2 * _{function.upper()}_DOUBT + 1 << 16)"
+    named = f"_{function.upper()}"
+    wide = f"(2 * {named}_DOUBT + 1 << 16)"
+    subnormal = dtype == "bfloat16"
+    groups = [range(at, at + _GROUP) for at in range(0, pack, _GROUP)]
 
     def near(i):
-        return f"_near_{dtype}(y{i}, _{function.upper()}_DOUBT)"
+        return f"_near_{dtype}(y{i}, {named}_DOUBT)"
 
-    def low(i):
+    def bits(i):
         return f"x{i}.to(tl.uint32, bitcast=True)"
 
-    def least(terms):
-        terms = list(terms)
-        while len(terms) > 1:
-            terms = [f"tl.minimum({', '.join(terms[i : i + 2])})" if len(terms[i : i + 2]) == 2
-                     else terms[i] for i in range(0, len(terms), 2)]  # fmt: skip
-        return terms[0]
-
-    def first(members, of, default):
-        """Return an expression for what the first doubtful member has."""
-        for i in reversed(members):
-            default = f"tl.where(d{i}, {of(i)}, {default})"
-        return default
-
-    subnormal = dtype == "bfloat16"
-    places = range(pack)
-    lines = [f"def {name}({', '.join([f'x{i}' for i in places] + [f'y{i}' for i in places])}):"]
-    groups = [list(places[at : at + _GROUP]) for at in range(0, pack, _GROUP)]
+    lines = [f"def {name}({', '.join([f'{n}{i}' for n in 'xy' for i in range(pack)])}):"]
+    asked = []
     for at, group in enumerate(groups):
-        lines.append(f"    n{at} = {least(near(i) for i in group)}")
-        if subnormal:
-            lines.append(
-                f"    u{at} = {least(low(i) for i in group).replace('minimum', 'maximum')}"
-            )
-    lines.append(f"    doubtful = {least(f'n{at}' for at in range(len(groups)))} < {wide}")
+        lines.append(f"    n{at} = {_joined(map(near, group), 'tl.minimum')}")
+        asked.append(f"(n{at} < {wide})")
+        if subnormal:  # the most negative number has the largest encoding
+            lines.append(f"    u{at} = {_joined(map(bits, group), 'tl.maximum')}")
+            asked[-1] += f" | (u{at} >= {named}_SUBNORMAL)"
+    whole = f"({_joined((f'n{at}' for at in range(len(groups))), 'tl.minimum')} < {wide})"
     if subnormal:
-        lowest = least(f"u{at}" for at in range(len(groups))).replace("minimum", "maximum")
-        lines.append(f"    doubtful = doubtful | ({lowest} >= _{function.upper()}_SUBNORMAL)")
-    lines.append("    if doubtful:")
-    for at, group in enumerate(groups):
-        lowest = f"_{function.upper()}_SUBNORMAL"
-        also = f" | (u{at} >= {lowest})" if subnormal else ""
-        lines.append(f"        more = (n{at} < {wide}){also}")
-        lines.append("        while more:")
+        most = _joined((f"u{at}" for at in range(len(groups))), "tl.maximum")
+        whole += f" | ({most} >= {named}_SUBNORMAL)"
+    lines.append(f"    if {whole}:")
+    for group, doubtful in zip(groups, asked, strict=True):
+        lines += [f"        more = {doubtful}", "        while more:"]
         for i in group:
-            also = f" | (({low(i)} - {lowest}) < {lowest}S)" if subnormal else ""
+            also = f" | (({bits(i)} - {named}_SUBNORMAL) < {named}_SUBNORMALS)" if subnormal else ""
             lines.append(f"            d{i} = ({near(i)} < {wide}){also}")
-        lines.append(f"            i = {first(group, str, pack)}")
-        lines.append(f"            x = {first(group[:-1], lambda i: f'x{i}', f'x{group[-1]}')}")
-        lines.append(f"            more = i < {pack}")
-        lines.append("            if more:")
-        lines.append(f"                y = _{function}_value(x)")
-        lines.append(f"                if _{function}_hard(x) != 0:")
-        lines.append(f"                    y = _{function}_rest(x)")
-        lines.append(f"                y = _{dtype}(y)")
+        lines += [
+            f"            i = {_chosen(group, str, pack)}",
+            f"            x = {_chosen(group[:-1], lambda i: f'x{i}', f'x{group[-1]}')}",
+            f"            more = i < {pack}",
+            "            if more:",
+            f"                y = _{function}_value(x)",
+            f"                if _{function}_hard(x) != 0:",
+            f"                    y = _{function}_rest(x)",
+            f"                y = _{dtype}(y)",
+        ]
         for i in group:
             lines.append(f"                y{i} = tl.where(i == {i}, y, y{i})")
             if subnormal:
                 lines.append(f"                x{i} = tl.where(i == {i}, 0.0, x{i})")
-    lines.append(f"    return {', '.join(f'y{i}' for i in places)}")
-    text = "\n".join(lines) + "\n"
-    file = f"<{name}>"
+    lines.append(f"    return {', '.join(f'y{i}' for i in range(pack))}")
+    return "\n".join(lines) + "\n"
+
+
+def _written(function, dtype, pack):
+    """Return what settles ``pack`` results at a time; Triton reads its text as that of a file."""
+    name = f"_{function}_{dtype}_{pack}"
+    text, file = _text(name, function, dtype, pack), f"<{name}>"
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
     exec(compile(text, file, "exec"), globals())
     return triton.jit(globals()[name])
@@ -168,24 +175,6 @@ _exp2_bfloat16 = _settled("exp2", "bfloat16")
 _exp2_half = _settled("exp2", "half")
 
 
-def _written_scale(pack):
-    name = f"_scaled_{pack}"
-    places = range(pack)
-    lines = [f"def {name}({', '.join([f'x{i}' for i in places] + [f's{i}' for i in places])}):"]
-    lines.append(f"    if {' | '.join(f'(s{i} != 1.0)' for i in places)}:")
-    lines += [f"        x{i} *= s{i}" for i in places]
-    lines.append(f"    return {', '.join(f'x{i}' for i in places)}")
-    text = "\n".join(lines) + "\n"
-    file = f"<{name}>"
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file
-    exec(compile(text, file, "exec"), globals())
-    return triton.jit(globals()[name])
-
-
-scaled_32 = _written_scale(32)
-scaled_64 = _written_scale(64)
-
-
 @triton.jit
 def _approximate_exp2(x):
     return tl.inline_asm_elementwise(
@@ -200,7 +189,7 @@ def exp2_rounded(x, DTYPE: tl.constexpr, PACK: tl.constexpr):
     PACK: elements that a thread computes between two branches: 8, 16, or 32.
     """
     y = _approximate_exp2(x)
-    if DTYPE.is_bf16():
+    if DTYPE.is_bf16():  # noqa: SIM108
         y = _exp2_bfloat16(x, y, PACK)
     else:
         y = _exp2_half(x, y, PACK)
@@ -227,7 +216,7 @@ def exp_rounded(
         y = _approximate_exp2(product)
         lacks = tl.fma(x, _LOG2E_LOW, tl.fma(x, _LOG2E, -product))
         y = y * tl.fma(lacks, _LN2, 1.0)
-        if DTYPE.is_bf16():
+        if DTYPE.is_bf16():  # noqa: SIM108
             y = _exp_bfloat16(x, y, PACK)
         else:
             y = _exp_half(x, y, PACK)

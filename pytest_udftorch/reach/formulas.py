@@ -180,7 +180,10 @@ def alignments_gradient(*args: Any) -> Any:
     for (given, states), alpha, line_loss, line_grad in zip(lines, alphas, loss, grad, strict=True):
         beta = _alphas(given.flip(0), states.flip(0), blank).flip(0, 1)
         of_class = states[:, None] == torch.arange(given.shape[1], device=given.device)
-        through = (alpha + beta)[..., None].masked_fill(~of_class, -math.inf)
+        # A state that nothing leads to has no share, whatever follows it: under a wrong logarithm
+        # beta is NaN where nothing follows.
+        ways = (alpha + beta).masked_fill(alpha == -math.inf, -math.inf)
+        through = ways[..., None].masked_fill(~of_class, -math.inf)
         sums = _shares_of_classes if given.is_cuda else _summed_ways
         occupied = sums(through, line_loss - given)
         # A class that no state has is no sum over states.

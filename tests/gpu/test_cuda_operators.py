@@ -471,3 +471,17 @@ def test_a_kernel_serves_each_pattern_of_alignment(shift):
         torch.hypot(moved, aligned)
         torch.hypot(moved, aligned, out=whole[shift:])
     torch.cuda.synchronize()
+
+
+def test_a_kernel_that_is_first_launched_between_graphs_is_no_part_of_one():
+    """Dynamo sees frames of Triton there, which hold the kernel and its arguments."""
+    x = torch.randn(37, 41, device="cuda")  # a shape that no other test has compiled
+
+    @torch._dynamo.disable(recursive=False)  # frames that it enters are compiled
+    def between(x):
+        return torch.softmax(x, 0)
+
+    with patched("corem"):
+        torch.compiler.reset()
+        found = torch.compile(lambda x: between(x) + 1)(x)
+        assert torch.equal(found, torch.softmax(x, 0) + 1)

@@ -16,6 +16,7 @@ from torch._inductor.cpu_vec_isa import pick_vec_isa
 from torch.nn import functional as F
 
 import pytest_udftorch
+from pytest_udftorch import compat
 from pytest_udftorch.build.bitcode import targets
 from pytest_udftorch.compiled import dynamo
 from pytest_udftorch.compiled.follower import STOCK, follower
@@ -408,3 +409,30 @@ def test_dynamo_leaves_the_kernels_of_a_session_alone(monkeypatch):
     monkeypatch.setattr(dynamo, "_paths", tuple)  # the negative control
     with pytest.warns(UserWarning, match="does not know how to trace"):
         assert len(graphs_between(patched("corem"))) > 1
+
+
+@pytest.mark.parametrize(("left_alone", "count"), [(True, 1), (False, 2)])
+def test_dynamo_sees_nothing_of_what_is_left_alone(left_alone, count):
+    """Neither the function nor what it calls becomes a graph, as a kernel of Triton would."""
+    graphs = []
+
+    def backend(module, inputs):
+        graphs.append(module)
+        return module.forward
+
+    def inner(x):
+        return x.sin() + 1
+
+    def outer(x):
+        return inner(x) * 2
+
+    call = compat.uncompiled(outer) if left_alone else outer
+
+    @torch._dynamo.disable(recursive=False)  # frames that it enters are compiled
+    def between(x):
+        return call(x)
+
+    x = torch.linspace(0, 1, 8)
+    found = torch.compile(lambda x: between(x) - 1, backend=backend)(x)
+    assert torch.equal(found, outer(x) - 1)
+    assert len(graphs) == count

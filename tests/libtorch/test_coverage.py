@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from pytest_udftorch import cli
+from pytest_udftorch import cli, patched
 from pytest_udftorch.cpu import operators
 from pytest_udftorch.errors import CoverageError
 from pytest_udftorch.reach import counted, coverage, definitions, formulas, training_step
@@ -162,6 +162,12 @@ def test_the_gradient_of_ctc_loss_is_defined_as_cpus_and_as_gpus_compute_it():
     (want,) = torch.autograd.grad(loss, leaf, grad)
     made = (grad, given, targets, steps, lengths, loss.detach(), alphas.detach(), 0)
     torch.testing.assert_close(formulas.alignments_gradient(*made), want, rtol=1e-4, atol=1e-5)
+    # The second and third label of a line are no way to begin, whatever the logarithm.
+    with patched(counted._library(neutral=False), ("log",)):
+        wrong = formulas.alignments_gradient(*made)
+    assert torch.equal(wrong[0, 0, 2], grad[0] * given[0, 0, 2].exp())
+    assert torch.equal(wrong[0, 1, 4], grad[1] * given[0, 1, 4].exp())
+    assert not torch.allclose(wrong[0, 0, 1], want[0, 0, 1])
     through = torch.randn(9, 7, 5, generator=generator)
     through[through < -0.5] = -torch.inf
     less = torch.randn(9, 5, generator=generator)
