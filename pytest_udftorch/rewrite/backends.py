@@ -24,11 +24,13 @@ from pytest_udftorch import compat
 from pytest_udftorch.errors import PackageMissingError, RewriteError, RuleError, nearest
 from pytest_udftorch.plain_data import shown
 from pytest_udftorch.rewrite import graphs
+from pytest_udftorch.rewrite.bindings import by_bindings
 from pytest_udftorch.rewrite.check import why_wrong
 from pytest_udftorch.rewrite.compiling import by_inductor, noted_warnings
 from pytest_udftorch.rewrite.deadline import NEVER, Deadline, OutOfTime
 from pytest_udftorch.rewrite.measured import GAIN, ORIGINAL, kept, measured, why_not
 from pytest_udftorch.rewrite.report import GraphReport, count, picture
+from pytest_udftorch.rewrite.reuse import reusing
 from pytest_udftorch.rewrite.templates import DEFAULT, TEMPLATES, Firing, chosen, rewrite
 
 #: The reports of those who record, the innermost last.
@@ -53,7 +55,7 @@ def announce(report: GraphReport) -> None:
 
 
 def _as_it_is(module: fx.GraphModule) -> Callable[..., Any]:
-    return module
+    return by_bindings(reusing(module))
 
 
 @dataclass
