@@ -41,7 +41,7 @@ from pytest_udftorch.replicas import GradientTree, tree_hook
 
 LIBRARIES: Final = ("std", "repro")
 #: Steps of a run, a multiple of the number of places that one with stops passes through.
-STEPS: Final = 24
+STEPS: Final = 16
 #: Fewer steps than this are not timed.
 TIMED: Final = 12
 #: Threads of each rank on the CPU.

@@ -256,10 +256,9 @@ class GpuContract:
         # At which bit a term joins the one before it; 63 if that belongs to another row.
         apart = place[1:] ^ place[:-1]
         bits = torch.full((n,), 63, dtype=torch.int32, device=x.device)
-        join = torch.zeros_like(apart, dtype=torch.int32)
         levels = _log(-(-len(rows) // each))
-        for level in range(1, levels):
-            join += apart >> level != 0
+        # A power of two has an exponent that is its number of digits.
+        join = torch.frexp(apart.double()).exponent.sub_(1).clamp_(min=0)
         bits[1:] = torch.where(named[1:] == named[:-1], join, 63)
         order = torch.arange(n, device=x.device)
         columns = 1 << min(_log(inner), 7)
@@ -356,6 +355,26 @@ class GpuContract:
             "lists", len(rows) * programs, (table,), (len(rows), programs, float(numbers[0])),
             {"SAME": same, "KIND": kind, "BLOCK": _BLOCK}, 4,
         )  # fmt: skip
+
+    def row_parts(self, kind: str, x: Any, g: Any = None, *, out: Any = None) -> Any:
+        """Return what the kernel of this name does with the rows of dense tensors.
+
+        Args:
+            kind: what it does.
+            x: of which the last dimension has at most ``LONGEST`` elements.
+            g: like ``x``, or None.
+            out: where the result goes to, like ``x``; None makes a tensor.
+        """
+        import torch
+
+        n = x.shape[-1]
+        rows, (log, lanes) = x.numel() // n, _held(n)
+        y = torch.empty_like(x) if out is None else out
+        launch(
+            "row_parts", -(-rows // lanes), (x, g, y), (rows, n),
+            {"KIND": kind, "LANES": lanes, "LOG": log}, 4,
+        )  # fmt: skip
+        return y
 
     def layer_norm(self, x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
         """Return normalized rows, their means and reciprocal deviations.

@@ -156,12 +156,27 @@ def by_rows(name: str, operator: str, dim: int, x: Any, grad: Any = None) -> Any
     return y
 
 
+def _held_on_gpu(dim: int, *tensors: Any) -> bool:
+    """Tell whether programs of a GPU hold the rows of tensors, along the last dimension."""
+    x = tensors[0]
+    return bool(
+        x.is_cuda
+        and x.dim()
+        and dim in (-1, x.dim() - 1)
+        and x.shape[-1] <= LONGEST
+        and all(t.shape == x.shape and str(t.dtype) == "torch.float32" for t in tensors)
+    )
+
+
 def softmax(self: Any, dim: int, half_to_float: bool) -> Any:
     """Return exponentials over their sums."""
     if not self.numel():
         return stock(self, dim, half_to_float)
     if (y := by_rows("softmax", "_softmax", dim, self)) is not None:
         return y
+    if _held_on_gpu(dim, self):
+        e = GPU.row_parts("less", self.contiguous()).exp_()
+        return GPU.row_parts("over", e, out=e)
     e = (self.contiguous() - self.amax(dim, keepdim=True)).exp_()
     return e.div_(over(e, [dim], keep=True))
 
@@ -172,7 +187,10 @@ def log_softmax(self: Any, dim: int, half_to_float: bool) -> Any:
         return stock(self, dim, half_to_float)
     if (y := by_rows("log_softmax", "_log_softmax", dim, self)) is not None:
         return y
-    z = self.contiguous() - self.amax(dim, keepdim=True)
+    if _held_on_gpu(dim, self):
+        z = GPU.row_parts("less", self.contiguous())
+    else:
+        z = self.contiguous() - self.amax(dim, keepdim=True)
     return z.sub_(over(z.exp(), [dim], keep=True).log_())
 
 
@@ -193,6 +211,8 @@ def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: Any) 
     name = "softmax_backward"
     if (y := by_rows(name, "_softmax_backward_data", dim, output, grad_output)) is not None:
         return y
+    if _held_on_gpu(dim, output, grad_output):
+        return GPU.row_parts("gradient", output.contiguous(), grad_output.contiguous())
     total = over(grad_output * output, [dim], keep=True)
     return (grad_output - total).mul_(output)
 

@@ -23,12 +23,17 @@ def _minus_zero():
 
 
 @triton.jit
+def _plus(x, y):
+    return x + y
+
+
+@triton.jit
 def _tree(x, LOG: tl.constexpr):
     """Add neighbours of the last of two dimensions level by level."""
     LANES: tl.constexpr = x.shape[0]
     for level in tl.static_range(LOG):
-        first, second = tl.split(tl.reshape(x, [LANES, 1 << (LOG - level - 1), 2]))
-        x = first + second
+        # Of two each. With tl.split, Triton's passes over layouts can take minutes.
+        x = tl.reduce(tl.reshape(x, [LANES, 1 << (LOG - level - 1), 2]), 2, _plus)
     return tl.reshape(x, [LANES])
 
 
@@ -435,6 +440,29 @@ def _sums_of(x, inside, LOG: tl.constexpr):
     return _tree(tl.where(inside, x, _minus_zero()), LOG)
 
 
+@triton.jit(do_not_specialize=["rows", "n"])
+def row_parts(x, g, y, rows, n, KIND: tl.constexpr, LANES: tl.constexpr,
+              LOG: tl.constexpr):  # fmt: skip
+    """Compute a part of a softmax for rows that a program holds; g may be None.
+
+    KIND "less": x less the largest. "over": x over the sum. "gradient": g less the sum of g times
+    x, times x.
+    """
+    row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    term = tl.arange(0, 1 << LOG)
+    inside = (row < rows)[:, None] & (term < n)[None, :]
+    at = row[:, None] * n + term[None, :]
+    v = tl.load(x + at, inside, other=float("-inf"))
+    if KIND == "less":
+        found = v - tl.max(v, 1)[:, None]
+    elif KIND == "over":
+        found = tl.div_rn(v, tl.zeros_like(v) + _sums_of(v, inside, LOG)[:, None])
+    else:
+        w = tl.load(g + at, inside, other=1.0)
+        found = (w - _sums_of(w * v, inside, LOG)[:, None]) * v
+    tl.store(y + at, found, inside)
+
+
 @triton.jit
 def _one_over_root(squares, count, eps):
     return tl.div_rn(tl.zeros_like(squares) + 1.0, tl.sqrt_rn(tl.div_rn(squares, count) + eps))
@@ -539,36 +567,36 @@ def channel_statistics(total, squares, mean, rstd, running_mean, running_var, ch
 @triton.jit
 def _channel_sum(v, inside, SAMPLES: tl.constexpr, LOG: tl.constexpr):
     """Add what is inside of 2^SAMPLES samples of 2^LOG positions, first over the positions."""
-    return _tree(tl.reshape(_sums_of(v, inside, LOG), [1, 1 << SAMPLES]), SAMPLES)
+    found = _tree(tl.reshape(_sums_of(v, inside, LOG), [1, 1 << SAMPLES]), SAMPLES)
+    return tl.max(found, 0)  # of one
 
 
 @triton.jit(do_not_specialize=["samples", "n", "channels"])
 def channel_norm(x, weight, bias, running_mean, running_var, y, mean, rstd, samples, n, channels,
                  count, eps, keep, momentum, SAMPLES: tl.constexpr, LOG: tl.constexpr):  # fmt: skip
     """Normalize a channel that a program holds; what may be None is that of the kernels above."""
-    c = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    c = tl.program_id(0).to(tl.int64)
     sample = tl.arange(0, 1 << SAMPLES)
     term = tl.arange(0, 1 << LOG)
     inside = (sample < samples)[:, None] & (term < n)[None, :]
     at = (sample[:, None] * channels + c) * n + term[None, :]
-    number = tl.full((1,), count, tl.float32)
     v = tl.load(x + at, inside, other=1.0)
-    m = tl.div_rn(_channel_sum(v, inside, SAMPLES, LOG), number)
-    d = v - m[:, None]
+    m = tl.div_rn(_channel_sum(v, inside, SAMPLES, LOG), count)
+    d = v - m
     q = _channel_sum(d * d, inside, SAMPLES, LOG)
-    r = _one_over_root(q, number, eps)
-    found = d * r[:, None]
+    r = tl.div_rn(q * 0 + 1.0, tl.sqrt_rn(tl.div_rn(q, count) + eps))
+    found = d * r
     if weight is not None:
-        found = found * tl.load(weight + c)[:, None]
+        found = found * tl.load(weight + c)
     if bias is not None:
-        found = found + tl.load(bias + c)[:, None]
+        found = found + tl.load(bias + c)
     tl.store(y + at, found, inside)
     tl.store(mean + c, m)
     tl.store(rstd + c, r)
     if running_mean is not None:
         tl.store(running_mean + c, tl.load(running_mean + c) * keep + m * momentum)
     if running_var is not None:
-        unbiased = tl.div_rn(q, number - 1.0)
+        unbiased = tl.div_rn(q, count - 1.0)
         tl.store(running_var + c, tl.load(running_var + c) * keep + unbiased * momentum)
 
 
@@ -579,25 +607,24 @@ def channel_norm_backward(x, grad, weight, mean, rstd, y, sums, samples, n, chan
 
     weight and y may be None.
     """
-    c = tl.program_id(0).to(tl.int64) + tl.arange(0, 1)
+    c = tl.program_id(0).to(tl.int64)
     sample = tl.arange(0, 1 << SAMPLES)
     term = tl.arange(0, 1 << LOG)
     inside = (sample < samples)[:, None] & (term < n)[None, :]
     at = (sample[:, None] * channels + c) * n + term[None, :]
-    number = tl.full((1,), count, tl.float32)
     r = tl.load(rstd + c)
     g = tl.load(grad + at, inside, other=1.0)
-    hat = (tl.load(x + at, inside, other=1.0) - tl.load(mean + c)[:, None]) * r[:, None]
+    hat = (tl.load(x + at, inside, other=1.0) - tl.load(mean + c)) * r
     total = _channel_sum(g, inside, SAMPLES, LOG)
     products = _channel_sum(g * hat, inside, SAMPLES, LOG)
     tl.store(sums + c, total)
     tl.store(sums + channels + c, products)
     if y is not None:
-        one = tl.div_rn(total, number)[:, None]
-        two = tl.div_rn(products, number)[:, None]
+        one = tl.div_rn(total, count)
+        two = tl.div_rn(products, count)
         if weight is not None:
             r = r * tl.load(weight + c)
-        tl.store(y + at, ((g - one) - hat * two) * r[:, None], inside)
+        tl.store(y + at, ((g - one) - hat * two) * r, inside)
 
 
 @triton.jit(do_not_specialize=["size", "n", "channels"])
