@@ -659,10 +659,8 @@ _CONTRACT_SPEEDS = ("contract_speed", "contract_speed_amd")
 _LEVEL_NAMES = {"avx512": "AVX-512", "avx2": "AVX2"}
 
 
-def _maker(document: Mapping[str, Any]) -> str:
-    """Return the maker of a record's CPU."""
-    cpu: str = document["environment"]["machine"]["cpu"]
-    return cpu.split()[0].replace("(R)", "")
+def _cpu(document: Mapping[str, Any]) -> str:
+    return _maker(document["environment"]["machine"]["cpu"])
 
 
 #: Records of the orders of stock operators, one for each machine.
@@ -1029,7 +1027,7 @@ def contract_speed(results: Results) -> str:
     """Return the speed of the contract's operators and of training steps as shares of stock's."""
     documents = [results[name] for name in _CONTRACT_SPEEDS if results.has(name)]
     columns = {
-        f"{_maker(d)}, {_LEVEL_NAMES[level]}": d["levels"][level]
+        f"{_cpu(d)}, {_LEVEL_NAMES[level]}": d["levels"][level]
         for d in documents
         for level in d["levels"]
     }
@@ -1093,7 +1091,7 @@ def contract_platforms(results: Results) -> str:
         version = document["environment"]["versions"]["torch"].split("+")[0]
         first = document["rows"][0]["runs"]
         levels = " and ".join(dict.fromkeys(_LEVEL_NAMES[r["capability"].lower()] for r in first))
-        places.append(f"torch {version}: {_maker(document)}, {levels}, 1 and 2 threads")
+        places.append(f"torch {version}: {_cpu(document)}, {levels}, 1 and 2 threads")
         for row in document["rows"]:
             key = row["model"], row["optimizer"], row["library"]
             digests = runs.setdefault(key, {}).setdefault(version, [])
@@ -1101,7 +1099,7 @@ def contract_platforms(results: Results) -> str:
     document = results["contract_digests_cuda"]
     version = document["environment"]["versions"]["torch"].split("+")[0]
     gpu = document["device"]["machine"]["gpu"]
-    places.append(f"torch {version}: {_maker(document)}, one thread, and {gpu}")
+    places.append(f"torch {version}: {_cpu(document)}, one thread, and {gpu}")
     for row in document["rows"]:
         key = row["model"], row["optimizer"], row["library"]
         digests = runs.setdefault(key, {}).setdefault(version, [])

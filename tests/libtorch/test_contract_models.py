@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benches.experiments import contract_models as bench
+from benches.experiments import contract_opponents
 from pytest_udftorch import patched
 from pytest_udftorch.contract import norms, products, quick, sums
 from pytest_udftorch.contract.native import contract
@@ -118,3 +119,12 @@ def test_what_is_changed_gives_other_weights_and_is_named(unchanged, tmp_path, c
     assert torch.equal(weights, other) == (operator is None)
     found = first_difference(f"rec:{folder}", f"rec:{tmp_path / 'changed'}", seed=bench.SEED).first
     assert (None if found is None else found.operator) == operator
+
+
+def test_opponents_are_timed_against_stock(monkeypatch):
+    monkeypatch.setattr(contract_opponents, "TURNS", 2)
+    x = torch.rand(100, 100)
+    row = contract_opponents.compared({"stock": lambda: x.sum(), "mine": lambda: x.sum(0)}, "cpu")
+    assert row["stock_us"] > 0
+    assert set(row["speeds"]) == {"deterministic mode", "repro", "mine"}
+    assert not torch.are_deterministic_algorithms_enabled()

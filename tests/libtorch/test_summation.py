@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benches.experiments import summation_trees as bench
 from pytest_udftorch.order.tree import sequential
 from pytest_udftorch.summation import (
     SummationError,
@@ -158,3 +159,17 @@ def test_the_page_runs():
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S):
         exec(code, spaces)
     spaces["test_the_order_does_not_depend_on_the_number_of_columns"]
+
+
+def test_random_rows_try_the_verdicts_of_trees():
+    rows = {name: bench.verdict(name, "cpu", 200) for name in ("sum of rows, 64", "mm, 64 × 1")}
+    assert not any(map(bench.is_false, rows.values()))
+    # The negative control: a verdict that says the opposite is refuted.
+    for row in rows.values():
+        assert bench.is_false({**row, "trees_equal": not row["trees_equal"]})
+
+
+def test_trials_see_another_order_than_the_operators():
+    case = bench.cases()["sum, 1,000"]
+    assert bench._differing(case, summation_tree(torch.sum, (1000,)), "cpu", 100) == 0
+    assert bench._differing(case, SummationTree(sequential(1000), 1000), "cpu", 100) > 0
