@@ -144,23 +144,27 @@ def log_pieces(function):
     """Yield r, base and what constants leave out, for pieces that cover all normal arguments."""
     g = LOGARITHMS["log2" if function == "pow" else function]
     unit = g(mpf(2))
-    for c, log, ends_of_r in log_parts(function):
-        missing = abs(-g(mpf(c)) - log)
-        if c == 1.0:
-            assert log == 0
-            for exponent in range(9, 25):
-                for sign in (1, -1):
-                    r = sorted((sign * 2.0**-exponent, sign * 2.0 ** (1 - exponent)))
-                    r = [min(max(end, ends_of_r[0]), ends_of_r[1]) for end in r]
-                    if r[0] < r[1]:
-                        yield tuple(r), (0.0, 0.0), mpf(0)
-        else:
-            yield ends_of_r, (log, log), missing
-        # k log(2) is rounded, and its sum with the logarithm of c.
-        for low, high in ((1, 1), (2, 3), (4, 15), (16, 127)):
+    parts = list(log_parts(function))
+    missing = {c: abs(-g(mpf(c)) - log) for c, log, _ in parts}
+    for c, log, ends_of_r in parts:
+        if c != 1.0:
+            yield ends_of_r, (log, log), missing[c]
+            continue
+        assert log == 0
+        for exponent in range(9, 25):
             for sign in (1, -1):
-                base = sorted(float(sign * k * unit + log) for k in (low, high))
-                yield ends_of_r, tuple(base), missing + 2 * UNIT * max(map(abs, base))
+                r = sorted((sign * 2.0**-exponent, sign * 2.0 ** (1 - exponent)))
+                r = [min(max(end, ends_of_r[0]), ends_of_r[1]) for end in r]
+                if r[0] < r[1]:
+                    yield tuple(r), (0.0, 0.0), mpf(0)
+    # With k log(2), which is rounded, as is its sum with the logarithm of c.
+    r = min(ends_of_r[0] for *_, ends_of_r in parts), max(ends_of_r[1] for *_, ends_of_r in parts)
+    logs = [log for _, log, _ in parts]
+    for low, high in ((1, 1), (2, 3), (4, 15), (16, 127)):
+        for sign in (1, -1):
+            multiples = sorted((sign * low * unit, sign * high * unit))
+            base = float(multiples[0] + min(logs)), float(multiples[1] + max(logs))
+            yield r, base, max(missing.values()) + 2 * UNIT * max(map(abs, base))
 
 
 @cache

@@ -7,6 +7,9 @@
 // it is added to the error of the logarithm. Arguments below 1, infinities and
 // NaN are left to the fast path.
 //
+// Left to the fast path by the rounding test: 516,075 of 1,056,964,609
+// arguments. The hardest case is that of acoshf.c.
+//
 //===----------------------------------------------------------------------===//
 
 #include "../common/corem.h"

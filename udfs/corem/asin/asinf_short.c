@@ -10,6 +10,9 @@
 // taken off pi/2 and leaves pi/6; everything else is below 2^-49, with or
 // without FMA. That is 2^14.6 units in the last place; the margin is 2^15.
 //
+// Left to the fast path by the rounding test: 26,172 of 2,130,706,434
+// arguments. The hardest case is that of asinf.c.
+//
 //===----------------------------------------------------------------------===//
 
 #include "../common/corem.h"

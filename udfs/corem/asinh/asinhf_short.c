@@ -6,6 +6,9 @@
 // that 2^-45.6 of it is added to the error of the logarithm. Arguments below
 // 2^-6 in magnitude, infinities and NaN are left to the fast path.
 //
+// Left to the fast path by the rounding test: 1,081,602 of 2,214,592,514
+// arguments. The hardest case is that of asinhf.c.
+//
 //===----------------------------------------------------------------------===//
 
 #include "../common/corem.h"

@@ -13,6 +13,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+// powf.c, which is compiled behind this file, has a condition a & b ? c : d, as
+// it means to. Parentheses there would be other sources, and end the
+// certificates of all forms.
+#pragma clang diagnostic ignored "-Wbitwise-conditional-parentheses"
+
 #include "../common/corem.h"
 #include "../common/exp_short.h"
 #include "../common/log_short.h"
