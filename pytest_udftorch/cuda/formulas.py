@@ -157,6 +157,11 @@ def softplus(x, a, b, c, seen):
     return _where(scaled > b, x, _div(_log1p(_exp(scaled, seen), seen, 1), a))
 
 
+def softplus_of_one(x, a, b, c, seen):
+    # softplus where beta is 1.
+    return _where(x > b, x, _log1p(_exp(x, seen), seen, 1))
+
+
 def mish(x, a, b, c, seen):
     return x * _tanh(_log1p(_exp(x, seen), seen, 1), seen, 2)
 

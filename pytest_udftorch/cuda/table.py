@@ -151,7 +151,8 @@ def _gelu_backward(*, approximate: str = "none") -> Applied:
 
 
 def _softplus(beta: Any = 1, threshold: Any = 20) -> Applied:
-    return "softplus", _f32(beta), _f32(threshold), 0.0
+    formula = "softplus_of_one" if _f32(beta) == 1.0 else "softplus"
+    return formula, _f32(beta), _f32(threshold), 0.0
 
 
 def _softplus_backward(beta: Any, threshold: Any) -> Applied:
@@ -271,7 +272,7 @@ POINTWISE: Final[tuple[Pointwise, ...]] = (
     _unary("silu"),
     _unary("elu", _elu, kernels=("elu", "elu_of_ones")),
     _unary("gelu", _gelu, kernels=("gelu_erf", "gelu_tanh")),
-    _unary("softplus", _softplus, inplace=False),
+    _unary("softplus", _softplus, kernels=("softplus", "softplus_of_one"), inplace=False),
     _unary("mish"),
     _unary("logit", _logit, kernels=("logit", "logit_clamped")),
     _unary("sinc"),

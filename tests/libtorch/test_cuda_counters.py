@@ -176,6 +176,7 @@ CALLS = {
     "gelu_erf": [("erf", 1, False)],
     "gelu_tanh": [("tanh", 1, False)],
     "softplus": [("exp", 1, False), ("log1p", 1, False)],
+    "softplus_of_one": [("exp", 1, False), ("log1p", 1, False)],
     "mish": [("exp", 1, False), ("log1p", 1, False), ("tanh", 1, False)],
     "logsigmoid": [("exp", 1, False), ("log1p", 1, False)],
     "silu_backward": [("exp", 1, False)],

@@ -192,9 +192,9 @@ def elementwise(formula, dtype="fp32", *, counts=False):
 @pytest.mark.parametrize(
     "formula",
     [
-        "exp", "erf", "asin", "pow", "silu", "elu", "elu_of_ones", "gelu_tanh", "softplus", "mish",
-        "silu_backward", "gelu_backward_tanh", "mish_backward", "logsigmoid_backward",
-        "special_log_ndtr",
+        "exp", "erf", "asin", "pow", "silu", "elu", "elu_of_ones", "gelu_tanh", "softplus",
+        "softplus_of_one", "mish", "silu_backward", "gelu_backward_tanh", "mish_backward",
+        "logsigmoid_backward", "special_log_ndtr",
     ],
 )  # fmt: skip
 def test_elementwise_kernels_hold_the_functions_exactly(formula):
