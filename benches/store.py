@@ -6,7 +6,7 @@
         [cpu_operators] [exclusive] [innocent_pairs] [interrupts] [ladder] [tolerance] [patch]
         [planted_blame] [planted_faults] [record_overhead] [sanitizers] [summation_trees]
         [taso_funnel] [fusion_plans] [recompilation] [tiled_pipelines] [profile]
-        [rewriting_gains] [cuda_differences]
+        [rewriting_gains] [pet_convolutions] [cuda_differences]
         [compile] [cuda_digests] [composite_digests] [cuda_pairs] [cuda_attention] [cuda_speed]
         [cuda_launch] [cuda_training] [contract_digests_cuda] [contract_digests_cuda_h100]
         [contract_ranks_cuda] [profile_cuda] [other_machines] [aarch64_forms] [aarch64_sve]
@@ -112,6 +112,7 @@ SITE = {"site": ("benches.render.site", "--store", str(stored.RESULTS / "site.js
 LONG = _experiments(
     "beside_others", "other_machines", "aarch64_forms", "fuzz", "foreign_suites", "patched_suite",
     "versions", "coverage", "contract_operators", "float64_check", "rewriting_gains",
+    "pet_convolutions",
 )  # fmt: skip
 LONG["aarch64_sve"] = (
     "benches.experiments.aarch64_forms", "--level", "sve256",

@@ -724,52 +724,62 @@ def taso_funnel(results: Results) -> str:
 
 
 def _warmth(document: dict[str, Any]) -> str:
-    """Return how much faster SystemDS' last calls are than early ones, and whether that ended."""
+    """Return how SystemDS was timed, and whether its calls had become as fast as they will."""
     known = [c["systemds_ns"] for c in document["cases"].values() if c["systemds_ns"]]
-    if not known or "systemds_calls" not in document:
-        return f"Opponent: {document['systemds']}."
-    faster = [t["early"] / t["warm"] for t in known]
+    if not known:
+        return f"SystemDS: {document['systemds']}."
     still = [t["half"] / t["warm"] for t in known]
     warm, timed = document["systemds_calls"]
     return (
-        f"Opponent: {document['systemds']}, in one process of Java: the last {timed} of "
-        f"{warm + timed} calls, which are {min(faster):.2f} to {max(faster):.2f} times as fast as "
-        f"calls 7 to 12; their first half took {min(still):.2f} to {max(still):.2f} of their time, "
-        "so that Java has compiled what it will where this is 1."
+        f"{document['systemds']}, in one process of Java: the median of {timed} calls after {warm} "
+        f"that are not timed. The first half of the {timed} took {min(still):.2f} to "
+        f"{max(still):.2f} of the time of all, where 1 says that Java had compiled what it will."
     )
 
 
-def _by_systemds(case: dict[str, Any]) -> float | None:
-    """Return SystemDS' time of a case in ns; older records hold no more than that."""
-    found = case["systemds_ns"]
-    return found["warm"] if isinstance(found, dict) else found
+def _over(eager: float, time: float | None) -> str:
+    return "not measured" if time is None else f"{eager / time:.2f}"
+
+
+def _own_operators(case: dict[str, Any]) -> str:
+    """Return the fused operators that SystemDS ran: generated ones, and those that it has."""
+    found = case["systemds_ns"] or {"operators": {}}
+    own = [n for n in found["operators"] if n.startswith("spoof") or n in ("wcemm", "tak+*", "+*")]
+    return ", ".join(f"`{name}`" for name in sorted(own)) or "none"
 
 
 def fusion_plans(results: Results) -> str:
-    """Return the times of fusion plans beside eager mode, TorchInductor and SystemDS."""
+    """Return the times of fusion plans beside eager mode, TorchInductor, JAX and SystemDS."""
     document = results["fusion_plans"]
     rows = []
     for name, case in document["cases"].items():
         eager = case["median_ns"]["eager"]
         low, ratio, high = case["speedup"]["udf_fusion"]
-        beside = _by_systemds(case)
+        beside = case["systemds_ns"]
         kernels = ", ".join(f["rule"] for f in case["report"]["fired"] if f["rule"][0].isupper())
         rows.append(
             (
                 name,
                 kernels or "left alone",
                 f"{eager / 1e6:.1f}",
-                f"{eager / case['median_ns']['inductor']:.2f}",
+                _over(eager, case["median_ns"]["inductor"]),
+                _over(eager, case["median_ns"].get("jax")),
                 f"{ratio:.2f} ({low:.2f} to {high:.2f})",
-                "not measured" if beside is None else f"{eager / beside:.2f}",
+                _over(eager, beside and beside["warm"]),
+                _own_operators(case),
             )
         )
+    loads = [case["load"] for case in document["cases"].values()]
     said = (
-        f"Functions of {document['library']}, one thread, {document['scale']:g} of the full sizes. "
+        f"Functions of {document['library']}, one core, {document['scale']:g} of the full sizes. "
         "Ratios say how many times as fast as eager mode; in brackets the 95 % interval. "
-        f"{_warmth(document)}"
+        f"{document['jax']}. {_warmth(document)} Operators that begin with `spoof` are generated "
+        f"from its plans. Other work shared the core: load averages of {min(loads):.0f} to "
+        f"{max(loads):.0f} on {document['environment']['machine']['cores']} cores. Contenders but "
+        "SystemDS took turns."
     )
-    header = ["case", "kernels", "eager, ms", "Inductor", "udf_fusion", "SystemDS"]
+    header = ["case", "kernels", "eager, ms", "Inductor", "JAX", "udf_fusion", "SystemDS",
+              "its fused operators"]  # fmt: skip
     return _with_source([*table(header, rows), "", said], document)
 
 
@@ -790,6 +800,17 @@ def _over_eager(row: dict[str, Any], eager: dict[str, Any]) -> str:
         return f"{eager['median_ns'] / row['median_ns']:.2f}"
     low, ratio, high = row["times_as_fast"]
     return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _shared(document: dict[str, Any]) -> str:
+    """Return how much other work shared the cores."""
+    if "load" not in document:
+        return "Other work shared the cores."
+    cores = document["environment"]["machine"]["cores"]
+    return (
+        f"Other work shared the cores (load average {document['load']:.0f} on {cores} at the "
+        "beginning), so take the ranges, not the times."
+    )
 
 
 def recompilation(results: Results) -> str:
@@ -826,7 +847,7 @@ def recompilation(results: Results) -> str:
     )
     said += (
         "in a process of its own with an empty cache of compiled code. Ratios are of median calls"
-        f"{' of one round' if rounds > 1 else ''}. Other work shared the cores. Break-even is the "
+        f"{' of one round' if rounds > 1 else ''}. {_shared(document)} Break-even is the "
         "number of calls after which the time spent on compiling is saved over eager mode, at the "
         "speed of the last quarter of the calls. Where torch's limit was reached, sizes that came "
         "later ran interpreted."
@@ -887,41 +908,118 @@ def _changed(row: dict[str, Any], count: str, unit: float = 1) -> str:
     return before if before == after else f"{before} to {after}"
 
 
-def rewriting_gains(results: Results, name: str = "rewriting_gains") -> str:
+def _place(row: dict[str, Any]) -> str:
+    """Return the machine of a row."""
+    own = row["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in own["versions"].items())
+    if own["gpu"]:
+        return f"{own['gpu']}, {versions}, {own['date']}"
+    return f"{own['cpu']}, {own['threads']} threads, {versions}, {own['date']}"
+
+
+def _interval(values: Sequence[float]) -> str:
+    low, ratio, high = values
+    return f"{ratio:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _joined(lines: Sequence[str], document: dict[str, Any]) -> str:
+    """Return lines of rows that name their machines, with the command that joined them."""
+    flags = " ".join(f for f in document["environment"]["flags"] if not f.startswith("-m"))
+    said = f"`{document['command']}`. UDFs compiled with `{flags}` and the CPU's level."
+    return "\n".join([*lines, "", said, ""])
+
+
+def rewriting_gains(results: Results) -> str:
     """Return the rules that fired on whole models, what they changed, and what they gained."""
-    document = results[name]
-    rows = []
-    for row in document["rows"]:
-        low, ratio, high = row["speedup"]
-        tried = _rules(row, "tried")
-        rows.append(
-            (
-                f"{row['model']}, {row['batch']}",
-                f"`{row['backend']}`",
-                _rules(row, "fired"),
-                "" if tried == "none" else tried,
-                _changed(row, "kernels"),
-                _changed(row, "bytes_moved", 1e6),
-                _changed(row, "flops", 1e9),
-                f"{row['search_seconds']:.1f}",
-                f"{ratio:.2f} ({low:.2f} to {high:.2f})",
-            )
-        )
+    document = results["rewriting_gains"]
     header = ["model, batch", "backend", "rules and how often", "found, but not faster", "kernels",
-              "MB moved", "GFLOP", "search, s", "times as fast as eager mode (95 %)"]  # fmt: skip
-    on_gpu = document["device"] != "cpu"
-    where = document["device"] if on_gpu else f"{document['threads']} threads"
-    limit = f" `udf_taso` may search for {document['search_limit']:g} s."
+              "MB moved", "GFLOP", "search, s", "as fast as the traced graph (95 %)",
+              "as fast as eager mode (95 %)"]  # fmt: skip
+    lines = []
+    for device, title in (("cuda", "On a GPU:"), ("cpu", "On a CPU:")):
+        mine = [row for row in document["rows"] if row["device"] == device]
+        rows = []
+        for row in mine:
+            tried = _rules(row, "tried")
+            alone = "; ".join(filter(None, (g["left_alone"] for g in row["graphs"])))
+            cut = any(g["cut"] for g in row["graphs"])
+            rows.append(
+                (
+                    f"{row['model']}, {row['batch']}",
+                    f"`{row['backend']}`",
+                    f"left alone: {alone}" if alone else _rules(row, "fired"),
+                    "" if tried == "none" else tried,
+                    _changed(row, "kernels"),
+                    _changed(row, "bytes_moved", 1e6),
+                    _changed(row, "flops", 1e9),
+                    f"{row['search_seconds']:.1f}{'*' if cut else ''}",
+                    _interval(row["over_traced"]),
+                    _interval(row["speedup"]),
+                )
+            )
+        if rows:
+            places = "; ".join(dict.fromkeys(map(_place, mine)))
+            lines += [title, "", *table(header, rows), "", f"{places}.", ""]
+    longest = max(row["search_seconds"] for row in document["rows"])
     said = (
         f"Images of {document['image']} x {document['image']}; BERT of {document['layers']} layers "
-        f"and the block: width {document['width']}, {document['tokens']} tokens. {where}, float32"
-        f"{'' if on_gpu else ', at idle priority beside other work'}; each took turns with eager "
-        "mode. The search is the first call, with rewriting, measuring and checking."
-        f"{limit if document['search_limit'] != 60 else ''}"
+        f"and the block: width {document['width']}, {document['tokens']} tokens; float32. Ratios "
+        "say how many times as fast a model was as eager mode, and as the graph as Dynamo traced "
+        "it, with which it took turns. Where no rule fired, the graph runs as traced, and the "
+        "first ratio is what the measurement and the backend's call make of 1. Rows of the CPU "
+        "ran beside those of the GPU. The search is "
+        "the first call, with rewriting, measuring and checking; the longest took "
+        f"{longest:.0f} s. In those with a star the time for some step was over."
     )
+    if document["failed"]:
+        failed = [f"{r['model']}, {r['batch']}, {r['backend']} on {r['device']} ({r['failed']})"
+                  for r in document["failed"]]  # fmt: skip
+        said += f" Failed: {'; '.join(failed)}."
     if document["left_out"]:
-        said += f" Not begun in time: {', '.join(document['left_out'])}."
-    return _with_source([*table(header, rows), "", said], document)
+        left: dict[str, list[str]] = {}
+        for device, batch, model, backend in document["left_out"]:
+            left.setdefault(f"{model} at batch {batch} on {device}", []).append(backend)
+        said += " Not measured: "
+        said += "; ".join(f"{case} ({', '.join(names)})" for case, names in left.items()) + "."
+    return _joined([*lines, said], document)
+
+
+def pet_convolutions(results: Results) -> str:
+    """Return the times of mutants of ResNet's convolutions, and of their corrections."""
+    document = results["pet_convolutions"]
+    rows = []
+    for row in document["rows"]:
+        times = row["times"]
+        if times is None:
+            continue
+        channels, high, wide, outputs, kernel, stride, _, dilation = row["convolution"]
+        mutant, whole, stock = (times[f"{n}_ns"] / 1000 for n in ("mutant", "corrected", "stock"))
+        correction = f"{len(times['regions'])} regions, {max(0.0, whole - mutant):,.0f}"
+        rows.append(
+            (
+                f"{channels} x {high} x {wide}, {row['batch']}",
+                f"{kernel[0]} x {kernel[1]} to {outputs}",
+                str(stride[0]),
+                str(dilation[0]),
+                row["device"],
+                times["name"],
+                f"{mutant:,.0f}",
+                correction if times["regions"] else "none",
+                f"{stock:,.0f}",
+                f"{stock / whole:.2f}",
+            )
+        )
+    none = sum(row["times"] is None for row in document["rows"])
+    places = "; ".join(dict.fromkeys(map(_place, document["rows"])))
+    said = (
+        f"ResNet-50 of torchvision, images of {document['image']} x {document['image']}, medians "
+        f"of {document['runs']} runs; dilations are those of `replace_stride_with_dilation`. Of "
+        f"each convolution's mutants the fastest one is shown. No mutant fits {none} more: a batch "
+        f"of one image has none to put side by side. {places}."
+    )
+    header = ["image, batch", "kernel", "stride", "dilation", "device", "mutant", "mutant, us",
+              "its correction, us", "convolution, us", "times as fast, corrected"]  # fmt: skip
+    return _joined([*table(header, rows), "", said], document)
 
 
 def _extremes(ratios: dict[str, float], over: str) -> list[str]:
@@ -934,32 +1032,58 @@ def _extremes(ratios: dict[str, float], over: str) -> list[str]:
 
 
 def _decided(known: Sequence[dict[str, Any]]) -> list[str]:
-    """Return two lines: the models whose interval lies above 1, and those where it lies below."""
+    """Return two lines: the models whose graph is replaced, and those whose graph is not."""
+    kept = [row for row in known if any(g["fired"] or g["constants"] for g in row["graphs"])]
     wins, losses = [], []
-    for row in known:
-        low, ratio, high = row["speedup"]
-        text = f"{row['model']} at batch {row['batch']}, {ratio:.2f} ({low:.2f} to {high:.2f})"
-        wins += [text] if low > 1 else []
-        losses += [text] if high < 1 else []
-    open_ = len(known) - len(wins) - len(losses)
+    for row in kept:
+        text = f"{row['model']} at batch {row['batch']}, {_interval(row['over_traced'])}"
+        (wins if row["over_traced"][1] >= 1 else losses).append(text)
+    none = [f"{r['model']} at batch {r['batch']}" for r in known if r not in kept]
+    lost = f" Slower than measured in the search: {'; '.join(losses)}." if losses else ""
     return [
-        f"    - Faster than eager mode: {'; '.join(wins) or 'shown on none'}.",
-        f"    - Slower: {'; '.join(losses) or 'shown on none'}. The intervals of {open_} of "
-        f"{len(known)} hold 1 and decide nothing.",
+        f"    - Wins: {'; '.join(wins) or 'on none of those measured'}.",
+        f"    - Loses, so that the graph runs as traced: {'; '.join(none) or 'on none'}.{lost}",
     ]
 
 
+def _mutants(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return two lines: the convolutions where a corrected mutant gains most, and least."""
+    ratios = {}
+    for row in rows:
+        if row["times"] is not None:
+            channels, high, wide, _, kernel, stride, _, dilation = row["convolution"]
+            name = (
+                f"{channels} x {high} x {wide}, kernel {kernel[0]}, stride {stride[0]}, dilation "
+            )
+            name += f"{dilation[0]}, batch {row['batch']} (`{row['times']['name']}`)"
+            ratios[name] = row["times"]["stock_ns"] / row["times"]["corrected_ns"]
+    return _extremes(ratios, "the convolution")
+
+
 def rewriting_wins(results: Results) -> str:
-    """Return two lines for each system: where it gains most, and where least."""
+    """Return two lines for each system: where it wins, and where it loses."""
     lines = []
     rows = results["rewriting_gains"]["rows"]
     for backend in dict.fromkeys(row["backend"] for row in rows):
-        mine = [row for row in rows if row["backend"] == backend]
-        lines += [f"- `{backend}`, on models:", *_decided(mine)]
+        for device, where in (("cuda", "a GPU"), ("cpu", "a CPU")):
+            mine = [r for r in rows if r["backend"] == backend and r["device"] == device]
+            if mine:
+                lines += [f"- `{backend}`, models on {where}, over the traced graph:"]
+                lines += _decided(mine)
+    for device, where in (("cuda", "a GPU"), ("cpu", "a CPU")):
+        mine = [r for r in results["pet_convolutions"]["rows"] if r["device"] == device]
+        if mine:
+            lines += [f"- `udf_pet`, ResNet's convolutions on {where}:", *_mutants(mine)]
     pipelines = results["fusion_plans"]["cases"]
-    beside = {n: c["median_ns"]["inductor"] / c["median_ns"]["udf_fusion"]
-              for n, c in pipelines.items()}  # fmt: skip
-    lines += ["- `udf_fusion`, on the cases of SystemDS:", *_extremes(beside, "TorchInductor")]
+    for over, name in (("inductor", "TorchInductor"), ("systemds", "SystemDS"), ("jax", "JAX")):
+        beside = {}
+        for case, found in pipelines.items():
+            own = found["systemds_ns"] if over == "systemds" else found["median_ns"]
+            time = own and own.get("warm" if over == "systemds" else over)
+            if time:
+                beside[case] = time / found["median_ns"]["udf_fusion"]
+        if beside:
+            lines += [f"- `udf_fusion`, SystemDS' cases, beside {name}:", *_extremes(beside, name)]
     tiles = results["tiled_pipelines"]["cases"]
     for over in ("eager", "inductor"):
         ratios = {n: c["median_ns"][over] / c["median_ns"]["tiled, static"]
@@ -1417,6 +1541,7 @@ REGIONS: dict[str, Callable[[Results], str]] = {
     "recompilation": recompilation,
     "tiled_pipelines": tiled_pipelines,
     "rewriting_gains": rewriting_gains,
+    "pet_convolutions": pet_convolutions,
     "rewriting_wins": rewriting_wins,
     "exclusive": exclusive,
     "innocent_pairs": innocent_pairs,
