@@ -305,3 +305,72 @@ def test_the_interpreter_gives_the_bits_of_the_cpu():
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert made.stdout.strip().endswith("the same"), made.stderr
+
+
+CONVOLVED = """
+import torch
+import triton.language as tl
+from pytest_udftorch.contract import cuda_windows, gpu, launching, products, triton_kernels, windows
+from pytest_udftorch.contract.native import contract
+
+def launch(self, tensors, numbers):
+    getattr(triton_kernels, self.name)[(self.programs,)](*tensors, *numbers, **self.constants)
+
+launching.Launch.run = launch
+gpu._resident = lambda device: 7
+made = contract()
+torch.manual_seed(0)
+
+def same(a, b):
+    assert a.shape == b.shape and torch.equal(a.view(torch.int32), b.view(torch.int32))
+
+def short(*shape):
+    return torch.randn(shape).bfloat16().float()
+
+def sparse(shape, along):
+    # The interpreter does not fuse: each chunk has one product, which is exact.
+    k = torch.Size(shape[along:]).numel()
+    x = torch.zeros(*shape[:along], k)
+    at = (torch.arange(0, k, 64) + torch.randint(0, 64, (-(-k // 64),))).clamp(max=k - 1)
+    x[..., at] = short(*shape[:along], len(at))
+    return x.view(shape)
+
+def compare(shape, rows, taps, stride, padding, dilation, groups):
+    x, bias = short(*shape), short(rows)
+    w = sparse((rows, shape[1] // groups, *taps), 1).unflatten(0, (groups, -1))
+    how = products._geometry(x, taps, stride, padding, dilation)
+    want = windows.convolve(made, x, w, bias, how)
+    same(cuda_windows.convolve(x, w, bias, how), want)
+    grad = sparse(want.shape, 2)
+    same(cuda_windows.weight_gradient(x, grad, how, groups),
+         windows.weight_gradient(made, x, grad, how, groups))
+    # The gradient of the input: gaps of strides, and taps in reverse order.
+    turned = sparse((groups, shape[1] // groups, rows // groups, *taps), 2)
+    before = tuple(d * (k - 1) - p for d, k, p in zip(dilation, taps, padding))
+    room = tuple(n + d * (k - 1) for n, d, k in zip(shape[2:], dilation, taps))
+    back = windows.Geometry(before, room, taps, (1,) * len(taps), dilation, stride)
+    grad = short(*want.shape)
+    same(cuda_windows.convolve(grad, turned, None, back, turned=True),
+         windows.convolve(made, grad, turned, None, back, turned=True))
+
+compare((2, 3, 9, 8), 5, (3, 3), (1, 1), (1, 1), (1, 1), 1)
+compare((3, 4, 11, 9), 6, (3, 3), (2, 1), (1, 2), (1, 2), 1)
+compare((3, 8, 8, 9), 20, (3, 2), (1, 1), (0, 0), (1, 1), 2)
+compare((3, 4, 50), 6, (5,), (1,), (0,), (1,), 1)
+compare((2, 3, 5, 6, 7), 4, (2, 3, 3), (1, 2, 1), (1, 0, 1), (1, 1, 1), 1)
+compare((2, 32, 6, 6), 18, (3, 3), (1, 1), (1, 1), (1, 1), 1)
+compare((1, 80, 5, 5), 3, (5, 5), (1, 1), (2, 2), (1, 1), 1)
+cuda_windows._MOST, cuda_windows._ROOM = 60, 10
+compare((5, 4, 6, 6), 3, (3, 3), (1, 1), (1, 1), (1, 1), 1)
+print("the same")
+"""
+
+
+@pytest.mark.slow
+def test_the_interpreter_convolves_as_the_cpu_does():
+    made = subprocess.run(
+        [sys.executable, "-c", CONVOLVED],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert made.stdout.strip().endswith("the same"), made.stderr
