@@ -93,9 +93,8 @@ class UdfFunction:
 
         The baseline lacks the fused multiply-adds that a quick path relies on.
         """
-        everywhere = self.quick_levels is None
-        used = cpu_level != "baseline" and (everywhere or cpu_level in self.quick_levels)
-        return self.quick if used else None
+        left_out = self.quick_levels is not None and cpu_level not in self.quick_levels
+        return None if cpu_level == "baseline" or left_out else self.quick
 
 
 @dataclass(frozen=True)
