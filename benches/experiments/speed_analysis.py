@@ -40,6 +40,8 @@ LOOPS: Final = "steps.so"
 LONGEST: Final = 15
 #: llvm-mca's models. LLVM 19 has none of Zen 5, whose registers are twice as wide inside.
 MODELS: Final = ("znver4", "icelake-server")
+#: The share of the fullest port's time from which on others are named beside it.
+FULL: Final = 0.8
 PEERS: Final = ("corem", "corem vector", "sleef u10", "sleef u15", "glibc")
 
 #: Kinds of instructions, the first that matches; names without v or with it.
@@ -154,17 +156,42 @@ def kind(instruction: str) -> str:
     return next((k for k, pattern in KINDS.items() if pattern.match(mnemonic)), OTHER)
 
 
-def cycles(instructions: Sequence[str], model: str) -> float:
-    """Return the least cycles that a processor takes for these, again and again."""
+def _predicted(instructions: Sequence[str], model: str) -> str:
+    """Return what llvm-mca says of these instructions, again and again."""
     straight = [i for i in instructions if kind(i) != "branch"]
     run = subprocess.run(
         [_tool("llvm-mca"), f"-mcpu={model}", "-mtriple=x86_64", "-iterations=100"],
         input="\n".join(straight), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    match = re.search(r"Block RThroughput:\s+([\d.]+)", run.stdout)
+    return run.stdout
+
+
+def cycles(instructions: Sequence[str], model: str) -> float:
+    """Return the least cycles that a processor takes for these, again and again."""
+    report = _predicted(instructions, model)
+    match = re.search(r"Block RThroughput:\s+([\d.]+)", report)
     if match is None:
-        raise UdfError(f"llvm-mca said no throughput: {run.stderr}")
+        raise UdfError(f"llvm-mca said no throughput of {model}: {report[:200]!r}")
     return float(match[1])
+
+
+def ports(instructions: Sequence[str], model: str) -> dict[str, float]:
+    """Return the cycles that these keep the fullest ports of a processor busy, by port.
+
+    The fullest ports are those that are busy for at least ``FULL`` of the time of the first.
+    """
+    report = _predicted(instructions, model)
+    names = re.findall(r"^\[([\d.]+)\]\s+- (\S+)$", report, re.MULTILINE)
+    table = re.search(r"^Resource pressure per iteration:\n.*\n(.*)$", report, re.MULTILINE)
+    if table is None or len(names) != len(table[1].split()):
+        raise UdfError(f"llvm-mca said no pressure of {model}: {report[:200]!r}")
+    busy = {
+        name: float(value)
+        for (_, name), value in zip(names, table[1].split(), strict=True)
+        if value != "-"
+    }
+    most = max(busy.values())
+    return {n: v for n, v in sorted(busy.items(), key=lambda p: -p[1]) if v >= FULL * most}
 
 
 def _calls(where: np.ndarray) -> list[list[str]]:
@@ -210,8 +237,9 @@ def analyse(tracer: Tracer, contender: Contender, *inputs: np.ndarray) -> dict[s
         inputs: for each argument twice ``ELEMENTS`` of them.
 
     Returns:
-        ``instructions`` per element, ``mix`` (kind -> instructions per element), and
-        ``cycles`` (model -> least cycles per element).
+        ``instructions`` per element, ``mix`` (kind -> instructions per element), ``cycles``
+        (model -> least cycles per element), and ``ports`` (model -> fullest ports -> cycles per
+        element).
     """
     where = tracer.follow(contender, *inputs)
     calls = _calls(where)
@@ -232,6 +260,7 @@ def analyse(tracer: Tracer, contender: Contender, *inputs: np.ndarray) -> dict[s
         "instructions": sum(counts.values()) / elements,
         "mix": {k: counts[k] / elements for k in (*KINDS, OTHER) if counts[k]},
         "cycles": {m: cycles(typical, m) / lanes for m in MODELS},
+        "ports": {m: {p: v / lanes for p, v in ports(typical, m).items()} for m in MODELS},
     }
 
 

@@ -309,9 +309,12 @@ def quick_paths(results: Results) -> str:
                     *(f"{peer['corem_over']:.2f}" if peer else "" for peer in peers),
                     *(f"{cycles:.2f} → {ours['cycles'][model]:.2f}"
                       for model, cycles in plain["cycles"].items()),
+                    *(", ".join(f"{port} {busy:.2f}" for port, busy in ours["ports"][model].items())
+                      for model in ours.get("ports", ())),
                 ])  # fmt: skip
             header = ["array form", "gain", "corem / VML", "corem / SLEEF u10"]
             header += [f"cycles, {model}" for model in ours["cycles"]]
+            header += [f"fullest ports, {model}" for model in ours.get("ports", ())]
             sections += [f"{level}, per element:", "", *table(header, rows), ""]
         rows = [
             [name, f"{row['corem_over']:.2f}",

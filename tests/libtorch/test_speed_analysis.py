@@ -8,7 +8,16 @@ import pytest
 
 from benches.experiments import speed_analysis
 from benches.experiments.speed import contenders, levels
-from benches.experiments.speed_analysis import ELEMENTS, Tracer, TracingError, analyse, cycles, kind
+from benches.experiments.speed_analysis import (
+    ELEMENTS,
+    Tracer,
+    TracingError,
+    analyse,
+    cycles,
+    kind,
+    ports,
+)
+from pytest_udftorch import UdfError
 
 WIDEST = next(levels())
 
@@ -94,3 +103,19 @@ def test_cycles_grow_with_the_instructions_and_leave_branches_out():
     model = speed_analysis.MODELS[0]
     assert cycles(one * 8, model) == pytest.approx(8 * cycles(one, model))
     assert cycles([*one, "jne 10 <f>"], model) == cycles(one, model)
+
+
+def test_the_fullest_ports_are_those_that_the_instructions_need():
+    look_up, multiply = "vpermt2ps %zmm0, %zmm1, %zmm2", "vmulps %zmm0, %zmm1, %zmm3"
+    # Permutations have one port, which multiplications do not wait for.
+    assert ports([look_up] * 4, "icelake-server") == {"ICXPort5": pytest.approx(4, rel=0.05)}
+    both = ports([look_up] * 4 + [multiply] * 4, "icelake-server")
+    assert both == {p: pytest.approx(4, rel=0.05) for p in ("ICXPort0", "ICXPort5")}
+    assert set(ports([look_up] * 4 + [multiply], "icelake-server")) == {"ICXPort5"}
+
+
+@pytest.mark.parametrize("ask", [cycles, ports])
+def test_a_report_that_says_nothing_is_an_error(monkeypatch, ask):
+    monkeypatch.setattr(speed_analysis, "_predicted", lambda instructions, model: "nothing")
+    with pytest.raises(UdfError, match=r"llvm-mca said no .* of znver4: 'nothing'"):
+        ask(["vmulps %zmm0, %zmm1, %zmm2"], "znver4")
