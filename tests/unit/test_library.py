@@ -100,6 +100,8 @@ def test_folder_without_description(tmp_path):
         (HEAD + EXP.replace("scalar", "fast"), "fast and accurate together; it has fast"),
         (HEAD + EXP + 'fast = "a"\naccurate = "b"\n', "it has accurate, fast, scalar"),
         (HEAD + EXP + 'quick = "a"\n', "quick, which goes before fast and accurate"),
+        (HEAD + EXP + 'gpu = "a"\n', "needs gpu and gpu_source together"),
+        (HEAD + EXP + 'gpu = "a"\ngpu_source = "expf.c"\n', "beside fast and accurate"),
         (HEAD + EXP + 'hard_cases = "no.txt"\n', "'no.txt', which does not exist"),
         (HEAD + 'include_dirs = ["../nowhere"]\n' + EXP, "'../nowhere', which does not exist"),
         (HEAD + "include_dirs = [1]\n" + EXP, "1 is not a path"),
