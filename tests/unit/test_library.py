@@ -115,6 +115,8 @@ def test_folder_without_description(tmp_path):
         (HEAD + QUICK + "quick_levels = []\n", r"some of .*avx512.*; it is \[\]"),
         (HEAD + QUICK + 'quick_levels = ["baseline"]\n', r"it is \['baseline'\]"),
         (HEAD + QUICK + "quick_levels = [[]]\n", r"it is \[\[\]\]"),
+        (HEAD + EXP + 'gpu = "a"\n', "needs gpu and gpu_source together"),
+        (HEAD + EXP + 'gpu = "a"\ngpu_source = "expf.c"\n', "beside fast and accurate"),
         (HEAD + EXP + 'hard_cases = "no.txt"\n', "'no.txt', which does not exist"),
         (HEAD + 'include_dirs = ["../nowhere"]\n' + EXP, "'../nowhere', which does not exist"),
         (HEAD + "include_dirs = [1]\n" + EXP, "1 is not a path"),

@@ -1,5 +1,12 @@
 //===- acosf_gpu.c - Correctly rounded float32 acos on GPUs ---------------===//
 // SPDX-License-Identifier: Apache-2.0
+//
+// acos(x) as in acosf.c, with the parts of gpu_asin.h.
+//
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^13.5 units in its last place.
+//
+//===----------------------------------------------------------------------===//
 
 #include "../common/gpu_asin.h"
 #include "acosf.c"

@@ -1,5 +1,12 @@
 //===- acoshf_gpu.c - Correctly rounded float32 acosh on GPUs -------------===//
 // SPDX-License-Identifier: Apache-2.0
+//
+// See gpu_log.h.
+//
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^12.0 units in its last place.
+//
+//===----------------------------------------------------------------------===//
 
 #include "../common/gpu_log.h"
 #include "acoshf.c"

@@ -1,5 +1,12 @@
 //===- asinf_gpu.c - Correctly rounded float32 asin on GPUs ---------------===//
 // SPDX-License-Identifier: Apache-2.0
+//
+// asin(a) as in asinf.c, with the parts of gpu_asin.h.
+//
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^13.7 units in its last place.
+//
+//===----------------------------------------------------------------------===//
 
 #include "../common/gpu_asin.h"
 #include "asinf.c"

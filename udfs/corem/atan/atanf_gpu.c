@@ -1,5 +1,12 @@
 //===- atanf_gpu.c - Correctly rounded float32 atan on GPUs ---------------===//
 // SPDX-License-Identifier: Apache-2.0
+//
+// See gpu_atan.h.
+//
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^13.7 units in its last place.
+//
+//===----------------------------------------------------------------------===//
 
 #include "../common/gpu_atan.h"
 #include "atanf.c"

@@ -1,5 +1,13 @@
 //===- erfcf_gpu.c - Correctly rounded float32 erfc on GPUs ---------------===//
 // SPDX-License-Identifier: Apache-2.0
+//
+// As in erfcf.c, the last terms of both polynomials in float; results that
+// are subnormal are left to it.
+//
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^15.0 units in its last place.
+//
+//===----------------------------------------------------------------------===//
 
 #include "erfcf.c"
 

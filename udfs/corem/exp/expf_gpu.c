@@ -1,5 +1,12 @@
 //===- expf_gpu.c - Correctly rounded float32 exp on GPUs -----------------===//
 // SPDX-License-Identifier: Apache-2.0
+//
+// As in expf.c; results that are subnormal are left to it.
+//
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^14.6 units in its last place.
+//
+//===----------------------------------------------------------------------===//
 
 #include "expf.c"
 
