@@ -268,7 +268,7 @@ def test_kernels_over_rows_call_what_the_table_states():
 
 
 def test_an_operator_takes_only_formulas_that_it_names():
-    scalars = {"softplus_backward": [(1, 20)], "elu": [(), (2,)],
+    scalars = {"softplus_backward": [(1, 20)], "softplus": [(), (2,)], "elu": [(), (2,)],
                "elu_backward": [(1, 1, 1, True), (1, 1, 1, False)],
                "logit": [(), (1e-3,)]}  # fmt: skip
     for op in table.POINTWISE:
