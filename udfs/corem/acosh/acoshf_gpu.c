@@ -18,10 +18,10 @@ UDF_INLINE float udf_acoshf_gpu(float x, int *hard) {
   // so that its 53 bits suffice.
   double d = x;
   double v = UDF_FMA(d, d, -1.0);
-  float near;
-  double e = udf_gpu_plus_root(d, v, x, __builtin_fmaf(x, x, -1.0f), &near);
-  // Only chooses k.
-  uint32_t t = udf_log_offset(udf_f32_bits(near));
+  float f = (float)v;
+  double e = d + udf_gpu_root(v, f);
+  // e in float, to choose k.
+  uint32_t t = udf_log_offset(udf_f32_bits((float)e));
   double y = udf_gpu_log_of(UDF_FMA(udf_gpu_log_scale(t), e, -1.0), t);
   *hard = !((x >= 1.0f) & (x < 0x1p60f)) |
           udf_gpu_near_boundary(y, ACOSH_GPU_MARGIN);

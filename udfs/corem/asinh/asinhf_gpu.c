@@ -20,10 +20,8 @@ UDF_INLINE float udf_asinhf_gpu(float x, int *hard) {
   float a = __builtin_fabsf(x);
   double d = a;
   double v = UDF_FMA(d, d, 1.0);
-  float near;
-  double e = udf_gpu_plus_root(d, v, a, __builtin_fmaf(a, a, 1.0f), &near);
-  // Only chooses k.
-  uint32_t t = udf_log_offset(udf_f32_bits(near));
+  double e = d + udf_gpu_root(v, (float)v);
+  uint32_t t = udf_log_offset(udf_f32_bits((float)e));
   double y = udf_gpu_log_of(UDF_FMA(udf_gpu_log_scale(t), e, -1.0), t);
   float s = a * a;
   double small =

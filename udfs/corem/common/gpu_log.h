@@ -43,17 +43,16 @@ UDF_INLINE double udf_gpu_log_of(double r, uint32_t t) {
   return UDF_FMA(s, q, k * UDF_LOG_LN2);
 }
 
-// d + sqrt(v) for v >= 0, the root's relative error below 2^-43; f is v in
-// float, zero or in [2^-24, 2^126], and x is d. *near is the sum in float.
-UDF_INLINE double udf_gpu_plus_root(double d, double v, float x, float f,
-                                    float *near) {
+// sqrt(v) for v >= 0, relative error below 2^-43; f is v in float. It must be
+// zero, or lie in [2^-24, 2^126].
+UDF_INLINE double udf_gpu_root(double v, float f) {
   float r = UDF_GPU_RSQRT(f);
   // 0 has no reciprocal root.
   r = r > 0x1p13f ? 0x1p13f : r;
-  *near = __builtin_fmaf(f, r, x);
   double h = v * (double)r;
+  // Half of r.
   double half = udf_gpu_add_high(r, UINT32_C(0xfff00000));
-  return d + UDF_FMA(UDF_FMA(-h, h, v), half, h);
+  return UDF_FMA(UDF_FMA(-h, h, v), half, h);
 }
 
 #endif // UDF_GPU_LOG_H
