@@ -368,7 +368,7 @@ REASONS: Final[tuple[Reason, ...]] = (
         "the function for float64 reaches it",
     ),
     Reason(("torch.erfinv",), "calls MKL's vmdErfInv, a function of its own"),
-    Reason(("torch.lgamma",), "calls SLEEF's lgamma in double, a function of its own"),
+    Reason(("torch.lgamma",), "calls SLEEF's Sleef_lgammaf16_u10, a function of its own"),
     Reason(("torch.complex(x, x).exp()",), _COMPLEX.format("cexpf, cexp")),
     Reason(("torch.complex(x, x).log()",), _COMPLEX.format("clogf, clog")),
     Reason(("torch.complex(x, x).abs()",), "the tail " + _COMPLEX.format("cabsf, cabs")),
