@@ -221,7 +221,8 @@ def test_the_field_computes_as_whole_numbers_do():
     assert back == [int(v * 2**60) % field.prime for v in values.tolist()]
 
 
-def test_the_examples_of_the_page_run(capsys):
+def test_the_examples_of_the_page_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # by_size writes its statistics
     scripts = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     space: dict[str, object] = {}
     for script in scripts:
