@@ -205,15 +205,15 @@ EXPORT void ref_batch_norm(int64_t samples, int64_t channels, int64_t n,
                            float *mean, float *rstd, float *y) {
   float count = (float)(samples * n);
   for (int64_t c = 0; c < channels; ++c) {
-#define EACH_PLACE(at)                                                         \
+#define EACH_ITEM(at)                                                          \
   for (int64_t j = 0, at = c * n; j < samples * n;                             \
        ++j, at = (j / n * channels + c) * n + j % n)
-    EACH_PLACE(at) work[j] = x[at];
+    EACH_ITEM(at) work[j] = x[at];
     mean[c] = ref_channel(samples, n, work) / count;
-    EACH_PLACE(at) work[j] = (x[at] - mean[c]) * (x[at] - mean[c]);
+    EACH_ITEM(at) work[j] = (x[at] - mean[c]) * (x[at] - mean[c]);
     float squares = ref_channel(samples, n, work);
     rstd[c] = 1.0f / __builtin_sqrtf(squares / count + eps);
-    EACH_PLACE(at) {
+    EACH_ITEM(at) {
       y[at] = (x[at] - mean[c]) * rstd[c];
       y[at] = weight ? y[at] * weight[c] : y[at];
       y[at] = bias ? y[at] + bias[c] : y[at];
@@ -229,16 +229,16 @@ EXPORT void ref_batch_norm_backward(int64_t samples, int64_t channels,
                                     float *of_weight, float *of_bias) {
   float count = (float)(samples * n);
   for (int64_t c = 0; c < channels; ++c) {
-    EACH_PLACE(at) work[j] = g[at];
+    EACH_ITEM(at) work[j] = g[at];
     of_bias[c] = ref_channel(samples, n, work);
-    EACH_PLACE(at) work[j] = g[at] * ((x[at] - mean[c]) * rstd[c]);
+    EACH_ITEM(at) work[j] = g[at] * ((x[at] - mean[c]) * rstd[c]);
     of_weight[c] = ref_channel(samples, n, work);
     float one = of_bias[c] / count, two = of_weight[c] / count;
     float scale = weight ? rstd[c] * weight[c] : rstd[c];
-    EACH_PLACE(at)
+    EACH_ITEM(at)
     y[at] = ((g[at] - one) - (x[at] - mean[c]) * rstd[c] * two) * scale;
   }
-#undef EACH_PLACE
+#undef EACH_ITEM
 }
 
 //===----------------------------------------------------------------------===//
