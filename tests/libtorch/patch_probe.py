@@ -18,7 +18,7 @@ SWAPPED = ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos"
            "cosh", "tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc",
            "sigmoid")  # fmt: skip
 PAIRS = ("pow", "atan2", "hypot")
-STOCK = ("sqrt", "lgamma", "round")
+STOCK = ("sqrt", "rsqrt", "round")
 
 
 def digest(tensor: torch.Tensor) -> str:
