@@ -23,6 +23,13 @@ def save(path: Path, command: str, figures: dict[str, Any]) -> None:
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
+def add_machine(path: Path, command: str, figures: dict[str, Any]) -> None:
+    """Add the figures of a CPU, which their ``environment`` names, to a file of several CPUs."""
+    machines = load(path)["machines"] if path.exists() else {}
+    machines[figures["environment"]["machine"]["cpu"]] = figures
+    save(path, command, {"machines": machines})
+
+
 def load(path: Path) -> dict[str, Any]:
     """Read what :func:`save` wrote."""
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

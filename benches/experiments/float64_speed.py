@@ -126,9 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     }
     print(caption(figures["environment"]))
     if options.store:
-        machines = stored.load(FILE)["machines"] if FILE.exists() else {}
-        machines[figures["environment"]["machine"]["cpu"]] = figures
-        stored.save(FILE, COMMAND, {"machines": machines})
+        stored.add_machine(FILE, COMMAND, figures)
 
 
 if __name__ == "__main__":
