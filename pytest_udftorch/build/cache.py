@@ -411,17 +411,25 @@ def publish(aside: Path, folder: Path, facts: Mapping[str, Any]) -> dict[str, An
     (aside / FACTS).write_text(text, encoding="utf-8")
     for path in (*files, aside / FACTS, aside):
         sync(path)
-    _use(folder, aside / FACTS)
-    try:
-        _exchange(aside, folder)
-    except OSError:
-        # Where there are no locks, another process may have been first.
-        if (before := look(folder)) is None:
-            raise
-        return before
-    sync(folder.parent)
     told = unseal(text)  # the facts as the next process will read them
-    _checked[folder] = (_state(folder, told), told)
+    state = _state(aside, told)  # a rename of the folder leaves the files as they are
+    _use(folder, aside / FACTS)
+    while True:
+        try:
+            aside.replace(folder)
+            break
+        except OSError:
+            if not os.path.lexists(folder):
+                raise
+        # A damaged build is in the way. Or, where there are no locks, another process was first:
+        # its build stays where it is, because a third may be reading it.
+        before = look(folder)
+        if before is not None and before["files"] == stated["files"]:
+            return before
+        with contextlib.suppress(FileNotFoundError):
+            folder.rename(Path(tempfile.mkdtemp(prefix="old-", dir=aside.parent)) / "old")
+    sync(folder.parent)
+    _checked[folder] = (state, told)
     return dict(told)
 
 
@@ -442,13 +450,6 @@ def store(path: Path, text: str, locked: Path | None = None) -> None:
             path.rename(aside / "old")
         new.replace(path)
     sync(path.parent)
-
-
-def _exchange(aside: Path, folder: Path) -> None:
-    """Rename a scratch folder, after whatever is in its way, which goes with the scratch."""
-    with contextlib.suppress(FileNotFoundError):
-        folder.rename(aside.with_name("old"))
-    aside.replace(folder)
 
 
 def sync(path: Path) -> None:

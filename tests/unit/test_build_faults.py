@@ -438,6 +438,36 @@ def test_a_cache_without_locks_still_gives_right_builds(cache, library, monkeypa
     assert not list(cache.rglob(".udftorch-*"))
 
 
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_build_that_another_process_has_just_put_there_stays(cache, monkeypatch, damaged):
+    """Where there are no locks, another process may be first after the last look."""
+    folder = cache / "a"
+    rival = (
+        "import sys; from pathlib import Path; from pytest_udftorch.build.cache import fill\n"
+        "fill(Path(sys.argv[1]), lambda aside: (aside / 'content').write_text('x') and {})\n"
+        "if sys.argv[2] == 'True':\n"
+        "    (Path(sys.argv[1]) / 'content').write_text('y')\n"
+    )
+    sync, inode = cache_module.sync, []
+
+    def late(path):
+        sync(path)
+        if path.name == "new" and not inode:  # the last thing before the rename
+            assert not python(rival, cache / "b", damaged).returncode
+            facts = json.loads((cache / "b" / "build.json").read_text())
+            facts.pop("seal")
+            (cache / "b" / "build.json").write_text(cache_module.seal({**facts, "build": "a"}))
+            (cache / "b").rename(folder)
+            inode.append(folder.stat().st_ino)
+
+    monkeypatch.setattr(cache_module, "sync", late)
+    fill(folder, lambda aside: (aside / "content").write_text("x") and {})
+    assert (folder / "content").read_text() == "x"
+    assert (folder.stat().st_ino == inode[0]) is not damaged
+    assert cache_module.look(folder) is not None
+    assert not list(cache.glob(".udftorch-*"))
+
+
 # Waiting and clocks ------------------------------------------------------------------
 
 
