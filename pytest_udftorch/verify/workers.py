@@ -7,7 +7,7 @@ import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,9 @@ from pytest_udftorch.verify.schedule import Schedule
 
 #: How long to wait for a scheduler, in seconds.
 CONNECT_SECONDS: Final = 30
+
+#: How often to start the event loop of dask.distributed.
+_STARTS: Final = 3
 
 
 def results_of(
@@ -69,7 +72,8 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
     dask = _distributed()
     if scheduler is None:
         with (
-            dask.LocalCluster(
+            _started(
+                dask.LocalCluster,
                 n_workers=workers,
                 threads_per_worker=1,
                 processes=True,
@@ -84,7 +88,7 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
             yield client
         return
     try:
-        client = dask.Client(scheduler, timeout=CONNECT_SECONDS)
+        client = _started(dask.Client, scheduler, timeout=CONNECT_SECONDS)
     except (OSError, ValueError) as error:
         raise WorkerError(
             f"No dask scheduler answers at {scheduler!r}: {error}. Start one with 'dask "
@@ -92,6 +96,29 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
         ) from error
     with client:
         yield client
+
+
+def _started(make: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Make a client or a cluster, whose event loop has to start first.
+
+    distributed gives the loop's thread 10 s, and then fails an assertion. A busy machine can take
+    longer, so there are three attempts. A loop that starts too late stays idle in a daemon.
+
+    Raises:
+        WorkerError: the loop has not started in any of them.
+    """
+    attempts = 0
+    while True:
+        try:
+            return make(*args, **keywords)
+        except AssertionError as error:
+            attempts += 1
+            if attempts == _STARTS:
+                raise WorkerError(
+                    f"The event loop of dask.distributed did not start in {_STARTS} attempts of "
+                    "10 s, so this machine is too busy. Run again when it is not, or use "
+                    "--workers 0 to stay in this process."
+                ) from error
 
 
 @contextmanager

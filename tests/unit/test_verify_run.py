@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -369,6 +370,29 @@ def test_a_killed_worker_loses_nothing(tmp_path):
 def test_a_scheduler_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.3)
     with pytest.raises(WorkerError, match="No dask scheduler answers"):
+        run_of(small_schedule(), tmp_path, scheduler="tcp://127.0.0.1:9")
+
+
+@CLUSTER_WARNINGS
+@pytest.mark.parametrize("late", [1, 2, 3])
+def test_an_event_loop_that_starts_late_is_given_more_time(tmp_path, monkeypatch, late):
+    """distributed asserts that its thread runs after 10 s; here, after none."""
+    distributed = pytest.importorskip("distributed")
+    start, left = distributed.utils.LoopRunner._start_unlocked, [late]
+
+    def starts_late(runner):
+        with monkeypatch.context() as patch:
+            if left[0]:
+                left[0] -= 1
+                patch.setattr(distributed.utils, "_CollectErrorThread", lambda **_: None)
+                patch.setattr(threading.Event, "wait", lambda event, timeout=None: False)
+            start(runner)
+
+    monkeypatch.setattr(distributed.utils.LoopRunner, "_start_unlocked", starts_late)
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.3)
+    with pytest.raises(
+        WorkerError, match="loop .* did not start" if late == 3 else "No dask scheduler answers"
+    ):
         run_of(small_schedule(), tmp_path, scheduler="tcp://127.0.0.1:9")
 
 
