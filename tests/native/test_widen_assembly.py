@@ -110,6 +110,10 @@ def test_the_scalar_form_begins_with_the_short_path(
     scalar = function_body(assembly, "__udf_lookupf")
     assert any("udf_lookupf_short.squares" in op for op in scalar) == short
     assert any(re.match(r"j\w+\s+__udf_lookupf\.fixup", op) for op in scalar) == short
+    # It begins where a cache line does.
+    start = re.search(r"\.p2align\s+(\d+).*\n\s*\.type\s+__udf_lookupf,", assembly)
+    assert start is not None
+    assert (int(start[1]) == 6) == short
     assert not [op for op in scalar if op.startswith("call")]
     for name in ("__udf_lookupf_v8", "__udf_lookupf_array"):
         assert not [op for op in function_body(assembly, name) if "short" in op]
