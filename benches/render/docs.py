@@ -420,6 +420,42 @@ def missed(results: Results, stem: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _ports(figures: Mapping[str, Any], model: str) -> str:
+    """Return the fullest ports of a processor and the cycles that an element keeps them busy."""
+    busy = figures.get("ports", {}).get(model, {})
+    return ", ".join(f"{name} {cycles:.2f}" for name, cycles in busy.items())
+
+
+def missed_code(results: Results, stem: str) -> str:
+    """Return what the code of missed functions executes on one CPU, or nothing if none is stored."""
+    name = stem.replace("speed", "speed_analysis", 1)
+    if name == "speed_analysis" or not results.has(name):
+        return ""
+    document = results[name]
+    models = document["models"]
+    rows = [
+        [
+            function,
+            level,
+            form,
+            f"{figures['instructions']:.2f}",
+            *(f"{figures['cycles'][m]:.2f}" for m in models),
+            *(_ports(figures, m) for m in models),
+        ]
+        for function, entry in document["functions"].items()
+        for level, forms in entry.items()
+        for form, figures in forms.items()
+    ]
+    columns = [f"{what}, {m}" for what in ("cycles", "fullest ports") for m in models]
+    lines = [
+        "What the code of these functions executes, per element, and the fewest cycles that llvm-mca "
+        "predicts for it with the ports that it keeps busiest:",
+        "",
+        *table(["function", "level", "form", "instructions", *columns], rows),
+    ]
+    return _with_source(lines, document)
+
+
 def analysis(results: Results) -> str:
     """Return executed instructions per element, by kind, or nothing where none are stored."""
     if not results.has("speed_analysis"):
@@ -1653,6 +1689,7 @@ def results_page(results: Results) -> str:
             f"### Figures that are missed on {cpu}",
             "",
             missed(results, stem),
+            *filter(None, [missed_code(results, stem)]),
         ]
     if results.has("speed_analysis"):
         parts += ["### What the code spends its time on", "", analysis(results)]
