@@ -165,6 +165,8 @@ def library_document() -> Any:
                     "short_source": "e.c",
                     "quick": "q",
                     "quick_levels": ["avx2"],
+                    "quick_avx2": "w",
+                    "quick_avx2_source": "e.c",
                     "fast": "f",
                     "accurate": "a",
                     "max_ulp": 0.5,

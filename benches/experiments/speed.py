@@ -17,7 +17,7 @@ import argparse
 import ctypes
 import importlib.metadata
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -267,9 +267,19 @@ def levels() -> Iterator[str]:
     yield "scalar"
 
 
+def stem(name: str, machine: Mapping[str, Any]) -> str:
+    """Return the name of the stored file of a machine.
+
+    What one CPU does says little of another maker's, or of one with narrower registers.
+    """
+    intel, narrow = "Intel" in machine["cpu"], machine["cpu_level"] == "avx2"
+    if narrow:
+        return f"{name}_{'intel' if intel else 'amd'}_avx2"
+    return f"{name}_intel" if intel else name
+
+
 def _stem() -> str:
-    """Return the name of the stored file: what one CPU does says little of another maker's."""
-    return "speed_intel" if "Intel" in describe()["machine"]["cpu"] else "speed"
+    return stem("speed", describe()["machine"])
 
 
 def run(functions: Sequence[str], rounds: int) -> dict[str, Any]:
@@ -299,7 +309,7 @@ def run(functions: Sequence[str], rounds: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run from the command line; ``--store`` writes the file of this CPU's maker."""
+    """Run from the command line; ``--store`` writes the file of this CPU's maker and level."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("functions", nargs="*", help="default: all of corem's")
     parser.add_argument("--rounds", type=int, default=ROUNDS)

@@ -28,9 +28,10 @@ import numpy as np
 
 from benches import stored
 from benches.experiments import native
-from benches.experiments.speed import Contender, contenders, levels, sample
+from benches.experiments.speed import Contender, contenders, levels, sample, stem
 from pytest_udftorch import UdfError, find_library
 from pytest_udftorch.build import find_compiler
+from pytest_udftorch.environment import describe
 
 #: Elements of a followed run; the array form runs this many and twice as many.
 ELEMENTS: Final = 256
@@ -284,7 +285,7 @@ def run(functions: Sequence[str]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run from the command line; ``--store`` writes benches/results/speed_analysis.json."""
+    """Run from the command line; ``--store`` writes the file of this CPU's maker and level."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("functions", nargs="*", help="default: all of corem")
     parser.add_argument("--store", action="store_true", help="write the result")
@@ -292,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     functions = run(options.functions or find_library("corem").function_names)
     if options.store:
         stored.save(
-            stored.RESULTS / "speed_analysis.json",
+            stored.RESULTS / f"{stem('speed_analysis', describe()['machine'])}.json",
             "python -m benches.experiments.speed_analysis --store",
             {"models": MODELS, "functions": functions},
         )

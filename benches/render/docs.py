@@ -165,8 +165,8 @@ def demo_details(results: Results) -> str:
     return _with_source(lines, document)
 
 
-#: The stored files of ``speed``, one for each maker of CPUs.
-SPEEDS = ("speed", "speed_intel")
+#: The stored files of ``speed``, one for each maker of CPUs and the widest level they have.
+SPEEDS = ("speed", "speed_intel", "speed_amd_avx2", "speed_intel_avx2")
 
 
 def speed(results: Results, stem: str) -> str:
@@ -389,14 +389,25 @@ def _maker(cpu: str) -> str:
     return " ".join(cpu.replace("(R)", "").replace("Processor", "").split())
 
 
+def _measured_on(document: Mapping[str, Any]) -> str:
+    """Return the CPU of a result, and its level where that is AVX2."""
+    machine = document["environment"]["machine"]
+    return _maker(machine["cpu"]) + (", AVX2" if machine["cpu_level"] == "avx2" else "")
+
+
 def missed(results: Results, stem: str) -> str:
     """Return the targets that corem misses on one CPU."""
     speeds = results[stem]
     found = [f for f in asked.figures(speeds) if f.measured > f.limit]
+    wider = (
+        " VML runs its AVX-512 code in the AVX2 rows too."
+        if speeds["environment"]["machine"]["cpu_level"] == "avx512"
+        else ""
+    )
     lines = [
         f"{len(found)} of {len(asked.figures(speeds))} targets are missed. The table gives the "
         "time of corem's array form over that of the other library; for operators, the time of the "
-        "operator under corem over that under std. VML runs its AVX-512 code in the AVX2 rows too.",
+        f"operator under corem over that under std.{wider}",
         "",
         *table(
             ["what", "level", "against", "asked", "measured"],
@@ -407,6 +418,42 @@ def missed(results: Results, stem: str) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _ports(figures: Mapping[str, Any], model: str) -> str:
+    """Return the fullest ports of a processor and the cycles that an element keeps them busy."""
+    busy = figures.get("ports", {}).get(model, {})
+    return ", ".join(f"{name} {cycles:.2f}" for name, cycles in busy.items())
+
+
+def missed_code(results: Results, stem: str) -> str:
+    """Return what the code of missed functions executes on one CPU, or nothing if none is stored."""
+    name = stem.replace("speed", "speed_analysis", 1)
+    if name == "speed_analysis" or not results.has(name):
+        return ""
+    document = results[name]
+    models = document["models"]
+    rows = [
+        [
+            function,
+            level,
+            form,
+            f"{figures['instructions']:.2f}",
+            *(f"{figures['cycles'][m]:.2f}" for m in models),
+            *(_ports(figures, m) for m in models),
+        ]
+        for function, entry in document["functions"].items()
+        for level, forms in entry.items()
+        for form, figures in forms.items()
+    ]
+    columns = [f"{what}, {m}" for what in ("cycles", "fullest ports") for m in models]
+    lines = [
+        "What the code of these functions executes, per element, and the fewest cycles that llvm-mca "
+        "predicts for it with the ports that it keeps busiest:",
+        "",
+        *table(["function", "level", "form", "instructions", *columns], rows),
+    ]
+    return _with_source(lines, document)
 
 
 def analysis(results: Results) -> str:
@@ -1626,22 +1673,23 @@ def results_page(results: Results) -> str:
         demo_details(results),
     ]
     for stem in filter(results.has, SPEEDS):
-        cpu = results[stem]["environment"]["machine"]["cpu"]
+        cpu = _measured_on(results[stem])
         parts += [
-            f"## Speed of the functions on {_maker(cpu)}",
+            f"## Speed of the functions on {cpu}",
             "",
-            f"![Nanoseconds per element of every contender on {_maker(cpu)}]({stem}.svg)",
+            f"![Nanoseconds per element of every contender on {cpu}]({stem}.svg)",
             "",
             "corem beside the fastest library that rounds some results wrongly; left of 1 corem is "
             "faster:",
             "",
-            f"![corem's time over that of the fastest approximate library on {_maker(cpu)}]"
+            f"![corem's time over that of the fastest approximate library on {cpu}]"
             f"({stem}-best.svg)",
             "",
             speed(results, stem),
-            f"### Figures that are missed on {_maker(cpu)}",
+            f"### Figures that are missed on {cpu}",
             "",
             missed(results, stem),
+            *filter(None, [missed_code(results, stem)]),
         ]
     if results.has("speed_analysis"):
         parts += ["### What the code spends its time on", "", analysis(results)]

@@ -324,7 +324,7 @@ def compile_steps(
             texts[f"{number}-watch.json"] = json.dumps(watched)
             options += ["-mllvm", f"-udf-instrument-manifest={number}-watch.json"]
             options += ["-mllvm", "-udf-report=report.jsonl"]
-        before = dict.fromkeys(f.short_source for f in inside if f.short_source is not None)
+        before = dict.fromkeys(path for f in inside for path in f.before(level))
         options += [word for path in before for word in ("-include", str(path))]
         arguments = (
             *flags, *include_flags(library), *compiler.plugin_flags, *options, *kind,

@@ -42,6 +42,7 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
     **dict.fromkeys(("short", "short_source", "gpu", "gpu_source"), str),
+    **dict.fromkeys(("quick_avx2", "quick_avx2_source"), str),
     "quick_levels": list,
     "max_ulp": (int, float),  # positive and finite
 }
@@ -49,7 +50,7 @@ _OPERATOR_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "python", "function"), str),
     **dict.fromkeys(("dispatch_keys", "dtypes"), list),
 }
-_C_NAMES: Final = ("scalar", "short", "quick", "fast", "accurate", "gpu")
+_C_NAMES: Final = ("scalar", "short", "quick", "quick_avx2", "fast", "accurate", "gpu")
 #: What names a folder of the build cache and stands in every message.
 _SHORT: Final = {"name": 100, "version": 100}
 #: What keys name folders; the others name files.
@@ -72,6 +73,8 @@ class UdfFunction:
         quick: C name of a cheaper path that the vector and array forms try before ``fast``
             where the CPU has fused multiply-add, or None.
         quick_levels: the CPU levels at which they try it, or None for all.
+        quick_avx2: C name of what they try at the level ``avx2`` instead, or None.
+        quick_avx2_source: absolute path of the C source that has ``quick_avx2``, or None.
         fast: C name of the branch-free fast path, or None.
         accurate: C name of the accurate path for hard-to-round inputs, or None.
         gpu: C name of a cheaper path that kernels of GPUs try before ``fast``, or None.
@@ -89,6 +92,8 @@ class UdfFunction:
     short_source: Path | None = None
     quick: str | None = None
     quick_levels: tuple[str, ...] | None = None
+    quick_avx2: str | None = None
+    quick_avx2_source: Path | None = None
     fast: str | None = None
     accurate: str | None = None
     gpu: str | None = None
@@ -104,7 +109,14 @@ class UdfFunction:
         """
         if cpu_level == "baseline":
             return None
+        if cpu_level == "avx2" and self.quick_avx2 is not None:
+            return self.quick_avx2
         return self.quick if self.quick_levels is None or cpu_level in self.quick_levels else None
+
+    def before(self, cpu_level: str) -> tuple[Path, ...]:
+        """Return the sources that are compiled in front of ``source`` for a CPU level."""
+        wide = self.quick_avx2_source if cpu_level == "avx2" else None
+        return tuple(path for path in (self.short_source, wide) if path is not None)
 
 
 @dataclass(frozen=True)
@@ -224,7 +236,8 @@ class UdfLibrary:
     def source_files(self) -> list[str]:
         """Return the paths of every C source and header that a build may read, sorted."""
         found = {str(f.source) for f in self.functions.values()}
-        found |= {str(f.short_source) for f in self.functions.values() if f.short_source}
+        for f in self.functions.values():
+            found |= {str(path) for path in (f.short_source, f.quick_avx2_source) if path}
         for folder in (self.folder, *self.include_dirs):
             found.update(files_below(folder, (".c", ".h")))
         return sorted(found)
@@ -638,25 +651,32 @@ class _Reader:
             keys = {**keys, "quick_levels": tuple(keys["quick_levels"])}
         files = {
             key: self.path_of(keys[key], f"[{where}] {key}")
-            for key in ("source", "short_source", "gpu_source", "hard_cases")
-            if key in keys
-        }
-        if "short_source" in files and files["source"].suffix == ".ll":
-            raise self.fail(
-                f"[{where}] has short_source, which is compiled together with a source in C; the "
-                "source is LLVM text: put the short path into it, and leave out short_source."
+            for key in (
+                "source", "short_source", "quick_avx2_source", "gpu_source", "hard_cases",
             )
+            if key in keys
+        }  # fmt: skip
+        for key in ("short_source", "quick_avx2_source"):
+            if key in files and files["source"].suffix == ".ll":
+                raise self.fail(
+                    f"[{where}] has {key}, which is compiled together with a source in C; the "
+                    f"source is LLVM text: put the path into it, and leave out {key}."
+                )
         return UdfFunction(name, dtype, **{**keys, **files})
 
     def _check_paths(self, where: str, keys: Mapping[str, Any]) -> None:
         """Refuse keys of paths that do not belong together."""
-        for first in ("short", "quick"):
+        for first in ("short", "quick", "quick_avx2"):
             if first in keys and "fast" not in keys:
                 raise self.fail(
                     f"[{where}] has {first}, which goes before fast and accurate: add them."
                 )
         if "short_source" in keys and "short" not in keys:
             raise self.fail(f"[{where}] has short_source, the file of short: add short.")
+        if ("quick_avx2" in keys) != ("quick_avx2_source" in keys):
+            raise self.fail(
+                f"[{where}] needs quick_avx2 and quick_avx2_source together; or neither."
+            )
         if ("gpu" in keys) != ("gpu_source" in keys) or ("gpu" in keys and "fast" not in keys):
             raise self.fail(
                 f"[{where}] needs gpu and gpu_source together, beside fast and accurate, before "

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_udftorch.errors import UdfError
-from pytest_udftorch.verify.certificate import Certificate, Run
+from pytest_udftorch.verify.certificate import MAY_HAVE, Certificate, Run
 from pytest_udftorch.verify.certificate_file import load, save
 from pytest_udftorch.verify.find import Request
 from pytest_udftorch.verify.journal import Journal
@@ -93,8 +93,8 @@ def repeat(library: str, function: str, path: Path, how: Execution) -> Iterator[
 def _repeat_one(library: str, function: str, path: Path, run: Run, how: Execution) -> Repeated:
     stored = load(path)
     schedule = _schedule(library, function, stored, run)
-    short = run.identity.get("short_sha256")
-    if stored.subject != schedule.subject() or short != schedule.candidate.short_sha256:
+    others = any(run.identity.get(k) != getattr(schedule.candidate, k) for k in MAY_HAVE)
+    if others or stored.subject != schedule.subject():
         raise OtherSourcesError(
             f"The certificate {path} is not of the present sources of {schedule.candidate.library} "
             f"{function}, or of another library. Its digests say nothing about their build. "

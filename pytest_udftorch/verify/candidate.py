@@ -52,6 +52,8 @@ class Candidate:
         hard_counter: shared library that counts hard-to-round inputs, or None.
         short_sha256: of the scalar form, SHA-256 over what its short path is compiled from, if
             that lies in a file of its own; else None.
+        quick_sha256: of the other forms, SHA-256 over what the quick path of the CPU level is
+            compiled from, if that lies in a file of its own; else None.
     """
 
     library: str
@@ -71,6 +73,7 @@ class Candidate:
     max_ulp: float | None = None
     hard_counter: Path | None = None
     short_sha256: str | None = None
+    quick_sha256: str | None = None
 
     @property
     def arity(self) -> int:

@@ -39,8 +39,9 @@ RUN_KEY: Final = ("cpu_level", "form", "symbol", "flush", "garbage")
 #: Keys of a run's identity.
 IDENTITY: Final = (*RUN_KEY, "build_id", "library_sha256", "compiler", "reference")
 #: What the identity of a run has besides where its form is compiled from more than the sources of
-#: the subject: the scalar form, if a short path lies in a file of its own.
-MAY_HAVE: Final = ("short_sha256",)
+#: the subject: the scalar form, if a short path lies in a file of its own, and the other forms of a
+#: CPU level, if its quick path does.
+MAY_HAVE: Final = ("short_sha256", "quick_sha256")
 #: The counts of a tally that can be added.
 _COUNTS: Final = ("inputs", "wrong", "reference_wrong", "disagreements", "arbitrated", "flushed")
 

@@ -25,8 +25,8 @@ def source_sha256(library: UdfLibrary, function: str) -> str:
 
     These are its C source and the headers of the library that it includes, without comments
     and with white space collapsed, and the names of its entry points. A certificate is valid
-    as long as this digest stays the same. A short path in a file of its own is left out: it is part
-    of the scalar form alone; see ``short_sha256``.
+    as long as this digest stays the same. Paths in files of their own are left out, because they
+    are part of some forms alone; see ``short_sha256`` and ``quick_sha256``.
 
     Raises:
         ReferenceMissingError, ReferenceBuildError: see ``included_files``.
@@ -63,6 +63,23 @@ def short_sha256(library: UdfLibrary, function: str) -> str | None:
         return None
     digest = hashlib.sha256(repr(described.short).encode())
     digest.update(_texts(library, described.short_source))
+    return digest.hexdigest()
+
+
+def quick_sha256(library: UdfLibrary, function: str, cpu_level: str) -> str | None:
+    """Return the SHA-256 over what the quick path of a CPU level alone is compiled from.
+
+    The runs of the vector and array forms of that level are valid as long as this digest stays the
+    same too. None if the level has no such path.
+
+    Raises:
+        ReferenceMissingError, ReferenceBuildError: see ``included_files``.
+    """
+    described = library.functions[function, "float32"]
+    if cpu_level != "avx2" or described.quick_avx2_source is None:
+        return None
+    digest = hashlib.sha256(repr(described.quick_avx2).encode())
+    digest.update(_texts(library, described.quick_avx2_source))
     return digest.hexdigest()
 
 
@@ -106,6 +123,7 @@ def udf_candidate(
         path=build.path,
         hard_counter=_hard_counter(build, described) if count_hard else None,
         short_sha256=short_sha256(library, function) if form == "scalar" else None,
+        quick_sha256=quick_sha256(library, function, level) if form != "scalar" else None,
     )
 
 

@@ -209,21 +209,22 @@ def test_parts_of_the_inputs_become_one_run():
     assert run.largest["ulp"] == 0.4375
 
 
-def test_a_short_path_in_a_file_of_its_own_is_part_of_the_identity(tmp_path):
-    """The digest of its sources is that of the scalar form alone, so the others lack it."""
-    short = make_run(form="scalar", short_sha256="33" * 32)
+@pytest.mark.parametrize("key", ["short_sha256", "quick_sha256"])
+def test_a_path_in_a_file_of_its_own_is_part_of_the_identity(tmp_path, key):
+    """The digest of its sources is that of some forms alone, so the others lack it."""
+    short = make_run(form="scalar", **{key: "33" * 32})
     path = tmp_path / "made.json"
     cert.save(make(make_run(), short), path)
     loaded = cert.load(path)
-    assert [run.identity.get("short_sha256") for run in loaded.runs] == [None, "33" * 32]
+    assert [run.identity.get(key) for run in loaded.runs] == [None, "33" * 32]
     halves = [
-        make(make_run(chunks, form="scalar", short_sha256=digits * 32))
+        make(make_run(chunks, form="scalar", **{key: digits * 32}))
         for chunks, digits in ((range(2), "33"), (range(2, 4), "44"))
     ]
-    with pytest.raises(cert.CertificateMismatchError, match=r"different builds.*short_sha256"):
+    with pytest.raises(cert.CertificateMismatchError, match=rf"different builds.*{key}"):
         cert.merge(halves)
-    reseal(path, lambda data: data["runs"][1].update(short_sha256="odd"))
-    with pytest.raises(cert.CertificateEditedError, match="short_sha256"):
+    reseal(path, lambda data: data["runs"][1].update({key: "odd"}))
+    with pytest.raises(cert.CertificateEditedError, match=key):
         cert.load(path)
 
 

@@ -27,6 +27,7 @@ SHORT = (
     'short = "c"\nshort_source = "e.c"\n'
 )
 QUICK = EXP.replace("scalar", "fast") + 'accurate = "a"\nquick = "q"\n'
+WIDE = SHORT.replace("short", "quick_avx2")
 
 
 def write(folder: Path, text: str) -> Path:
@@ -112,6 +113,11 @@ def test_folder_without_description(tmp_path):
         (HEAD + SHORT.replace("e.c", "no.c"), "short_source names 'no.c', which does not exist"),
         (HEAD + SHORT.replace("in.c", "in.ll"), "short_source, which is compiled together with"),
         (HEAD + EXP + 'quick_levels = ["avx2"]\n', r"CPU levels .* there is no quick"),
+        (HEAD + EXP + 'quick_avx2 = "a"\n', "quick_avx2, which goes before fast and accurate"),
+        (HEAD + QUICK + 'quick_avx2 = "a"\n', "quick_avx2 and quick_avx2_source together"),
+        (HEAD + QUICK + 'quick_avx2_source = "e.c"\n', "quick_avx2 and quick_avx2_source together"),
+        (HEAD + WIDE.replace('"e.c"', '"no.c"'), "quick_avx2_source names 'no.c', which does not"),
+        (HEAD + WIDE.replace("in.c", "in.ll"), "quick_avx2_source, which is compiled together"),
         (HEAD + QUICK + "quick_levels = []\n", r"some of .*avx512.*; it is \[\]"),
         (HEAD + QUICK + 'quick_levels = ["baseline"]\n', r"it is \['baseline'\]"),
         (HEAD + QUICK + "quick_levels = [[]]\n", r"it is \[\[\]\]"),

@@ -29,7 +29,7 @@ from pytest_udftorch.verify.reference.checker import (
     load_checker,
 )
 from pytest_udftorch.verify.schedule import Request, make_schedule
-from pytest_udftorch.verify.udf_candidate import short_sha256, source_sha256
+from pytest_udftorch.verify.udf_candidate import quick_sha256, short_sha256, source_sha256
 
 COREM = find_library("corem")
 UNIVARIATE = [n for n in COREM.function_names if FUNCTIONS[n].arity == 1]
@@ -165,8 +165,10 @@ def test_certificate_is_whole_and_says_what_is_claimed(function):
     assert stored.subject["source_sha256"] == schedule.candidate.source_sha256
     short = short_sha256(COREM, function)
     for run in stored.runs:
-        wanted = short if run.identity["form"] == "scalar" else None
-        assert run.identity.get("short_sha256") == wanted, run.identity["cpu_level"]
+        form, level = run.identity["form"], run.identity["cpu_level"]
+        quick = quick_sha256(COREM, function, level)
+        assert run.identity.get("short_sha256") == (short if form == "scalar" else None), level
+        assert run.identity.get("quick_sha256") == (None if form == "scalar" else quick), level
 
 
 #: The sources of all functions are those that were certified: see above.
@@ -211,14 +213,14 @@ def stale(library, digest, sources=source_sha256):
 def test_runs_of_a_function_name_one_build_of_each_level(library):
     """A build's SHA-256 changes with each function: what was changed later names a later build.
 
-    A scalar form with a short path in a file of its own is run again when that changes.
+    A form with a short or quick path in a file of its own is run again when that changes.
     """
     builds = defaultdict(set)
     for path in find_library(library).folder.glob("*/*.certificate.json"):
         for run in certificate.load(path).runs:
             if "short_sha256" not in run.identity:
-                level = run.identity["cpu_level"]
-                builds[path.parent.name, level].add(run.identity["library_sha256"])
+                key = (run.identity["cpu_level"], "quick_sha256" in run.identity)
+                builds[path.parent.name, key].add(run.identity["library_sha256"])
     assert builds
     assert {key: len(named) for key, named in builds.items()} == dict.fromkeys(builds, 1)
 
@@ -274,6 +276,30 @@ def test_the_short_path_is_hashed_for_the_scalar_form_alone(tmp_path):
     assert short_sha256(library, "exp") is None
     other = make_library(tmp_path / "two", "mine", paths.replace("g(", "h("), entry[:-12])
     assert source_sha256(library, "exp") != source_sha256(find_library(other), "exp")
+
+
+def test_the_quick_path_of_avx2_is_hashed_and_compiled_for_that_level_alone(tmp_path):
+    folder = tmp_path / "mine"
+    paths = "float f(float x, int *hard) { return x; }\nfloat g(float x) { return x; }\n"
+    entry = 'fast = "f"\naccurate = "g"\nquick_avx2 = "q"\nquick_avx2_source = "wide.c"'
+    make_library(folder, "mine", paths, entry)
+    wide = folder / "wide.c"
+    wide.write_text("float q(float x, int *hard) { return x; }\n")
+
+    levels = ("baseline", "avx2", "avx512")
+
+    def now():
+        library = find_library(folder)
+        digests = {level: quick_sha256(library, "exp", level) for level in levels}
+        return {"source": source_sha256(library, "exp"), **digests}
+
+    first = now()
+    assert [level for level in levels if first[level] is not None] == ["avx2"]
+    wide.write_text("float q(float x, int *hard) { return x + 0; } // longer\n")
+    assert [key for key, value in now().items() if value != first[key]] == ["avx2"]
+    described = find_library(folder).functions["exp", "float32"]
+    assert [described.quick_at(level) for level in levels] == [None, "q", None]
+    assert [described.before(level) for level in levels] == [(), (wide,), ()]
 
 
 # Libraries that must fail ------------------------------------------------------------

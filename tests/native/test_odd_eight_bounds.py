@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error bounds of corem's quick paths by eight intervals, proved by Gappa on pieces of them.
+
+Gappa bounds the roundings (``udfs/corem/common/odd_eight.gappa``); mpmath bounds the error of the
+polynomials. The sum must stay below the margin of the rounding test. The paths are for AVX2.
+"""
+
+import itertools
+import math
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import mpmath
+import numpy as np
+import pytest
+from mpmath import mpf
+from toolchain import SOURCES
+
+from pytest_udftorch.build.toolchain import resolve_cpu_level
+from pytest_udftorch.library.description import find_library
+
+COREM = find_library("corem")
+COMMON = COREM.folder / "common"
+TEMPLATE = (COMMON / "odd_eight.gappa").read_text(encoding="utf-8")
+needs_gappa = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)")
+needs_fma = pytest.mark.skipif(resolve_cpu_level(None) == "baseline", reason="no FMA")
+
+#: The functions, and the argument from which on the tables do not go on.
+FUNCTIONS = {"erf": (mpmath.erf, 3.921875)}
+STEPS = 8
+DEGREE = 8
+COLUMNS = ("center", "value", "slope", "slope_low", *(f"p{n}" for n in range(2, DEGREE + 1)))
+#: A piece is halved until its bound holds, this often at most.
+HALVINGS = 5
+#: Below 2^-BINADES the terms from r^5 on are too small to count.
+BINADES = 24
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An interval of the arguments, its entries, and the width of the rounding test."""
+
+    low: float
+    high: float
+    entries: dict[str, float]
+    width: float
+
+
+def constants(name):
+    """The macros of a header, and its tables."""
+    text = (COREM.folder / name / "eight_constants.h").read_text(encoding="utf-8")
+    macros = re.findall(r"#define UDF_\w+_EIGHT_(\w+) (\S+)f$", text, re.M)
+    tables = {
+        column: [float.fromhex(v) for v in re.findall(r"(-?0x\S+)f,", body)]
+        for column, body in re.findall(rf"udf_{name}_eight_(\w+)\[\] = {{(.*?)}};", text, re.S)
+    }
+    assert set(tables) == set(COLUMNS)
+    return {macro: float.fromhex(value) for macro, value in macros}, tables
+
+
+def intervals(name):
+    """Yield the intervals of a function, from the constants in C."""
+    macros, tables = constants(name)
+    slope, curve, end = macros["SLOPE"], macros["CURVE"], FUNCTIONS[name][1]
+    low = 0.0
+    for i in range(STEPS):
+        beside = slope**2 - 4 * curve * (i + 0.5)
+        high = min(end, (slope - math.sqrt(beside)) / (2 * curve)) if beside > 0 else end
+        entries = {c: tables[c][i] for c in COLUMNS}
+        # The number is rounded, so an argument beside the end may be of the next interval.
+        yield Interval(max(0.0, low - 2**-20), min(high + 2**-20, end), entries, macros["WIDTH"])
+        low = high
+    assert low == end
+
+
+def hexadecimal(x):
+    """A number as Gappa reads it."""
+    mantissa, exponent = math.frexp(x)
+    return f"{int(mantissa * 2**53)}b{exponent - 53}"
+
+
+def is_exact(entry, ends):
+    """Whether the difference of an entry and of all floats between two numbers is a float."""
+    if entry == 0:
+        return True
+    least = min(abs(entry), *map(abs, ends))
+    if min(ends) <= 0 <= max(ends):
+        return False
+    unit = float(np.spacing(np.float32(least)))
+    return max(abs(entry - x) for x in ends) <= 2.0**24 * unit
+
+
+def difference(entry, name, sums, ends):
+    """The error of entry - name, a rounded sum, as the path computes it."""
+    exact = f"{sums} - {name}"
+    if is_exact(entry, ends):
+        return exact
+    entry = hexadecimal(entry)
+    return f"({exact}) + (rnd({entry} - {name}) - ({entry} - {name}))"
+
+
+def gappa(interval, r):
+    """Return the sum of the bounds of the rounding errors where r lies between two numbers."""
+    e = interval.entries
+    known = {name: hexadecimal(v) for name, v in e.items()} | {"width": hexadecimal(interval.width)}
+    v = [e["p3"] + e["p4"] * x for x in r]
+    u = [e["p2"] + y * x for x, y in zip(r, v, strict=True)]
+    t = [e["slope"] + y * x for x, y in zip(r, u, strict=True)]
+    known["inexact_v"] = difference(e["p3"], "v", f"{known['p4']} * r + {known['p3']}", v)
+    known["inexact_u"] = difference(e["p2"], "u", f"v * r + {known['p2']}", u)
+    known["inexact_t"] = difference(e["slope"], "t", f"u * r + {known['slope']}", t)
+    known["r"] = ", ".join(map(hexadecimal, r))
+    script = re.sub(r"@(\w+)@", lambda m: known.get(m[1], m[0]), TEMPLATE)
+    ran = subprocess.run(["gappa"], input=script, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr + script
+    pattern = r"(?:low - LOW|test - TEST) in \[(\S+?)(?: \{[^}]*\})?, (\S+?)(?: \{[^}]*\})?\]"
+    found = re.findall(pattern, ran.stderr)
+    assert len(found) == 2, ran.stderr
+    return sum(max(abs(as_number(e)) for e in ends) for ends in found)
+
+
+def as_number(text):
+    mantissa, _, exponent = text.partition("b")
+    return int(mantissa) * 2.0 ** int(exponent or 0)
+
+
+def polynomial_error(name, interval, r):
+    """Return the largest error of the polynomial, and the least value, at many points."""
+    entries = {k: mpf(v) for k, v in interval.entries.items()}
+    exact = FUNCTIONS[name][0]
+    scale = 1 - mpf(interval.width) / 2
+    worst, least = mpf(0), mpf("inf")
+    points = 60
+    for i in range(points + 1):
+        at = (mpf(r[0]) + r[1]) / 2 - (mpf(r[1]) - r[0]) / 2 * mpmath.cos(mpmath.pi * i / points)
+        p = sum(entries[f"p{n}"] * at**n for n in range(2, DEGREE + 1))
+        p += entries["value"] + at * (entries["slope"] + entries["slope_low"])
+        true = exact(entries["center"] + at)
+        worst, least = max(worst, abs(p - scale * true)), min(least, true)
+    # The error has a maximum about every eighth of the interval.
+    return float(worst) * 1.02, float(least)
+
+
+def pieces(interval):
+    """Yield pieces of an interval, in r."""
+    c = interval.entries["center"]
+    low, high = interval.low - c, interval.high - c
+    if c == 0:
+        for n in range(BINADES):
+            yield high / 2 ** (n + 1), high / 2**n
+        return
+    cuts = [low + (high - low) * i / 8 for i in range(9)]
+    yield from itertools.pairwise(cuts)
+
+
+def shares(name, interval, r, halvings=HALVINGS):
+    """Yield parts of a piece, each after the share of the margin that the error takes at most."""
+    rounding = gappa(interval, r)
+    error, least = polynomial_error(name, interval, r)
+    # What is above the true value by less than twice the margin is found.
+    share = (rounding + error) / (-interval.width / 2 * least * (1 - 2.0**-20))
+    if share < 1 or not halvings:
+        yield share, r
+        return
+    middle = (r[0] + r[1]) / 2
+    for half in ((r[0], middle), (middle, r[1])):
+        yield from shares(name, interval, half, halvings - 1)
+
+
+def run_range(folder, name, ranges, source=None):
+    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
+    program = folder / "range"
+    source = source or COREM.folder / name / f"{name}f_eight.c"
+    defines = [f'-DSOURCE="{source}"', f"-DQUICK=udf_{name}f_eight", f"-DEXACT={name}l"]
+    flags = ["-O2", "-march=x86-64-v3", "-ffp-contract=off", *defines]
+    command = ["clang-19", *flags, "-o", program, SOURCES / "quick_range.c", "-lm"]
+    subprocess.run(command, check=True)
+    lines = "".join(f"{low.hex()} {high.hex()}\n" for low, high in ranges)
+    ran = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
+    return np.loadtxt(ran.stdout.splitlines(), dtype=int, ndmin=2).sum(axis=0)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_tables_are_such_that_differences_are_exact(name):
+    for interval in intervals(name):
+        e = interval.entries
+        ends = [interval.low - e["center"], interval.high - e["center"]]
+        high = [e["value"] + x * (e["slope"] + x * (e["p2"] + x * e["p3"])) for x in ends]
+        assert is_exact(e["value"], high)
+        r = max(map(abs, ends))
+        # a - center is a multiple of the smaller unit in the last place of the two.
+        unit = float(np.spacing(np.float32(interval.low + 2**-19)))
+        assert e["center"] == 0 or r < 2**24 * unit
+        assert e["center"] % unit == 0
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_constants_are_what_the_generator_writes(name):
+    header = COREM.folder / name / "eight_constants.h"
+    command = [sys.executable, COMMON / "odd_eight.py", name, "--keep", header]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == header.read_text(encoding="utf-8")
+
+
+@needs_gappa
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_error_of_a_path_by_eight_intervals_stays_below_its_margin(tmp_path, name):
+    """By Gappa, but for a few pieces whose arguments are run."""
+    proved, left = [], []
+    with mpmath.workprec(120):
+        for interval in intervals(name):
+            c = interval.entries["center"]
+            every = [s for piece in pieces(interval) for s in shares(name, interval, piece)]
+            proved += [share for share, _ in every if share < 1]
+            left += [(c + r[0] - 2**-20, c + r[1] + 2**-20) for share, r in every if share >= 1]
+    # Margins many times as wide as the error would cost speed.
+    assert max(proved) > 0.9
+    assert len(left) <= len(proved) / 4
+    if left and resolve_cpu_level(None) != "baseline":
+        every, decided, wrong = run_range(tmp_path, name, left)
+        assert wrong == 0
+        assert 0.9 * every < decided
+
+
+@needs_gappa
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gappa_sees_most_of_the_margin_used(name):
+    """A margin half as wide is not proved where the result is smallest against the error."""
+    interval = next(intervals(name))
+    with mpmath.workprec(120):
+        found = [s for piece in pieces(interval) for s, _ in shares(name, interval, piece, 0)]
+    assert 0.5 < max(found) < 2
+
+
+@needs_fma
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_path_by_eight_intervals_is_right_beside_their_ends(tmp_path, name):
+    ends = [interval.low for interval in intervals(name)][1:]
+    every, decided, wrong = run_range(tmp_path, name, [(x * 0.9995, x * 1.0005) for x in ends])
+    assert wrong == 0
+    assert 0.99 * every < decided
+
+
+@needs_fma
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_path_by_eight_intervals_without_a_rounding_test_is_seen(tmp_path, name):
+    folder = tmp_path / "corem"
+    shutil.copytree(COREM.folder, folder, ignore=shutil.ignore_patterns("*.txt", "*.json"))
+    header = folder / "common" / "odd_eight.h"
+    text = header.read_text()
+    changed = text.replace("*undecided = upper != lower", "*undecided = 0")
+    assert changed != text
+    header.write_text(changed)
+    ranges = [(0.5, 0.75)]
+    source = folder / name / f"{name}f_eight.c"
+    good, bad = (run_range(tmp_path, name, ranges, s) for s in (None, source))
+    assert good[2] == 0 < bad[2]
