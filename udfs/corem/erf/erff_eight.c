@@ -3,7 +3,7 @@
 //
 // See odd_eight.h. Arguments other than 0 below ERF_EIGHT_TINY, where errors of
 // roundings may be subnormal, are left to the fast path, and by the rounding
-// test 1,585,006 of the others, NaN included.
+// test 1,585,006 of the others.
 //
 //===----------------------------------------------------------------------===//
 
