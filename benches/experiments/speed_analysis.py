@@ -294,7 +294,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.store:
         stored.save(
             stored.RESULTS / f"{stem('speed_analysis', describe()['machine'])}.json",
-            "python -m benches.experiments.speed_analysis --store",
+            " ".join(
+                ("python -m benches.experiments.speed_analysis", *options.functions, "--store")
+            ),
             {"models": MODELS, "functions": functions},
         )
 

@@ -427,7 +427,7 @@ def _ports(figures: Mapping[str, Any], model: str) -> str:
 
 
 def missed_code(results: Results, stem: str) -> str:
-    """Return what the code of missed functions executes on one CPU, or nothing if none is stored."""
+    """Return what the code of missed functions executes on one CPU, or nothing."""
     name = stem.replace("speed", "speed_analysis", 1)
     if name == "speed_analysis" or not results.has(name):
         return ""
@@ -448,8 +448,9 @@ def missed_code(results: Results, stem: str) -> str:
     ]
     columns = [f"{what}, {m}" for what in ("cycles", "fullest ports") for m in models]
     lines = [
-        "What the code of these functions executes, per element, and the fewest cycles that llvm-mca "
-        "predicts for it with the ports that it keeps busiest:",
+        "What the code of these functions executes, per element, and the fewest cycles that "
+        "llvm-mca predicts for it, with the ports that it keeps busiest; gelu runs erf, and "
+        "softmax, cross entropy, sigmoid and silu run the vector form of exp:",
         "",
         *table(["function", "level", "form", "instructions", *columns], rows),
     ]

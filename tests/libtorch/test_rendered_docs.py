@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benches import store, stored
-from benches.experiments import asked
+from benches.experiments import asked, speed
 from benches.render import docs as render_docs
 from benches.render import drawings
 from benches.render.docs import DocsError, Results, fill
@@ -128,8 +128,47 @@ def test_figures_asked_for():
         ("erf", "avx512", "intel 1-ulp"),
         ("softmax", "operator", "std"),
         ("torch.exp", "operator", "std"),
+        ("geometric mean of 2 functions", "avx512", "intel 1-ulp"),
+        ("geometric mean of 2 operators by VML", "operator", "std"),
     ]
-    assert len(figures) == 11
+    assert len(figures) == 13
+    assert figures[-2].measured == pytest.approx((9 * 1.1) ** 0.5)
+
+
+def test_a_mean_is_asked_for_each_level_and_over_vml_alone():
+    level = {"intel 1-ulp": {"corem_over": 1.1}}
+    speeds = {
+        "functions": {"tan": {"avx2": level}, "exp": {"avx2": level | {"vml": {"corem_over": 1}}}},
+        "operators": {"torch.exp": {"corem_over": 0.5}, "torch.tan": {"corem_over": 9}},
+    }
+    means = [f for f in asked.figures(speeds) if "mean" in f.what]
+    assert [(f.what, f.limit, f.measured) for f in means] == [
+        ("geometric mean of 2 functions", 1.15, pytest.approx(1.1)),
+        ("geometric mean of 1 operators by VML", 0.95, pytest.approx(0.5)),
+    ]
+
+
+def test_each_kind_of_cpu_has_its_file_and_each_file_is_shown():
+    names = [
+        speed.stem("speed", {"cpu": cpu, "cpu_level": level})
+        for level in ("avx512", "avx2")
+        for cpu in ("AMD EPYC", "Intel(R) Xeon(R) Processor")
+    ]
+    assert names == list(render_docs.SPEEDS)
+
+
+def test_what_missed_code_executes_is_shown_with_its_ports(tmp_path):
+    figures = {
+        "instructions": 8.4, "cycles": {"znver4": 1.6}, "ports": {"znver4": {"FP1": 2.4}},
+    }  # fmt: skip
+    name = "speed_analysis_amd_avx2"
+    document = Results()[name] | {
+        "models": ["znver4"], "functions": {"erf": {"avx2": {"corem": figures}}},
+    }  # fmt: skip
+    (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    text = render_docs.missed_code(Results(tmp_path), "speed_amd_avx2")
+    assert "| erf | avx2 | corem | 8.40 | 1.60 | FP1 2.40 |" in text
+    assert render_docs.missed_code(Results(tmp_path), "speed_intel") == ""
 
 
 def test_a_missing_page_is_stale(tree):

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // See odd_eight.h. Arguments other than 0 below ERF_EIGHT_TINY, where errors of
-// roundings may be subnormal, are left to the fast path.
+// roundings may be subnormal, are left to the fast path, and by the rounding
+// test 1,585,006 of the others.
 //
 //===----------------------------------------------------------------------===//
 
