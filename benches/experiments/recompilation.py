@@ -8,7 +8,8 @@ A model is called many times with sizes that are drawn from a distribution with 
 many rare ones. Each way of compiling runs the same calls in a process of its own, with an empty
 cache of compiled code: eager mode, torch.compile with ``dynamic=False``, ``True`` and by default,
 with the changing dimension marked (``mark_dynamic``), and ``by_size``, once without statistics and
-once with those of an earlier process. In each round all ways run once, one at a time, in a new
+once with those of an earlier process. One workload comes twice, the second time with so many calls
+that compiling pays. In each round all ways run once, one at a time, in a new
 random order and in one thread; figures are medians of the rounds, with the least and the largest. A
 round is written to the journal as soon as it is whole, and a run that is interrupted goes on from
 it. ``--round`` measures one round alone, so that rounds can run on cores of their own; journals
@@ -28,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,10 +76,33 @@ def block() -> nn.Module:
     return nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, activation="gelu").eval()
 
 
-#: Workload -> the model, an input of a size, and the largest size.
-WORKLOADS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int]]] = {
-    "batch sizes, pointwise chain": (chain, lambda n: torch.randn(n, 50_000), 40),
-    "sequence lengths, transformer block": (block, lambda n: torch.randn(4, n, 256), 96),
+@dataclass(frozen=True)
+class Workload:
+    """A model and inputs of changing sizes.
+
+    Attributes:
+        model: makes the model.
+        draw: an input of a size.
+        largest: the largest size.
+        dimension: the dimension of the input that changes.
+        times: how many times as many calls as other workloads.
+    """
+
+    model: Callable[[], nn.Module]
+    draw: Callable[[int], Tensor]
+    largest: int
+    dimension: int
+    times: int = 1
+
+
+def _lengths(n: int) -> Tensor:
+    return torch.randn(4, n, 256)
+
+
+WORKLOADS: Final = {
+    "batch sizes, pointwise chain": Workload(chain, lambda n: torch.randn(n, 50_000), 40, 0),
+    "sequence lengths, transformer block": Workload(block, _lengths, 96, 1),
+    "sequence lengths, transformer block, many calls": Workload(block, _lengths, 96, 1, 25),
 }
 
 
@@ -109,10 +134,10 @@ class _Limit(logging.Handler):
 def child(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
     """Run the calls in this process, in one thread; return their times."""
     torch.set_num_threads(1)
-    make, draw, largest = WORKLOADS[workload]
-    model = make()
-    sizes = trace(largest, calls)
-    inputs = {n: draw(n) for n in sorted(set(sizes))}
+    work = WORKLOADS[workload]
+    model = work.model()
+    sizes = trace(work.largest, calls)
+    inputs = {n: work.draw(n) for n in sorted(set(sizes))}
     compiled: list[int] = []
     limit = _Limit()
     logging.getLogger("torch._dynamo").addHandler(limit)
@@ -130,9 +155,8 @@ def child(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
         dynamic = {"dynamic=False": False, "dynamic=True": True}.get(way)
         run = torch.compile(model, backend=counted, dynamic=dynamic)
     if way == "mark_dynamic":
-        dimension = 0 if make is chain else 1
         for x in inputs.values():
-            torch._dynamo.mark_dynamic(x, dimension, min=2, max=largest)
+            torch._dynamo.mark_dynamic(x, work.dimension, min=2, max=work.largest)
     times: list[int] = []
     compiling: list[int] = []
     model(inputs[sizes[0]])
@@ -203,6 +227,10 @@ def one_round(workload: str, calls: int, number: int) -> dict[str, dict[str, Any
     return rows
 
 
+#: The ways that treat all calls alike.
+UNIFORM: Final = tuple(way for way in WAYS if not way.startswith("by_size"))
+
+
 def together(rounds: Sequence[dict[str, dict[str, Any]]], calls: int) -> dict[str, dict[str, Any]]:
     """Return each way's medians over rounds, and between which figures they lie."""
     rows: dict[str, dict[str, Any]] = {}
@@ -216,12 +244,17 @@ def together(rounds: Sequence[dict[str, dict[str, Any]]], calls: int) -> dict[st
             "limit_reached": any(run["limit_reached"] for run in runs),
             "distance": max(run["distance"] for run in runs),
             "sizes": runs[0]["sizes"],
+            "calls": calls,
         }  # fmt: skip
+    best = min(UNIFORM, key=lambda way: rows[way]["seconds"])
     for way, row in rows.items():
         row["break_even_calls"] = break_even(rows, way, calls)
         # The calls of a round are those of one state of the machine: ratios within rounds.
         ratios = [found["eager"]["median_ns"] / found[way]["median_ns"] for found in rounds]
         row["times_as_fast"] = [min(ratios), statistics.median(ratios), max(ratios)]
+        ratios = [found[best]["seconds"] / found[way]["seconds"] for found in rounds]
+        row["best_uniform"] = best
+        row["over_best"] = [min(ratios), statistics.median(ratios), max(ratios)]
     return rows
 
 
@@ -240,14 +273,14 @@ def measure(
             key = f"{workload}; {calls}; {number}"
             if key in done:
                 continue
-            done[key] = one_round(workload, calls, number)
+            done[key] = one_round(workload, calls * WORKLOADS[workload].times, number)
             print(key, {way: row["seconds"] for way, row in done[key].items()}, flush=True)
             if journal is not None:
                 with journal.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({key: done[key]}) + "\n")
     workloads = {
-        name: together([done[f"{name}; {calls}; {n}"] for n in numbers], calls)
-        for name in WORKLOADS
+        name: together([done[f"{name}; {calls}; {n}"] for n in numbers], calls * work.times)
+        for name, work in WORKLOADS.items()
     }
     return {"calls": calls, "rounds": len(numbers), "load": load, "workloads": workloads}
 

@@ -839,8 +839,15 @@ def recompilation(results: Results) -> str:
                 )
             )
         sizes = max(row["sizes"] for row in rows.values())
-        lines += [f"{workload} ({document['calls']} calls, {sizes} sizes):", ""]
+        calls = rows["eager"].get("calls", document["calls"])
+        lines += [f"{workload} ({calls:,} calls, {sizes} sizes):", ""]
         lines += [*table(header, found), ""]
+        own = {way: row for way, row in rows.items() if way.startswith("by_size")}
+        if all("over_best" in row for row in own.values()):
+            best = next(iter(own.values()))["best_uniform"]
+            beside = [f"`{way}` {_interval(row['over_best'])}" for way, row in own.items()]
+            lines += [f"In all calls, times as fast as `{best}`, the best of the others: "
+                      f"{'; '.join(beside)}.", ""]  # fmt: skip
     rounds = document.get("rounds", 1)
     said = (
         f"Medians of {rounds} rounds, in brackets the least and the largest. In each round every "
