@@ -13,6 +13,7 @@ from pytest_udftorch import executors
 from pytest_udftorch.executors import by_size
 from pytest_udftorch.oracle import JournalError
 from pytest_udftorch.planning import by_size as policy
+from pytest_udftorch.planning import pairs
 from pytest_udftorch.planning.by_size import (
     ALL,
     ASIDE,
@@ -316,3 +317,21 @@ def test_a_process_that_ends_early_has_compiled_nothing():
     assert run.knowledge.sizes[size(3)].calls == 60
     # Sizes that are settled are called without looking at what is known.
     assert run._settled[size(3)].call is MODEL
+
+
+def test_the_same_bits_need_no_float64_result(monkeypatch):
+    def refused(*_):
+        raise AssertionError("the float64 result is asked for")
+
+    monkeypatch.setattr(pairs, "reference", refused)
+    x = torch.randn(5, 8)
+    assert pairs.judge_call(MODEL, (x,), MODEL) == ""
+
+    def last_bit(given):
+        y = MODEL(given).clone()
+        y.view(torch.int32)[0, 0] ^= 1
+        return y
+
+    for other in (last_bit, lambda given: MODEL(given).double(), lambda given: [MODEL(given)]):
+        with pytest.raises(AssertionError, match="is asked for"):
+            pairs.judge_call(MODEL, (x,), other)
