@@ -707,7 +707,7 @@ def taso_funnel(results: Results) -> str:
     """Return how many candidate substitutions each step left, beside the published counts."""
     document = results["taso_funnel"]
     funnels = document["funnels"]
-    steps = ("enumerated", "fingerprint_equal", "after_renaming", "after_common_subgraphs")
+    steps = [s for s in funnels[0] if s not in ("operators", "verified", "seconds")]
     header = ["operators", *(s.replace("_", " ") for s in (*steps, "verified")), "seconds"]
     rows = [
         (
@@ -946,8 +946,10 @@ def rewriting_gains(results: Results) -> str:
               "MB moved", "GFLOP", "search, s", "as fast as the traced graph (95 %)",
               "as fast as eager mode (95 %)"]  # fmt: skip
     lines = []
-    for device, title in (("cuda", "On a GPU:"), ("cpu", "On a CPU:")):
-        mine = [row for row in document["rows"] if row["device"] == device]
+    every = sorted(document["rows"], key=lambda row: row["device"], reverse=True)
+    for place in dict.fromkeys(map(_place, every)):
+        mine = [row for row in every if _place(row) == place]
+        title = f"On a {'GPU' if mine[0]['machine']['gpu'] else 'CPU'} ({place}):"
         rows = []
         for row in mine:
             tried = _rules(row, "tried")
@@ -967,17 +969,16 @@ def rewriting_gains(results: Results) -> str:
                     _interval(row["speedup"]),
                 )
             )
-        if rows:
-            places = "; ".join(dict.fromkeys(map(_place, mine)))
-            lines += [title, "", *table(header, rows), "", f"{places}.", ""]
+        loads = [row["machine"]["load"] for row in mine]
+        beside = f"Load averages of {min(loads):.1f} to {max(loads):.1f} when they were measured."
+        lines += [title, "", *table(header, rows), "", beside, ""]
     longest = max(row["search_seconds"] for row in document["rows"])
     said = (
         f"Images of {document['image']} x {document['image']}; BERT of {document['layers']} layers "
         f"and the block: width {document['width']}, {document['tokens']} tokens; float32. Ratios "
         "say how many times as fast a model was as eager mode, and as the graph as Dynamo traced "
         "it, with which it took turns. Where no rule fired, the graph runs as traced, and the "
-        "first ratio is what the measurement and the backend's call make of 1. Rows of the CPU "
-        "ran beside those of the GPU. The search is "
+        "first ratio is what the measurement and the backend's call make of 1. The search is "
         "the first call, with rewriting, measuring and checking; the longest took "
         f"{longest:.0f} s. In those with a star the time for some step was over."
     )
