@@ -712,7 +712,7 @@ def taso_funnel(results: Results) -> str:
     rows = [
         (
             str(f["operators"]),
-            *(f"{f[s]:,}" for s in (*steps, "verified")),
+            *("not reached" if f[s] is None else f"{f[s]:,}" for s in (*steps, "verified")),
             f"{f['seconds']:.0f}",
         )
         for f in funnels
@@ -722,6 +722,13 @@ def taso_funnel(results: Results) -> str:
         f"Published for TASO: {published['enumerated']:,} graphs of up to "
         f"{published['operators']} operators, {published['after_fingerprints']:,} substitutions "
         f"after fingerprints, {published['after_pruning']:,} after pruning."
+    )
+    stopped = [f for f in funnels if f["verified"] is None]
+    said += "".join(
+        f" With {f['operators']} operators the run was stopped before its "
+        f"{f[max((s for s in steps if f[s] is not None), key=steps.index)]:,} pairs had passed the "
+        "next step; other work shared the cores."
+        for f in stopped
     )
     return _with_source([*table(header, rows), "", said], document)
 
