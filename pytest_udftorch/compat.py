@@ -677,9 +677,15 @@ def dynamo_config(**settings: Any) -> Any:
     return _DYNAMO_CONFIG.get()(**settings)
 
 
-def mark_dynamic(tensor: Any, dimension: int, low: int, high: int) -> None:
-    """Have Dynamo compile for all sizes of a dimension from ``low`` to ``high``."""
-    _MARK_DYNAMIC.get()(tensor, dimension, min=low, max=high)
+def mark_dynamic(tensor: Any, dimension: int, low: int, high: int | None) -> None:
+    """Have Dynamo compile for all sizes of a dimension from ``low`` to ``high``.
+
+    Without ``high``, for all from 2 on: Dynamo takes a lower bound only beside an upper one.
+    """
+    if high is None:
+        _MARK_DYNAMIC.get()(tensor, dimension)
+    else:
+        _MARK_DYNAMIC.get()(tensor, dimension, min=low, max=high)
 
 
 def inductor_modules() -> list[Any]:

@@ -8,8 +8,10 @@ A model is called many times with sizes that are drawn from a distribution with 
 many rare ones. Each way of compiling runs the same calls in a process of its own, with an empty
 cache of compiled code: eager mode, torch.compile with ``dynamic=False``, ``True`` and by default,
 with the changing dimension marked (``mark_dynamic``), and ``by_size``, once without statistics and
-once with those of an earlier process. In each round all ways run once, one at a time, in a new
-random order and in one thread; figures are medians of the rounds, with the least and the largest. A
+once with those of an earlier process. Compiling pays within the calls of the last workload, and not
+within those of the others. In each round all ways run once, one at a time, in a new
+random order (statistics are kept by ``by_size``, which comes before its second process) and in one
+thread; figures are medians of the rounds, with the least and the largest. A
 round is written to the journal as soon as it is whole, and a run that is interrupted goes on from
 it. ``--round`` measures one round alone, so that rounds can run on cores of their own; journals
 that are put together hold all.
@@ -28,6 +30,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,9 +66,15 @@ class Chain(nn.Module):
         return (y * y + 1).rsqrt() * torch.relu(x) - y
 
 
-def chain() -> nn.Module:
-    """Return the chain."""
-    return Chain()
+class Horner(nn.Module):
+    """A polynomial of degree 20 by Horner's rule: 40 passes over memory in eager mode."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute on a batch of rows."""
+        y = x
+        for step in range(20):
+            y = y * x + 0.5 / (step + 1)
+        return y
 
 
 def block() -> nn.Module:
@@ -74,10 +83,33 @@ def block() -> nn.Module:
     return nn.TransformerEncoderLayer(256, 4, 1024, batch_first=True, activation="gelu").eval()
 
 
-#: Workload -> the model, an input of a size, and the largest size.
-WORKLOADS: Final[dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int]]] = {
-    "batch sizes, pointwise chain": (chain, lambda n: torch.randn(n, 50_000), 40),
-    "sequence lengths, transformer block": (block, lambda n: torch.randn(4, n, 256), 96),
+@dataclass(frozen=True)
+class Workload:
+    """A model and inputs of changing sizes.
+
+    Attributes:
+        model: makes the model.
+        draw: an input of a size.
+        largest: the largest size.
+        dimension: the dimension of the input that changes.
+        times: how many times as many calls as other workloads.
+    """
+
+    model: Callable[[], nn.Module]
+    draw: Callable[[int], Tensor]
+    largest: int
+    dimension: int
+    times: int = 1
+
+
+def _rows(n: int) -> Tensor:
+    return torch.rand(n, 50_000)
+
+
+WORKLOADS: Final = {
+    "batch sizes, pointwise chain": Workload(Chain, _rows, 40, 0),
+    "sequence lengths, transformer block": Workload(block, lambda n: torch.randn(4, n, 256), 96, 1),
+    "batch sizes, polynomial": Workload(Horner, _rows, 40, 0, 3),
 }
 
 
@@ -109,10 +141,10 @@ class _Limit(logging.Handler):
 def child(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
     """Run the calls in this process, in one thread; return their times."""
     torch.set_num_threads(1)
-    make, draw, largest = WORKLOADS[workload]
-    model = make()
-    sizes = trace(largest, calls)
-    inputs = {n: draw(n) for n in sorted(set(sizes))}
+    work = WORKLOADS[workload]
+    model = work.model()
+    sizes = trace(work.largest, calls)
+    inputs = {n: work.draw(n) for n in sorted(set(sizes))}
     compiled: list[int] = []
     limit = _Limit()
     logging.getLogger("torch._dynamo").addHandler(limit)
@@ -125,14 +157,13 @@ def child(workload: str, way: str, calls: int, kept: str) -> dict[str, Any]:
     run: Any = model
     own = None
     if way.startswith("by_size"):
-        run = own = by_size(model, statistics=kept if way == LEARNT else None)
+        run = own = by_size(model, statistics=kept)
     elif way != "eager":
         dynamic = {"dynamic=False": False, "dynamic=True": True}.get(way)
         run = torch.compile(model, backend=counted, dynamic=dynamic)
     if way == "mark_dynamic":
-        dimension = 0 if make is chain else 1
         for x in inputs.values():
-            torch._dynamo.mark_dynamic(x, dimension, min=2, max=largest)
+            torch._dynamo.mark_dynamic(x, work.dimension, min=2, max=work.largest)
     times: list[int] = []
     compiling: list[int] = []
     model(inputs[sizes[0]])
@@ -193,14 +224,20 @@ def one_round(workload: str, calls: int, number: int) -> dict[str, dict[str, Any
         UdfError: a way gives other results than eager mode.
     """
     order = random.Random(number).sample(WAYS, k=len(WAYS))
+    # The process without statistics is the one that they are from, so it is the earlier one.
+    first, second = sorted(map(order.index, ("by_size", LEARNT)))
+    order[first], order[second] = "by_size", LEARNT
     with tempfile.TemporaryDirectory() as folder:
         kept = str(Path(folder) / "statistics.json")
-        _asked(workload, LEARNT, calls, kept)  # the process that the statistics are from
         rows = {way: _asked(workload, way, calls, kept) for way in order}
     for way, row in rows.items():
         if row["distance"] > 1e-4:
             raise UdfError(f"{workload}, {way}: the results differ by {row['distance']:.2g}.")
     return rows
+
+
+#: The ways that treat all calls alike.
+UNIFORM: Final = tuple(way for way in WAYS if not way.startswith("by_size"))
 
 
 def together(rounds: Sequence[dict[str, dict[str, Any]]], calls: int) -> dict[str, dict[str, Any]]:
@@ -216,12 +253,17 @@ def together(rounds: Sequence[dict[str, dict[str, Any]]], calls: int) -> dict[st
             "limit_reached": any(run["limit_reached"] for run in runs),
             "distance": max(run["distance"] for run in runs),
             "sizes": runs[0]["sizes"],
+            "calls": calls,
         }  # fmt: skip
+    best = min(UNIFORM, key=lambda way: rows[way]["seconds"])
     for way, row in rows.items():
         row["break_even_calls"] = break_even(rows, way, calls)
         # The calls of a round are those of one state of the machine: ratios within rounds.
         ratios = [found["eager"]["median_ns"] / found[way]["median_ns"] for found in rounds]
         row["times_as_fast"] = [min(ratios), statistics.median(ratios), max(ratios)]
+        ratios = [found[best]["seconds"] / found[way]["seconds"] for found in rounds]
+        row["best_uniform"] = best
+        row["over_best"] = [min(ratios), statistics.median(ratios), max(ratios)]
     return rows
 
 
@@ -240,14 +282,14 @@ def measure(
             key = f"{workload}; {calls}; {number}"
             if key in done:
                 continue
-            done[key] = one_round(workload, calls, number)
+            done[key] = one_round(workload, calls * WORKLOADS[workload].times, number)
             print(key, {way: row["seconds"] for way, row in done[key].items()}, flush=True)
             if journal is not None:
                 with journal.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({key: done[key]}) + "\n")
     workloads = {
-        name: together([done[f"{name}; {calls}; {n}"] for n in numbers], calls)
-        for name in WORKLOADS
+        name: together([done[f"{name}; {calls}; {n}"] for n in numbers], calls * work.times)
+        for name, work in WORKLOADS.items()
     }
     return {"calls": calls, "rounds": len(numbers), "load": load, "workloads": workloads}
 

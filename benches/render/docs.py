@@ -755,12 +755,12 @@ def taso_funnel(results: Results) -> str:
     """Return how many candidate substitutions each step left, beside the published counts."""
     document = results["taso_funnel"]
     funnels = document["funnels"]
-    steps = ("enumerated", "fingerprint_equal", "after_renaming", "after_common_subgraphs")
+    steps = [s for s in funnels[0] if s not in ("operators", "verified", "seconds")]
     header = ["operators", *(s.replace("_", " ") for s in (*steps, "verified")), "seconds"]
     rows = [
         (
             str(f["operators"]),
-            *(f"{f[s]:,}" for s in (*steps, "verified")),
+            *("not reached" if f[s] is None else f"{f[s]:,}" for s in (*steps, "verified")),
             f"{f['seconds']:.0f}",
         )
         for f in funnels
@@ -770,6 +770,13 @@ def taso_funnel(results: Results) -> str:
         f"Published for TASO: {published['enumerated']:,} graphs of up to "
         f"{published['operators']} operators, {published['after_fingerprints']:,} substitutions "
         f"after fingerprints, {published['after_pruning']:,} after pruning."
+    )
+    stopped = [f for f in funnels if f["verified"] is None]
+    said += "".join(
+        f" With {f['operators']} operators the run was stopped before its "
+        f"{f[max((s for s in steps if f[s] is not None), key=steps.index)]:,} pairs had passed the "
+        "next step; other work shared the cores."
+        for f in stopped
     )
     return _with_source([*table(header, rows), "", said], document)
 
@@ -887,8 +894,15 @@ def recompilation(results: Results) -> str:
                 )
             )
         sizes = max(row["sizes"] for row in rows.values())
-        lines += [f"{workload} ({document['calls']} calls, {sizes} sizes):", ""]
+        calls = rows["eager"].get("calls", document["calls"])
+        lines += [f"{workload} ({calls:,} calls, {sizes} sizes):", ""]
         lines += [*table(header, found), ""]
+        own = {way: row for way, row in rows.items() if way.startswith("by_size")}
+        if all("over_best" in row for row in own.values()):
+            best = next(iter(own.values()))["best_uniform"]
+            beside = [f"`{way}` {_interval(row['over_best'])}" for way, row in own.items()]
+            lines += [f"In all calls, times as fast as `{best}`, the best of the others: "
+                      f"{'; '.join(beside)}.", ""]  # fmt: skip
     rounds = document.get("rounds", 1)
     said = (
         f"Medians of {rounds} rounds, in brackets the least and the largest. In each round every "
@@ -987,8 +1001,10 @@ def rewriting_gains(results: Results) -> str:
               "MB moved", "GFLOP", "search, s", "as fast as the traced graph (95 %)",
               "as fast as eager mode (95 %)"]  # fmt: skip
     lines = []
-    for device, title in (("cuda", "On a GPU:"), ("cpu", "On a CPU:")):
-        mine = [row for row in document["rows"] if row["device"] == device]
+    every = sorted(document["rows"], key=lambda row: row["device"], reverse=True)
+    for place in dict.fromkeys(map(_place, every)):
+        mine = [row for row in every if _place(row) == place]
+        title = f"On a {'GPU' if mine[0]['machine']['gpu'] else 'CPU'} ({place}):"
         rows = []
         for row in mine:
             tried = _rules(row, "tried")
@@ -1008,17 +1024,16 @@ def rewriting_gains(results: Results) -> str:
                     _interval(row["speedup"]),
                 )
             )
-        if rows:
-            places = "; ".join(dict.fromkeys(map(_place, mine)))
-            lines += [title, "", *table(header, rows), "", f"{places}.", ""]
+        loads = [row["machine"]["load"] for row in mine]
+        beside = f"Load averages of {min(loads):.1f} to {max(loads):.1f} when they were measured."
+        lines += [title, "", *table(header, rows), "", beside, ""]
     longest = max(row["search_seconds"] for row in document["rows"])
     said = (
         f"Images of {document['image']} x {document['image']}; BERT of {document['layers']} layers "
         f"and the block: width {document['width']}, {document['tokens']} tokens; float32. Ratios "
         "say how many times as fast a model was as eager mode, and as the graph as Dynamo traced "
         "it, with which it took turns. Where no rule fired, the graph runs as traced, and the "
-        "first ratio is what the measurement and the backend's call make of 1. Rows of the CPU "
-        "ran beside those of the GPU. The search is "
+        "first ratio is what the measurement and the backend's call make of 1. The search is "
         "the first call, with rewriting, measuring and checking; the longest took "
         f"{longest:.0f} s. In those with a star the time for some step was over."
     )

@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model whose inputs change their sizes: when to compile again, and for which sizes.
 
-Three forms can run a call: the model as it is (``eager``), code for a range of sizes (``range``),
-and code for one size (``exact``). Each of the last two costs its compilation. They are made when
-what is known says that they pay, a problem of renting or buying (Karlin et al., Competitive Snoopy
-Caching, Algorithmica 3, 1988):
+Four forms can run a call: the model as it is (``eager``), code for all sizes (``all``), code for a
+range of sizes (``range``), and code for one size (``exact``). The last three cost their
+compilation. It is a problem of renting or buying (Karlin et al., Competitive Snoopy Caching,
+Algorithmica 3, 1988):
 
-* nothing has been compiled yet: the second call of a size compiles, which shows cost and gain;
-* the gain of a form is not known: it is made when the calls so far have taken as long as it costs;
+* nothing serves a size yet, and no gain is known: code is made when the calls so far have taken as
+  long as it costs, so that a process that ends before loses nothing over eager mode;
+* the gain of a form is not known, but another form serves: it is made when the calls that are
+  expected take many times as long;
 * else: when gain per call, times the calls that are expected, exceeds the cost. A size is expected
   as often as in an earlier process, less the calls so far, or as often again as it was called.
 
-Ranges are powers of two, for the dimensions that were seen to change. They are guards: torch's own
-guards hold the code to them, and a call outside of every range runs as it is until code pays.
+The check of code at a size is a cost as well: a size is given to code when its calls pay for that.
+Code for all sizes leaves open the dimensions that were seen to change, from 2 on. Ranges are powers
+of two in these. Torch's own guards hold the code to them, and a call outside runs as it is until
+code pays.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import statistics
 import threading
 import time
@@ -39,12 +42,26 @@ from pytest_udftorch.planning.pairs import judge_call, recompile_limits
 from pytest_udftorch.planning.search_record import JournalError
 
 EAGER: Final = "eager"
+ALL: Final = "all"
 RANGE: Final = "range"
 EXACT: Final = "exact"
-FORMS: Final = (EAGER, RANGE, EXACT)
+FORMS: Final = (EAGER, ALL, RANGE, EXACT)
 
 #: Calls of a form at a size that are timed.
 SAMPLES: Final = 5
+#: Of the calls of a size, one in so many may go to a form that seems to be slower, to time it.
+ASIDE: Final = 8
+#: A form whose gain is not known is made beside one that serves when the calls that are expected
+#: take so many times as long as it costs: then it costs a tenth at most.
+EXPLORE: Final = 10
+#: Seconds that a compilation is expected to take until one has been seen.
+COMPILE_SECONDS: Final = 5.0
+#: Sizes from whose times the ratio of two forms is known.
+_RECENT: Final = 16
+#: Writing the statistics takes at most this part of the time.
+_WRITING: Final = 0.01
+#: The largest size of a dimension in code for all sizes.
+UNBOUNDED: Final = 2**62
 
 #: Sizes of all tensors among the inputs.
 Size = tuple[tuple[int, ...], ...]
@@ -107,6 +124,19 @@ def ranges(size: Size, dynamic: Collection[tuple[int, int]]) -> Ranges | None:
     return tuple(tuple(one(t, d, n) for d, n in enumerate(shape)) for t, shape in enumerate(size))
 
 
+def unbounded(size: Size, dynamic: Collection[tuple[int, int]]) -> Ranges | None:
+    """Return the limits of code for all sizes: from 2 on where sizes vary, else a size alone.
+
+    It is None where nothing varies, and where a size that varies is 0 or 1.
+    """
+    if not dynamic or any(size[t][d] < 2 for t, d in dynamic):
+        return None
+    return tuple(
+        tuple((2, UNBOUNDED) if (t, d) in dynamic else (n, n) for d, n in enumerate(shape))
+        for t, shape in enumerate(size)
+    )
+
+
 def within(size: Size, limits: Ranges) -> bool:
     """Whether a size lies in a range."""
     return [len(shape) for shape in size] == [len(shape) for shape in limits] and all(
@@ -123,17 +153,23 @@ class Knowledge:
     Attributes:
         sizes: of all processes.
         compile_ns: form -> what compilations of it have taken.
+        first_ns: what a compilation is expected to take until one has been seen.
+        wasted_ns: what compilations have taken in this process whose code is not used.
+        checks: how many times as long as a call of eager mode the checks of code have taken.
     """
 
     sizes: dict[Size, Seen] = field(default_factory=dict)
     compile_ns: dict[str, list[int]] = field(default_factory=dict)
+    first_ns: float = COMPILE_SECONDS * 1e9
+    wasted_ns: float = 0.0
+    checks: list[float] = field(default_factory=list)
 
-    def cost(self, form: str) -> float | None:
-        """Return what compiling is expected to take; None if nothing has been compiled yet."""
+    def cost(self, form: str) -> float:
+        """Return what compiling is expected to take."""
         known = self.compile_ns.get(form) or [
             n for all_of in self.compile_ns.values() for n in all_of
         ]
-        return statistics.median(known) if known else None
+        return statistics.median(known) if known else self.first_ns
 
     def ratio(self, form: str) -> float | None:
         """Return the time of a form over eager's, the median over sizes; None if not known."""
@@ -142,56 +178,87 @@ class Knowledge:
             for seen in self.sizes.values()
             if (mine := seen.time(form)) is not None and (eager := seen.time(EAGER))
         ]
-        return statistics.median(found) if found else None
+        return statistics.median(found[-_RECENT:]) if found else None
+
+    def _guess(self, form: str) -> float | None:
+        """Return the least ratio of another form of code; None if none is known."""
+        others = (self.ratio(other) for other in FORMS if other not in (form, EAGER))
+        return min((ratio for ratio in others if ratio is not None), default=None)
 
     def net_ns(self, form: str, covered: Iterable[Size], available: Collection[str]) -> float:
         """Return what making a form is expected to save, less its cost; above 0 it pays.
 
         Args:
-            form: ``range`` or ``exact``.
+            form: ``all``, ``range`` or ``exact``.
             covered: the sizes that it would run.
             available: the forms that these sizes have now.
         """
         sizes = [self.sizes[s] for s in covered]
         cost, ratio = self.cost(form), self.ratio(form)
-        if cost is None:
-            return float(max(seen.calls for seen in sizes) >= 2)
-        now = [(seen, seen.fastest(available)) for seen in sizes]
+        now = [(seen, t) for seen in sizes if (t := seen.fastest(available)) is not None]
         if ratio is None:
-            return sum(seen.calls * took for seen, took in now if took is not None) - cost
+            to_come = sum(seen.expected * took for seen, took in now)
+            if set(available) != {EAGER}:
+                return to_come - EXPLORE * cost
+            ratio = self._guess(form)
+            if ratio is None:
+                spent = sum(seen.calls * took for seen, took in now)
+                cost += self.wasted_ns
+                return max(spent - cost, to_come - EXPLORE * cost)
+        check = statistics.median(self.checks) if self.checks else 0.0
         saved = 0.0
         for seen, took in now:
             then = seen.time(form)
             eager = seen.time(EAGER)
             if then is None and eager is not None:
                 then = ratio * eager
-            if took is not None and then is not None:
-                saved += seen.expected * (took - then)
+            if then is not None:
+                saved += max(0.0, seen.expected * (took - then) - check * (eager or 0.0))
         return saved - cost
 
     def choose(
-        self, size: Size, covered: Mapping[str, Sequence[Size]], available: Collection[str]
+        self, covered: Mapping[str, Sequence[Size]], available: Collection[str]
     ) -> str | None:
         """Return the form to make before a call, or None.
 
         Args:
-            size: of the call.
             covered: form that can be made -> the sizes that it would run.
-            available: the forms that the size has now.
+            available: the forms that the size of the call has now.
         """
         gains = {f: self.net_ns(f, s, available) for f, s in covered.items() if f not in available}
-        if self.cost(EXACT) is None and len(covered.get(RANGE, ())) > 1:
-            gains.pop(EXACT, None)
         best = max(gains, key=lambda f: gains[f], default=None)
         return best if best is not None and gains[best] > 0 else None
 
+    def pays_check(self, form: str, size: Size) -> bool:
+        """Whether the calls of a size pay for checking there code that serves other sizes."""
+        ratio = self.ratio(form)
+        if ratio is None or not self.checks:
+            return True
+        return self.sizes[size].expected * (1 - ratio) > statistics.median(self.checks)
+
     def run_by(self, size: Size, available: Collection[str]) -> str:
-        """Return the form for a call: one that is not timed yet, or the fastest."""
+        """Return the form for a call: the fastest, or one that has to be timed.
+
+        A form without times at this size is expected to take the time that it takes at other sizes.
+        """
         seen = self.sizes[size]
-        for form in reversed(FORMS):
-            if form in available and len(seen.ns.get(form, ())) < SAMPLES:
+        eager = seen.time(EAGER)
+        if eager is None:
+            return EAGER
+        times: dict[str, float] = {}
+        for form in FORMS:
+            if form in available:
+                took = seen.time(form)
+                if took is None and (ratio := self.ratio(form)) is not None:
+                    took = ratio * eager
+                if took is None:
+                    return form
+                times[form] = took
+        for form in times:
+            known = len(seen.ns.get(form, ()))
+            if known < SAMPLES and ASIDE * (known + 1) <= seen.calls:
                 return form
-        return min(available, key=lambda f: seen.time(f) or math.inf)
+        return min(times, key=lambda f: times[f])
 
 
 _LIST: Final = shapes.each(shapes.whole())
@@ -250,7 +317,7 @@ class Compilation:
     """One compilation.
 
     Attributes:
-        form: ``range`` or ``exact``.
+        form: ``all``, ``range`` or ``exact``.
         limits: the sizes that it serves.
         ns: what it took, the first call included.
         problem: why its result is not used, or "".
@@ -264,6 +331,15 @@ class Compilation:
     checked: set[Size] = field(default_factory=set, repr=False)
 
 
+@dataclass
+class _Settled:
+    """What runs the calls of a size until they are so many."""
+
+    call: Run
+    seen: Seen
+    until: int
+
+
 class BySize:
     """A model that is compiled for the sizes where that pays; see :func:`by_size`.
 
@@ -272,15 +348,28 @@ class BySize:
         knowledge: sizes and times.
     """
 
-    def __init__(self, model: nn.Module, exact: Executor, statistics: Path | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        exact: Executor,
+        statistics: Path | None,
+        compile_seconds: float = COMPILE_SECONDS,
+    ) -> None:
         self.model, self.exact, self.path = model, exact, statistics
         self.compilations: list[Compilation] = []
-        self.knowledge = Knowledge()
+        self.knowledge = Knowledge(first_ns=compile_seconds * 1e9)
         self._processes = 0
         self._key: dict[str, str] | None = None
         self._family: Any = None
         self._lock = threading.RLock()
-        self._unwritten = 0
+        self._settled: dict[Size, _Settled] = {}
+        #: What the calls of this process, or of those that are expected, take as code stands.
+        self._work_ns: dict[Size, float] = {}
+        self._total_ns = 0.0
+        self._calls = 0
+        self._choose_at = 0.0
+        self._written = time.perf_counter_ns()
+        self._write_ns = 0
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the model, without gradients.
@@ -297,10 +386,18 @@ class BySize:
                     self._open(inputs, family)
                 if family != self._family:  # nothing is known of other kinds of inputs
                     return self.model(*inputs)
-                form, call = self._form(size, inputs)
-                seen = self.knowledge.sizes[size]
-                seen.calls += 1
-                measured = len(seen.ns.get(form, ())) < SAMPLES
+                self._calls += 1
+                settled = self._settled.get(size)
+                if settled is not None and settled.seen.calls < settled.until:
+                    settled.seen.calls += 1
+                    form, call, seen, measured = EAGER, settled.call, settled.seen, False
+                else:
+                    form, call = self._form(size, inputs)
+                    seen = self.knowledge.sizes[size]
+                    seen.calls += 1
+                    measured = len(seen.ns.get(form, ())) < SAMPLES
+                    if not measured:
+                        self._settled[size] = _Settled(call, seen, seen.calls + seen.calls // 4)
             if not measured:
                 result = call(*inputs)
             else:
@@ -312,7 +409,8 @@ class BySize:
                 took = time.perf_counter_ns() - before
                 with self._lock:
                     seen.ns.setdefault(form, []).append(took)
-            self._noted()
+            if self.path is not None:
+                self._noted()
             return result
 
     def _open(self, inputs: Sequence[Any], family: Any) -> None:
@@ -326,7 +424,19 @@ class BySize:
             "executor": self.exact.name,
         }
         if self.path is not None:
+            first_ns = self.knowledge.first_ns
             self._processes, self.knowledge = _read(self.path, self._key)
+            self.knowledge.first_ns = first_ns
+            for size in self.knowledge.sizes:
+                self._weigh(size)
+
+    def _weigh(self, size: Size) -> None:
+        """Bring up to date how long the calls of a size take that are made or expected."""
+        seen = self.knowledge.sizes[size]
+        took = seen.fastest({EAGER, *self._made(size)}) or 0.0
+        work = max(seen.calls, seen.expected) * took
+        self._total_ns += work - self._work_ns.get(size, 0.0)
+        self._work_ns[size] = work
 
     def _made(self, size: Size) -> dict[str, Compilation]:
         """Return the forms that have code for a size, the latest of each."""
@@ -337,25 +447,18 @@ class BySize:
     def _form(self, size: Size, inputs: tuple[Any, ...]) -> tuple[str, Run]:
         known = self.knowledge
         seen = known.sizes.setdefault(size, Seen())
+        self._weigh(size)
+        # Choosing looks at all sizes, so it is left out where calls are too few to pay for
+        # anything, and until they are more by an eighth.
+        if seen.ns.get(EAGER) and self._calls >= self._choose_at:
+            least = min(map(known.cost, (ALL, RANGE, EXACT)))
+            if self._total_ns > least:
+                self._choose_at = self._calls * 1.125
+                self._choose(size, inputs)
         made = self._made(size)
-        available = {EAGER, *made}
-        tried = {c.form for c in self.compilations if c.problem and within(size, c.limits)}
-        if seen.ns.get(EAGER):
-            here = tuple(tuple((n, n) for n in shape) for shape in size)
-            limits = {EXACT: here}
-            if wider := ranges(size, varying(known.sizes)):
-                limits[RANGE] = wider
-            covered = {
-                form: [s for s in known.sizes if within(s, limit)]
-                for form, limit in limits.items()
-                if form not in tried
-            }
-            form = known.choose(size, covered, available)
-            if form is not None:
-                self._compile(form, limits[form], inputs)
-                made = self._made(size)
         for form in list(made):
-            if not self._holds(made[form], size, inputs):
+            served = size in made[form].checked or known.pays_check(form, size)
+            if not served or not self._holds(made[form], size, inputs):
                 del made[form]
         form = known.run_by(size, {EAGER, *made})
         if form == EAGER:
@@ -363,6 +466,30 @@ class BySize:
         found = made[form].call
         assert found is not None
         return form, found
+
+    def _choose(self, size: Size, inputs: tuple[Any, ...]) -> None:
+        """Make a form for a size, if that is expected to pay."""
+        known = self.knowledge
+        tried = {c.form for c in self.compilations if c.problem and within(size, c.limits)}
+        varied = varying(known.sizes)
+        limits = {
+            ALL: unbounded(size, varied),
+            RANGE: ranges(size, varied),
+            EXACT: tuple(tuple((n, n) for n in shape) for shape in size),
+        }
+        covered = {
+            form: [s for s in known.sizes if within(s, limit)]
+            for form, limit in limits.items()
+            if limit is not None and form not in tried
+        }
+        form = known.choose(covered, {EAGER, *self._made(size)})
+        if form is not None:
+            chosen = limits[form]
+            assert chosen is not None
+            self._compile(form, chosen, inputs)
+            self._settled.clear()
+            for other in known.sizes:
+                self._weigh(other)
 
     def _compile(self, form: str, limits: Ranges, inputs: tuple[Any, ...]) -> None:
         made = Compilation(form, limits, 0)
@@ -383,6 +510,8 @@ class BySize:
             first = (str(error).strip() or "no message").splitlines()[0][:200]
             made.problem = f"{type(error).__name__}: {first}"
         made.ns = time.perf_counter_ns() - before
+        if made.problem:
+            self.knowledge.wasted_ns += made.ns
         self.knowledge.compile_ns.setdefault(form, []).append(made.ns)
 
     def _holds(self, made: Compilation, size: Size, inputs: tuple[Any, ...]) -> bool:
@@ -390,27 +519,32 @@ class BySize:
         if size in made.checked:
             return True
         assert made.call is not None
+        before = time.perf_counter_ns()
         try:
             # Code that does not serve this size must say so, and not be compiled unseen.
             with torch.compiler.set_stance("fail_on_recompile"):
                 problem = judge_call(self.model, inputs, made.call)
         except Exception as error:
             problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
+        took = time.perf_counter_ns() - before
+        if eager := self.knowledge.sizes[size].time(EAGER):
+            self.knowledge.checks = [*self.knowledge.checks[-_RECENT:], took / eager]
         if problem:
             made.problem, made.call = problem, None
+            self.knowledge.wasted_ns += made.ns
+            self._settled.clear()
             return False
         made.checked.add(size)
         return True
 
     def _noted(self) -> None:
-        """Write the statistics when as many calls again have been made as at the last time."""
-        if self.path is None:
-            return
+        """Write the statistics when the calls since the last time took long beside writing."""
         with self._lock:
-            self._unwritten += 1
-            total = sum(seen.calls for seen in self.knowledge.sizes.values())
-            if 2 * self._unwritten >= total:
+            now = time.perf_counter_ns()
+            if self._write_ns <= _WRITING * (now - self._written):
                 self.save()
+                self._write_ns = time.perf_counter_ns() - now
+                self._written = now + self._write_ns
 
     def save(self) -> None:
         """Write the statistics to their file; a later process starts from them.
@@ -421,7 +555,6 @@ class BySize:
         if self.path is None or self._key is None:
             return
         with self._lock:
-            self._unwritten = 0
             content = {
                 "key": self._key,
                 "processes": self._processes + 1,
@@ -481,7 +614,8 @@ def _marked(inputs: tuple[Any, ...], limits: Ranges) -> tuple[Any, ...]:
         marked = tensor.detach()
         for dimension, (low, high) in enumerate(next(own)):
             if low != high:
-                compat.mark_dynamic(marked, dimension, low, high)
+                most = None if high == UNBOUNDED else high
+                compat.mark_dynamic(marked, dimension, low, most)
         return marked
 
     found: tuple[Any, ...] = convert(inputs, mark)
@@ -489,7 +623,11 @@ def _marked(inputs: tuple[Any, ...], limits: Ranges) -> tuple[Any, ...]:
 
 
 def by_size(
-    model: nn.Module, *, executor: str | Executor = "compile", statistics: str | Path | None = None
+    model: nn.Module,
+    *,
+    executor: str | Executor = "compile",
+    statistics: str | Path | None = None,
+    compile_seconds: float = COMPILE_SECONDS,
 ) -> BySize:
     """Compile a model for the sizes of its inputs, where that pays within the calls expected.
 
@@ -498,9 +636,11 @@ def by_size(
 
     Args:
         model: in evaluation mode.
-        executor: makes the code for one size; code for a range is always torch.compile's.
+        executor: makes the code for one size; code for more sizes is always torch.compile's.
         statistics: a file in which sizes, times and compilations are kept for later processes, or
             None.
+        compile_seconds: what a compilation is expected to take until one has been seen. Nothing is
+            compiled before calls have taken as long, or are expected to take ten times as long.
 
     Returns:
         A callable of the model's arguments. It runs without gradients.
@@ -511,4 +651,4 @@ def by_size(
     path = None if statistics is None else Path(statistics)
     if path is not None and not path.parent.is_dir():
         raise JournalError(f"{path.parent}, the folder of the statistics, does not exist. Make it.")
-    return BySize(model, resolve(executor), path)
+    return BySize(model, resolve(executor), path, compile_seconds)

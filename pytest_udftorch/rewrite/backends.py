@@ -98,16 +98,21 @@ class WeightState:
     """Which tensors the weights are, and how often they have been written by now."""
 
     def __init__(self, weights: Sequence[Any]) -> None:
+        self._count = compat.write_counter()
         self._known: list[tuple[Any, int, int]] = [
-            (weakref.ref(w), compat.write_count(w), w.data_ptr()) for w in weights
+            (weakref.ref(w), self._count(w), w.data_ptr()) for w in weights
         ]
 
     def holds(self, weights: Sequence[Any]) -> bool:
         """Whether these are the same tensors, and have not been written since."""
-        return len(self._known) == len(weights) and all(
-            known() is w and (count, place) == (compat.write_count(w), w.data_ptr())
-            for (known, count, place), w in zip(self._known, weights, strict=True)
-        )
+        if len(self._known) != len(weights):
+            return False
+        writes = self._count
+        # In a plain loop: it runs before every call, over all weights of which constants are made.
+        for (known, written, place), w in zip(self._known, weights, strict=True):
+            if known() is not w or written != writes(w) or place != w.data_ptr():
+                return False
+        return True
 
 
 class _Runner:
@@ -115,11 +120,19 @@ class _Runner:
 
     def __init__(self, candidate: Candidate, inputs: Sequence[Any], held: Collection[int]) -> None:
         self.split = graphs.split_constants(candidate.module, held) if candidate.fold else None
-        self.held = sorted(held)
+        # Only weights of which constants are made need to be looked at in every call.
+        used = self._read() if self.split else frozenset()
+        self.held = sorted(used & set(held))
         self.module = self.split[1] if self.split else candidate.module
         self.call = candidate.make(self.module)
         self._constants: tuple[Any, ...] = ()
         self._state: WeightState | None = None
+
+    def _read(self) -> frozenset[int]:
+        """Return the numbers of the inputs of which the constants are made."""
+        assert self.split is not None
+        taken = enumerate(graphs.placeholders(self.split[0].graph))
+        return frozenset(number for number, node in taken if node.users)
 
     def _current(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Return the constants, computed anew if a weight is another tensor or was written."""

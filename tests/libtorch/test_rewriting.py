@@ -118,6 +118,37 @@ def test_constants_follow_the_weights(model):
     torch.testing.assert_close(call(X), model(X))
 
 
+def test_only_weights_of_which_constants_are_made_are_looked_at(monkeypatch):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.folded, self.plain = (nn.Parameter(torch.randn(8, 8)) for _ in range(2))
+
+        def forward(self, x):
+            return x @ self.folded.exp() @ self.plain
+
+    runners = []
+    made = backends._Runner.__init__
+
+    def noted(self, *given):
+        made(self, *given)
+        runners.append(self)
+
+    monkeypatch.setattr(backends._Runner, "__init__", noted)
+    model, x = Two().eval(), torch.randn(3, 8)
+    call = compiled(model)
+    call(x)
+    runner = runners[-1]
+    assert len(runner.held) == 1
+    constants = runner._constants
+    model.plain.mul_(2)
+    torch.testing.assert_close(call(x), model(x))
+    assert runner._constants is constants
+    model.folded.mul_(2)
+    torch.testing.assert_close(call(x), model(x))
+    assert runner._constants is not constants
+
+
 def test_a_result_may_be_written_into(model):
     """Neither a constant nor another result lies in the memory of a result."""
 

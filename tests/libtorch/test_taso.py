@@ -10,10 +10,19 @@ import torch
 from torch import nn
 
 from pytest_udftorch.errors import PackageMissingError
+from pytest_udftorch.rewrite.taso import generate as generator
 from pytest_udftorch.rewrite.taso import rules as rules_module
 from pytest_udftorch.rewrite.taso import scale
 from pytest_udftorch.rewrite.taso.backend import rules_of
-from pytest_udftorch.rewrite.taso.language import OPERATORS, kind, parse, show
+from pytest_udftorch.rewrite.taso.generate import equal
+from pytest_udftorch.rewrite.taso.language import (
+    OPERATORS,
+    canonical,
+    kind,
+    parse,
+    show,
+    variables,
+)
 from pytest_udftorch.rewrite.taso.rules import RULES, Prover, axioms, by_numbers, checked
 from pytest_udftorch.rewrite.taso.search import Costs
 from pytest_udftorch.rewriting import RuleError, generate, judge, judge_all, read, recording
@@ -48,7 +57,8 @@ def test_each_axiom_holds():
 
 def test_generation_narrows_candidates_and_finds_known_rules(generated):
     candidates, funnel = generated
-    counts = list(funnel.to_json().values())[1:5]
+    counts = list(funnel.to_json().values())[1:7]
+    assert counts[2] > counts[3] > counts[4]
     assert counts == sorted(counts, reverse=True)
     assert funnel.enumerated > 2000
     assert funnel.after_common_subgraphs == len(candidates)
@@ -58,6 +68,46 @@ def test_generation_narrows_candidates_and_finds_known_rules(generated):
     # An instance of another pair is left out.
     assert ("(front (channels i i))", "i") not in shown
     assert all(kind(left) == kind(right) for left, right in candidates)
+
+
+def test_what_follows_from_smaller_pairs_is_left_out():
+    pairs = [("(add (neg a) b)", "(sub b a)"), ("(add a (neg b))", "(sub a b)"),
+             ("(neg (sub a b))", "(sub b a)"), ("(relu (neg (neg a)))", "(relu a)")]  # fmt: skip
+    named = dict.fromkeys((term(left), term(right)) for left, right in pairs)
+    smaller = generator._Smaller()
+    # Negative control: without smaller pairs nothing follows.
+    assert generator._independent(named, smaller, 2) == list(named)
+    smaller.add([(term("(add a b)"), term("(add b a)"))])
+    shown = [show(left) for left, _ in generator._independent(named, smaller, 2)]
+    assert shown == ["(add a (neg b))", "(neg (sub a b))", "(relu (neg (neg a)))"]
+    # What a rule makes smaller is known, as far as equal terms are.
+    smaller.add([(term("(relu (neg a))"), term("(neg (min a (sub a a)))"))])
+    smaller.equal[term("(neg (neg a))")] = "a"
+    assert set(smaller.reached(term("(add (neg (neg a)) b)"), 3)) == {(term("(add b a)"), 1)}
+    assert list(smaller.reached(term("(mul a b)"), 3)) == []
+    # Terms with more operators than those looked at lead nowhere.
+    assert list(smaller.reached(term("(relu (neg b))"), 2)) == []
+    assert list(smaller.reached(term("(relu (neg b))"), 3)) == [
+        (term("(neg (min b (sub b b)))"), 3)
+    ]
+
+
+def test_each_pair_that_is_left_out_follows_from_those_that_are_kept(generated):
+    """z3 derives the pairs of two operators from the candidates; without these it does not."""
+    kept = [pair for pair in generated[0] if equal(*pair, 16)]
+    found, _ = generator.pairs(2)
+    named = {
+        canonical(left, right): None
+        for left, right in found
+        if set(variables(right)) <= set(variables(left)) and equal(left, right, 16)
+    }
+    # That a - a is b - b is a pair, but no candidate: neither side can be made of the other.
+    out = [p for p in sorted(set(named) - set(kept), key=str)[::8] if "(sub a a)" not in show(p[0])]
+    assert len(out) > 20
+    prover = Prover(2000, kept)
+    assert [pair for pair in out if not prover.proves(*pair)] == []
+    none = Prover(100, [])
+    assert not any(none.proves(*pair) for pair in out)
 
 
 def test_three_operators_find_the_rules_of_the_paper():

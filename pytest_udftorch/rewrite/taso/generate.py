@@ -3,8 +3,10 @@
 
 All terms up to a number of operators are computed on small whole numbers. Terms of the same value
 are paired. A subterm that is equal to a smaller term is not built upon: what it would give follows
-from that pair. A pair that is another one with its variables replaced goes. So does a pair with a
-common subterm where it also holds with a variable in its place.
+from that pair. Pairs are looked at by the number of operators of their larger terms. One that
+follows from pairs with fewer operators goes, and so does one that becomes another one by these. So
+does a pair that is another one with its variables replaced, and a pair with a common subterm where
+it also holds with a variable in its place.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -38,6 +40,14 @@ _CHUNK: Final = 1 << 16
 _FRESH: Final = {"M": "defgh", "I": "j", "K": "mn"}
 
 
+Pair: TypeAlias = tuple[Term, Term]
+
+
+def nodes(term: Term) -> int:
+    """Return the number of operators in a term, equal ones as often as they occur."""
+    return 0 if isinstance(term, str) else 1 + sum(map(nodes, term[1:]))
+
+
 @dataclass(frozen=True)
 class Funnel:
     """How many candidates each step left.
@@ -46,7 +56,11 @@ class Funnel:
         operators: the most operators of a term.
         enumerated: terms that were computed.
         fingerprint_equal: pairs of terms with the same values.
-        after_renaming: those that differ in more than names of variables.
+        after_naming: those that differ in more than the names of variables, and whose right side
+            can be made of the variables of the left one.
+        after_smaller: those that do not follow from pairs with fewer operators, and from each other
+            by these.
+        after_renaming: those that are not others with variables replaced by terms.
         after_common_subgraphs: those that do not follow from a pair with a variable in place of a
             common subterm.
         verified: those that were proved.
@@ -55,6 +69,8 @@ class Funnel:
     operators: int
     enumerated: int
     fingerprint_equal: int
+    after_naming: int
+    after_smaller: int
     after_renaming: int
     after_common_subgraphs: int
     verified: int = 0
@@ -208,9 +224,9 @@ def _may_match(left: Term, right: Term) -> Iterator[tuple[str, ...]]:
         yield (left[0], *chosen)
 
 
-def _without_instances(found: Iterable[tuple[Term, Term]]) -> list[tuple[Term, Term]]:
+def _without_instances(found: Iterable[Pair]) -> list[Pair]:
     """Leave out pairs that are others with their variables replaced."""
-    kept: dict[tuple[str, ...], list[tuple[Term, Term]]] = {}
+    kept: dict[tuple[str, ...], list[Pair]] = {}
     order = sorted(
         found,
         key=lambda p: (size(p[0]) + size(p[1]), -len(variables(p[0])), len(str(p)), str(p)),
@@ -226,9 +242,96 @@ def _without_instances(found: Iterable[tuple[Term, Term]]) -> list[tuple[Term, T
     return [pair for pairs_of in kept.values() for pair in pairs_of]
 
 
-def generate(
-    operators: int = 3, names: dict[str, str] | None = None
-) -> tuple[list[tuple[Term, Term]], Funnel]:
+class _Smaller:
+    """What is known of terms with fewer operators than those that are looked at."""
+
+    def __init__(self) -> None:
+        #: A term that is equal to a smaller one -> that one.
+        self.equal: dict[Term, Term] = {}
+        self._rules: dict[tuple[str, ...], list[Pair]] = {}
+
+    def add(self, rules: Iterable[Pair]) -> None:
+        """Take pairs as rules, in each direction in which they say what every variable becomes."""
+        for left, right in rules:
+            for one, other in ((left, right), (right, left)):
+                if not isinstance(one, str) and set(variables(other)) <= set(variables(one)):
+                    self._rules.setdefault((one[0], *_heads(*one[1:])), []).append((one, other))
+
+    def _least(self, term: Term, most: int) -> tuple[Term, int] | None:
+        """Return a term made of the smallest equal ones, and its operators, unless too many."""
+        if isinstance(term, str):
+            return term, 0
+        parts, total = [], 1
+        for argument in term[1:]:
+            found = self._least(argument, most - total)
+            if found is None:
+                return None
+            parts.append(found[0])
+            total += found[1]
+        if total > most:
+            return None
+        made: Term = (term[0], *parts)
+        if made in self.equal:
+            made = self.equal[made]
+            total = nodes(made)
+        return made, total
+
+    def reached(self, term: Term, most: int) -> Iterator[tuple[Term, int]]:
+        """Return terms that a rule makes of a whole term, each with its number of operators."""
+        heads = _heads(*term[1:])
+        for chosen in itertools.product(*(("", head) if head else ("",) for head in heads)):
+            for left, right in self._rules.get((term[0], *chosen), ()):
+                by: dict[str, Term] = {}
+                if _matches(left, term, by):
+                    found = self._least(replaced(right, {**by}), most)
+                    if found is not None:
+                        yield found
+
+
+def _independent(named: dict[Pair, None], smaller: _Smaller, most: int) -> list[Pair]:
+    """Return one pair of each set of pairs that become each other by pairs of fewer operators.
+
+    A set goes if one of its pairs follows from pairs of fewer operators altogether.
+
+    Args:
+        named: pairs whose left sides have as many operators.
+        smaller: pairs of fewer.
+        most: how many.
+    """
+    parents: dict[Pair | None, Pair | None] = {None: None, **{pair: pair for pair in named}}
+
+    def root(pair: Pair | None) -> Pair | None:
+        while parents[pair] != pair:
+            parents[pair] = parents[parents[pair]]
+            pair = parents[pair]
+        return pair
+
+    for pair in named:
+        left, right = pair
+        below = nodes(right) < most
+        for term, count in smaller.reached(left, most):
+            # What has fewer operators is known to be equal to the right side, if that has, too.
+            if term == right or (count < most and below):
+                other = None
+            elif (other := canonical(term, right)) not in parents:
+                continue
+            mine, theirs = root(pair), root(other)
+            if theirs is None or mine is None:
+                parents[mine if theirs is None else theirs] = None
+            else:
+                parents[mine] = theirs
+            if root(pair) is None:
+                break
+    least: dict[Pair, Pair] = {}
+    for pair in named:
+        if (top := root(pair)) is not None:
+            known = least.setdefault(top, pair)
+            if (len(str(pair)), str(pair)) < (len(str(known)), str(known)):
+                least[top] = pair
+    return list(least.values())
+
+
+def generate(operators: int = 3, names: dict[str, str] | None = None) -> tuple[list[Pair], Funnel]:
     """Return candidate substitutions, not yet proved, and the counts of the steps.
 
     Args:
@@ -236,12 +339,27 @@ def generate(
         names: kind -> the variables, each a letter.
     """
     found, enumerated = pairs(operators, names)
-    named: dict[tuple[Term, Term], None] = {}
+    levels: list[dict[Pair, None]] = [{} for _ in range(operators + 1)]
+    smaller = _Smaller()
     for left, right in found:
         # A side with a variable of its own cannot be made of the other side.
         if set(variables(right)) <= set(variables(left)):
-            named.setdefault(canonical(left, right))
-    general = _without_instances(named)
-    kept = [pair for pair in general if not _generalises(*pair)]
-    kept.sort(key=lambda pair: (size(pair[0]), size(pair[1]), str(pair)))
-    return kept, Funnel(operators, enumerated, len(found), len(general), len(kept))
+            levels[nodes(left)].setdefault(canonical(left, right))
+    kept: list[Pair] = []
+    rest: list[Pair] = []
+    for most, named in enumerate(levels):
+        rest += (independent := _independent(named, smaller, most))
+        new = [pair for pair in _without_instances(independent) if not _generalises(*pair)]
+        smaller.add(new)
+        smaller.equal.update(pair for pair in found if nodes(pair[0]) == most)
+        kept += new
+    general = _without_instances(rest)
+    left_over = set(general)
+    kept = sorted(
+        (pair for pair in kept if pair in left_over),
+        key=lambda pair: (size(pair[0]), size(pair[1]), str(pair)),
+    )
+    named_count = sum(map(len, levels))
+    return kept, Funnel(
+        operators, enumerated, len(found), named_count, len(rest), len(general), len(kept)
+    )

@@ -141,12 +141,15 @@ class Prover:
 
     Args:
         milliseconds: the longest time for one proof.
+        known: equal terms, instead of the axioms.
 
     Raises:
         PackageMissingError: z3-solver is not installed.
     """
 
-    def __init__(self, milliseconds: int = PROOF_MS) -> None:
+    def __init__(
+        self, milliseconds: int = PROOF_MS, known: Sequence[tuple[Term, Term]] | None = None
+    ) -> None:
         self.z3 = package("z3", "Proving rules of rewriting")
         tensor = self.z3.DeclareSort("Tensor")
         self.functions = {
@@ -156,7 +159,7 @@ class Prover:
         self.tensor = tensor
         self.solver = self.z3.SimpleSolver()
         self.solver.set("timeout", milliseconds)
-        for left, right in axioms():
+        for left, right in axioms() if known is None else known:
             self.solver.add(self._for_all(left, right))
 
     def _expression(self, term: Term) -> Any:
