@@ -158,7 +158,7 @@ class Outside:
     """What a run called that is outside of the contract.
 
     Attributes:
-        operators: the overload (``aten::_upsample_bilinear2d_aa``) -> why, and how many calls.
+        operators: the overload (``aten::grid_sampler_2d``) -> why, and how many calls.
     """
 
     operators: dict[str, str] = field(default_factory=dict)
