@@ -99,6 +99,17 @@ EXPORT void ref_adam(int64_t n, float *p, const float *grad, float *m, float *v,
   }
 }
 
+/// A step of Adagrad; the rate has its decay already.
+EXPORT void ref_adagrad(int64_t n, float *p, const float *grad, float *total,
+                        float decay, float rate, float eps) {
+  for (int64_t i = 0; i < n; ++i) {
+    float g = decay != 0.0f ? ref_added(grad[i], p[i], decay) : grad[i];
+    total[i] = ref_with_product(total[i], g, g, 1.0f);
+    float root = __builtin_sqrtf(total[i]) + eps;
+    p[i] = ref_with_quotient(p[i], g, root, -rate);
+  }
+}
+
 //===----------------------------------------------------------------------===//
 // Roots
 //===----------------------------------------------------------------------===//

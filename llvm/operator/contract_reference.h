@@ -286,6 +286,29 @@ EXPORT void ref_loss(int64_t n, int kind, int mean, const float *x,
   *loss = mean ? *loss / (float)n : *loss;
 }
 
+/// smooth_l1_loss: a sum or a mean. beta is above 0.
+EXPORT void ref_smooth_l1(int64_t n, int mean, const float *x,
+                          const float *target, float beta, float *work,
+                          float *loss) {
+  for (int64_t i = 0; i < n; ++i) {
+    float z = fabsf(x[i] - target[i]);
+    work[i] = z < beta ? 0.5f * z * z / beta : z - 0.5f * beta;
+  }
+  *loss = ref_sum(n, work, 1);
+  *loss = mean ? *loss / (float)n : *loss;
+}
+
+/// Its gradient, of that of the loss; the rounded 1/n comes first.
+EXPORT void ref_smooth_l1_backward(int64_t n, int mean, float grad,
+                                   const float *x, const float *target,
+                                   float beta, float *y) {
+  float share = mean ? 1.0f / (float)n : 1.0f, whole = grad * share;
+  for (int64_t i = 0; i < n; ++i) {
+    float d = x[i] - target[i];
+    y[i] = d <= -beta ? -whole : d >= beta ? whole : d * share * grad / beta;
+  }
+}
+
 //===----------------------------------------------------------------------===//
 // Attention
 //===----------------------------------------------------------------------===//
@@ -356,6 +379,26 @@ EXPORT void ref_exponential(int64_t n, uint64_t key, float rate, array1 *log,
 EXPORT void ref_bernoulli(int64_t n, uint64_t key, float p, float *y) {
   for (int64_t e = 0; e < n; ++e)
     y[e] = ref_fraction(key, e) < p ? 1.0f : 0.0f;
+}
+
+/// The 64 bits by which randperm orders number e: two words, the first above.
+static int64_t ref_order(uint64_t key, int64_t e) {
+  uint32_t four[4];
+  philox((uint64_t)e / 2, key, four);
+  const uint32_t *two = four + e % 2 * 2;
+  return (int64_t)((uint64_t)two[0] << 32 | two[1]);
+}
+
+/// Numbers below n in the order of their 64 bits, ties by number.
+EXPORT void ref_randperm(int64_t n, uint64_t key, int64_t *y) {
+  for (int64_t e = 0; e < n; ++e) {
+    int64_t mine = ref_order(key, e), place = 0;
+    for (int64_t other = 0; other < n; ++other) {
+      int64_t theirs = ref_order(key, other);
+      place += theirs < mine || (theirs == mine && other < e);
+    }
+    y[place] = e;
+  }
 }
 
 #endif

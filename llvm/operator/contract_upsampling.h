@@ -17,7 +17,7 @@
 // The contract
 //===----------------------------------------------------------------------===//
 
-enum { NEAREST, NEAREST_EXACT, LINEAR, CUBIC };
+enum { NEAREST, NEAREST_EXACT, LINEAR, CUBIC, WIDE_LINEAR, WIDE_CUBIC };
 
 /// One direction of an upsampling.
 struct direction {
@@ -26,11 +26,6 @@ struct direction {
   int64_t corners; ///< the outermost places of both coincide
   double factor;   ///< how many places a place becomes; 0 for out / in
 };
-
-/// The terms of a place.
-static int64_t ref_terms(const struct direction *d) {
-  return d->kind == LINEAR ? 2 : d->kind == CUBIC ? 4 : 1;
-}
 
 /// Where a place of the result lies in the input.
 static float ref_position(const struct direction *d, int64_t place) {
@@ -58,10 +53,67 @@ static float ref_far(float x) {
   return ((-0.75f * x + 3.75f) * x - 6.0f) * x + 3.0f;
 }
 
+/// Antialiased: how many places of the input become one of the result, by
+/// which the kernel is wider.
+static float ref_step(const struct direction *d) {
+  if (d->corners)
+    return d->out > 1 ? (float)(d->in - 1) / (float)(d->out - 1) : 0.0f;
+  return d->factor > 0.0 ? (float)(1.0 / d->factor)
+                         : (float)d->in / (float)d->out;
+}
+
+/// How far the kernel reaches.
+static float ref_reach(const struct direction *d) {
+  float step = ref_step(d), reach = d->kind == WIDE_LINEAR ? 1.0f : 2.0f;
+  return step >= 1.0f ? reach * step : reach;
+}
+
+/// How many terms a place has at most.
+static int64_t ref_terms(const struct direction *d) {
+  if (d->kind >= WIDE_LINEAR)
+    return 2 * (int64_t)ceilf(ref_reach(d)) + 1;
+  return d->kind == LINEAR ? 2 : d->kind == CUBIC ? 4 : 1;
+}
+
+/// The kernel at a distance: linear, or the piecewise cubic of Keys with
+/// a = -1/2.
+static float ref_kernel(const struct direction *d, float x) {
+  x = fabsf(x);
+  if (d->kind == WIDE_LINEAR)
+    return x < 1.0f ? 1.0f - x : 0.0f;
+  if (x < 1.0f)
+    return (1.5f * x - 2.5f) * x * x + 1.0f;
+  return x < 2.0f ? (((x - 5.0f) * x + 8.0f) * x - 4.0f) * -0.5f : 0.0f;
+}
+
+/// The antialiased term of a place, as ref_term; -1 if there is none. Weights
+/// are over their sum, of one after the other.
+static int64_t ref_wide_term(const struct direction *d, int64_t place,
+                             int64_t term, float *weight) {
+  float step = ref_step(d), reach = ref_reach(d);
+  float narrow = step >= 1.0f ? 1.0f / step : 1.0f, total = 0.0f;
+  float centre = step * ((float)place + 0.5f);
+  int64_t from = (int64_t)(centre - reach + 0.5f);
+  int64_t end = (int64_t)(centre + reach + 0.5f);
+  from = from > 0 ? from : 0;
+  end = end < d->in ? end : d->in;
+  end = end - from < ref_terms(d) ? end : from + ref_terms(d);
+  if (term >= end - from)
+    return -1;
+  for (int64_t at = from; at < end; ++at)
+    total += ref_kernel(d, ((float)at - centre + 0.5f) * narrow);
+  *weight = ref_kernel(d, ((float)(from + term) - centre + 0.5f) * narrow);
+  if (total != 0.0f)
+    *weight /= total;
+  return from + term;
+}
+
 /// The place of the input that is a term of a place of the result, and its
 /// weight.
 static int64_t ref_term(const struct direction *d, int64_t place, int64_t term,
                         float *weight) {
+  if (d->kind >= WIDE_LINEAR)
+    return ref_wide_term(d, place, term, weight);
   float at = ref_position(d, place);
   int64_t last = d->in - 1, from = (int64_t)floorf(at);
   from = from < last ? from : last;
@@ -93,7 +145,7 @@ static float ref_interpolated(const struct direction *d, int gradient,
   for (int64_t place = first; place < end; ++place)
     for (int64_t term = 0; term < ref_terms(d); ++term) {
       int64_t from = ref_term(d, place, term, &weight);
-      if (gradient && from != at)
+      if (from < 0 || (gradient && from != at))
         continue;
       float value = x[(gradient ? place : from) * stride];
       sum = none ? weight * value : __builtin_fmaf(weight, value, sum);
@@ -119,7 +171,13 @@ EXPORT void ref_upsample(const struct direction *d, int64_t gradient,
 // Fast
 //===----------------------------------------------------------------------===//
 
-/// Writes the terms of every place of the result.
+/// How many terms a place of the result has at most.
+EXPORT int64_t upsampling_width(const struct direction *d) {
+  return ref_terms(d);
+}
+
+/// Writes the terms of every place of the result; of those that it lacks the
+/// place is -1.
 EXPORT void upsampling_terms(const struct direction *d, int32_t *from,
                              float *weight) {
   int64_t terms = ref_terms(d);

@@ -329,7 +329,7 @@ def _set_decompositions(decomposition: Any, active: Active, undo: Undo) -> None:
 
 
 #: Operators that torch computes by others already when it traces a graph with gradients.
-_TRACED_BY_OTHERS: Final = ("::upsample_", "::_upsample_nearest_exact")
+_TRACED_BY_OTHERS: Final = ("::upsample_", "::_upsample_")
 
 
 def _keep_whole(name: str, undo: Undo) -> None:

@@ -107,6 +107,11 @@ UNCOMPILED: Final = tuple(
         "max_pool2d_with_indices_backward", "mish", "mish_backward", "mse_loss_backward",
         "nll_loss_backward", "rsqrt", "sigmoid", "sigmoid_backward", "silu", "silu_backward",
         "softplus", "softplus_backward", "tanh_backward",
+        # Of lists of tensors; the kernels of these call those of single ones.
+        "_foreach_add.List", "_foreach_add.Tensor", "_foreach_addcdiv.Scalar",
+        "_foreach_addcdiv.ScalarList", "_foreach_addcdiv.Tensor", "_foreach_addcmul.Scalar",
+        "_foreach_addcmul.ScalarList", "_foreach_addcmul.Tensor", "_foreach_lerp.List",
+        "_foreach_lerp.Scalar", "_foreach_lerp.ScalarList", "_foreach_sub.List",
     )
 )  # fmt: skip
 
@@ -158,7 +163,7 @@ class Outside:
     """What a run called that is outside of the contract.
 
     Attributes:
-        operators: the overload (``aten::_upsample_bilinear2d_aa``) -> why, and how many calls.
+        operators: the overload (``aten::grid_sampler_2d``) -> why, and how many calls.
     """
 
     operators: dict[str, str] = field(default_factory=dict)

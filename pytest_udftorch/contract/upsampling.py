@@ -25,10 +25,13 @@ class Kind(IntEnum):
     NEAREST_EXACT = 1
     LINEAR = 2
     CUBIC = 3
+    #: Antialiased: a kernel as wide as the places of the input that become one.
+    WIDE_LINEAR = 4
+    WIDE_CUBIC = 5
 
 
-#: How many terms a place has.
-_TERMS = {Kind.NEAREST: 1, Kind.NEAREST_EXACT: 1, Kind.LINEAR: 2, Kind.CUBIC: 4}
+#: Kinds whose places have different numbers of terms.
+_WIDE = frozenset({Kind.WIDE_LINEAR, Kind.WIDE_CUBIC})
 
 
 class Direction(NamedTuple):
@@ -98,19 +101,30 @@ def terms(made: Contract, direction: Direction, gradient: bool) -> Terms:
     """Return the terms of one direction, or of its gradient."""
     import torch
 
-    each = _TERMS[direction.kind]
+    described = ctypes.byref(_Direction(*direction))
+    each = int(made.library.upsampling_width(described))
     count = direction.out * each
     places, weights = torch.empty(count, dtype=torch.int32), torch.empty(count, dtype=torch.float32)
     made.library.upsampling_terms(
-        ctypes.byref(_Direction(*direction)), ctypes.c_void_p(places.data_ptr()),
-        ctypes.c_void_p(weights.data_ptr()),
-    )  # fmt: skip
-    if not gradient:
+        described, ctypes.c_void_p(places.data_ptr()), ctypes.c_void_p(weights.data_ptr())
+    )
+    if not gradient and direction.kind not in _WIDE:
         return Terms(each, torch.arange(direction.out + 1) * each, places, weights)
+    there = (places >= 0).nonzero().view(-1)
+    places, weights, results = places[there], weights[there], (there // each).int()
+    if not gradient:
+        return Terms(0, _starts(results, direction.out), places, weights)
     order = torch.argsort(places, stable=True)
-    start = torch.zeros(direction.size + 1, dtype=torch.int64)
-    start[1:] = places.bincount(minlength=direction.size).cumsum(0)
-    return Terms(0, start, (order // each).int(), weights[order].contiguous())
+    return Terms(0, _starts(places, direction.size), results[order], weights[order])
+
+
+def _starts(places: Any, count: int) -> Any:
+    """Return where the terms of each place begin, and the end."""
+    import torch
+
+    start = torch.zeros(count + 1, dtype=torch.int64)
+    start[1:] = places.bincount(minlength=count).cumsum(0)
+    return start
 
 
 def _lines(directions: Sequence[Direction], gradient: bool) -> list[tuple[int, int, int]]:
@@ -270,6 +284,8 @@ upsample_linear1d = _upsampling("upsample_linear1d", Kind.LINEAR, 1)
 upsample_bilinear2d = _upsampling("upsample_bilinear2d", Kind.LINEAR, 2)
 upsample_trilinear3d = _upsampling("upsample_trilinear3d", Kind.LINEAR, 3)
 upsample_bicubic2d = _upsampling("upsample_bicubic2d", Kind.CUBIC, 2)
+upsample_bilinear2d_aa = _upsampling("upsample_bilinear2d_aa", Kind.WIDE_LINEAR, 2)
+upsample_bicubic2d_aa = _upsampling("upsample_bicubic2d_aa", Kind.WIDE_CUBIC, 2)
 upsample_nearest1d_backward = _gradient("upsample_nearest1d_backward", Kind.NEAREST, 1)
 upsample_nearest2d_backward = _gradient("upsample_nearest2d_backward", Kind.NEAREST, 2)
 upsample_nearest3d_backward = _gradient("upsample_nearest3d_backward", Kind.NEAREST, 3)
@@ -286,3 +302,5 @@ upsample_linear1d_backward = _gradient("upsample_linear1d_backward", Kind.LINEAR
 upsample_bilinear2d_backward = _gradient("upsample_bilinear2d_backward", Kind.LINEAR, 2)
 upsample_trilinear3d_backward = _gradient("upsample_trilinear3d_backward", Kind.LINEAR, 3)
 upsample_bicubic2d_backward = _gradient("upsample_bicubic2d_backward", Kind.CUBIC, 2)
+upsample_bilinear2d_aa_backward = _gradient("upsample_bilinear2d_aa_backward", Kind.WIDE_LINEAR, 2)
+upsample_bicubic2d_aa_backward = _gradient("upsample_bicubic2d_aa_backward", Kind.WIDE_CUBIC, 2)

@@ -269,6 +269,15 @@ UPSAMPLING: dict[str, Case] = {
         ("bicubic", (9, 7)), ("trilinear", (4, 9, 7)),
     )
     for size in ({"scale_factor": 2}, {"scale_factor": 1.7}, {"scale_factor": 0.6})
+} | {
+    f"antialiased {mode}, {factor}": gradients(
+        lambda x, mode=mode, factor=factor: F.interpolate(
+            x, mode=mode, scale_factor=factor, antialias=True
+        ),
+        numbers(2, 3, 9, 14),
+    )
+    for mode in ("bilinear", "bicubic")
+    for factor in (1.7, 0.3)
 }  # fmt: skip
 
 ELEMENTS: dict[str, Case] = {

@@ -222,6 +222,39 @@ def test_a_compiled_sum_with_a_quotient_rounds_as_the_eager_one():
         assert torch.equal(torch.compile(call)(x, y, z), call(x, y, z))
 
 
+def lists(x, y, z):
+    """Return what operators on lists of tensors give that round more than once."""
+    some = torch._foreach_mul(x, 1.0)
+    torch._foreach_add_(some, y, alpha=0.3)
+    torch._foreach_lerp_(some, z, 0.2)
+    return [
+        *some, *torch._foreach_add(x, y, alpha=0.3), *torch._foreach_add(x, y[0].sum(), alpha=0.3),
+        *torch._foreach_sub(x, y, alpha=0.3), *torch._foreach_lerp(x, y, 0.9),
+        *torch._foreach_lerp(x, y, z), *torch._foreach_addcmul(x, y, z, 0.3),
+        *torch._foreach_addcmul(x, y, z, [0.3, 0.4]), *torch._foreach_addcdiv(x, y, z, 0.3),
+        *torch._foreach_sqrt(z), *torch._foreach_rsqrt(z), *torch._foreach_pow(z, 1.7),
+        *torch._foreach_norm(x), *torch._foreach_div(x, 0.7), *torch._foreach_exp(x),
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_lists_of_tensors_round_as_eager_ones(monkeypatch, tmp_path):
+    torch.manual_seed(0)
+    x, y, z = ([torch.rand(1003), torch.rand(7, 5)] for _ in range(3))
+    with patched("repro"):
+        want = lists(x, y, [t + 0.1 for t in z])
+        found = torch.compile(lists)(x, y, [t + 0.1 for t in z])
+    assert [torch.equal(*pair) for pair in zip(found, want, strict=True)] == [True] * len(want)
+    # The control: Inductor computes them by formulas of its own.
+    single = tuple(n for n in outside.UNCOMPILED if "_foreach_" not in n)
+    monkeypatch.setattr(outside, "UNCOMPILED", single)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    torch.compiler.reset()
+    with patched("repro"):
+        found = torch.compile(lists)(x, y, [t + 0.1 for t in z])
+    assert not all(map(torch.equal, found, want))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["WITH_NUMBERS", "ROUNDING"])
 def test_without_its_means_compiled_code_has_other_bits(monkeypatch, tmp_path, lacking):

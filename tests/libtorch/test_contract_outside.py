@@ -206,27 +206,26 @@ def test_a_step_of_what_the_contract_has_is_not_refused():
     assert not found.text()
 
 
-def widened(x):
-    return F.interpolate(x[..., ::2, ::2], scale_factor=2, mode="bilinear", antialias=True)
+def sampled(x):
+    where = torch.zeros(len(x), *x.shape[2:], 2)
+    return F.grid_sample(x, where, align_corners=False)
 
 
 def test_what_is_outside_is_listed_with_its_calls():
     with patched("repro"), within_contract() as found:
-        train(between=widened)
-        train(between=widened)
-    assert found.calls == {"aten::_upsample_bilinear2d_aa": 2}
-    assert found.text().startswith(
-        "aten::_upsample_bilinear2d_aa, 2 calls: the contract has no such"
-    )
+        train(between=sampled)
+        train(between=sampled)
+    assert found.calls == {"aten::grid_sampler_2d": 2}
+    assert found.text().startswith("aten::grid_sampler_2d, 2 calls: the contract has no such")
 
 
 def test_a_gradient_that_is_outside_is_refused_in_the_backward_pass():
     x = random(1, 1, 4, 4).requires_grad_()
     with patched("repro"):
-        y = widened(x)
+        y = sampled(x)
         with (
             within_contract(strict=True),
-            pytest.raises(OutsideContractError, match="upsample_bilinear2d_aa_backward") as error,
+            pytest.raises(OutsideContractError, match="grid_sampler_2d_backward") as error,
         ):
             y.backward(torch.ones_like(y))
     assert "Replace it by operators of docs/contract.md" in str(error.value)

@@ -160,6 +160,21 @@ def test_losses(mean):
         assert same(of(given, target, reduction=how), loss[0])
 
 
+@pytest.mark.parametrize("mean", [0, 1])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_smooth_l1_loss_and_its_gradient(n, mean):
+    x, target, work, loss, y = random(n), random(n, seed=1), empty(n), empty(1), empty(n)
+    beta, how, kind = 0.7, ("sum", "mean")[mean], ctypes.c_int(mean)
+    reference("smooth_l1", n, kind, x, target, beta, work, loss)
+    found = F.smooth_l1_loss(x.requires_grad_(), target, reduction=how, beta=beta)
+    assert same(found.detach(), loss[0])
+    found.backward(torch.tensor(0.3))
+    reference("smooth_l1_backward", n, kind, 0.3, x.detach(), target, beta, y)
+    assert same(x.grad, y)
+    reference("smooth_l1_backward", n, kind, 0.3, x.detach(), target, beta / 2, y)
+    assert n < 16 or not same(x.grad, y)
+
+
 def attended(made=None):
     """One head of attention, by the scalar loop."""
     q, k, v, mask = random(7, 96), random(200, 96, seed=1), random(200, 33, seed=2), random(7, 200)
@@ -196,7 +211,12 @@ def test_random_numbers_are_functions_of_the_key_and_the_place():
     assert same(torch.empty(n).exponential_(2, generator=generator()), y)
     reference("bernoulli", n, u, 0.3, y)
     assert same(torch.empty(n).bernoulli_(0.3, generator=generator()), y)
+    order = torch.empty(n, dtype=torch.int64)
+    reference("randperm", n, u, order)
+    assert torch.equal(torch.randperm(n, generator=generator()), order)
     other = ctypes.c_uint64(key ^ 1)
+    reference("randperm", n, other, order)
+    assert not torch.equal(torch.randperm(n, generator=generator()), order)
     reference("bernoulli", n, other, 0.3, y)
     assert not same(torch.empty(n).bernoulli_(0.3, generator=generator()), y)
 

@@ -141,6 +141,8 @@ def more(dtype):
         for mode in ("nearest", "nearest-exact", ("linear", "bilinear", "trilinear")[rank - 1]):
             F.interpolate(line, scale_factor=1.7, mode=mode).sum().backward()
     F.interpolate(volume[0], scale_factor=1.7, mode="bicubic").sum().backward()
+    for mode in ("bilinear", "bicubic"):
+        F.interpolate(volume[0], size=(3, 7), mode=mode, antialias=True).sum().backward()
     return [*results, z.grad]
 
 

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import math
 
+import numpy
 import pytest
 import torch
 from hypothesis import given, settings
@@ -31,7 +34,7 @@ SIZES = {"size": (11, 3, 9)}, {"scale_factor": 2.0}, {"scale_factor": 1.7}, {"sc
 def directions(draw):
     kind = draw(st.sampled_from(Kind))
     sizes, factors = st.sampled_from([1, 2, 5, 8, 19]), st.sampled_from([0.0, 0.0, 0.7, 1.0, 2.0])
-    corners = kind in (Kind.LINEAR, Kind.CUBIC) and draw(st.booleans())
+    corners = kind not in (Kind.NEAREST, Kind.NEAREST_EXACT) and draw(st.booleans())
     return [
         Direction(draw(sizes), draw(sizes), kind, corners, draw(factors))
         for _ in range(draw(st.integers(1, 3)))
@@ -81,6 +84,39 @@ def test_a_gradient_takes_the_terms_of_a_place_one_after_the_other():
     assert not torch.equal(upsample(made, grad.flip(2), [how], gradient=True).view(3), want)
 
 
+@pytest.mark.parametrize("kind", [Kind.WIDE_LINEAR, Kind.WIDE_CUBIC])
+@pytest.mark.parametrize(("size", "out"), [(14, 5), (5, 14), (9, 9), (40, 1)])
+def test_antialiased_weights_are_those_of_a_wider_kernel_over_their_sum(kind, size, out):
+    """Another program of the same formulas, in NumPy's float32."""
+    one, half = numpy.float32(1), numpy.float32(0.5)
+    step = numpy.float32(size) / numpy.float32(out)
+    reach = numpy.float32(2 if kind is Kind.WIDE_CUBIC else 1) * max(step, one)
+
+    def kernel(x):
+        x = abs(x)
+        if kind is Kind.WIDE_LINEAR:
+            return max(one - x, numpy.float32(0))
+        if x < 1:
+            return (numpy.float32(1.5) * x - numpy.float32(2.5)) * x * x + one
+        return (((x - 5) * x + 8) * x - 4) * -half if x < 2 else numpy.float32(0)
+
+    made = contract()
+    found = terms(made, Direction(size, out, kind), False)
+    for place in range(out):
+        centre = step * (numpy.float32(place) + half)
+        span = range(max(int(centre - reach + half), 0), min(int(centre + reach + half), size))
+        weights = [kernel((numpy.float32(i) - centre + half) * min(one / step, one)) for i in span]
+        total = functools.reduce(lambda x, y: x + y, weights)
+        begin, end = found.start[place : place + 2].tolist()
+        assert found.places[begin:end].tolist() == list(span)
+        assert found.weights[begin:end].tolist() == [float(w / total) for w in weights]
+    x = random(1, 1, size)
+    narrow = Direction(size, out, Kind(kind - 2))
+    if size > out:  # an ordinary kernel skips places
+        wide = upsample(made, x, [Direction(size, out, kind)])
+        assert not torch.allclose(upsample(made, x, [narrow]), wide, atol=1e-2)
+
+
 def calls(last=False):
     """Upsampled tensors and gradients, by mode and size; ``last`` puts channels last."""
     for mode, ranks in MODES.items():
@@ -93,6 +129,21 @@ def calls(last=False):
             y = F.interpolate(x.requires_grad_(), mode=mode, align_corners=corner, **sizes)
             (g,) = torch.autograd.grad(y, x, random(*y.shape, seed=1))
             yield f"{mode} {rank} {corner} {size}", (y.detach(), g)
+    yield from antialiased(last)
+
+
+def antialiased(last):
+    """Upsampled and downsampled tensors and gradients, with kernels that are wide enough."""
+    sizes = {"size": (11, 3)}, {"scale_factor": (0.3, 1.7)}, {"size": (1, 40)}
+    for mode, corner, size in itertools.product(("bilinear", "bicubic"), (False, True), sizes):
+        x = random(2, 3, 9, 14)
+        if last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        y = F.interpolate(
+            x.requires_grad_(), mode=mode, align_corners=corner, antialias=True, **size
+        )
+        (g,) = torch.autograd.grad(y, x, random(*y.shape, seed=1))
+        yield f"antialiased {mode} {corner} {size}", (y.detach(), g)
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -157,7 +208,10 @@ def test_a_place_takes_special_numbers_of_its_own_terms_alone():
     ("call", "why"),
     [
         (lambda x: F.interpolate(x.double(), scale_factor=2, mode="bilinear"), "float64"),
-        (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", antialias=True), "no such"),
+        (
+            lambda x: F.interpolate(x.double(), scale_factor=2, mode="bicubic", antialias=True),
+            "float64",
+        ),
     ],
 )
 def test_what_is_outside_is_refused(call, why):
@@ -184,6 +238,8 @@ def test_compiled_code_calls_the_operators():
     def loss(x, w):
         y = F.interpolate(F.conv2d(x, w), scale_factor=2, mode="nearest")
         y = F.interpolate(F.interpolate(y, size=(9, 7), mode="bilinear"), (5, 8), mode="bicubic")
+        y = F.interpolate(y, (3, 6), mode="bilinear", antialias=True)
+        y = F.interpolate(y, (7, 2), mode="bicubic", antialias=True)
         return y.square().sum()
 
     def trained(run):

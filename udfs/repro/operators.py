@@ -113,8 +113,12 @@ from pytest_udftorch.contract.sums import (
 )
 from pytest_udftorch.contract.upsampling import (
     upsample_bicubic2d,
+    upsample_bicubic2d_aa,
+    upsample_bicubic2d_aa_backward,
     upsample_bicubic2d_backward,
     upsample_bilinear2d,
+    upsample_bilinear2d_aa,
+    upsample_bilinear2d_aa_backward,
     upsample_bilinear2d_backward,
     upsample_linear1d,
     upsample_linear1d_backward,
@@ -199,8 +203,12 @@ sum_all = sixteen(sum_all)
 sum_dims = sixteen(sum_dims)
 uniform_ = sixteen(uniform_)
 upsample_bicubic2d = sixteen(upsample_bicubic2d)
+upsample_bicubic2d_aa = sixteen(upsample_bicubic2d_aa)
+upsample_bicubic2d_aa_backward = sixteen(upsample_bicubic2d_aa_backward)
 upsample_bicubic2d_backward = sixteen(upsample_bicubic2d_backward)
 upsample_bilinear2d = sixteen(upsample_bilinear2d)
+upsample_bilinear2d_aa = sixteen(upsample_bilinear2d_aa)
+upsample_bilinear2d_aa_backward = sixteen(upsample_bilinear2d_aa_backward)
 upsample_bilinear2d_backward = sixteen(upsample_bilinear2d_backward)
 upsample_linear1d = sixteen(upsample_linear1d)
 upsample_linear1d_backward = sixteen(upsample_linear1d_backward)
@@ -316,8 +324,12 @@ __all__ = [
     "sum_dims",
     "uniform_",
     "upsample_bicubic2d",
+    "upsample_bicubic2d_aa",
+    "upsample_bicubic2d_aa_backward",
     "upsample_bicubic2d_backward",
     "upsample_bilinear2d",
+    "upsample_bilinear2d_aa",
+    "upsample_bilinear2d_aa_backward",
     "upsample_bilinear2d_backward",
     "upsample_linear1d",
     "upsample_linear1d_backward",
