@@ -771,13 +771,11 @@ def taso_funnel(results: Results) -> str:
         f"{published['operators']} operators, {published['after_fingerprints']:,} substitutions "
         f"after fingerprints, {published['after_pruning']:,} after pruning."
     )
-    stopped = [f for f in funnels if f["verified"] is None]
-    said += "".join(
-        f" With {f['operators']} operators the run was stopped before its "
-        f"{f[max((s for s in steps if f[s] is not None), key=steps.index)]:,} pairs had passed the "
-        "next step; other work shared the cores."
-        for f in stopped
-    )
+    if any(f["verified"] is None for f in funnels):
+        said += (
+            " Where a step was not reached, terms were only enumerated and paired: pruning "
+            "compares pairs with each other."
+        )
     return _with_source([*table(header, rows), "", said], document)
 
 

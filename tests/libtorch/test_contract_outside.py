@@ -170,6 +170,9 @@ def test_the_gradient_of_smooth_l1_loss_is_stocks_within_rounding(reduction, bet
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "AVX512" not in torch.backends.cpu.get_cpu_capability(), reason="needs AVX-512 here"
+)
 def test_tried_operators_give_the_same_bits_at_avx2_and_avx512():
     found = []
     for level in ("avx2", "avx512"):

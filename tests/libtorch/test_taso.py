@@ -14,7 +14,7 @@ from pytest_udftorch.rewrite.taso import generate as generator
 from pytest_udftorch.rewrite.taso import rules as rules_module
 from pytest_udftorch.rewrite.taso import scale
 from pytest_udftorch.rewrite.taso.backend import rules_of
-from pytest_udftorch.rewrite.taso.generate import equal
+from pytest_udftorch.rewrite.taso.generate import enumerate_pairs, equal
 from pytest_udftorch.rewrite.taso.language import (
     OPERATORS,
     canonical,
@@ -68,6 +68,9 @@ def test_generation_narrows_candidates_and_finds_known_rules(generated):
     # An instance of another pair is left out.
     assert ("(front (channels i i))", "i") not in shown
     assert all(kind(left) == kind(right) for left, right in candidates)
+    paired = enumerate_pairs(2)
+    assert list(paired.to_json().values())[:4] == [funnel.operators, *counts[:3]]
+    assert paired.after_smaller is None
 
 
 def test_what_follows_from_smaller_pairs_is_left_out():

@@ -64,18 +64,20 @@ class Funnel:
         after_common_subgraphs: those that do not follow from a pair with a variable in place of a
             common subterm.
         verified: those that were proved.
+
+    A step that was not taken has None.
     """
 
     operators: int
     enumerated: int
     fingerprint_equal: int
     after_naming: int
-    after_smaller: int
-    after_renaming: int
-    after_common_subgraphs: int
-    verified: int = 0
+    after_smaller: int | None = None
+    after_renaming: int | None = None
+    after_common_subgraphs: int | None = None
+    verified: int | None = None
 
-    def to_json(self) -> dict[str, int]:
+    def to_json(self) -> dict[str, int | None]:
         """Return a JSON object."""
         return asdict(self)
 
@@ -331,6 +333,22 @@ def _independent(named: dict[Pair, None], smaller: _Smaller, most: int) -> list[
     return list(least.values())
 
 
+def _named(found: Iterable[Pair], operators: int) -> list[dict[Pair, None]]:
+    """Return pairs by the operators of their left sides, without those that differ in names."""
+    levels: list[dict[Pair, None]] = [{} for _ in range(operators + 1)]
+    for left, right in found:
+        # A side with a variable of its own cannot be made of the other side.
+        if set(variables(right)) <= set(variables(left)):
+            levels[nodes(left)].setdefault(canonical(left, right))
+    return levels
+
+
+def enumerate_pairs(operators: int, names: dict[str, str] | None = None) -> Funnel:
+    """Return the counts of the steps that compare no pair with others; see :func:`generate`."""
+    found, enumerated = pairs(operators, names)
+    return Funnel(operators, enumerated, len(found), sum(map(len, _named(found, operators))))
+
+
 def generate(operators: int = 3, names: dict[str, str] | None = None) -> tuple[list[Pair], Funnel]:
     """Return candidate substitutions, not yet proved, and the counts of the steps.
 
@@ -339,12 +357,8 @@ def generate(operators: int = 3, names: dict[str, str] | None = None) -> tuple[l
         names: kind -> the variables, each a letter.
     """
     found, enumerated = pairs(operators, names)
-    levels: list[dict[Pair, None]] = [{} for _ in range(operators + 1)]
+    levels = _named(found, operators)
     smaller = _Smaller()
-    for left, right in found:
-        # A side with a variable of its own cannot be made of the other side.
-        if set(variables(right)) <= set(variables(left)):
-            levels[nodes(left)].setdefault(canonical(left, right))
     kept: list[Pair] = []
     rest: list[Pair] = []
     for most, named in enumerate(levels):
