@@ -23,7 +23,7 @@ from pytest_udftorch.errors import RuleError
 from pytest_udftorch.optional import package
 from pytest_udftorch.plain_data import shown
 from pytest_udftorch.rewrite.taso.language import Term, show
-from pytest_udftorch.rewrite.taso.rules import AXIOMS, PROOF_MS, Proof, judge
+from pytest_udftorch.rewrite.taso.rules import AXIOMS, INSTANCES, Proof, judge
 
 #: Candidates that one task judges: a line of the journal is written at the latest after so many.
 _TASK: Final = 16
@@ -46,7 +46,7 @@ def _head() -> dict[str, Any]:
     """Return what judgements depend on."""
     return {
         "axioms": hashlib.sha256(AXIOMS.read_bytes()).hexdigest()[:16],
-        "proof_ms": PROOF_MS,
+        "instances": INSTANCES,
     }
 
 
