@@ -6,7 +6,7 @@ from pytest_udftorch.rewrite.backends import recording
 from pytest_udftorch.rewrite.boxes import Box, Equivalence, assert_equivalent, equivalence
 from pytest_udftorch.rewrite.fusion.sparse import fused
 from pytest_udftorch.rewrite.report import Counts, GraphReport, Picture
-from pytest_udftorch.rewrite.taso.generate import Funnel, generate
+from pytest_udftorch.rewrite.taso.generate import Funnel, enumerate_pairs, generate
 from pytest_udftorch.rewrite.taso.rules import Proof, Rule, judge, read
 from pytest_udftorch.rewrite.taso.scale import judge_all
 from pytest_udftorch.rewrite.templates import TEMPLATES, Firing
@@ -27,6 +27,7 @@ __all__ = [
     "Rule",
     "RuleError",
     "assert_equivalent",
+    "enumerate_pairs",
     "equivalence",
     "fused",
     "generate",

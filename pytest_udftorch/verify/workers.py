@@ -88,7 +88,8 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
             yield client
         return
     try:
-        client = _started(dask.Client, scheduler, timeout=CONNECT_SECONDS)
+        # As a default it would stay dask's scheduler if its loop did not start.
+        client = _started(dask.Client, scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise WorkerError(
             f"No dask scheduler answers at {scheduler!r}: {error}. Start one with 'dask "

@@ -584,11 +584,12 @@ def test_a_worker_that_is_killed_loses_no_count_it_had_written(
         data, batch_size=1, num_workers=1, multiprocessing_context="fork"
     )
     with patched(library, ("exp",), profile=True, profile_out=tmp_path) as s:
-        with pytest.raises(RuntimeError, match="DataLoader worker"):
-            list(loader)
-        # From here on torch's handler would raise the same error wherever the process is.
+        iterator = iter(loader)
+        # torch's handler would raise the error wherever the process is, also a second time.
         handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         request.addfinalizer(lambda: signal.signal(signal.SIGCHLD, handler))
+        with pytest.raises(RuntimeError, match="DataLoader worker"):
+            list(iterator)
         torch.exp(torch.ones(7))
     assert whole(s.profile)["elements"] in {7 + 5 * n for n in (1, 2, 3)}
     assert len(s.profile.processes) == 2
