@@ -61,9 +61,7 @@ def short_sha256(library: UdfLibrary, function: str) -> str | None:
     described = library.functions[function, "float32"]
     if described.short is None or described.short_source is None:
         return None
-    digest = hashlib.sha256(repr(described.short).encode())
-    digest.update(_texts(library, described.short_source))
-    return digest.hexdigest()
+    return _path_sha256(library, described.short, described.short_source)
 
 
 def quick_sha256(library: UdfLibrary, function: str, cpu_level: str) -> str | None:
@@ -76,10 +74,15 @@ def quick_sha256(library: UdfLibrary, function: str, cpu_level: str) -> str | No
         ReferenceMissingError, ReferenceBuildError: see ``included_files``.
     """
     described = library.functions[function, "float32"]
-    if cpu_level != "avx2" or described.quick_avx2_source is None:
+    if cpu_level != "avx2" or described.quick_avx2 is None or described.quick_avx2_source is None:
         return None
-    digest = hashlib.sha256(repr(described.quick_avx2).encode())
-    digest.update(_texts(library, described.quick_avx2_source))
+    return _path_sha256(library, described.quick_avx2, described.quick_avx2_source)
+
+
+def _path_sha256(library: UdfLibrary, name: str, source: Path) -> str:
+    """Return the SHA-256 over a path in a file of its own: its entry point, and what it reads."""
+    digest = hashlib.sha256(repr(name).encode())
+    digest.update(_texts(library, source))
     return digest.hexdigest()
 
 

@@ -38,7 +38,7 @@ def results_of(
         # A chunk depends on nothing but its number, but two runs must not share results.
         futures = client.map(partial(run_chunk, schedule), todo, pure=False)
         try:
-            for future in dask.as_completed(futures):
+            for future in dask.as_completed(futures, loop=client.loop):
                 yield future.result()
                 future.release()
         except dask.KilledWorker as error:
@@ -88,7 +88,7 @@ def cluster(workers: int, scheduler: str | None) -> Iterator[Any]:
             yield client
         return
     try:
-        # As a default it would stay dask's scheduler if its loop did not start.
+        # As a default it would stay dask's scheduler even if its loop did not start.
         client = _started(dask.Client, scheduler, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise WorkerError(

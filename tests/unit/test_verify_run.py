@@ -394,6 +394,8 @@ def test_an_event_loop_that_starts_late_is_given_more_time(tmp_path, monkeypatch
         WorkerError, match="loop .* did not start" if late == 3 else "No dask scheduler answers"
     ):
         run_of(small_schedule(), tmp_path, scheduler="tcp://127.0.0.1:9")
+    # Nor does a client that did not start become what dask's collections run on.
+    assert pytest.importorskip("dask").config.get("scheduler", None) is None
 
 
 def test_a_missing_dask_is_named(tmp_path, monkeypatch):
