@@ -3,12 +3,11 @@
 
 import re
 import runpy
-import shutil
-import subprocess
 from itertools import pairwise
 
 import mpmath
 import pytest
+from bounds import ends, gappa, needs_gappa
 from mpmath import mpf
 
 from pytest_udftorch.library.description import find_library
@@ -19,7 +18,7 @@ PRODUCTS = {"fma": "fixed<-4000, ne>", "no fma": "float<ieee_64, ne>"}
 #: Above all n: the range of x is below 746.
 COUNT = 17_300
 
-pytestmark = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)")
+pytestmark = needs_gappa
 
 
 def header(function):
@@ -38,21 +37,9 @@ def source_macro(source, name):
     return float.fromhex(re.search(rf"#define \w+_{name} (\S+)", source)[1])
 
 
-def gappa(script, known):
-    """What Gappa prints of a script, with names between @ signs filled in."""
-    script = (FOLDER / script).read_text(encoding="utf-8")
-    for name, value in known.items():
-        script = script.replace(f"@{name}@", value)
-    ran = subprocess.run(["gappa"], input=script, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr + script
-    return ran.stderr
-
-
-def ends(printed, expression):
-    """The two ends that Gappa printed for an expression."""
-    found = re.search(re.escape(expression) + r" in \[(\S+?)(?: \{.*?\})?, (\S+?)[ \]]", printed)
-    values = (re.fullmatch(r"(-?\d+)(?:b(-?\d+))?", end) for end in found.groups())
-    return [mpf(int(v[1])) * mpf(2) ** int(v[2] or 0) for v in values]
+def printed_by(script, known):
+    """What Gappa prints of a script."""
+    return gappa((FOLDER / script).read_text(encoding="utf-8"), known)
 
 
 def exp_rounding(macros, product, radius, margin):
@@ -61,7 +48,7 @@ def exp_rounding(macros, product, radius, margin):
     known |= {"product": PRODUCTS[product], "MARGIN": margin.hex()}
     pieces = ((-radius, 0.0), (0.0, radius))
     return max(
-        ends(gappa("exp/exp.gappa", known | {"r": f"{a.hex()}, {b.hex()}"}), "|sum - SUM|")[1]
+        ends(printed_by("exp/exp.gappa", known | {"r": f"{a.hex()}, {b.hex()}"}), "|sum - SUM|")[1]
         for a, b in pieces
     )
 
@@ -121,7 +108,7 @@ def test_the_error_of_the_quick_exp_is_below_its_width():
     neglected = 2 * s * s + 4 * unit * s
     known = {name: value.hex() for name, value in macros.items()}
     pieces = (f"-{float(radius).hex()}, 0", f"0, {float(radius).hex()}")
-    printed = [gappa("exp/quick.gappa", known | {"r": piece}) for piece in pieces]
+    printed = [printed_by("exp/quick.gappa", known | {"r": piece}) for piece in pieces]
     rounding = max(ends(each, "|w - W|")[1] for each in printed)
     largest = max(abs(v) for each in printed for v in ends(each, "  w"))
 
@@ -144,7 +131,7 @@ def cubic_terms(script, known, radius, neglected):
     errors, largest = [], []
     # r is zero or at least 2^-53; for tanh, 2^-58.
     for piece in (f"-{radius}, -0x1p-58", f"0x1p-58, {radius}"):
-        printed = gappa(script, known | {"r": piece})
+        printed = printed_by(script, known | {"r": piece})
         q = ends(printed, "  q")
         roundings = [max(map(abs, ends(printed, name)))
                      for name in ("cube -/ r * (r * r)", "cubic -/ cube * q")]  # fmt: skip
@@ -218,7 +205,7 @@ def quick_log_cube(macros, generator, coefficients):
     radius = float(generator["RADIUS"]).hex()
     errors, largest = [], []
     for piece in (f"-{radius}, -0x1p-58", f"0x1p-58, {radius}"):
-        printed = gappa("log/quick.gappa", known | {"r": piece})
+        printed = printed_by("log/quick.gappa", known | {"r": piece})
         q = ends(printed, "  q")
         cube = max(map(abs, ends(printed, "cube -/ r * (r * r)")))
         whole = (ends(printed, "|q - Q|")[1] + neglected) / (min(q) - mpf(2) ** -50)
@@ -313,7 +300,7 @@ def trig_terms(macros, product, generator, coefficients):
     # Below 2^-200 both terms are less than 2^-390 of h.
     pieces = (f"-{radius}, -0x1p-200", f"0x1p-200, {radius}")
     found = {"sin": [], "cos": []}
-    for printed in (gappa("common/trig.gappa", known | {"h": piece}) for piece in pieces):
+    for printed in (printed_by("common/trig.gappa", known | {"h": piece}) for piece in pieces):
         for name, letter, roundings in (
             ("sin", "s", ("cube -/ h * H", "sine -/ cube * s")),
             ("cos", "c", ("z2 -/ H * H", "cosine -/ z2 * c")),
@@ -407,7 +394,7 @@ def quick_trig_terms(generator, coefficients):
     radius = float(generator["QUICK_RADIUS"] * (1 + mpf(2) ** -30)).hex()
     found = {"sin": [], "cos": []}
     for piece in (f"-{radius}, -0x1p-200", f"0x1p-200, {radius}"):
-        printed = gappa("common/trig_quick.gappa", known | {"h": piece})
+        printed = printed_by("common/trig_quick.gappa", known | {"h": piece})
         for name, letter, roundings in (
             ("sin", "s", ("cube -/ h * H", "sine -/ cube * s")),
             ("cos", "c", ("z2 -/ H * H",)),

@@ -10,12 +10,11 @@ ones is an assumption.
 
 import math
 import re
-import shutil
-import subprocess
 from itertools import pairwise
 
 import mpmath
 import pytest
+from bounds import as_gappa, gappa, largest, needs_gappa
 from mpmath import mpf
 
 from pytest_udftorch.library.description import find_library
@@ -31,7 +30,7 @@ mpmath.mp.prec = 200
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)"),
+    needs_gappa,
 ]
 
 
@@ -57,24 +56,13 @@ def margin(function):
     return 2 ** int(bits)
 
 
-def as_gappa(x):
-    mantissa, exponent = math.frexp(x)
-    return f"{int(mantissa * 2**53)}b{exponent - 53}"
-
-
 def rounding_error(script, known):
-    """The bound that Gappa prints, with the names between @ signs filled in."""
-    text = (FOLDER / script).read_text(encoding="utf-8")
+    """The bound of the one expression that Gappa prints of a script."""
     values = {
-        n: ", ".join(as_gappa(float(x)) for x in v) if isinstance(v, tuple) else as_gappa(float(v))
+        n: as_gappa(*map(float, v)) if isinstance(v, tuple) else as_gappa(float(v))
         for n, v in known.items()
     }
-    text = re.sub(r"@(\w+)@", lambda m: values.get(m[1], m[0]), text)
-    ran = subprocess.run(["gappa"], input=text, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr + text
-    number = r"(-?\d+)(?:b(-?\d+))?(?: \{.*?\})?"
-    ends = re.search(rf" in \[{number}, {number}", ran.stderr).groups()
-    return max(abs(mpf(int(m)) * mpf(2) ** int(e or 0)) for m, e in (ends[:2], ends[2:]))
+    return largest(gappa((FOLDER / script).read_text(encoding="utf-8"), values), "")
 
 
 def polynomial_error(ours, series, rest, low, high):

@@ -12,12 +12,13 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 
 import mpmath
 import numpy as np
 import pytest
+from bounds import as_gappa, gappa, halved, largest, needs_gappa, run_range
 from mpmath import mpf
-from toolchain import SOURCES
 
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.library.description import find_library
@@ -25,7 +26,6 @@ from pytest_udftorch.library.description import find_library
 COREM = find_library("corem")
 COMMON = COREM.folder / "common"
 TEMPLATE = (COMMON / "odd_eight.gappa").read_text(encoding="utf-8")
-needs_gappa = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)")
 needs_fma = pytest.mark.skipif(resolve_cpu_level(None) == "baseline", reason="no FMA")
 
 #: The functions, and the argument from which on the tables do not go on.
@@ -76,12 +76,6 @@ def intervals(name):
     assert low == end
 
 
-def hexadecimal(x):
-    """A number as Gappa reads it."""
-    mantissa, exponent = math.frexp(x)
-    return f"{int(mantissa * 2**53)}b{exponent - 53}"
-
-
 def is_exact(entry, ends):
     """Whether the difference of an entry and of all floats between two numbers is a float."""
     if entry == 0:
@@ -98,33 +92,23 @@ def difference(entry, name, sums, ends):
     exact = f"{sums} - {name}"
     if is_exact(entry, ends):
         return exact
-    entry = hexadecimal(entry)
+    entry = as_gappa(entry)
     return f"({exact}) + (rnd({entry} - {name}) - ({entry} - {name}))"
 
 
-def gappa(interval, r):
+def rounding_error(interval, r):
     """Return the sum of the bounds of the rounding errors where r lies between two numbers."""
     e = interval.entries
-    known = {name: hexadecimal(v) for name, v in e.items()} | {"width": hexadecimal(interval.width)}
+    known = {name: as_gappa(v) for name, v in e.items()} | {"width": as_gappa(interval.width)}
     v = [e["p3"] + e["p4"] * x for x in r]
     u = [e["p2"] + y * x for x, y in zip(r, v, strict=True)]
     t = [e["slope"] + y * x for x, y in zip(r, u, strict=True)]
     known["inexact_v"] = difference(e["p3"], "v", f"{known['p4']} * r + {known['p3']}", v)
     known["inexact_u"] = difference(e["p2"], "u", f"v * r + {known['p2']}", u)
     known["inexact_t"] = difference(e["slope"], "t", f"u * r + {known['slope']}", t)
-    known["r"] = ", ".join(map(hexadecimal, r))
-    script = re.sub(r"@(\w+)@", lambda m: known.get(m[1], m[0]), TEMPLATE)
-    ran = subprocess.run(["gappa"], input=script, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr + script
-    pattern = r"(?:low - LOW|test - TEST) in \[(\S+?)(?: \{[^}]*\})?, (\S+?)(?: \{[^}]*\})?\]"
-    found = re.findall(pattern, ran.stderr)
-    assert len(found) == 2, ran.stderr
-    return sum(max(abs(as_number(e)) for e in ends) for ends in found)
-
-
-def as_number(text):
-    mantissa, _, exponent = text.partition("b")
-    return int(mantissa) * 2.0 ** int(exponent or 0)
+    known["r"] = as_gappa(*r)
+    printed = gappa(TEMPLATE, known)
+    return float(largest(printed, "low - LOW") + largest(printed, "test - TEST"))
 
 
 def polynomial_error(name, interval, r):
@@ -156,31 +140,24 @@ def pieces(interval):
     yield from itertools.pairwise(cuts)
 
 
-def shares(name, interval, r, halvings=HALVINGS):
-    """Yield parts of a piece, each after the share of the margin that the error takes at most."""
-    rounding = gappa(interval, r)
+def share(name, interval, r):
+    """Return the share of the margin that the error takes at most in a piece."""
+    rounding = rounding_error(interval, r)
     error, least = polynomial_error(name, interval, r)
     # What is above the true value by less than twice the margin is found.
-    share = (rounding + error) / (-interval.width / 2 * least * (1 - 2.0**-20))
-    if share < 1 or not halvings:
-        yield share, r
-        return
-    middle = (r[0] + r[1]) / 2
-    for half in ((r[0], middle), (middle, r[1])):
-        yield from shares(name, interval, half, halvings - 1)
+    return (rounding + error) / (-interval.width / 2 * least * (1 - 2.0**-20))
 
 
-def run_range(folder, name, ranges, source=None):
+def shares(name, interval, r, halvings=HALVINGS):
+    """Yield parts of a piece, each after the share of the margin that the error takes at most."""
+    return halved(r, partial(share, name, interval), halvings)
+
+
+def run(folder, name, ranges, source=None):
     """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    program = folder / "range"
     source = source or COREM.folder / name / f"{name}f_eight.c"
-    defines = [f'-DSOURCE="{source}"', f"-DQUICK=udf_{name}f_eight", f"-DEXACT={name}l"]
-    flags = ["-O2", "-march=x86-64-v3", "-ffp-contract=off", *defines]
-    command = ["clang-19", *flags, "-o", program, SOURCES / "quick_range.c", "-lm"]
-    subprocess.run(command, check=True)
-    lines = "".join(f"{low.hex()} {high.hex()}\n" for low, high in ranges)
-    ran = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    return np.loadtxt(ran.stdout.splitlines(), dtype=int, ndmin=2).sum(axis=0)
+    flags = ["-march=x86-64-v3"]
+    return run_range(folder, source, f"udf_{name}f_eight", f"{name}l", ranges, flags)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -221,7 +198,7 @@ def test_the_error_of_a_path_by_eight_intervals_stays_below_its_margin(tmp_path,
     assert max(proved) > 0.9
     assert len(left) <= len(proved) / 4
     if left and resolve_cpu_level(None) != "baseline":
-        every, decided, wrong = run_range(tmp_path, name, left)
+        every, decided, wrong = run(tmp_path, name, left)
         assert wrong == 0
         assert 0.9 * every < decided
 
@@ -240,7 +217,7 @@ def test_gappa_sees_most_of_the_margin_used(name):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_path_by_eight_intervals_is_right_beside_their_ends(tmp_path, name):
     ends = [interval.low for interval in intervals(name)][1:]
-    every, decided, wrong = run_range(tmp_path, name, [(x * 0.9995, x * 1.0005) for x in ends])
+    every, decided, wrong = run(tmp_path, name, [(x * 0.9995, x * 1.0005) for x in ends])
     assert wrong == 0
     assert 0.99 * every < decided
 
@@ -257,5 +234,5 @@ def test_a_path_by_eight_intervals_without_a_rounding_test_is_seen(tmp_path, nam
     header.write_text(changed)
     ranges = [(0.5, 0.75)]
     source = folder / name / f"{name}f_eight.c"
-    good, bad = (run_range(tmp_path, name, ranges, s) for s in (None, source))
+    good, bad = (run(tmp_path, name, ranges, s) for s in (None, source))
     assert good[2] == 0 < bad[2]

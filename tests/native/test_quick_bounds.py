@@ -8,14 +8,13 @@ and the polynomial leave out. The sum must stay below the margin of the rounding
 import math
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass, replace
 from functools import cache
 
 import mpmath
 import numpy as np
 import pytest
-from toolchain import SOURCES
+from bounds import as_gappa, ends, gappa, largest, needs_gappa, run_range
 
 from pytest_udftorch.build.toolchain import resolve_cpu_level
 from pytest_udftorch.library.description import find_library
@@ -23,7 +22,6 @@ from pytest_udftorch.library.description import find_library
 COREM = find_library("corem")
 COMMON = COREM.folder / "common"
 TEMPLATE = (COMMON / "log_quick.gappa").read_text(encoding="utf-8")
-needs_gappa = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)")
 mpmath.mp.prec = 200
 LEVELS = ("baseline", "avx2", "avx512")
 #: A piece is halved until its bound holds, this often at most.
@@ -74,26 +72,16 @@ def value(encoding):
     return float(np.uint32(encoding).view(np.float32))
 
 
-def hexadecimal(x):
-    """A number as Gappa reads it."""
-    mantissa, exponent = math.frexp(x)
-    return f"{int(mantissa * 2**53)}b{exponent - 53}"
-
-
-def interval(pair):
-    return ", ".join(hexadecimal(x) for x in pair)
-
-
-def gappa(function, level, piece):
+def rounding_error(function, level, piece):
     """Return bounds of the rounding errors and of the least |high| in a piece."""
     scalars, tables = constants(level)
     p = tables["udf_log_quick_poly"]
     multiplier = FUNCTIONS[function][0]
-    known = {f"p{i}": hexadecimal(c) for i, c in enumerate(p)}
+    known = {f"p{i}": as_gappa(c) for i, c in enumerate(p)}
     if multiplier is None:
         known |= {"g": "hi", "scaled": "lo_sum", "SCALED": "LO_SUM"}
     else:
-        high, low = (hexadecimal(scalars[f"{multiplier}_{part}"]) for part in ("HI", "LO"))
+        high, low = (as_gappa(scalars[f"{multiplier}_{part}"]) for part in ("HI", "LO"))
         known["g"] = f"rnd(hi * {high})"
         known["scaled"] = f"rnd(lo_sum * {high} + rnd(hi * {low} + (hi * {high} - g)))"
         known["SCALED"] = f"LO_SUM * {high} + (hi * {low} + (hi * {high} - g))"
@@ -113,25 +101,14 @@ def gappa(function, level, piece):
             "REST": "((a + g) - high) + (LO + low)",
         }
     known |= {
-        "margin": hexadecimal(scalars["MARGIN"]),
-        "r": interval(piece.r),
-        "a": interval(piece.a),
-        "low": interval(piece.low),
-        "d": interval((-d, d)),
+        "margin": as_gappa(scalars["MARGIN"]),
+        "r": as_gappa(*piece.r),
+        "a": as_gappa(*piece.a),
+        "low": as_gappa(*piece.low),
+        "d": as_gappa(-d, d),
     }
-    script = re.sub(r"@(\w+)@", lambda m: known.get(m[1], m[0]), TEMPLATE)
-    ran = subprocess.run(["gappa"], input=script, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr + script
-    found = {}
-    result = r"(t - T|\|high\|) in \[(\S+?)(?: \{[^}]*\})?, (\S+?)(?: \{[^}]*\})?\]"
-    for name, *ends in re.findall(result, ran.stderr):
-        found[name] = [as_number(e) for e in ends]
-    return max(map(abs, found["t - T"])), found["|high|"][0]
-
-
-def as_number(text):
-    mantissa, _, exponent = text.partition("b")
-    return int(mantissa) * 2.0 ** int(exponent or 0)
+    printed = gappa(TEMPLATE, known)
+    return float(largest(printed, "t - T")), float(ends(printed, "|high|")[0])
 
 
 def pieces(function, level):
@@ -191,7 +168,7 @@ def series_error(level):
 
 def shares(function, level, piece, halvings=HALVINGS):
     """Yield pieces of a piece, with the share of the margin that the error takes at most."""
-    rounding, least = gappa(function, level, piece)
+    rounding, least = rounding_error(function, level, piece)
     margin = constants(level)[0]["MARGIN"] * least
     share = (rounding + piece.extra) / margin if margin else math.inf
     if share < 1 or not halvings:
@@ -214,18 +191,12 @@ def arguments(function, level, piece):
     return low - abs(low) * 2**-20, high + abs(high) * 2**-20
 
 
-def run_range(folder, function, level, ranges, corem=COMMON.parent):
+def run(folder, function, level, ranges, corem=COMMON.parent):
     """Return what quick_range.c counts in the ranges: all arguments, decided ones, wrong ones."""
-    program = folder / "range"
     name = f"{function}f"
+    flags = ["-march=" + {"avx512": "x86-64-v4", "avx2": "x86-64-v3"}[level]]
     source = corem / function / f"{name}.c"
-    march = {"avx512": "x86-64-v4", "avx2": "x86-64-v3"}[level]
-    defines = [f'-DSOURCE="{source}"', f"-DQUICK=udf_{name}_quick", f"-DEXACT={function}l"]
-    flags = ["-O2", f"-march={march}", "-ffp-contract=off", *defines, "-o", str(program)]
-    subprocess.run(["clang-19", *flags, SOURCES / "quick_range.c", "-lm"], check=True)
-    lines = "".join(f"{low.hex()} {high.hex()}\n" for low, high in ranges)
-    ran = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
-    return np.loadtxt(ran.stdout.splitlines(), dtype=int, ndmin=2).sum(axis=0)
+    return run_range(folder, source, f"udf_{name}_quick", f"{function}l", ranges, flags)
 
 
 @needs_gappa
@@ -241,7 +212,7 @@ def test_the_error_of_a_quick_path_stays_below_its_margin(tmp_path, function, le
     left = [arguments(function, level, piece) for share, piece in found if share >= 1]
     assert len(left) <= len(proved) / 4
     if left and level in LEVELS[: LEVELS.index(resolve_cpu_level(None)) + 1]:
-        every, decided, wrong = run_range(tmp_path, function, level, left)
+        every, decided, wrong = run(tmp_path, function, level, left)
         assert wrong == 0
         assert 0.9 * every < decided
 
@@ -262,6 +233,6 @@ def test_a_path_without_a_rounding_test_is_seen_over_a_range(tmp_path):
     shutil.copytree(COMMON.parent, folder, ignore=shutil.ignore_patterns("*.txt", "*.json"))
     header = folder / "common" / "log_quick.h"
     header.write_text(header.read_text().replace("*undecided = one != other", "*undecided = 0"))
-    good = run_range(tmp_path, "log", "avx2", [(1.0, 1.25)])
-    bad = run_range(tmp_path, "log", "avx2", [(1.0, 1.25)], folder)
+    good = run(tmp_path, "log", "avx2", [(1.0, 1.25)])
+    bad = run(tmp_path, "log", "avx2", [(1.0, 1.25)], folder)
     assert good[2] == 0 < bad[2]

@@ -7,14 +7,13 @@ its last place, the unit of the margins.
 
 import math
 import re
-import shutil
-import subprocess
 from functools import cache
 from itertools import pairwise
 
 import mpmath
 import numpy as np
 import pytest
+from bounds import as_gappa, ends, gappa, largest, needs_gappa
 from mpmath import mpf
 
 from pytest_udftorch.library.description import find_library
@@ -25,7 +24,7 @@ PRODUCTS = {"fma": "fixed<-4000, ne>", "no fma": "float<ieee_64, ne>"}
 UNIT = mpf(2) ** -53
 mpmath.mp.prec = 200
 
-pytestmark = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)")
+pytestmark = needs_gappa
 
 
 @cache
@@ -53,34 +52,10 @@ def margin(path, name):
     return UNIT * 2 ** int(bits)
 
 
-def gappa(script, product, known):
-    """What Gappa prints of a script, with the names between @ signs filled in."""
+def printed_by(script, product, known):
+    """What Gappa prints of a script for a kind of product."""
     text = (FOLDER / script).read_text(encoding="utf-8")
-    values = {n: v if isinstance(v, str) else as_gappa(v) for n, v in known.items()}
-    text = re.sub(r"@(\w+)@", lambda m: {"product": PRODUCTS[product], **values}[m[1]], text)
-    ran = subprocess.run(["gappa"], input=text, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr + text
-    return ran.stderr
-
-
-def as_gappa(x):
-    mantissa, exponent = math.frexp(x)
-    return f"{int(mantissa * 2**53)}b{exponent - 53}"
-
-
-def interval(low, high):
-    return f"{as_gappa(low)}, {as_gappa(high)}"
-
-
-def ends(printed, expression):
-    """The two ends that Gappa printed for an expression."""
-    found = re.search(re.escape(expression) + r" in \[(\S+?)(?: \{.*?\})?, (\S+?)[ \]]", printed)
-    values = (re.fullmatch(r"(-?\d+)(?:b(-?\d+))?", end) for end in found.groups())
-    return [mpf(int(v[1])) * mpf(2) ** int(v[2] or 0) for v in values]
-
-
-def largest(printed, expression):
-    return max(map(abs, ends(printed, expression)))
+    return gappa(text, {"product": PRODUCTS[product], **known})
 
 
 # exp and exp2 -----------------------------------------------------------------------------------
@@ -93,7 +68,7 @@ def exp_errors(product):
     radius = mpmath.log(2) / 256 * (1 + mpf(2) ** -29)
     known = {re.sub(r"_SHORT", "", n): v for n, v in macros.items() if re.search(r"_C\d$", n)}
     known |= {"EXP_RADIUS": float(radius), "EXP2_RADIUS": 1 / 256}
-    printed = gappa("common/exp_short.gappa", product, known)
+    printed = printed_by("common/exp_short.gappa", product, known)
     # What r lacks: the step is rounded, the difference too, and without FMA the product.
     count = 126 * 128 / mpmath.log(2)
     r = count * abs(mpmath.log(2) / 128 - macros["EXP_SHORT_STEP"]) + UNIT * radius
@@ -178,8 +153,8 @@ def log_error(function, product, r_error=0.0, least=0.0):
     names = ("l - L", "|L|") if function == "pow" else ("y - Y", "|Y|")
     worst = mpf(0)
     for r, base, missing in log_pieces(function):
-        more = {"r": interval(*r), "base": interval(*base)}
-        printed = gappa("common/log_short.gappa", product, known | more)
+        more = {"r": as_gappa(*r), "base": as_gappa(*base)}
+        printed = printed_by("common/log_short.gappa", product, known | more)
         result = ends(printed, names[1])[0]
         polynomial = near * result * (1 + near) if base == (0.0, 0.0) else far
         if base != (0.0, 0.0):
@@ -253,7 +228,7 @@ def test_the_short_sine_and_cosine_stay_below_their_margin(product):
     for coefficients, polynomial in zip(quarters[:2], polynomials, strict=True):
         known = {f"c{i}": c for i, c in enumerate(coefficients)}
         radius = float(mpmath.pi / 4 * (1 + mpf(2) ** -20))
-        printed = gappa("common/trig_short.gappa", product, known | {"RADIUS": radius})
+        printed = printed_by("common/trig_short.gappa", product, known | {"RADIUS": radius})
         factor = largest(printed, "y - Y") / ends(printed, "Y")[0]
         # r cot(r) and r tan(r) are at most 1.
         assert polynomial + factor + r + UNIT < allowed
@@ -265,7 +240,7 @@ def test_the_short_arcsine_stays_below_its_margin(product):
     allowed = margin("asin/asinf_short.c", "ASIN_SHORT_MARGIN")
     _, tables, [polynomial] = header("asin/short_constants.h")
     known = {f"p{i}": c for i, [c] in enumerate(tables["asin_short_poly"])}
-    printed = gappa("asin/short.gappa", product, known)
+    printed = printed_by("asin/short.gappa", product, known)
     # Below 1/2 the root is exact; above, it and what is taken off pi/2 are rounded.
     relative = polynomial + largest(printed, "q - Q") + 2 * UNIT
     above = (mpmath.pi / 3 * (relative + UNIT) + UNIT) / (mpmath.pi / 6) + UNIT
