@@ -27,20 +27,26 @@ struct direction {
   double factor;   ///< how many places a place becomes; 0 for out / in
 };
 
-/// Where a place of the result lies in the input.
+/// How many places of the input become one of the result.
+static float ref_step(const struct direction *d) {
+  if (d->corners)
+    return d->out > 1 ? (float)(d->in - 1) / (float)(d->out - 1) : 0.0f;
+  return d->factor > 0.0 ? (float)(1.0 / d->factor)
+                         : (float)d->in / (float)d->out;
+}
+
+/// Where a place of the result lies in the input. Nearest kinds have no
+/// corners.
 static float ref_position(const struct direction *d, int64_t place) {
-  float step =
-      d->factor > 0.0 ? (float)(1.0 / d->factor) : (float)d->in / (float)d->out;
+  float step = ref_step(d);
   if (d->kind == NEAREST)
     return (float)place * step;
   if (d->kind == NEAREST_EXACT)
     return ((float)place + 0.5f) * step;
   if (d->kind == LINEAR && d->in == d->out)
     return (float)place;
-  if (d->corners) {
-    step = d->out > 1 ? (float)(d->in - 1) / (float)(d->out - 1) : 0.0f;
+  if (d->corners)
     return (float)place * step;
-  }
   float at = ((float)place + 0.5f) * step - 0.5f;
   return d->kind == LINEAR && at < 0.0f ? 0.0f : at;
 }
@@ -53,16 +59,7 @@ static float ref_far(float x) {
   return ((-0.75f * x + 3.75f) * x - 6.0f) * x + 3.0f;
 }
 
-/// Antialiased: how many places of the input become one of the result, by
-/// which the kernel is wider.
-static float ref_step(const struct direction *d) {
-  if (d->corners)
-    return d->out > 1 ? (float)(d->in - 1) / (float)(d->out - 1) : 0.0f;
-  return d->factor > 0.0 ? (float)(1.0 / d->factor)
-                         : (float)d->in / (float)d->out;
-}
-
-/// How far the kernel reaches.
+/// Antialiased: how far the kernel reaches, which is wider by the step.
 static float ref_reach(const struct direction *d) {
   float step = ref_step(d), reach = d->kind == WIDE_LINEAR ? 1.0f : 2.0f;
   return step >= 1.0f ? reach * step : reach;
