@@ -41,6 +41,7 @@ from benches import stored
 from benches.experiments import native, speed
 from pytest_udftorch.environment import describe
 from pytest_udftorch.verify.line_journal import LineJournal
+from pytest_udftorch.verify.reference.checker import load_mpfr
 
 #: Arguments of a line of the journal.
 CHUNK: Final = 1 << 23
@@ -52,15 +53,15 @@ FUNCTIONS: Final = tuple(n for n, _ in pytest_udftorch.find_library("corem-d").f
 
 @cache
 def harness() -> ctypes.CDLL:
-    """Compile and load the checker; MPFR and its headers are those of gmpy2."""
+    """Compile and load the checker. Headers are gmpy2's, MPFR is that of ``verify``.
+
+    A process that loaded another MPFR for all would make the certificates name that.
+    """
     inside = importlib.util.find_spec("gmpy2")
     if inside is None or inside.origin is None:
         raise SystemExit("float64_check needs gmpy2, whose wheel has MPFR: pip install gmpy2.")
     folder = Path(inside.origin).parent
-    bundled = sorted(folder.parent.glob("gmpy2.libs/libgmp*.so*"))
-    bundled += sorted(folder.parent.glob("gmpy2.libs/libmpfr*.so*"))
-    for library in bundled or ["libgmp.so.10", "libmpfr.so.6"]:
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    load_mpfr()
     loaded = native.load("sampled.c", "-O2", f"-I{folder}", "-lm")
     loaded.find.argtypes = (ctypes.c_char_p,)
     words = (ctypes.c_uint64,) * 3

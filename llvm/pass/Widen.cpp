@@ -10,7 +10,8 @@
 // Only if one is set does it call a cold function, which runs the accurate path
 // on the flagged lanes. A quick path, where there is one, comes before the fast
 // one in the vector and array forms, and a short path in the scalar form: the
-// cold function then begins with the fast path.
+// cold function then begins with the fast path. Array forms put the lanes that
+// a quick path leaves aside, and repair them together.
 //
 // The pass itself widens no arithmetic. It writes a loop over the lanes of one
 // block with a constant trip count, and metadata that tells LLVM's loop

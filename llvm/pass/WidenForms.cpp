@@ -4,7 +4,8 @@
 //
 // Each form runs the first path on all its lanes and joins the flags. Only if
 // one is set does it call a cold function, which runs the accurate path on the
-// flagged lanes.
+// flagged lanes. Behind a quick path an array form calls it for a list of lanes
+// instead of a block.
 //
 //===----------------------------------------------------------------------===//
 
@@ -14,8 +15,11 @@
 
 #include "llvm/Support/CommandLine.h"
 #include "llvm/Support/MathExtras.h"
+#include "llvm/TargetParser/Triple.h"
+#include <optional>
 
 using namespace llvm;
+using udf::entryAlloca;
 using udf::LaneBlock;
 using udf::plainLoopMetadata;
 using udf::WidenWork;
@@ -173,11 +177,155 @@ static Function *emitArrayFixup(WidenWork &W, const Twine &Symbol,
   return F;
 }
 
-/// One block of an array form: load, run, repair, store. Returns with \p B
-/// behind the store. \p Mask is null where all \p Lanes are live.
+namespace {
+/// A list of hard lanes that the loop of an array form puts aside, to be
+/// repaired together. It holds their arguments, since `out` may be `a` or `b`.
+struct Aside {
+  SmallVector<Value *, 2> Arguments; // one buffer for each argument
+  Value *Places;                     // i64 for each lane: where its result goes
+  Value *Used;                       // i64: how many there are
+  uint64_t Capacity;                 // of the buffers
+  uint64_t MostOfBlock;              // the most lanes that one block puts aside
+  Function *Repair;
+};
+} // namespace
+
+/// A loop over i64 from 0 to \p End, which is not 0, in steps of \p Step.
+static void emitLoop(const WidenWork &W, IRBuilder<> &B, const Twine &Name,
+                     Value *End, uint64_t Step,
+                     function_ref<void(Value *I)> Body) {
+  Function *F = B.GetInsertBlock()->getParent();
+  BasicBlock *Before = B.GetInsertBlock();
+  BasicBlock *Loop = BasicBlock::Create(W.Ctx, Name, F);
+  BasicBlock *After = BasicBlock::Create(W.Ctx, Name + ".done", F);
+  B.CreateBr(Loop);
+  B.SetInsertPoint(Loop);
+  PHINode *I = B.CreatePHI(B.getInt64Ty(), 2, "i");
+  Body(I);
+  Value *Next = B.CreateNUWAdd(I, B.getInt64(Step));
+  I->addIncoming(B.getInt64(0), Before);
+  I->addIncoming(Next, Loop);
+  B.CreateCondBr(B.CreateICmpULT(Next, End), Loop, After)
+      ->setMetadata(LLVMContext::MD_loop, plainLoopMetadata(W.Ctx));
+  B.SetInsertPoint(After);
+}
+
+/// void(ptr a, [ptr b,] ptr places, ptr out, i64 count): repairs `count` lanes
+/// that were put aside, and overwrites their arguments.
+static Function *emitRepair(WidenWork &W, const Twine &Symbol, Function *Fixup,
+                            unsigned Lanes) {
+  Type *Ptr = PointerType::getUnqual(W.Ctx);
+  SmallVector<Type *, 5> Params(W.U.Arity + 2, Ptr);
+  Params.push_back(Type::getInt64Ty(W.Ctx));
+  Function *F = W.declareCold(
+      Symbol, FunctionType::get(Type::getVoidTy(W.Ctx), Params, false));
+  if (!F)
+    return nullptr;
+  IRBuilder<> B(BasicBlock::Create(W.Ctx, "entry", F));
+  Value *Results = F->getArg(0), *Places = F->getArg(W.U.Arity);
+  Value *Out = F->getArg(W.U.Arity + 1), *Count = F->getArg(W.U.Arity + 2);
+  emitLoop(W, B, "blocks", Count, Lanes, [&](Value *I) {
+    SmallVector<Value *, 4> Args;
+    for (unsigned J = 0; J < W.U.Arity; ++J)
+      Args.push_back(B.CreateInBoundsGEP(W.ElemTy, F->getArg(J), I));
+    Args.push_back(Args[0]);
+    Args.push_back(B.CreateBinaryIntrinsic(
+        Intrinsic::umin, B.CreateSub(Count, I), B.getInt64(Lanes)));
+    B.CreateCall(Fixup, Args);
+  });
+  emitLoop(W, B, "scatter", Count, 1, [&](Value *I) {
+    Value *Y =
+        B.CreateAlignedLoad(W.ElemTy, B.CreateInBoundsGEP(W.ElemTy, Results, I),
+                            W.elementAlign(), "y");
+    Value *Place =
+        B.CreateLoad(B.getInt64Ty(),
+                     B.CreateInBoundsGEP(B.getInt64Ty(), Places, I), "place");
+    B.CreateAlignedStore(Y, B.CreateInBoundsGEP(W.ElemTy, Out, Place),
+                         W.elementAlign());
+  });
+  B.CreateRetVoid();
+  return F;
+}
+
+/// Blocks that the list has room for. The block that finds it full is repaired
+/// as a whole, so it should be rare; an array in the L1 cache hardly fills it.
+static constexpr unsigned AsideBlocks = 4;
+
+/// An empty list in the frame of the array form. A block of which more than an
+/// eighth is hard costs less as a whole.
+static Aside emitAside(WidenWork &W, IRBuilder<> &B, Function *Fixup,
+                       unsigned Lanes) {
+  Function *F = B.GetInsertBlock()->getParent();
+  Aside A;
+  A.Capacity = AsideBlocks * Lanes;
+  A.MostOfBlock = std::max(1u, Lanes / 8);
+  for (unsigned I = 0; I < W.U.Arity; ++I)
+    A.Arguments.push_back(entryAlloca(F, ArrayType::get(W.ElemTy, A.Capacity),
+                                      "aside", W.elementAlign()));
+  A.Places = entryAlloca(F, ArrayType::get(B.getInt64Ty(), A.Capacity),
+                         "aside.places", Align(8));
+  A.Used = entryAlloca(F, B.getInt64Ty(), "aside.used", Align(8));
+  B.CreateStore(B.getInt64(0), A.Used);
+  A.Repair = emitRepair(W, F->getName() + ".repair", Fixup, Lanes);
+  return A;
+}
+
+/// Repairs the lanes put aside if there are more than \p Most.
+static void emitRepairCall(const WidenWork &W, IRBuilder<> &B, const Aside &A,
+                           uint64_t Most) {
+  Function *F = B.GetInsertBlock()->getParent();
+  BasicBlock *Full = BasicBlock::Create(W.Ctx, "aside.repair", F);
+  BasicBlock *Done = BasicBlock::Create(W.Ctx, "aside.done", F);
+  Value *Used = B.CreateLoad(B.getInt64Ty(), A.Used, "used");
+  B.CreateCondBr(B.CreateICmpUGT(Used, B.getInt64(Most)), Full, Done,
+                 W.unlikely());
+  B.SetInsertPoint(Full);
+  SmallVector<Value *, 5> Args(A.Arguments.begin(), A.Arguments.end());
+  Args.append({A.Places, F->getArg(W.U.Arity + 1), Used});
+  B.CreateCall(A.Repair, Args);
+  B.CreateStore(B.getInt64(0), A.Used);
+  B.CreateBr(Done);
+  B.SetInsertPoint(Done);
+}
+
+/// Puts the lanes \p Hard of the block at \p Base aside and goes to \p Easy; or
+/// returns with \p B where too many are hard or the list is full.
+static void emitPutAside(const WidenWork &W, IRBuilder<> &B, const Aside &A,
+                         Value *Hard, Value *Base, BasicBlock *Easy) {
+  Function *F = B.GetInsertBlock()->getParent();
+  BasicBlock *Few = BasicBlock::Create(W.Ctx, "hard.few", F);
+  BasicBlock *Many = BasicBlock::Create(W.Ctx, "hard.many", F);
+  Value *Count = B.CreateUnaryIntrinsic(Intrinsic::ctpop, Hard);
+  Value *IsFew =
+      B.CreateICmpULE(Count, ConstantInt::get(Hard->getType(), A.MostOfBlock));
+  Value *HasRoom = B.CreateICmpULE(B.CreateLoad(B.getInt64Ty(), A.Used, "used"),
+                                   B.getInt64(A.Capacity - A.MostOfBlock));
+  B.CreateCondBr(B.CreateAnd(IsFew, HasRoom), Few, Many);
+  B.SetInsertPoint(Few);
+  emitEachLane(W, B, Hard, [&](Value *Lane) {
+    Value *Used = B.CreateLoad(B.getInt64Ty(), A.Used, "used");
+    Value *Place = B.CreateNUWAdd(Base, Lane, "place");
+    for (unsigned I = 0; I < W.U.Arity; ++I) {
+      Value *X = B.CreateAlignedLoad(
+          W.ElemTy, B.CreateInBoundsGEP(W.ElemTy, F->getArg(1 + I), Place),
+          W.elementAlign(), "x");
+      B.CreateAlignedStore(X,
+                           B.CreateInBoundsGEP(W.ElemTy, A.Arguments[I], Used),
+                           W.elementAlign());
+    }
+    B.CreateStore(Place, B.CreateInBoundsGEP(B.getInt64Ty(), A.Places, Used));
+    B.CreateStore(B.CreateNUWAdd(Used, B.getInt64(1)), A.Used);
+  });
+  B.CreateBr(Easy);
+  B.SetInsertPoint(Many);
+}
+
+/// One block of an array form: load, run, repair or put aside, store. Returns
+/// with \p B behind the store. \p Mask is null where all \p Lanes are live, and
+/// \p A where no lane can be put aside.
 static void emitArrayBlock(const WidenWork &W, IRBuilder<> &B, Function *Fixup,
-                           unsigned Lanes, Value *Base, Value *Mask,
-                           Value *Count) {
+                           const Aside *A, unsigned Lanes, Value *Base,
+                           Value *Mask, Value *Count) {
   Function *F = B.GetInsertBlock()->getParent();
   SmallVector<Value *, 4> Pointers;
   SmallVector<Value *, 2> Args;
@@ -191,16 +339,28 @@ static void emitArrayBlock(const WidenWork &W, IRBuilder<> &B, Function *Fixup,
   Value *To = B.CreateInBoundsGEP(W.ElemTy, F->getArg(W.U.Arity + 1), Base);
   Pointers.push_back(To);
   LaneBlock First =
-      emitLanes(W, B, W.firstStep(), Args, Lanes, /*KeepFlags=*/false);
+      emitLanes(W, B, W.firstStep(), Args, Lanes, /*KeepFlags=*/A);
   BasicBlock *Join = nullptr;
   if (First.Hard) {
     BasicBlock *Slow = BasicBlock::Create(W.Ctx, "hard", F);
     BasicBlock *Easy = BasicBlock::Create(W.Ctx, "easy", F);
     Join = BasicBlock::Create(W.Ctx, "stored", F);
-    B.CreateCondBr(First.Hard, Slow, Easy, W.unlikely());
+    Value *Any = First.Hard, *Todo = nullptr;
+    // On x86-64 the mask is one instruction for each register, where it stands
+    // in the block of the comparisons; behind the branch they would be packed.
+    if (A && Triple(W.M.getTargetTriple()).isX86()) {
+      Todo = hardLanes(W, B, First, Lanes);
+      Any = B.CreateIsNotNull(Todo);
+    }
+    B.CreateCondBr(Any, Slow, Easy, W.unlikely());
     B.SetInsertPoint(Slow);
+    if (A)
+      emitPutAside(W, B, *A, Todo ? Todo : hardLanes(W, B, First, Lanes), Base,
+                   Easy);
     Pointers.push_back(Count);
     B.CreateCall(Fixup, Pointers);
+    if (A)
+      emitRepairCall(W, B, *A, A->Capacity - A->MostOfBlock);
     B.CreateBr(Join);
     B.SetInsertPoint(Easy);
   }
@@ -224,6 +384,10 @@ static void emitArray(WidenWork &W, Function *F) {
   Value *N = F->getArg(0);
   Function *Fixup =
       W.Fast ? emitArrayFixup(W, F->getName() + ".fixup", Lanes) : nullptr;
+  std::optional<Aside> A;
+  // A fast path leaves too few lanes for it to pay.
+  if (W.Quick)
+    A = emitAside(W, B, Fixup, Lanes);
 
   BasicBlock *Entry = B.GetInsertBlock();
   BasicBlock *Loop = BasicBlock::Create(W.Ctx, "blocks", F);
@@ -236,7 +400,8 @@ static void emitArray(WidenWork &W, Function *F) {
 
   B.SetInsertPoint(Loop);
   PHINode *I = B.CreatePHI(B.getInt64Ty(), 2, "i");
-  emitArrayBlock(W, B, Fixup, Lanes, I, nullptr, B.getInt64(Lanes));
+  emitArrayBlock(W, B, Fixup, A ? &*A : nullptr, Lanes, I, nullptr,
+                 B.getInt64(Lanes));
   Value *Next = B.CreateNSWAdd(I, B.getInt64(Lanes));
   I->addIncoming(B.getInt64(0), Entry);
   I->addIncoming(Next, B.GetInsertBlock());
@@ -248,11 +413,14 @@ static void emitArray(WidenWork &W, Function *F) {
   PHINode *Base = B.CreatePHI(B.getInt64Ty(), 2, "base");
   Base->addIncoming(B.getInt64(0), Entry);
   Base->addIncoming(Full, LatchBlock);
+  if (A)
+    emitRepairCall(W, B, *A, 0);
   Value *Left = B.CreateSub(N, Base, "left");
   B.CreateCondBr(B.CreateICmpSGT(Left, B.getInt64(0)), Tail, Exit);
 
   B.SetInsertPoint(Tail);
-  emitArrayBlock(W, B, Fixup, Lanes, Base, laneMask(B, Left, Lanes), Left);
+  emitArrayBlock(W, B, Fixup, nullptr, Lanes, Base, laneMask(B, Left, Lanes),
+                 Left);
   B.CreateBr(Exit);
   B.SetInsertPoint(Exit);
   B.CreateRetVoid();

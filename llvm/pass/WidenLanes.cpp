@@ -23,8 +23,8 @@ static cl::opt<unsigned>
                 cl::desc("Lanes that the loop vectoriser is asked to take "
                          "together (0: by the target)"));
 
-static AllocaInst *entryAlloca(Function *F, Type *Ty, const Twine &Name,
-                               Align Alignment) {
+AllocaInst *udf::entryAlloca(Function *F, Type *Ty, const Twine &Name,
+                             Align Alignment) {
   BasicBlock &Entry = F->getEntryBlock();
   IRBuilder<> B(&Entry, Entry.begin());
   AllocaInst *A = B.CreateAlloca(Ty, nullptr, Name);
@@ -50,15 +50,20 @@ static MDNode *loopId(LLVMContext &Ctx, ArrayRef<Metadata *> Hints) {
   return Id;
 }
 
+/// How many lanes the vectoriser takes in one register.
+static unsigned lanesPerRegister(const WidenWork &W, unsigned Lanes) {
+  unsigned Width = W.RegisterBits / W.elementBits();
+  if (WidthOption)
+    Width = PowerOf2Ceil(WidthOption);
+  return std::min(Width, Lanes);
+}
+
 /// The vectoriser takes the whole block at once: width times interleave count
 /// is the trip count, so the vector loop runs exactly once and disappears. The
 /// early unroller must leave the loop alone, or nothing would be left to
 /// vectorise.
 static MDNode *loopMetadata(const WidenWork &W, unsigned Lanes) {
-  unsigned Width = W.RegisterBits / W.elementBits();
-  if (WidthOption)
-    Width = PowerOf2Ceil(WidthOption);
-  Width = std::min(Width, Lanes);
+  unsigned Width = lanesPerRegister(W, Lanes);
   SmallVector<Metadata *, 5> Hints{
       loopHint(W.Ctx, "llvm.loop.mustprogress"),
       loopHint(W.Ctx, "llvm.loop.unroll.disable"),
@@ -145,15 +150,54 @@ LaneBlock udf::emitLanes(const WidenWork &W, IRBuilder<> &B, Function *Step,
   return {Result, AnyNext, Flags};
 }
 
+/// Taken register by register, the flags are found to be the comparisons that
+/// they come from; across registers they would be packed as bytes.
+Value *udf::hardLanes(const WidenWork &W, IRBuilder<> &B,
+                      const LaneBlock &Block, unsigned Lanes) {
+  unsigned Width = lanesPerRegister(W, Lanes);
+  Type *MaskTy = B.getIntNTy(Lanes);
+  Value *Mask = nullptr;
+  for (unsigned I = 0; I < Lanes; I += Width) {
+    Value *Flags = B.CreateAlignedLoad(
+        FixedVectorType::get(B.getInt8Ty(), Width),
+        B.CreateConstInBoundsGEP1_64(B.getInt8Ty(), Block.Flags, I),
+        Align(Width));
+    Value *Part =
+        B.CreateBitCast(B.CreateIsNotNull(Flags), B.getIntNTy(Width), "todo");
+    if (Width < Lanes)
+      Part = B.CreateZExt(Part, MaskTy);
+    Mask = Mask ? B.CreateOr(Mask, B.CreateShl(Part, I)) : Part;
+  }
+  return Mask;
+}
+
+void udf::emitEachLane(const WidenWork &W, IRBuilder<> &B, Value *Mask,
+                       function_ref<void(Value *Lane)> Body) {
+  Function *F = B.GetInsertBlock()->getParent();
+  BasicBlock *Before = B.GetInsertBlock();
+  BasicBlock *Loop = BasicBlock::Create(W.Ctx, "hard.lanes", F);
+  BasicBlock *After = BasicBlock::Create(W.Ctx, "hard.done", F);
+  B.CreateCondBr(B.CreateIsNotNull(Mask), Loop, After);
+  B.SetInsertPoint(Loop);
+  PHINode *Left = B.CreatePHI(Mask->getType(), 2, "left");
+  Body(B.CreateZExtOrTrunc(
+      B.CreateBinaryIntrinsic(Intrinsic::cttz, Left, B.getTrue()),
+      B.getInt64Ty(), "lane"));
+  Value *Rest = B.CreateAnd(
+      Left, B.CreateSub(Left, ConstantInt::get(Mask->getType(), 1)), "rest");
+  Left->addIncoming(Mask, Before);
+  Left->addIncoming(Rest, Loop);
+  B.CreateCondBr(B.CreateIsNull(Rest), After, Loop)
+      ->setMetadata(LLVMContext::MD_loop, plainLoopMetadata(W.Ctx));
+  B.SetInsertPoint(After);
+}
+
 Value *udf::emitAccurateLanes(const WidenWork &W, IRBuilder<> &B,
                               ArrayRef<Value *> Args, unsigned Lanes,
                               Value *Live) {
   LaneBlock First = emitLanes(W, B, W.Fast, Args, Lanes, /*KeepFlags=*/true);
   Function *F = B.GetInsertBlock()->getParent();
-  Type *MaskTy = B.getIntNTy(Lanes);
-  Value *FlagVec = B.CreateAlignedLoad(
-      FixedVectorType::get(B.getInt8Ty(), Lanes), First.Flags, Align(Lanes));
-  Value *Todo = B.CreateBitCast(B.CreateIsNotNull(FlagVec), MaskTy, "todo");
+  Value *Todo = hardLanes(W, B, First, Lanes);
   if (Live)
     Todo = B.CreateAnd(Todo, Live);
 
@@ -166,31 +210,17 @@ Value *udf::emitAccurateLanes(const WidenWork &W, IRBuilder<> &B,
   Value *Out = entryAlloca(F, BufferTy, "y.lanes", W.vectorAlign(Lanes));
   B.CreateAlignedStore(First.Result, Out, W.vectorAlign(Lanes));
 
-  BasicBlock *Before = B.GetInsertBlock();
-  BasicBlock *Loop = BasicBlock::Create(W.Ctx, "hard.lanes", F);
-  BasicBlock *After = BasicBlock::Create(W.Ctx, "hard.done", F);
   // With every hard lane dead there is nothing to do.
-  B.CreateCondBr(B.CreateIsNotNull(Todo), Loop, After);
-  B.SetInsertPoint(Loop);
-  PHINode *Left = B.CreatePHI(MaskTy, 2, "left");
-  Value *Lane = B.CreateZExtOrTrunc(
-      B.CreateBinaryIntrinsic(Intrinsic::cttz, Left, B.getTrue()),
-      B.getInt64Ty(), "lane");
-  SmallVector<Value *, 2> CallArgs;
-  for (Value *Buffer : In)
-    CallArgs.push_back(B.CreateAlignedLoad(
-        W.ElemTy, B.CreateInBoundsGEP(W.ElemTy, Buffer, Lane), W.elementAlign(),
-        "x"));
-  CallInst *Y = B.CreateCall(W.Accurate, CallArgs, "y");
-  Y->setCallingConv(W.Accurate->getCallingConv());
-  B.CreateAlignedStore(Y, B.CreateInBoundsGEP(W.ElemTy, Out, Lane),
-                       W.elementAlign());
-  Value *Rest =
-      B.CreateAnd(Left, B.CreateSub(Left, ConstantInt::get(MaskTy, 1)), "rest");
-  Left->addIncoming(Todo, Before);
-  Left->addIncoming(Rest, Loop);
-  B.CreateCondBr(B.CreateIsNull(Rest), After, Loop)
-      ->setMetadata(LLVMContext::MD_loop, plainLoopMetadata(W.Ctx));
-  B.SetInsertPoint(After);
+  emitEachLane(W, B, Todo, [&](Value *Lane) {
+    SmallVector<Value *, 2> CallArgs;
+    for (Value *Buffer : In)
+      CallArgs.push_back(B.CreateAlignedLoad(
+          W.ElemTy, B.CreateInBoundsGEP(W.ElemTy, Buffer, Lane),
+          W.elementAlign(), "x"));
+    CallInst *Y = B.CreateCall(W.Accurate, CallArgs, "y");
+    Y->setCallingConv(W.Accurate->getCallingConv());
+    B.CreateAlignedStore(Y, B.CreateInBoundsGEP(W.ElemTy, Out, Lane),
+                         W.elementAlign());
+  });
   return B.CreateAlignedLoad(W.vectorType(Lanes), Out, W.vectorAlign(Lanes));
 }

@@ -12,9 +12,14 @@
 
 #include "WidenWork.h"
 
+#include "llvm/ADT/STLFunctionalExtras.h"
 #include "llvm/IR/IRBuilder.h"
 
 namespace udf {
+
+/// A buffer in the frame of \p F.
+llvm::AllocaInst *entryAlloca(llvm::Function *F, llvm::Type *Ty,
+                              const llvm::Twine &Name, llvm::Align Alignment);
 
 struct LaneBlock {
   llvm::Value *Result; // <lanes x T>
@@ -26,6 +31,15 @@ struct LaneBlock {
 LaneBlock emitLanes(const WidenWork &W, llvm::IRBuilder<> &B,
                     llvm::Function *Step, llvm::ArrayRef<llvm::Value *> Args,
                     unsigned Lanes, bool KeepFlags);
+
+/// The hard lanes of \p Block, which kept its flags, as an i<lanes> mask.
+llvm::Value *hardLanes(const WidenWork &W, llvm::IRBuilder<> &B,
+                       const LaneBlock &Block, unsigned Lanes);
+
+/// A loop over the lanes of an i<lanes> mask, in which \p Body writes what is
+/// done with one of them, in one block.
+void emitEachLane(const WidenWork &W, llvm::IRBuilder<> &B, llvm::Value *Mask,
+                  llvm::function_ref<void(llvm::Value *Lane)> Body);
 
 /// The body of a fix-up: runs the fast path (again, unless a quick one led
 /// here), then the accurate path on the lanes that are hard and live. \p Live

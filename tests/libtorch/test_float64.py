@@ -382,3 +382,26 @@ def test_a_digest_is_compared_with_the_one_that_was_judged(capsys):
     figures["log"]["digest"] = f"{int(judged['digest'], 16) ^ 1:016x}"
     with pytest.raises(SystemExit, match="Run without --digest"):
         float64_check.compare(options, figures)
+
+
+MPFR_OF_CERTIFICATES = """
+import sys
+from benches.experiments import float64_check
+from pytest_udftorch.verify.reference.checker import checker_file, load_checker
+if sys.argv[1] == "after":
+    float64_check.harness()
+print(load_checker(checker_file()).mpfr_version)
+"""
+
+
+def test_certificates_name_one_mpfr_whatever_was_loaded_before():
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", MPFR_OF_CERTIFICATES, when],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for when in ("alone", "after")
+    }
+    assert len(said) == 1, said

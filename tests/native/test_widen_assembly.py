@@ -11,6 +11,7 @@ from toolchain import FLAGS, LEVELS, SOURCES, Llvm, Probe
 
 EXPF = Probe("expf", 32, 1)
 EXP = Probe("exp", 64, 1)
+QUICK_EXP = replace(EXP, quick=True)
 LOOKUPF = Probe("lookupf", 32, 1, quick=True, short=True)
 REGISTER = {"avx2": "ymm", "avx512": "zmm"}
 
@@ -62,7 +63,9 @@ def compile_to_assembly(
 
 
 @pytest.mark.parametrize("level_name", REGISTER)
-@pytest.mark.parametrize("probe", [EXPF, EXP], ids=lambda probe: probe.name)
+@pytest.mark.parametrize(
+    "probe", [EXPF, EXP, QUICK_EXP], ids=lambda probe: f"{'quick ' * probe.quick}{probe.name}"
+)
 def test_array_form_is_vector_code(
     llvm: Llvm,
     tmp_path: Path,

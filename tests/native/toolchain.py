@@ -195,8 +195,8 @@ class Probe:
 PROBES = (
     Probe("expf", 32, 1),
     Probe("lookupf", 32, 1, quick=True, short=True),
-    Probe("exp", 64, 1),
-    Probe("hypotf", 32, 2),
+    Probe("exp", 64, 1, quick=True),
+    Probe("hypotf", 32, 2, quick=True),
     Probe("hypot", 64, 2),
     Probe("stepf", 32, 1, two_step=False),
     Probe("step", 64, 2, two_step=False),

@@ -251,7 +251,7 @@ class Checker(Inputs):
     SYMBOLS = (*Inputs.SYMBOLS, "udfref_name", "udfref_sizes", "udfref_mpfr_version")
 
     def __init__(self, path: Path) -> None:
-        _load_mpfr()
+        load_mpfr()
         super().__init__(path)
         sizes = (self._lib.udfref_sizes(0), self._lib.udfref_sizes(1))
         expected = (ctypes.sizeof(CheckJob), ctypes.sizeof(Outcome))
@@ -357,7 +357,7 @@ def available_checker() -> str:
     Raises:
         ReferenceMissingError: nowhere, or MPFR is missing.
     """
-    _load_mpfr()
+    load_mpfr()
     if shipped_build(_open_checker(ABSENT)) is not None:
         return "shipped"
     names, flags, libraries = _CHECKER
@@ -376,7 +376,7 @@ def make_open_checker() -> None:
 
 
 @functools.cache
-def _load_mpfr() -> None:
+def load_mpfr() -> None:
     """Load MPFR, the system's or the one in gmpy2's wheel, for the checker to call.
 
     Raises:

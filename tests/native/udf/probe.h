@@ -7,7 +7,7 @@
 // holds for their code holds for those too; they are not accurate. A lane is
 // "hard" when the last four bits of its encoding are 0101, and the accurate
 // paths return something that no fast path returns: a skipped or a needless
-// fix-up shows in the bits.
+// fix-up shows in the bits. A quick path gives up on 0110, too.
 //
 // ULP_ERROR_FAST and ULP_ERROR_ACCURATE (0 or 1) flip the last bit of one path,
 // for the negative controls.
@@ -84,8 +84,7 @@ static float udf_expf_accurate(float x) {
 }
 
 // float32, one argument, four paths: squares out of tables, and by arithmetic.
-// The quick path gives up on more lanes than the fast one, and the short one,
-// which the scalar form alone has, on others yet.
+// The short path, which the scalar form alone has, gives up on other arguments.
 
 static inline float udf_lookupf_short(float x, int *hard) {
   static const float squares[4] = {0, 1, 4, 9};
@@ -125,6 +124,10 @@ static float udf_lookupf_accurate(float x) {
 
 // float64, one argument; external functions, unlike the others
 
+double udf_exp_quick(double x, int *hard) {
+  *hard = (bits64(x) & 15) == 5 || (bits64(x) & 15) == 6;
+  return *hard ? -1.0 : float64(bits64(taylor_exp(x)) ^ ULP_ERROR_FAST);
+}
 double udf_exp_fast(double x, int *hard) {
   *hard = (bits64(x) & 15) == 5;
   return float64(bits64(taylor_exp(x)) ^ ULP_ERROR_FAST);
@@ -136,6 +139,14 @@ double udf_exp_accurate(double x) {
 // Two arguments. Which of two NaNs an addition hands on is nobody's promise,
 // so that the payload is set here.
 
+static inline float udf_hypotf_quick(float x, float y, int *hard) {
+  double a = x, b = y;
+  uint32_t low = (bits32(x) ^ bits32(y)) & 15;
+  float r = (float)__builtin_sqrt(FMA(a, a, b * b));
+  *hard = low == 5 || low == 6;
+  r = ((x != x) | (y != y)) ? __builtin_nanf("") : r;
+  return *hard ? -1.0f : float32(bits32(r) ^ ULP_ERROR_FAST);
+}
 static inline float udf_hypotf_fast(float x, float y, int *hard) {
   double a = x, b = y;
   float r = (float)__builtin_sqrt(FMA(a, a, b * b));

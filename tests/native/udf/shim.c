@@ -15,6 +15,7 @@
 #endif
 
 // The author's external functions exist in both objects of the library.
+#define udf_exp_quick reference_exp_quick
 #define udf_exp_fast reference_exp_fast
 #define udf_exp_accurate reference_exp_accurate
 #include "probe.h"
