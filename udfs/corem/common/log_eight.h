@@ -1,9 +1,9 @@
 //===- log_eight.h - Quick paths of the logarithms at AVX2 ----------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// log, log2 and log10 in pairs of floats, as in log_quick.h, for AVX2, where a
-// look-up in a table of eight entries is one permutation and one in 16 entries
-// three instructions.
+// log, log2, log10 and log1p in pairs of floats, as in log_quick.h, for AVX2,
+// where a look-up in a table of eight entries is one permutation and one in 16
+// entries three instructions.
 //
 // x = 2^k m with m in [START, 2 START), START near 0.71, which is cut into
 // eight intervals. c is a reciprocal of m of so few bits that r = m c - 1 is
