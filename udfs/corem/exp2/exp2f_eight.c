@@ -3,8 +3,8 @@
 //
 // See exp_eight.h. x = n/8 + d, n being read from the low bits of
 // x + 1.5 * 2^20; d is exact. d ln(2) = r + s, with s below 2^-24 and known to
-// 2^-48. Of the arguments with normal results 49,429 are left to the fast path by
-// the rounding test.
+// 2^-48. Of the arguments with normal results 49,429 are left to the fast path
+// by the rounding test.
 //
 //===----------------------------------------------------------------------===//
 
