@@ -1,4 +1,4 @@
-//===- exp_eight.h - Quick paths of the exponential family at AVX2 --------===//
+//===- exp_eight.h - Quick paths of expm1, sinh and cosh at AVX2 ----------===//
 // SPDX-License-Identifier: Apache-2.0
 //
 // exp in pairs of floats, for AVX2, where a table of eight entries is one
@@ -15,11 +15,6 @@
 // gives the error of that, and low has it with s (1 + p) and with the terms
 // from r^3 on, whose errors of roundings are 2^-41 each. Two more fused
 // multiply-adds keep t (1 + p) as high and error.
-//
-// exp and exp2: 2^k is an addition to the exponent in the end. Half of the
-// width of the rounding test is in a table of its own, as in exp_quick.h. That
-// header has a step half as long at AVX2, fewer instructions, and 24 times as
-// many arguments that its test leaves open.
 //
 // expm1: t - 1 is a sum without error. For n = 0 it is zero, and the result
 // keeps its relative accuracy.
@@ -40,11 +35,10 @@
 // |r|, and relative to a small result they are largest at the end of n = 0 and
 // the begin of n = 1. So expm1 and sinh test the rounding with a width in
 // proportion to rest, which is t p or what stands for it in sinh: 2^-33.4 of
-// it. Results of cosh are not small, and it tests with 2^-37.4 of them; exp and
-// exp2 are moved up by 2^-38, and tested with 2^-37. These widths are no proved
-// bounds; each path has been compared with its function for all arguments, and
-// a narrower width gave wrong results: 2^-34 for expm1, 2^-33.7 for sinh,
-// 2^-38.4 for cosh, 2^-38 for exp, and 2^-39 for exp2.
+// it. Results of cosh are not small, and it tests with 2^-37.4 of them. These
+// widths are no proved bounds; each path has been compared with its function
+// for all arguments, and a narrower width gave wrong results: 2^-34 for expm1,
+// 2^-33.7 for sinh, 2^-38.4 for cosh.
 //
 //===----------------------------------------------------------------------===//
 
@@ -90,19 +84,6 @@ UDF_INLINE udf_exp_eight_pair udf_exp_eight_series(float r, float half,
   q = __builtin_fmaf(r, q, UDF_EXP_EIGHT_C3);
   float low = __builtin_fmaf(p, s, s) + __builtin_fmaf(r * r * r, q, error);
   return (udf_exp_eight_pair){p, low};
-}
-
-// exp(n ln(2)/8 + r + s), with n in the low bits of i. s has what the rounded
-// power lacks, and half of the width.
-UDF_INLINE float udf_exp_eight(uint32_t i, float r, float s, int *undecided) {
-  udf_exp_eight_pair p = udf_exp_eight_series(r, 0.5f * r, s);
-  float t = udf_exp_eight_plain[i % 8];
-  float high = __builtin_fmaf(t, p.high, t);
-  float low = __builtin_fmaf(t, p.low, __builtin_fmaf(t, p.high, t - high));
-  float upper = high + low;
-  float lower = high + __builtin_fmaf(t, UDF_EXP_EIGHT_WIDTH, low);
-  *undecided = upper != lower;
-  return udf_f32_from_bits(udf_f32_bits(upper) + (i << 20 & 0xff800000));
 }
 
 // rest is for the rounding test.

@@ -7,8 +7,6 @@
 #define UDF_EXP_EIGHT_INV_STEP 0x1.715476p3f
 #define UDF_EXP_EIGHT_STEP_HI 0x1.62e43p-4f
 #define UDF_EXP_EIGHT_STEP_LO -0x1.05c61p-32f
-#define UDF_EXP_EIGHT_LN2_HI 0x1.62e43p-1f
-#define UDF_EXP_EIGHT_LN2_LO -0x1.05c61p-29f
 #define UDF_EXP_EIGHT_C3 0x1.555556p-3f
 #define UDF_EXP_EIGHT_C4 0x1.555a16p-5f
 #define UDF_EXP_EIGHT_C5 0x1.1113c8p-7f
@@ -65,27 +63,5 @@ static const float udf_exp_eight_gain[] = {
     -0x1.ba823p-27f,
     0x1.27be8p-27f,
     -0x1.374e7p-27f,
-};
-// For exp and exp2: the powers themselves, and rest with half of the width.
-#define UDF_EXP_EIGHT_WIDTH -0x1p-37f
-static const float udf_exp_eight_plain[] = {
-    0x1p0f,
-    0x1.172b84p0f,
-    0x1.306fep0f,
-    0x1.4bfdaep0f,
-    0x1.6a09e6p0f,
-    0x1.8ace54p0f,
-    0x1.ae89fap0f,
-    0x1.d5818ep0f,
-};
-static const float udf_exp_eight_raised[] = {
-    0x1p-38f,
-    -0x1.9bec22p-27f,
-    0x1.125802p-25f,
-    -0x1.0a2d52p-25f,
-    0x1.26155cp-26f,
-    0x1.67e1cap-28f,
-    -0x1.f9a306p-27f,
-    -0x1.a4e17cp-28f,
 };
 #endif // UDF_EXP_EIGHT_CONSTANTS_H
