@@ -74,8 +74,8 @@ def test_importing_the_package_loads_nothing_else():
 
 
 #: What benches take from within: the id of the active functions, the runtime's memory, the symbols
-#: that a session looks for (in a wheel of another processor), what runs under sanitizers, and the
-#: parsers of which the site's reference is made.
+#: that a session looks for (in a wheel of another processor), what runs under sanitizers, the MPFR
+#: and the journal of verify, and the parsers of which the site's reference is made.
 WITHIN = {
     ("benches/experiments/aarch64_session.py", "pytest_udftorch.native.runtime.native_file"),
     ("benches/experiments/aarch64_session.py", "pytest_udftorch.session.binder.binder"),
@@ -85,6 +85,7 @@ WITHIN = {
         "benches/experiments/float64_check.py",
         "pytest_udftorch.verify.line_journal.LineJournal",
     ),
+    ("benches/experiments/float64_check.py", "pytest_udftorch.verify.reference.checker.load_mpfr"),
     ("benches/experiments/inlined.py", "pytest_udftorch.session.binder.binder"),
     ("benches/experiments/profile_overhead.py", "pytest_udftorch.native.runtime.runtime"),
     ("benches/experiments/sanitized.py", "pytest_udftorch.library.symbols.CPU_LEVELS"),

@@ -24,8 +24,11 @@ INSIDE = {
     },
     # The math symbols that a session binds.
     "inlined.py": {"pytest_udftorch.session.binder"},
-    # The journal that verify keeps.
-    "float64_check.py": {"pytest_udftorch.verify.line_journal"},
+    # The journal that verify keeps, and the MPFR that it loads.
+    "float64_check.py": {
+        "pytest_udftorch.verify.line_journal",
+        "pytest_udftorch.verify.reference.checker",
+    },
     # What a session would bind in a wheel for another processor.
     "wheel_symbols.py": {
         "pytest_udftorch.library.symbols",
