@@ -580,8 +580,9 @@ def test_a_worker_that_is_killed_loses_no_count_it_had_written(
     monkeypatch.setattr(collect, "_SAVE_S", 0.02)
     data = Killed()
     data.folder = tmp_path
+    # Numbers: a tensor would be fetched from the worker, which may be dead by then.
     loader = torch.utils.data.DataLoader(
-        data, batch_size=1, num_workers=1, multiprocessing_context="fork"
+        data, batch_size=1, num_workers=1, multiprocessing_context="fork", collate_fn=len
     )
     with patched(library, ("exp",), profile=True, profile_out=tmp_path) as s:
         iterator = iter(loader)
