@@ -167,6 +167,8 @@ def library_document() -> Any:
                     "quick_levels": ["avx2"],
                     "quick_avx2": "w",
                     "quick_avx2_source": "e.c",
+                    "quick_avx512": "v",
+                    "quick_avx512_source": "e.c",
                     "fast": "f",
                     "accurate": "a",
                     "max_ulp": 0.5,

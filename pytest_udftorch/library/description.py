@@ -31,6 +31,9 @@ OPERATOR_DTYPES: Final = (
     "uint8", "int8", "int16", "int32", "int64", "bool",
 )  # fmt: skip
 
+#: CPU levels that may have a quick path of their own.
+QUICK_LEVELS: Final = ("avx2", "avx512")
+
 _TOP_KEYS: Final = {"library", "functions", "operators"}
 _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("name", "version", "description", "claim", "golden", "sixteen"), str),
@@ -42,7 +45,7 @@ _LIBRARY_KEYS: Final[Mapping[str, Any]] = {
 _FUNCTION_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "scalar", "quick", "fast", "accurate", "claim", "hard_cases"), str),
     **dict.fromkeys(("short", "short_source", "gpu", "gpu_source"), str),
-    **dict.fromkeys(("quick_avx2", "quick_avx2_source"), str),
+    **{f"quick_{level}{end}": str for level in QUICK_LEVELS for end in ("", "_source")},
     "quick_levels": list,
     "max_ulp": (int, float),  # positive and finite
 }
@@ -50,7 +53,10 @@ _OPERATOR_KEYS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("source", "python", "function"), str),
     **dict.fromkeys(("dispatch_keys", "dtypes"), list),
 }
-_C_NAMES: Final = ("scalar", "short", "quick", "quick_avx2", "fast", "accurate", "gpu")
+_OWN_QUICK: Final = tuple(f"quick_{level}" for level in QUICK_LEVELS)
+_C_NAMES: Final = ("scalar", "short", "quick", *_OWN_QUICK, "fast", "accurate", "gpu")
+#: Sources that are compiled together with ``source``, which is then in C.
+_BESIDE: Final = ("short_source", *(f"{name}_source" for name in _OWN_QUICK))
 #: What names a folder of the build cache and stands in every message.
 _SHORT: Final = {"name": 100, "version": 100}
 #: What keys name folders; the others name files.
@@ -75,6 +81,8 @@ class UdfFunction:
         quick_levels: the CPU levels at which they try it, or None for all.
         quick_avx2: C name of what they try at the level ``avx2`` instead, or None.
         quick_avx2_source: absolute path of the C source that has ``quick_avx2``, or None.
+        quick_avx512: C name of what they try at the level ``avx512`` instead, or None.
+        quick_avx512_source: absolute path of the C source that has ``quick_avx512``, or None.
         fast: C name of the branch-free fast path, or None.
         accurate: C name of the accurate path for hard-to-round inputs, or None.
         gpu: C name of a cheaper path that kernels of GPUs try before ``fast``, or None.
@@ -94,6 +102,8 @@ class UdfFunction:
     quick_levels: tuple[str, ...] | None = None
     quick_avx2: str | None = None
     quick_avx2_source: Path | None = None
+    quick_avx512: str | None = None
+    quick_avx512_source: Path | None = None
     fast: str | None = None
     accurate: str | None = None
     gpu: str | None = None
@@ -109,14 +119,23 @@ class UdfFunction:
         """
         if cpu_level == "baseline":
             return None
-        if cpu_level == "avx2" and self.quick_avx2 is not None:
-            return self.quick_avx2
+        own = self.own_quick(cpu_level)
+        if own is not None:
+            return own[0]
         return self.quick if self.quick_levels is None or cpu_level in self.quick_levels else None
+
+    def own_quick(self, cpu_level: str) -> tuple[str, Path] | None:
+        """Return the name and the source of the quick path of a CPU level alone, or None."""
+        name, source = {
+            "avx2": (self.quick_avx2, self.quick_avx2_source),
+            "avx512": (self.quick_avx512, self.quick_avx512_source),
+        }.get(cpu_level, (None, None))
+        return None if name is None or source is None else (name, source)
 
     def before(self, cpu_level: str) -> tuple[Path, ...]:
         """Return the sources that are compiled in front of ``source`` for a CPU level."""
-        wide = self.quick_avx2_source if cpu_level == "avx2" else None
-        return tuple(path for path in (self.short_source, wide) if path is not None)
+        own = self.own_quick(cpu_level)
+        return tuple(path for path in (self.short_source, own and own[1]) if path is not None)
 
 
 @dataclass(frozen=True)
@@ -237,7 +256,7 @@ class UdfLibrary:
         """Return the paths of every C source and header that a build may read, sorted."""
         found = {str(f.source) for f in self.functions.values()}
         for f in self.functions.values():
-            found |= {str(path) for path in (f.short_source, f.quick_avx2_source) if path}
+            found |= {str(path) for path in (getattr(f, key) for key in _BESIDE) if path}
         for folder in (self.folder, *self.include_dirs):
             found.update(files_below(folder, (".c", ".h")))
         return sorted(found)
@@ -651,12 +670,10 @@ class _Reader:
             keys = {**keys, "quick_levels": tuple(keys["quick_levels"])}
         files = {
             key: self.path_of(keys[key], f"[{where}] {key}")
-            for key in (
-                "source", "short_source", "quick_avx2_source", "gpu_source", "hard_cases",
-            )
+            for key in ("source", *_BESIDE, "gpu_source", "hard_cases")
             if key in keys
-        }  # fmt: skip
-        for key in ("short_source", "quick_avx2_source"):
+        }
+        for key in _BESIDE:
             if key in files and files["source"].suffix == ".ll":
                 raise self.fail(
                     f"[{where}] has {key}, which is compiled together with a source in C; the "
@@ -666,17 +683,16 @@ class _Reader:
 
     def _check_paths(self, where: str, keys: Mapping[str, Any]) -> None:
         """Refuse keys of paths that do not belong together."""
-        for first in ("short", "quick", "quick_avx2"):
+        for first in ("short", "quick", *_OWN_QUICK):
             if first in keys and "fast" not in keys:
                 raise self.fail(
                     f"[{where}] has {first}, which goes before fast and accurate: add them."
                 )
         if "short_source" in keys and "short" not in keys:
             raise self.fail(f"[{where}] has short_source, the file of short: add short.")
-        if ("quick_avx2" in keys) != ("quick_avx2_source" in keys):
-            raise self.fail(
-                f"[{where}] needs quick_avx2 and quick_avx2_source together; or neither."
-            )
+        for own in _OWN_QUICK:
+            if (own in keys) != (f"{own}_source" in keys):
+                raise self.fail(f"[{where}] needs {own} and {own}_source together; or neither.")
         if ("gpu" in keys) != ("gpu_source" in keys) or ("gpu" in keys and "fast" not in keys):
             raise self.fail(
                 f"[{where}] needs gpu and gpu_source together, beside fast and accurate, before "

@@ -73,10 +73,8 @@ def quick_sha256(library: UdfLibrary, function: str, cpu_level: str) -> str | No
     Raises:
         ReferenceMissingError, ReferenceBuildError: see ``included_files``.
     """
-    described = library.functions[function, "float32"]
-    if cpu_level != "avx2" or described.quick_avx2 is None or described.quick_avx2_source is None:
-        return None
-    return _path_sha256(library, described.quick_avx2, described.quick_avx2_source)
+    own = library.functions[function, "float32"].own_quick(cpu_level)
+    return None if own is None else _path_sha256(library, *own)
 
 
 def _path_sha256(library: UdfLibrary, name: str, source: Path) -> str:

@@ -115,6 +115,8 @@ def test_folder_without_description(tmp_path):
         (HEAD + EXP + 'quick_levels = ["avx2"]\n', r"CPU levels .* there is no quick"),
         (HEAD + EXP + 'quick_avx2 = "a"\n', "quick_avx2, which goes before fast and accurate"),
         (HEAD + QUICK + 'quick_avx2 = "a"\n', "quick_avx2 and quick_avx2_source together"),
+        (HEAD + QUICK + 'quick_avx512 = "a"\n', "quick_avx512 and quick_avx512_source together"),
+        (HEAD + EXP + 'quick_avx512 = "a"\n', "quick_avx512, which goes before fast and"),
         (HEAD + QUICK + 'quick_avx2_source = "e.c"\n', "quick_avx2 and quick_avx2_source together"),
         (HEAD + WIDE.replace('"e.c"', '"no.c"'), "quick_avx2_source names 'no.c', which does not"),
         (HEAD + WIDE.replace("in.c", "in.ll"), "quick_avx2_source, which is compiled together"),

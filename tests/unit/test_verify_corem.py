@@ -278,10 +278,11 @@ def test_the_short_path_is_hashed_for_the_scalar_form_alone(tmp_path):
     assert source_sha256(library, "exp") != source_sha256(find_library(other), "exp")
 
 
-def test_the_quick_path_of_avx2_is_hashed_and_compiled_for_that_level_alone(tmp_path):
+@pytest.mark.parametrize("own", ["avx2", "avx512"])
+def test_the_quick_path_of_a_level_is_hashed_and_compiled_for_it_alone(tmp_path, own):
     folder = tmp_path / "mine"
     paths = "float f(float x, int *hard) { return x; }\nfloat g(float x) { return x; }\n"
-    entry = 'fast = "f"\naccurate = "g"\nquick_avx2 = "q"\nquick_avx2_source = "wide.c"'
+    entry = f'fast = "f"\naccurate = "g"\nquick_{own} = "q"\nquick_{own}_source = "wide.c"'
     make_library(folder, "mine", paths, entry)
     wide = folder / "wide.c"
     wide.write_text("float q(float x, int *hard) { return x; }\n")
@@ -294,12 +295,13 @@ def test_the_quick_path_of_avx2_is_hashed_and_compiled_for_that_level_alone(tmp_
         return {"source": source_sha256(library, "exp"), **digests}
 
     first = now()
-    assert [level for level in levels if first[level] is not None] == ["avx2"]
+    assert [level for level in levels if first[level] is not None] == [own]
     wide.write_text("float q(float x, int *hard) { return x + 0; } // longer\n")
-    assert [key for key, value in now().items() if value != first[key]] == ["avx2"]
+    assert [key for key, value in now().items() if value != first[key]] == [own]
     described = find_library(folder).functions["exp", "float32"]
-    assert [described.quick_at(level) for level in levels] == [None, "q", None]
-    assert [described.before(level) for level in levels] == [(), (wide,), ()]
+    alone = [level == own for level in levels]
+    assert [described.quick_at(level) for level in levels] == ["q" if a else None for a in alone]
+    assert [described.before(level) for level in levels] == [(wide,) if a else () for a in alone]
 
 
 # Libraries that must fail ------------------------------------------------------------
