@@ -13,8 +13,10 @@
 // roundings: xx_low + yy_low, the sum with the rest of the two squares, and
 // the sum with sum - r^2; each is below 2^-47 of the sum, of which the root
 // leaves half. The quotient is below 2^-23.4 and errs by 2^-47.4, and half of
-// its square is 2^-47.8. The sum of these is below 2^-45.5, and the rounding
-// test has 2^-44.5. Exact results pass, half-way ones do not.
+// its square is 2^-47.8. The sum of these is below 2^-45.5, the rounding test
+// errs by 2^-47 more, and it has 2^-44.5. eight.gappa has the proof
+// (tests/native/test_hypot_bounds.py). Exact results pass, half-way ones do
+// not.
 //
 // Squares below 2^-100 have no exact low part. What they lack, 2^-126 at most
 // where subnormals are flushed, does not count beside HYPOT_EIGHT_MIN. Sums
