@@ -53,8 +53,9 @@ def _limits(function: str, level: str, widest: str) -> Iterator[tuple[str, float
         yield "glibc", GLIBC
         return
     yield "intel-cr", INTEL_CR
-    first, near, far = VML
-    yield "vml", near if function in first else far
+    if (level, widest) != ("avx2", "avx512"):  # VML's code there is for AVX-512
+        first, near, far = VML
+        yield "vml", near if function in first else far
     yield "sleef u10", SLEEF
     yield "sleef u15", SLEEF
     if level == widest:

@@ -400,7 +400,7 @@ def missed(results: Results, stem: str) -> str:
     speeds = results[stem]
     found = [f for f in asked.figures(speeds) if f.measured > f.limit]
     wider = (
-        " VML runs its AVX-512 code in the AVX2 rows too."
+        " VML is not judged at AVX2, where it runs its AVX-512 code."
         if speeds["environment"]["machine"]["cpu_level"] == "avx512"
         else ""
     )
