@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""corem's quick paths at AVX-512 without a proof: ranges where a step changes, and constants.
+
+They are compiled for AVX2 here, which has the same arithmetic but not the same look-ups.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from bounds import run_range
+
+from pytest_udftorch.build.toolchain import resolve_cpu_level
+from pytest_udftorch.library.description import find_library
+
+COREM = find_library("corem")
+needs_fma = pytest.mark.skipif(resolve_cpu_level(None) == "baseline", reason="no FMA")
+#: The macro says which tables are used.
+FLAGS = ["-march=x86-64-v3", "-D__AVX512F__"]
+
+#: Around the ends of intervals, 1, and limits.
+LOGARITHMS = [
+    (0.7, 0.7005), (0.98, 0.9803), (0.993, 0.994), (0.9999, 1.0001), (1.0078, 1.008), (1.2, 1.2001),
+    (2.0**120, 1.001 * 2.0**120), (2.0**-124, 1.001 * 2.0**-124),
+]  # fmt: skip
+RANGES = {
+    "log": LOGARITHMS,
+    "log2": LOGARITHMS,
+    "log10": LOGARITHMS,
+    # Near 0, where results are near 2, and where the tables end.
+    "erfc": [(1e-6, 1.0001e-6), (0.047, 0.0472), (1.49, 1.491), (3.9999, 4.0),
+             (-0.047, -0.0469), (-3.0, -2.999), (7.499, 7.5)],
+}  # fmt: skip
+#: Where the rounding test of a path stands that has it in a header.
+HEADERS = dict.fromkeys(("log", "log2", "log10"), "common/log_wide.h")
+
+
+def path_of(name):
+    """The C file of a path, from udf.toml."""
+    return COREM.folder / name / f"{name}f_wide.c"
+
+
+def run(folder, name, source):
+    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
+    return run_range(folder, source, f"udf_{name}f_wide", f"{name}l", RANGES[name], FLAGS)
+
+
+@needs_fma
+@pytest.mark.parametrize("name", RANGES)
+def test_a_path_is_right_where_a_step_changes(tmp_path, name):
+    described = COREM.functions[name, "float32"]
+    assert described.own_quick("avx512") == (f"udf_{name}f_wide", path_of(name))
+    every, decided, wrong = run(tmp_path, name, path_of(name))
+    assert wrong == 0
+    assert 0.98 * every < decided
+
+
+@needs_fma
+@pytest.mark.parametrize("name", RANGES)
+def test_a_path_without_a_rounding_test_is_seen(tmp_path, name):
+    folder = tmp_path / "corem"
+    shutil.copytree(COREM.folder, folder, ignore=shutil.ignore_patterns("*.txt", "*.json"))
+    source = folder / name / f"{name}f_wide.c"
+    file = folder / HEADERS[name] if name in HEADERS else source
+    text = file.read_text(encoding="utf-8")
+    changed = text.replace("upper != lower", "0")
+    assert changed != text
+    file.write_text(changed, encoding="utf-8")
+    assert run(tmp_path, name, source)[2] > 0
+
+
+def test_the_constants_of_erfc_are_what_the_generator_writes():
+    header = COREM.folder / "erfc" / "wide_constants.h"
+    command = [sys.executable, COREM.folder / "erfc" / "wide.py", "--keep", header]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == header.read_text(encoding="utf-8")
+
+
+def constants(table):
+    """The entries of a table of log_quick.h at AVX-512."""
+    text = (COREM.folder / "common/log_quick_constants.h").read_text(encoding="utf-8")
+    body = re.search(rf"{table}\[\] = {{(.*?)}};", text.split("#else")[0], re.S)[1]
+    return np.array([float.fromhex(v) for v in re.findall(r"(\S+)f,", body)])
+
+
+@pytest.mark.parametrize("name", ["log", "log2", "log10"])
+def test_what_the_logarithms_count_as_exact_is_exact(name):
+    """r, and base less high where k is zero; elsewhere base is far larger than r."""
+    header = (COREM.folder / "common/log_wide_constants.h").read_text(encoding="utf-8")
+    found = re.search(rf"UDF_{name.upper()}_WIDE_C1_HI (\S+)f", header)
+    factor = float.fromhex(found[1]) if found else 1.0
+    offset = np.arange(2**23, dtype=np.uint32)
+    text = (COREM.folder / "common/log_quick_constants.h").read_text(encoding="utf-8")
+    start = int(re.search(r"LOG_QUICK_START UINT32_C\((\d+)\)", text)[1]) - 4000
+    m = (offset + np.uint32(start)).view(np.float32).astype(float)
+    r = m * constants("udf_log_quick_reciprocal")[offset >> 18] - 1
+    assert (r.astype(np.float32) == r).all()
+    base = constants(f"udf_{name}_quick_high")[offset >> 18]
+    difference = base - (base + r * factor).astype(np.float32)
+    assert (difference.astype(np.float32) == difference).all()
