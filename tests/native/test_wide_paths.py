@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""corem's quick paths at AVX-512 without a proof: ranges where a step changes, and constants.
+"""corem's quick paths at AVX-512 without a proof: ranges where a step changes.
 
 They are compiled for AVX2 here, which has the same arithmetic but not the same look-ups.
 """
 
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -30,10 +28,7 @@ RANGES = {
     "log": LOGARITHMS,
     "log2": LOGARITHMS,
     "log10": LOGARITHMS,
-    # Near 0, where results are near 2, and where the tables end.
-    "erfc": [(1e-6, 1.0001e-6), (0.047, 0.0472), (1.49, 1.491), (3.9999, 4.0),
-             (-0.047, -0.0469), (-3.0, -2.999), (7.499, 7.5)],
-}  # fmt: skip
+}
 #: Where the rounding test of a path stands that has it in a header.
 HEADERS = dict.fromkeys(("log", "log2", "log10"), "common/log_wide.h")
 
@@ -70,13 +65,6 @@ def test_a_path_without_a_rounding_test_is_seen(tmp_path, name):
     assert changed != text
     file.write_text(changed, encoding="utf-8")
     assert run(tmp_path, name, source)[2] > 0
-
-
-def test_the_constants_of_erfc_are_what_the_generator_writes():
-    header = COREM.folder / "erfc" / "wide_constants.h"
-    command = [sys.executable, COREM.folder / "erfc" / "wide.py", "--keep", header]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ran.stdout == header.read_text(encoding="utf-8")
 
 
 def constants(table):

@@ -1,87 +1,92 @@
-//===- erfcf_wide.c - Quick path of erfc at AVX-512 -----------------------===//
+//===- erfcf_wide.c - Quick path of erfc for AVX-512 ----------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// erfc(a) = exp(-a^2) g(a) for a = |x|, in pairs of floats, with tables of 32
-// entries, a look-up in which is one permutation. g has one polynomial for
-// each of 32 intervals, as in odd_quick.h. In the interval of 0 its center is
-// 0, where value and p2 are 1. exp(-a^2) is reduced as in exp_quick.h, a^2
-// being a pair: high and what a fused multiply-add says it lacks, which joins
-// the rest of the argument. The table of powers has encodings less j 2^18, to
-// which n 2^18 is added. The product of T and g is a pair, which takes the
-// place of T in exp_quick.h. erfc(-a) = 2 - erfc(a), a sum without error.
+// erfc(x) = exp(P(x)), P = log(erfc(x)), in pairs of floats, for the vector and
+// array forms at AVX-512. P is smooth on the whole axis, so that one polynomial
+// of degree seven per interval serves both signs of x, and the result keeps its
+// relative accuracy however small it is. SLOPE x - CURVE x^2, rounded to an
+// integer, numbers 31 intervals of [-3.84375, 9.14]; arguments below have the
+// result 2, those above are hard, through a NaN in the last place of a table.
 //
-// Error, relative to erfc(a): the polynomial and the roundings of its terms
-// from r^3 on 2^-33.4, the rounding of the low part of T g 2^-35.4, exp
-// 2^-35.8, and 2^-40 for all others. These are largest between 3.5 and 4, and
-// 2^-36 in most intervals. Every result is moved up by half of WIDTH, through
-// the table of offsets, and the test looks at the whole WIDTH below. Half of
-// it, 2^-33.7, is less than the sum, whose parts do not meet: among random
-// arguments the largest error was 2^-33.9. So this is no proved bound. All 2^32
-// arguments were run, and none that the test decides is wrong; nor is one of
-// 2^29 with six tenths of the width. The test leaves two arguments in 1000 to
-// the fast path, and one in 3000 below 0.
+// Around the center c of an interval, with d = x - c, which is exact,
 //
-// Arguments above END are left to the fast path: low parts of smaller results
-// would be subnormal, which may be flushed. The argument is clamped, so that
-// those below -END have 2.
+//   P(c + d) = steps log(2)/32 + value + rest + slope d + p2 d^2 + ...
+//
+// q = p3 + p4 d + ... is rounded as usual. u = p2 + q d, t = slope + u d and
+// high = value + t d are rounded once each; fused multiply-adds give the errors
+// of these roundings, which begin the low part. p2 is a float but for little,
+// by the choice of the center (erfc_wide.py). In the interval of 0 the center
+// has to be 0; there SHIFT, which is added to d in one of the products of q,
+// makes p2 a float. value is zero where the center can be such that rest is
+// small; else it is at least twice the other terms of high, so that value -
+// high is exact.
+//
+// Then exp as in exp_quick.h, with a width of its own: high = k log(2)/32 + r,
+// exactly.
+//
+// Error of P, which is the relative one of the result, in units of 2^-38: the
+// polynomials 0.6, near 0 1.5; q, relative 2^-24 of a term below 2^-10.8,
+// 2.5; slope_low and t_low 1; the parts of s, below 2^-12, 1;
+// udf_exp_quick 4.7. Half of the width is 2^-35, or 8 units; such sums are
+// hardly ever reached: the run of all 2^32 arguments found no wrong result, nor
+// with 7 units in the ranges where they are largest, but some with 6. Less than
+// one argument in 1,000 is left to the fast path from -9 to 9.
 //
 //===----------------------------------------------------------------------===//
 
 #include "../common/corem.h"
-#include "../common/odd_quick.h"
+#include "../common/exp_quick.h"
 
 #include "wide_constants.h"
 
-#ifdef __FMA__
+// In the last interval, that of hard arguments.
+#define ERFC_WIDE_LAST 0x1.34p+3f
+
+#define ERFC_WIDE_ENTRY(table, i) udf_erfc_wide_##table[(i) % 32]
+
 UDF_INLINE float udf_erfcf_wide(float x, int *hard) {
-  float a = __builtin_fabsf(x);
-  // Written so that NaN passes.
-  float c = a > UDF_ERFC_WIDE_MAX ? UDF_ERFC_WIDE_MAX : a;
-  float b = __builtin_fmaf(c, UDF_ERFC_WIDE_SCALE, UDF_ERFC_WIDE_ORIGIN);
-  uint32_t i = udf_f32_bits(b) >> UDF_ERFC_WIDE_SHIFT;
-  udf_odd_entries e = {
-      udf_erfc_wide_center[i % 32], udf_erfc_wide_value[i % 32],
-      udf_erfc_wide_slope[i % 32],  udf_erfc_wide_slope_low[i % 32],
-      udf_erfc_wide_p2[i % 32],     udf_erfc_wide_p3[i % 32],
-      udf_erfc_wide_p4[i % 32],     udf_erfc_wide_p5[i % 32],
-      udf_erfc_wide_p6[i % 32],     0,
-  };
-  udf_odd_pair g = udf_odd_quick_series(c - e.center, e);
-
-  // -c^2 = n ln(2)/32 + r + s.
-  float z = c * c;
-  float z_low = __builtin_fmaf(c, c, -z);
-  float nm = __builtin_fmaf(z, -UDF_ERFC_WIDE_INV_STEP, 0x1.8p23f);
-  float n = nm - 0x1.8p23f;
-  uint32_t j = udf_f32_bits(nm);
-  float r = __builtin_fmaf(n, -UDF_ERFC_WIDE_STEP_HI, -z);
-  float s =
-      __builtin_fmaf(n, -UDF_ERFC_WIDE_STEP_LO, udf_erfc_wide_offset[j % 32]) -
-      z_low;
-  // The absolute value only says that the entry is a float: see udf-tables.
-  float power = __builtin_fabsf(udf_erfc_wide_power[j % 32]);
-  float t = udf_f32_from_bits(udf_f32_bits(power) + (j << 18));
-
-  float w = t * g.high;
-  float w_low = __builtin_fmaf(t, g.low, __builtin_fmaf(t, g.high, -w));
-  float d = r + s;
-  float q = __builtin_fmaf(
-      d, __builtin_fmaf(r, UDF_ERFC_WIDE_C4, UDF_ERFC_WIDE_C3), 0.5f);
-  float p = __builtin_fmaf(d * d, q, s);
-  float high = __builtin_fmaf(w, r, w);
-  float low = __builtin_fmaf(w, p, __builtin_fmaf(w, r, w - high));
-  low += __builtin_fmaf(w_low, r + p, w_low);
-
-  // Either the result, or what 2 has above it.
-  uint32_t sign = udf_f32_bits(x) & UINT32_C(0x80000000);
-  float base = udf_f32_from_bits(sign >> 1);
-  high = udf_f32_from_bits(udf_f32_bits(high) ^ sign);
-  low = udf_f32_from_bits(udf_f32_bits(low) ^ sign);
-  float sum = base + high;
-  low += (base - sum) + high;
-  float upper = sum + low;
-  float lower = sum + __builtin_fmaf(high, -UDF_ERFC_WIDE_WIDTH, low);
-  *hard = (upper != lower) | (x > UDF_ERFC_WIDE_MAX);
-  return upper;
+  // Comparisons are written so that NaN passes.
+  float c = x > ERFC_WIDE_LAST ? ERFC_WIDE_LAST : x;
+  c = c < UDF_ERFC_WIDE_FIRST ? UDF_ERFC_WIDE_FIRST : c;
+  float b = __builtin_fmaf(c, -UDF_ERFC_WIDE_CURVE, UDF_ERFC_WIDE_SLOPE);
+  uint32_t i = udf_f32_bits(__builtin_fmaf(c, b, 0x1.8p23f));
+  float d = c - ERFC_WIDE_ENTRY(center, i);
+  float slope = ERFC_WIDE_ENTRY(slope, i);
+  float p2 = ERFC_WIDE_ENTRY(p2, i);
+  float q = __builtin_fmaf(d, ERFC_WIDE_ENTRY(p7, i), ERFC_WIDE_ENTRY(p6, i));
+  q = __builtin_fmaf(d, q, ERFC_WIDE_ENTRY(p5, i));
+  q = __builtin_fmaf(d, q, ERFC_WIDE_ENTRY(p4, i));
+  q = __builtin_fmaf(d, q, ERFC_WIDE_ENTRY(p3, i));
+  float u = __builtin_fmaf(q, d, p2);
+  float u_low = __builtin_fmaf(q, d + UDF_ERFC_WIDE_SHIFT, p2 - u);
+  float t = __builtin_fmaf(u, d, slope);
+  float t_low = __builtin_fmaf(u, d, slope - t);
+  t_low += __builtin_fmaf(u_low, d, ERFC_WIDE_ENTRY(slope_low, i));
+  float value = ERFC_WIDE_ENTRY(value, i);
+  float high = __builtin_fmaf(t, d, value);
+  float low = __builtin_fmaf(t, d, value - high);
+  low = __builtin_fmaf(t_low, d, low);
+  // As in exp; the low bits of n number the steps of the result.
+  float steps = ERFC_WIDE_ENTRY(steps, i);
+  float nm = __builtin_fmaf(high, UDF_EXP_QUICK_INV_STEP, steps);
+  float k = nm - steps;
+  uint32_t n = udf_f32_bits(nm);
+  float r = __builtin_fmaf(k, -UDF_EXP_QUICK_STEP_HI, high);
+  float rest = ERFC_WIDE_ENTRY(rest, i);
+  float s = __builtin_fmaf(k, -UDF_EXP_QUICK_STEP_LO, rest);
+  s = (s + udf_exp_quick_rest(n)) + low;
+  // As in udf_exp_quick, with another width.
+  float power = udf_exp_quick_power[n % UDF_EXP_QUICK_STEPS];
+  float a = r + s;
+  float e = __builtin_fmaf(
+      a, __builtin_fmaf(a, UDF_EXP_QUICK_C4, UDF_EXP_QUICK_C3), 0.5f);
+  float p = __builtin_fmaf(a * a, e, s);
+  float y = __builtin_fmaf(power, r, power);
+  float y_low = __builtin_fmaf(power, p, __builtin_fmaf(power, r, power - y));
+  float upper = y + y_low;
+  float lower = y + __builtin_fmaf(power, UDF_ERFC_WIDE_WIDTH, y_low);
+  // NaN is hard, and all of the last interval.
+  *hard = !(upper == lower);
+  return udf_f32_from_bits(udf_f32_bits(upper) +
+                           (n / UDF_EXP_QUICK_STEPS << 23));
 }
-#endif
