@@ -13,18 +13,20 @@
 // that are zero a t of zero: no mask is combined with that of the rounding
 // test.
 //
-// high is t (1 + r) rounded, low its error and t p. s has what t lacks, which is
-// near 2^-21 and positive; s (1 + r) is two steps of Horner's scheme.
+// high is t (1 + r) rounded, low its error and t p. s has what t lacks, which
+// is near 2^-21 and positive; s (1 + r) is two steps of Horner's scheme.
 //
-// So p > 2^-22.5, and low > 0, because the error of high is at most 2^-24 t. That
-// allows for a rounding test of one fused multiply-add: low times 1 - WIDTH is
-// the lower bound. C2, r^2's factor, and s are larger by half of WIDTH.
+// So p > 2^-22.5, and low > 0, because the error of high is at most 2^-24 t.
+// That allows for a rounding test of one fused multiply-add: low times 1 -
+// WIDTH is the lower bound. C2, r^2's factor, and s are larger by half of
+// WIDTH.
 //
 // Error, in units of 2^-24 r^2/2, with t = 1. Four roundings of p and that of
 // low: 5. s r^2/2 is in C2 with its mean only, and n STEP_LO takes 4 units for
-// |x| < 75 and the roundings of T 1: 5. The polynomial: below 1. s itself is known
-// to 2^-46 of 1, and low is 2^-22.5 at least, of which half of WIDTH is 2^-43.
-// The sum is 11, half of WIDTH 12. WIDTH = 10 gave wrong results, 16 none.
+// |x| < 75 and the roundings of T 1: 5. The polynomial: below 1. s itself is
+// known to 2^-46 of 1, and low is 2^-22.5 at least, of which half of WIDTH is
+// 2^-43. The sum is 11, half of WIDTH 12. WIDTH = 10 gave wrong results, 16
+// none.
 //
 // exp2 has t d ln(2) in place of t r. S, the product of t and ln(2) rounded,
 // takes the place of t, and two tables have what S and t lack.

@@ -1,8 +1,8 @@
 //===- exp2f_wide.c - Quick path of exp2 at AVX-512 -----------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// See exp_wide.h. Arguments from EXP2_WIDE_MAX on are left to the fast path, but
-// for those with the result 0, and by the rounding test one in 3,000 of the
+// See exp_wide.h. Arguments from EXP2_WIDE_MAX on are left to the fast path,
+// but for those with the result 0, and by the rounding test one in 3,000 of the
 // others. n/32 is read from the low bits of x + 1.5 * 2^18 + 127 - 1/32, and
 // d = x - n/32 is exact.
 //
