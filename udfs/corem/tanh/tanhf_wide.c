@@ -8,10 +8,10 @@
 // The centers (odd_wide.py) suit three numbers at once: value, slope and p2 are
 // floats but for errors that do not count, and slope has no low part. The error
 // is that of odd_quick.h, and so are the margins, one for each interval. Near
-// zero slope is 1, and the terms from r^3 on alone are too large by 2^-22.
+// zero slope is 1, and the terms from r^3 on alone are too small by 2^-22.
 //
-// The rounding test leaves 444,234 arguments to the fast path. No script proves the
-// bound; the path has been compared with the function for all arguments.
+// The rounding test leaves 444,234 arguments to the fast path. No script proves
+// the bound; the path has been compared with the function for all arguments.
 //
 //===----------------------------------------------------------------------===//
 
