@@ -5,8 +5,8 @@
 // so that the sum is too large, in the direction of t, by twice the margin at
 // most. UDF_ASIN_WIDE_END is so large that pi/2 less the high part is a float.
 // The rounding test leaves one argument in a thousand to the fast path, which
-// also has those beyond 1 and NaN. A run of all arguments up to 1 found no
-// wrong result.
+// also has those beyond 1 and NaN. A run of all arguments found no wrong
+// result. With a margin of 2^-35 38 positive ones were wrong.
 //
 //===----------------------------------------------------------------------===//
 

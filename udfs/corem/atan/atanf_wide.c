@@ -20,7 +20,7 @@
 // interval, 2^-35.4 near 1, and less elsewhere. All other roundings are those
 // of low parts, below 2^-24 of 2^-24. The width of the test is 2^-35.4 on
 // either side. This is an estimate by hand; what is sure is a run of all
-// arguments, which found no wrong result. With 2^-37 13 were
+// arguments, which found no wrong result. With 2^-37 13 positive ones were
 // wrong.
 //
 // Arguments from 2^80 on, for which the denominator overflows, infinities and
