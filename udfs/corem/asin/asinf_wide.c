@@ -1,39 +1,40 @@
 //===- asinf_wide.c - Quick path of asin at AVX-512 -----------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// See asin_wide.h. The tables are multiplied by 1 plus the margin, 1.5 2^-35,
-// so that the sum is too large, in the direction of t, by twice the margin at
-// most. UDF_ASIN_WIDE_END is so large that pi/2 less the high part is a float.
-// The rounding test leaves one argument in a thousand to the fast path, which
-// also has those beyond 1 and NaN. A run of all arguments found no wrong
-// result. With a margin of 2^-35 38 positive ones were wrong.
+// See rows_wide.h: asin(v) for v = |x| up to 1/2, and pi/2 - 2 asin(v) for v =
+// sqrt((1 - |x|) / 2) beyond it, with 16 rows each. (1 - |x|) / 2 is exact.
+//
+// The rounding test leaves 128,038 of the 2,130,706,434 arguments up to 1 to
+// the fast path, which also has those beyond 1 and NaN.
 //
 //===----------------------------------------------------------------------===//
 
-#include "../common/asin_wide.h"
 #include "../common/corem.h"
+#include "../common/root_wide.h"
+#include "../common/rows_wide.h"
 
 #include "wide_constants.h"
 
 #ifdef __FMA__
 UDF_INLINE float udf_asinf_wide(float x, int *hard) {
   float a = __builtin_fabsf(x);
-  int upper = a > UDF_ASIN_WIDE_END;
-  udf_asin_wide_reduced reduced = udf_asin_wide_reduce(a, upper, 0);
-  float t = upper ? -2.0f * reduced.root : reduced.root;
-  float base = upper ? UDF_ASIN_WIDE_HALF_PI : 0.0f;
-  uint32_t i = udf_asin_wide_index(reduced.s, UDF_ASIN_WIDE_SCALE);
-  udf_asin_wide_entries e = {
-      udf_asin_wide_center[i % 32], udf_asin_wide_value[i % 32],
-      udf_asin_wide_p1[i % 32],     udf_asin_wide_p2[i % 32],
-      udf_asin_wide_p3[i % 32],
+  int upper = a > 0.5f;
+  float s = __builtin_fmaf(a, -0.5f, 0.5f);
+  float v = upper ? __builtin_sqrtf(s) : a;
+  // Zero for the lower branch.
+  float rest = upper ? __builtin_fmaf(-v, v, s) : 0.0f;
+  float d = rest * udf_root_wide_half_inverse(v);
+  float first = upper ? UDF_ROWS_WIDE_MAGIC + 16 : UDF_ROWS_WIDE_MAGIC;
+  uint32_t i = udf_f32_bits(__builtin_fmaf(v, UDF_ASIN_WIDE_SCALE, first));
+  float r = v - udf_asin_wide_center[i % 32];
+  udf_rows_wide_row e = {
+      udf_asin_wide_value[i % 32], udf_asin_wide_slope[i % 32],
+      udf_asin_wide_p2[i % 32],    udf_asin_wide_p3[i % 32],
+      udf_asin_wide_p4[i % 32],    udf_asin_wide_p5[i % 32],
+      udf_asin_wide_width[i % 32],
   };
-  udf_asin_wide_pair y =
-      udf_asin_wide(reduced, t, base, UDF_ASIN_WIDE_PI_LOW, e, upper);
-  float high = y.high + y.low;
-  float other = y.high + __builtin_fmaf(t, -2.0f * UDF_ASIN_WIDE_MARGIN, y.low);
+  float more = upper ? __builtin_fmaf(e.slope, d, UDF_ASIN_WIDE_MORE) : 0.0f;
   // Beyond 1 and for NaN the root is NaN, which the test finds.
-  *hard = high != other;
-  return udf_f32_add_sign(high, x);
+  return udf_f32_add_sign(udf_rows_wide(r, d, more, e, hard), x);
 }
 #endif
