@@ -25,7 +25,7 @@
 // where c is an odd multiple of pi/4, whose shift is 2^-12.4, 2^-37.5. Not all
 // are large in one interval. These bounds are estimates by hand; no script
 // proves them. All arguments were run: none that a test decides is wrong. With
-// 3/4 of the width, or with 6/7, some are.
+// 6/7 of the width some are.
 //
 // The sum with n is in [2, 4), and its last bit is n's: an argument beyond the
 // range changes bits that are zero in all others.

@@ -33,7 +33,7 @@ COUNT = 2**24
 #: Units of the sum that gives the number of the interval: its last bit is one.
 UNIT = mpf(2) ** -22
 #: Errors of tan(r), as a part of the terms from r^3 on.
-ROUNDINGS = mpf(2) ** mpf("-22")
+ROUNDINGS = mpf(2) ** mpf("-22.7")
 
 
 def single(value: mpf) -> mpf:
@@ -108,8 +108,7 @@ def width_of_tangent(number: int) -> mpf:
     center = number * mpmath.pi / STEPS
     error = RADIUS**3 / 3 * ROUNDINGS
     if number % HALF == 0:
-        # Near zeros and poles the errors that r has count, too.
-        return single(2 * RADIUS**2 / 3 * ROUNDINGS)
+        return single(RADIUS**2 / 3 * ROUNDINGS)
     least = min(abs(mpmath.sin(2 * (center + r))) / 2 for r in (-RADIUS, mpf(0), RADIUS))
     return single(error / least)
 
