@@ -72,10 +72,10 @@ def test_a_plan(report):
 
 
 def test_a_certificate():
-    path = ROOT / "udfs" / "corem" / "exp" / "exp.float32.certificate.json"
+    path = ROOT / "udfs" / "corem" / "erf" / "erf.float32.certificate.json"
     shows(
         certificates.load(path),
-        "corem exp float32",
+        "corem erf float32",
         "array avx512 flushing",
         "4,294,967,296",
         "Nothing contradicts the claim of 0.5 ULP.",
