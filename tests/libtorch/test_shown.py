@@ -76,7 +76,7 @@ def test_a_certificate():
     shows(
         certificates.load(path),
         "corem erf float32",
-        "array avx512 flushing",
+        "array avx2 flushing",
         "4,294,967,296",
         "Nothing contradicts the claim of 0.5 ULP.",
     )
