@@ -10,12 +10,8 @@ import shutil
 import numpy as np
 import pytest
 from bounds import run_range
+from test_eight_paths import COREM, needs_fma
 
-from pytest_udftorch.build.toolchain import resolve_cpu_level
-from pytest_udftorch.library.description import find_library
-
-COREM = find_library("corem")
-needs_fma = pytest.mark.skipif(resolve_cpu_level(None) == "baseline", reason="no FMA")
 #: The macro says which tables are used.
 FLAGS = ["-march=x86-64-v3", "-D__AVX512F__"]
 
@@ -39,7 +35,7 @@ RANGES = {
     "exp": EXPONENTIALS,
     "exp2": EXPONENTIALS,
 }
-#: Where the rounding test of a path stands that has it in a header.
+#: Where the rounding test of a path stands.
 HEADERS = {
     **dict.fromkeys(("log", "log2", "log10"), "common/log_wide.h"),
     **dict.fromkeys(("exp", "exp2"), "common/exp_wide.h"),
@@ -47,7 +43,7 @@ HEADERS = {
 
 
 def path_of(name):
-    """The C file of a path, from udf.toml."""
+    """The C file of a path."""
     return COREM.folder / name / f"{name}f_wide.c"
 
 
@@ -72,7 +68,7 @@ def test_a_path_without_a_rounding_test_is_seen(tmp_path, name):
     folder = tmp_path / "corem"
     shutil.copytree(COREM.folder, folder, ignore=shutil.ignore_patterns("*.txt", "*.json"))
     source = folder / name / f"{name}f_wide.c"
-    file = folder / HEADERS[name] if name in HEADERS else source
+    file = folder / HEADERS[name]
     text = file.read_text(encoding="utf-8")
     changed = text.replace("upper != lower", "0")
     assert changed != text
