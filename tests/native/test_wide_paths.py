@@ -28,7 +28,12 @@ EXPONENTIALS = [
     (-20.001, -20.0),
     (74.99, 75.0),
 ]
+#: Around the ends of intervals and of the series of asinh, and where low parts are smallest.
 RANGES = {
+    "log1p": [(-0.293, -0.292), (0.001, 0.00101), (0.0087, 0.0093), (0.38, 0.381), (1e9, 1.001e9)],
+    "asinh": [(0.0465, 0.0475), (0.001, 0.00101), (1.0, 1.001), (-20.01, -20.0), (4090.0, 4095.0)],
+    "acosh": [(1.001, 1.002), (1.5, 1.501), (20.0, 20.01), (4090.0, 4095.0)],
+    "atanh": [(0.0465, 0.0475), (0.001, 0.00101), (-0.751, -0.75), (0.9999, 0.99999)],
     "log": LOGARITHMS,
     "log2": LOGARITHMS,
     "log10": LOGARITHMS,
@@ -39,6 +44,8 @@ RANGES = {
 HEADERS = {
     **dict.fromkeys(("log", "log2", "log10"), "common/log_wide.h"),
     **dict.fromkeys(("exp", "exp2"), "common/exp_wide.h"),
+    **dict.fromkeys(("log1p", "atanh"), "common/log1p_wide.h"),
+    **dict.fromkeys(("asinh", "acosh"), "common/asinh_wide.h"),
 }
 
 
@@ -74,6 +81,22 @@ def test_a_path_without_a_rounding_test_is_seen(tmp_path, name):
     assert changed != text
     file.write_text(changed, encoding="utf-8")
     assert run(tmp_path, name, source)[2] > 0
+
+
+@needs_fma
+@pytest.mark.parametrize(
+    ("name", "beyond"),
+    [
+        ("log1p", [-1.0, -2.0, 3e38]),
+        ("asinh", [4096.0, -4096.0, 3e38]),
+        ("acosh", [0.5, -2.0, 4096.0]),
+        ("atanh", [1.0, -1.0, 2.0]),
+    ],
+)
+def test_arguments_beyond_the_range_are_not_decided(tmp_path, name, beyond):
+    single = [(x, x) for x in beyond]
+    entry = f"udf_{name}f_wide"
+    assert run_range(tmp_path, path_of(name), entry, f"{name}l", single, FLAGS)[1] == 0
 
 
 def constants(table):
