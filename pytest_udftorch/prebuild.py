@@ -148,6 +148,7 @@ def run(wanted: Sequence[Task]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make a store of all that is shipped."""
+    from pytest_udftorch.build.toolchain import for_other_machines
     from pytest_udftorch.library.symbols import CPU_LEVELS
 
     parser = argparse.ArgumentParser(prog="python -m pytest_udftorch.prebuild", description=__doc__)
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for package in options.torch:
             wanted += torch_tasks(package, "shipped")
         wanted += [cuda_task(stock) for stock in options.libdevice]
-        with prebuilt.recording():
+        with prebuilt.recording(), for_other_machines():
             run(wanted)
             print(f"{options.out}: {prebuilt.export(options.out)} builds")
     except UdfError as error:

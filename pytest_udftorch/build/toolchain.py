@@ -11,7 +11,9 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -236,6 +238,20 @@ def torch_flags(package: Path | None = None) -> tuple[list[str], list[str]]:
     return flags, [f"-L{package / 'lib'}", "-ltorch_cpu", "-lc10", *link_inputs()]
 
 
+#: Whether builds may be for levels that this CPU does not have.
+_FOR_OTHERS: ContextVar[bool] = ContextVar("for_others", default=False)
+
+
+@contextmanager
+def for_other_machines() -> Iterator[None]:
+    """Let :func:`resolve_cpu_level` return any level inside, for builds that are not run here."""
+    token = _FOR_OTHERS.set(True)
+    try:
+        yield
+    finally:
+        _FOR_OTHERS.reset(token)
+
+
 def resolve_cpu_level(cpu_level: str | None) -> str:
     """Return the level to build for: the one given, ``UDFTORCH_CPU_LEVEL``, or the best.
 
@@ -255,7 +271,7 @@ def resolve_cpu_level(cpu_level: str | None) -> str:
         raise errors.CpuLevelError(
             f"Unknown CPU level {asked!r}. {errors.nearest(str(asked), CPU_LEVELS)}"
         )
-    if asked not in possible:
+    if asked not in possible and not _FOR_OTHERS.get():
         raise errors.CpuLevelError(
             f"This CPU cannot run code for {asked!r}. It has: {', '.join(possible)}."
         )

@@ -19,7 +19,11 @@ from pytest_udftorch.build import job, toolchain
 from pytest_udftorch.build import shared as build_module
 from pytest_udftorch.build.cache import cache_folder
 from pytest_udftorch.build.shared import build_library
-from pytest_udftorch.build.toolchain import find_compiler, resolve_cpu_level
+from pytest_udftorch.build.toolchain import (
+    find_compiler,
+    for_other_machines,
+    resolve_cpu_level,
+)
 from pytest_udftorch.errors import (
     CacheError,
     CompilerNotFoundError,
@@ -539,6 +543,13 @@ def test_unknown_cpu_level():
 def test_cpu_level_this_cpu_does_not_have(monkeypatch):
     monkeypatch.setattr(type(runtime()), "cpu_level", lambda self: 2)
     with pytest.raises(CpuLevelError, match=r"cannot run code for 'avx512'. It has: baseline\."):
+        resolve_cpu_level("avx512")
+    with for_other_machines():
+        assert resolve_cpu_level("avx512") == "avx512"
+        assert resolve_cpu_level(None) == "baseline"
+        with pytest.raises(CpuLevelError, match="Unknown CPU level 'avx51'"):
+            resolve_cpu_level("avx51")
+    with pytest.raises(CpuLevelError, match="cannot run code"):
         resolve_cpu_level("avx512")
 
 
