@@ -108,10 +108,12 @@ static const ConstantDataArray *entriesOf(const GlobalVariable &Table) {
              : nullptr;
 }
 
-/// Finds a load of table[i & (N - 1)] where the table is exactly N floats.
+/// Finds a load of table[i & (N - 1)] where the table is exactly N floats. The
+/// load may be one of the entry's encoding.
 static std::optional<Lookup> findLookup(LoadInst &Load, unsigned MostEntries) {
   auto *Address = dyn_cast<GetElementPtrInst>(Load.getPointerOperand());
-  if (!Address || !Load.isSimple() || !Load.getType()->isFloatTy())
+  if (!Address || !Load.isSimple() ||
+      !(Load.getType()->isFloatTy() || Load.getType()->isIntegerTy(32)))
     return std::nullopt;
   auto *Table = dyn_cast<GlobalVariable>(Address->getPointerOperand());
   const ConstantDataArray *Entries = Table ? entriesOf(*Table) : nullptr;
@@ -249,7 +251,7 @@ bool Tables::rewrite(Function &F) {
       Call->addFnAttr(
           Attribute::get(Ctx, "vector-function-abi-variant", Variants));
       LLVM_DEBUG(dbgs() << DEBUG_TYPE << ": " << *L.Load << '\n');
-      L.Load->replaceAllUsesWith(Call);
+      L.Load->replaceAllUsesWith(B.CreateBitCast(Call, L.Load->getType()));
       L.Load->eraseFromParent();
       ++NumLookups;
     }

@@ -41,6 +41,46 @@
 ; table that can change, a volatile load, a function that is no form.
 ; OTHERS-NOT: __udf_table
 
+; A load of an entry's encoding is a look-up, too.
+; RUN: %opt -passes='udf-tables,verify' -S %t/bits.ll | %FileCheck %s --check-prefix=ENCODING
+; ENCODING-LABEL: define i32 @form(
+; ENCODING: %[[ENTRY:.*]] = call float @__udf_table.table(i32 %u)
+; ENCODING: bitcast float %[[ENTRY]] to i32
+
+; A load of half an entry is none.
+; RUN: %opt -passes='udf-tables,verify' -S %t/halves.ll | %FileCheck %s --check-prefix=HALVES
+; HALVES-NOT: __udf_table
+
+;--- bits.ll
+target triple = "x86_64-unknown-linux-gnu"
+
+@table = internal constant [8 x float] [float 0.0, float 1.0, float 2.0, float 3.0, float 4.0, float 5.0, float 6.0, float 7.0]
+
+define i32 @form(i32 %u) #0 {
+  %i = and i32 %u, 7
+  %j = zext i32 %i to i64
+  %p = getelementptr inbounds [8 x float], ptr @table, i64 0, i64 %j
+  %y = load i32, ptr %p, align 4
+  ret i32 %y
+}
+
+attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
+
+;--- halves.ll
+target triple = "x86_64-unknown-linux-gnu"
+
+@table = internal constant [8 x float] [float 0.0, float 1.0, float 2.0, float 3.0, float 4.0, float 5.0, float 6.0, float 7.0]
+
+define i16 @form(i32 %u) #0 {
+  %i = and i32 %u, 7
+  %j = zext i32 %i to i64
+  %p = getelementptr inbounds [8 x float], ptr @table, i64 0, i64 %j
+  %y = load i16, ptr %p, align 4
+  ret i16 %y
+}
+
+attributes #0 = { nounwind "target-cpu"="x86-64-v4" "udf-widen"="f:v16" }
+
 ;--- wide.ll
 target datalayout = "e-m:e-p270:32:32-p271:32:32-p272:64:64-i64:64-i128:128-f80:128-n8:16:32:64-S128"
 target triple = "x86_64-unknown-linux-gnu"

@@ -48,11 +48,10 @@
 // Added to n/32, in units of 1/32.
 #define UDF_EXP_WIDE_MAGIC (0x1.8p23f + 127 * UDF_EXP_WIDE_STEPS - 1)
 
-// t, from n plus the magic number. Without fabs LLVM loads an integer, and
-// udf-tables knows only look-ups of floats.
+// t, from n plus the magic number.
 UDF_INLINE float udf_exp_wide_power_of(uint32_t i, _Bool zero) {
   float entry = udf_exp_wide_power[i % UDF_EXP_WIDE_STEPS];
-  uint32_t b = udf_f32_bits(__builtin_fabsf(entry)) ^ (i << 18);
+  uint32_t b = udf_f32_bits(entry) ^ (i << 18);
   return udf_f32_from_bits(zero ? 0 : b);
 }
 
