@@ -33,7 +33,7 @@
 // Arguments from ERFC_EIGHT_LAST on, whose low parts would be subnormal, are
 // left to the fast path: the rounding test leaves that one undecided, and takes
 // all others for it. Of those below it leaves 338,424 of 3,228,787,455; that is
-// one in 1,000 near 0, and one in 2,000 from -3 to 3.
+// one in 1,000 near 0, and one in 2,500 from -3 to 3.
 //
 //===----------------------------------------------------------------------===//
 
