@@ -1,26 +1,33 @@
 //===- atanf_eight.c - Quick path of atan at AVX2 -------------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// atan(a) = base + atan(t) for a = |x|, in pairs of floats. Of six intervals,
-// numbered by the exponent of a, the first has base 0 and t = a, the last base
-// pi/2 and t = -1/a, and those between have a center c, base atan(c) and
-// t = (a - c) / (1 + a c). a - c is exact, and |t| <= 1/4. t is the numerator
-// times the reciprocal of the denominator; fused multiply-adds give what the
-// denominator and this product lack. The sum is as in asin_eight.h:
+// atan(v) for v = |x| up to 1, and pi/2 - atan(v) for v = 1/|x| beyond it, in
+// pairs of floats. SCALE v, rounded to an integer, numbers eight rows, so that
+// a look-up is one permutation. With c near the middle of a row, r = v - c is
+// exact and
 //
-//   base + t (1 + s U(s)),  s = t^2
+//   atan(c + r) = value + slope r + p2 r^2 + r^3 (p3 + p4 r + ...)
 //
-// Error: below 2^-30.5 |t| s, from the roundings of two coefficients of U
-// (2^-26.9 s^2 |t|), from U itself (2^-32.8 s |t|, by Sollya's dirtyinfnorm),
-// and from what the derivative by s lacks. The margin is 2^-30 |t| s. For the
-// roundings of the low parts it has 2^-47 |t| more, and 2^-47 in the last
-// interval, where t is tiny for most arguments. Near the centers
-// these roundings may exceed it. These bounds are estimates by hand;
-// no script proves them. What is sure is a run of all arguments: none that the
-// test decides is wrong.
+// The centers are chosen (atan_eight.py) so that value and p2 are floats but
+// for little, and value a multiple of 2^-23: then pi/2 less value is one, too.
+// Only slope has a low part. value + r (slope + p2 r) is rounded twice, and
+// fused multiply-adds give the errors, which begin low. So the branches cost no
+// more than a sign of value and r, and what the quotient lacks, times the
+// derivative.
 //
-// The rounding test leaves 23,740 of 4,278,190,080 arguments to the fast path,
-// which also has the infinities and NaN.
+// Error: four roundings of the terms from r^3 on, 2^-24 of them each, and that
+// of the polynomial. atan_eight.py adds these at some points of each row, and
+// the tenth table has a width: the factor, 1.3 times the least, by which r^2 +
+// PART v is larger than the sum. In the first row the error is relative to v.
+// Beyond pi/2 a little is added to v, as the width falls below the last place
+// of low for small v. No error that was found, of every eleventh argument from
+// 2^-15 to 2^33, was above 0.77 of a width. No script proves the bounds. What
+// is sure is a run of all arguments: none that the test decides is wrong. With
+// the least width none was from 2^-11 to 2^31, with 0.8 of it 129.
+//
+// The rounding test leaves 589,288 of 4,278,190,080 arguments to the fast path:
+// one in 120 from 1/32 to 1/16, one in 2,500 below 2^-11, and one in 1,800 from
+// -20 to 20. It also has the infinities and NaN.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,52 +36,48 @@
 #include "eight_constants.h"
 
 #ifdef __FMA__
-// What the margin has beside its multiple of |t| s: this times that multiple.
-#define ATAN_EIGHT_MORE 0x1p-17f
+// What is added to v, times pi/2.
+#define ATAN_EIGHT_MORE 0x1p-10f
+
+#define ATAN_EIGHT_ENTRY(table) udf_atan_eight_##table[i % 8]
 
 UDF_INLINE float udf_atanf_eight(float x, int *hard) {
   float a = __builtin_fabsf(x);
-  int last = a >= 4.0f;
-  // The intervals end at powers of two.
-  float within = a > 0.125f ? a : 0.125f;
-  within = within < 4.0f ? within : 4.0f;
-  uint32_t i = udf_f32_bits(within) >> 23;
-  float center = udf_atan_eight_center[i % 8];
-  float d = __builtin_fmaf(a, center, 1.0f);
-  float d_low = __builtin_fmaf(a, center, 1.0f - d);
-  float n = last ? -1.0f : a - center;
-  d = last ? a : d;
-  float inverse = 1.0f / d;
-  float t = n * inverse;
-  float rest = __builtin_fmaf(-t, d, n);
-  float t_low = __builtin_fmaf(-t, d_low, rest) * inverse;
-  float s = t * t;
-  float s_low = __builtin_fmaf(t + t, t_low, __builtin_fmaf(t, t, -s));
-
-  const float *p = udf_atan_eight_poly;
-  float v = __builtin_fmaf(p[4], s, p[3]);
-  v = __builtin_fmaf(v, s, p[2]);
-  v = __builtin_fmaf(v, s, p[1]);
-  float u = __builtin_fmaf(v, s, p[0]);
-  float u_low = __builtin_fmaf(v, s, p[0] - u) + UDF_ATAN_EIGHT_FIRST_LOW;
-  float f = __builtin_fmaf(u, s, 1.0f);
-  float f_low = __builtin_fmaf(u, s, 1.0f - f);
-  f_low = __builtin_fmaf(u_low, s, f_low);
-  f_low = __builtin_fmaf(__builtin_fmaf(v, s, u), s_low, f_low);
-  float base = udf_atan_eight_base[i % 8];
-  float high = __builtin_fmaf(t, f, base);
-  float low =
-      __builtin_fmaf(t, f, base - high) + udf_atan_eight_base_low[i % 8];
-  low = __builtin_fmaf(t, f_low, low);
-  low = __builtin_fmaf(t_low, f, low);
-  float more =
-      __builtin_fmaf(t, ATAN_EIGHT_MORE, last ? -ATAN_EIGHT_MORE : 0.0f);
-  low = __builtin_fmaf(more, -0.5f * UDF_ATAN_EIGHT_WIDTH, low);
-  // The sum is too large by the margin, in the direction of t.
-  float upper = high + low;
-  float width = __builtin_fmaf(t, s, more);
-  float lower = high + __builtin_fmaf(width, UDF_ATAN_EIGHT_WIDTH, low);
-  // Infinities and NaN make NaN of t_low, which the test finds.
+  float quotient = 1.0f / a;
+  int inverse = a > 1.0f;
+  // Written so that NaN passes.
+  float v = quotient < a ? quotient : a;
+  float rest = inverse ? __builtin_fmaf(quotient, a, -1.0f) : 0.0f;
+  uint32_t sign = inverse ? UINT32_C(0x80000000) : 0;
+  uint32_t i = udf_f32_bits(__builtin_fmaf(v, UDF_ATAN_EIGHT_SCALE, 0x1.8p23f));
+  float r = v - ATAN_EIGHT_ENTRY(center);
+  float slope = ATAN_EIGHT_ENTRY(slope);
+  float p2 = ATAN_EIGHT_ENTRY(p2);
+  float t = __builtin_fmaf(p2, r, slope);
+  float t_low = __builtin_fmaf(p2, r, slope - t) + ATAN_EIGHT_ENTRY(slope_low);
+  float q = __builtin_fmaf(r, ATAN_EIGHT_ENTRY(p6), ATAN_EIGHT_ENTRY(p5));
+  q = __builtin_fmaf(r, q, ATAN_EIGHT_ENTRY(p4));
+  q = __builtin_fmaf(r, q, ATAN_EIGHT_ENTRY(p3));
+  float square = r * r;
+  t_low = __builtin_fmaf(square, q, t_low);
+  // pi/2 less value is exact.
+  float base = inverse ? UDF_ATAN_EIGHT_HALF_PI : 0.0f;
+  float one = udf_f32_from_bits(udf_f32_bits(1.0f) | sign);
+  float value = __builtin_fmaf(ATAN_EIGHT_ENTRY(value), one, base);
+  float signed_r = udf_f32_from_bits(udf_f32_bits(r) ^ sign);
+  float high = __builtin_fmaf(t, signed_r, value);
+  float low = __builtin_fmaf(t, signed_r, value - high);
+  low = __builtin_fmaf(t_low, signed_r, low);
+  float more = inverse ? UDF_ATAN_EIGHT_HALF_PI_LOW : 0.0f;
+  // t_low is p3 r^2 but for little.
+  float derivative = __builtin_fmaf(t_low, 3.0f, __builtin_fmaf(p2, r, t));
+  low += __builtin_fmaf(v * rest, derivative, more);
+  float width = ATAN_EIGHT_ENTRY(width);
+  float scale = __builtin_fmaf(base, ATAN_EIGHT_MORE, v);
+  scale = __builtin_fmaf(scale, UDF_ATAN_EIGHT_PART, square);
+  float upper = high + __builtin_fmaf(scale, width, low);
+  float lower = high + __builtin_fmaf(scale, -width, low);
+  // Infinities and NaN make NaN of rest, which the test finds.
   *hard = upper != lower;
   return udf_f32_add_sign(upper, x);
 }
