@@ -2,18 +2,24 @@
 """Write the tables of atan2f_wide.c.
 
     python udfs/corem/common/atan2_wide.py > udfs/corem/atan2/wide_constants.h
+    python udfs/corem/common/atan2_wide.py --keep udfs/corem/atan2/wide_constants.h
+
+The second form keeps the centers that another run found.
 
 A row is an interval of a quotient v from 0 to 1 around a center c, and atan(c + r) is value + slope
-r + p2 r^2 + ... in it. 0, pi/2 or pi is added to the value or less the value, and so that such sums
-are exact, a value is a multiple of UNIT. The center is chosen so that atan(c) and the slope are near
-to such numbers (after S. Gal, Accurate tables, 1986). The other coefficients fit the function at
+r + p2 r^2 + ... in it. The value is added to 0, pi/2 or pi, or taken from it. It is a multiple of
+UNIT, so that such sums are exact. The center is chosen so that the best value and slope are near to
+such numbers (after S. Gal, Accurate tables, 1986). The other coefficients fit the function at
 Chebyshev points by least squares.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -34,11 +40,13 @@ HALF = 2.0**-24
 #: The share of an interval, around its middle, in which its center is looked for.
 SHARE = 0.75
 #: What a width has above the error that is estimated, and above that.
-MARGIN = 1.0625
+MARGIN = 1.35
 OTHER_ROUNDINGS = 2.0**-42
 #: Points at which an error is looked at, and to which coefficients are fitted.
-POINTS = 60
+POINTS = 40
 FITTED = 24
+#: Centers of a row whose width is looked at.
+KEPT = 24
 #: A width is that of the test over the result, which counts as CAP where it is larger. That is in
 #: all rows but the first.
 CAP = 65 / 4096
@@ -73,8 +81,14 @@ class Interval:
         """Return the largest quotient."""
         return min(1.0, (self.number + 0.5) / SCALE)
 
+    def slope(self, c: np.ndarray) -> np.ndarray:
+        """Return the best slope for a center: what r^5 asks for is in it."""
+        half = (self.high - self.low) / 2
+        fifth = (1 - 10 * c**2 + 5 * c**4) / (5 * (1 + c**2) ** 5)
+        return 1 / (1 + c**2) - 5 / 16 * fifth * half**4
+
     def center(self) -> float:
-        """Return the center whose value and slope are near to what is exact, and the rest short."""
+        """Return the center that gives the least width."""
         if not self.number:
             return 0.0
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
@@ -85,21 +99,21 @@ class Interval:
         c = np.arange(middle - share * half, middle + share * half, spacing)
         c = np.unique(c.astype(np.float32)).astype(np.float64)
         value = np.arctan(c)
-        slope = 1 / (1 + c * c)
-        largest = half + np.abs(c - middle)
-        wrong = np.abs(value - np.round(value / UNIT) * UNIT)
-        wrong += np.abs(slope - slope.astype(np.float32)) * largest
+        slope = self.slope(c)
+        value = np.round(value / UNIT) * UNIT - value
+        slope = slope.astype(np.float32) - slope
+        ends = [np.abs(value + slope * (end - c)) for end in (self.low, self.high)]
         # The rest of the polynomial, whose roundings count, is long where the center is not in
         # the middle.
-        wrong += 4 * HALF * c * slope**2 * largest**2
-        return float(c[np.argmin(wrong)])
+        rest = 3 * HALF * c / (1 + c * c) ** 2 * (half + np.abs(c - middle)) ** 2
+        best = np.argsort(np.maximum(*ends) + rest, kind="stable")[:KEPT]
+        return min(map(float, c[best]), key=lambda center: self.width(self.row(center)))
 
-    def row(self) -> Row:
-        """Return the entries."""
-        center = self.center()
+    def row(self, center: float) -> Row:
+        """Return the entries for a center."""
         points = chebyshev(mpf(self.low) - center, mpf(self.high) - center, FITTED)
         value = round(math.atan(center) / UNIT) * UNIT
-        slope = single(1 / (1 + center**2))
+        slope = single(self.slope(np.float64(center))) if self.number else 1.0
         values = [mpmath.atan(center + x) - value - slope * x for x in points]
         # In the first row the error counts relative to the result.
         weights = [mpf(1) if self.number else 1 / x for x in points]
@@ -130,12 +144,19 @@ class Interval:
         return MARGIN * found + OTHER_ROUNDINGS / CAP
 
 
-def text() -> str:
-    """Return the header."""
+def chosen(header: str) -> list[float]:
+    """Return the centers, from a header that was written before."""
+    body = re.findall(r"_wide_center\[\] = {(.*?)};", header, re.DOTALL)[0]
+    return [float.fromhex(v) for v in re.findall(r"(0x\S+)f,", body)]
+
+
+def text(kept: list[float] | None = None) -> str:
+    """Return the header, with the centers that are kept."""
     rows = []
     for number in range(ROWS):
-        row = Interval(number).row()
-        rows.append((row, single(Interval(number).width(row))))
+        interval = Interval(number)
+        row = interval.row(kept[number] if kept else interval.center())
+        rows.append((row, single(interval.width(row))))
     columns = {
         "center": [r.center for r, _ in rows],
         "value": [r.value for r, _ in rows],
@@ -161,5 +182,14 @@ def text() -> str:
     )
 
 
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path, help="header whose centers are kept")
+    options = parser.parse_args()
+    kept = chosen(options.keep.read_text(encoding="utf-8")) if options.keep else None
+    print(text(kept))
+
+
 if __name__ == "__main__":
-    print(text())
+    main()
