@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""corem's quick paths at AVX-512 of atan2 and hypot: where a step changes, constants, a proof.
+"""corem's quick paths at AVX-512 of atan2, hypot and pow: single rows, constants, a proof.
 
-The paths are plain C and need no more than FMA.
+The paths are plain C and need no more than FMA; pow's look-ups are not those of AVX2.
 """
 
 import itertools
@@ -19,6 +19,7 @@ from toolchain import SOURCES
 
 COMMON = COREM.folder / "common"
 HYPOT = COREM.folder / "hypot"
+FLAGS = ["-march=x86-64-v3", "-D__AVX512F__"]
 #: Arguments that stand for all kinds.
 SPECIAL = [
     0.0, 2.0**-149, 2.0**-127, 2.0**-126, 2.0**-90, 2.0**-41, 2.0**-40, 0.7, 1.0, 3.0, 2.0**60,
@@ -27,11 +28,22 @@ SPECIAL = [
 #: Quotients around the ends of rows, and others.
 QUOTIENTS = [2.0**-30, 2.0**-10, 0.01588, 0.04764, 0.3, 0.5, 0.78768, 0.99]
 #: What the rounding test of a path is replaced by.
-TESTS = {"atan2": ("(upper == lower)", "1"), "hypot": ("(upper != lower)", "0")}
+TESTS = {
+    "atan2": ("(upper == lower)", "1"),
+    "hypot": ("(upper != lower)", "0"),
+    "pow": ("(upper == lower)", "1"),
+}
+#: Around the ends of intervals, 1, and others.
+BASES = [2.0**-100, 0.1, 0.7034, 0.97, 0.9843, 0.99999, 1.00001, 1.0078, 1.4, 2.5, 2.0**90]
 
 
-def lines(count):
-    """Pairs in all octants, from which on some first arguments are taken, and their count."""
+def lines(name, count):
+    """Pairs from which on some first arguments are taken, and their count; in all octants."""
+    if name == "pow":
+        for x, t in itertools.product(BASES, (-63.0, -9.3, -0.3, 1e-6, 1.7, 5.0, 62.0)):
+            y = min(1000.0, max(-1000.0, t / math.log2(x)))
+            yield f"{x.hex()} {y.hex()} {count}"
+        return
     for q, size in itertools.product(QUOTIENTS, (1.0, 1.37)):
         for one, other in itertools.product((q * size, -q * size), (size, -size)):
             yield f"{one.hex()} {other.hex()} {count}"
@@ -42,7 +54,7 @@ def run(folder, name, source, given):
     """Return what quick_pairs.c counts in all lines: pairs, decided ones, wrong ones."""
     program = folder / "pairs"
     defines = [f'-DSOURCE="{source}"', f"-DQUICK=udf_{name}f_wide", f"-DEXACT={name}l"]
-    command = ["clang-19", "-O2", "-march=x86-64-v3", "-ffp-contract=off", *defines]
+    command = ["clang-19", "-O2", *FLAGS, "-ffp-contract=off", *defines]
     subprocess.run([*command, "-o", program, SOURCES / "quick_pairs.c", "-lm"], check=True)
     ran = subprocess.run([program], input=given, capture_output=True, text=True, check=True)
     return np.loadtxt(ran.stdout.splitlines(), dtype=int, ndmin=2).sum(axis=0)
@@ -53,7 +65,7 @@ def run(folder, name, source, given):
 def test_a_path_of_pairs_is_right_in_all_octants(tmp_path, name):
     source = COREM.folder / name / f"{name}f_wide.c"
     assert COREM.functions[name, "float32"].own_quick("avx512") == (f"udf_{name}f_wide", source)
-    every, decided, wrong = run(tmp_path, name, source, "\n".join(lines(4000)))
+    every, decided, wrong = run(tmp_path, name, source, "\n".join(lines(name, 4000)))
     assert wrong == 0
     assert 0.98 * every < decided
 
@@ -68,7 +80,7 @@ def test_a_path_of_pairs_without_a_rounding_test_is_seen(tmp_path, name):
     changed = text.replace(*TESTS[name])
     assert changed != text
     source.write_text(changed, encoding="utf-8")
-    assert run(tmp_path, name, source, "\n".join(lines(4000)))[2] > 0
+    assert run(tmp_path, name, source, "\n".join(lines(name, 4000)))[2] > 0
 
 
 @needs_fma
@@ -92,6 +104,15 @@ def test_the_constants_of_atan2_are_what_the_generator_writes():
     command = [sys.executable, COMMON / "atan2_wide.py", "--keep", header]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ran.stdout == header.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(shutil.which("sollya") is None, reason="needs sollya (Debian)")
+def test_the_constant_of_pow_is_what_the_generator_writes():
+    folder = COREM.folder / "pow"
+    command = ["sollya", folder / "wide.sollya"]
+    # Its status says that the script has no call of quit.
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.stdout == (folder / "wide_constants.h").read_text(encoding="utf-8")
 
 
 def reciprocal_error():
