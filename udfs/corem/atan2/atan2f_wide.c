@@ -15,15 +15,16 @@
 // the last term: there r s takes its place.
 //
 // Error of |v|'s polynomial, absolute. Value, slope and the fit are off by
-// 2^-36 at most. The terms from r^2 on are below 2^-13.6 and have four
+// 2^-35 at most. The terms from r^2 on are below 2^-13.6 and have four
 // roundings that count: of the polynomial, of r^2 twice, and of the product.
 // That is below 2^-35.6; the other low parts are below 2^-22, and their
 // roundings below 2^-44. In the first row the error is relative to v, and less
 // than 2^-32.5 of it. The generator estimates each row at some points, and a
 // width is 1.35 times that. Widths are in proportion to the result up to CAP,
 // the end of the first row, and equal from there on. No script proves them. Of
-// some 2^33 pairs none that the test decides was wrong; with 0.8 of the widths
-// it was 2 of 2^28, with 0.7 one in a million.
+// 2^33 pairs, along lines, near the ends of rows and random, none that the test
+// decides was wrong. With 0.74 of the widths two of 2^27 were, with 0.65 one in
+// 800,000.
 //
 // The rounding test leaves one of 1,000 pairs to the fast path that are uniform
 // in a square, most of them near the positive axis of x: there it is one in 370
