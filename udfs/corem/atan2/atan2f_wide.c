@@ -8,16 +8,16 @@
 //
 //   atan(c + r) = value + slope r + r^2 (p2 + p3 r + p4 r^2)
 //
-// for |v|, with |r| below 1/62. c is chosen so that value is a multiple of
+// for |v|, with |r| below 1/52. c is chosen so that value is a multiple of
 // 2^-22 and slope a float, but for little. The first parts of pi/2 and pi are
 // such multiples, too. So their sum with value, or with -value where v is
 // negative, is exact. s is r with the sign of v, and only r^2 has that sign in
 // the last term: there r s takes its place.
 //
 // Error of |v|'s polynomial, absolute. Value, slope and the fit are off by
-// 2^-35 at most. The terms from r^2 on are below 2^-13.6 and have four
+// 2^-35 at most. The terms from r^2 on are below 2^-13 and have four
 // roundings that count: of the polynomial, of r^2 twice, and of the product.
-// That is below 2^-35.6; the other low parts are below 2^-22, and their
+// That is below 2^-35; the other low parts are below 2^-22, and their
 // roundings below 2^-44. In the first row the error is relative to v, and less
 // than 2^-32.5 of it. The generator estimates each row at some points, and a
 // width is 1.35 times that. Widths are in proportion to the result up to CAP,
