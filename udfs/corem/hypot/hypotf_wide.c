@@ -20,8 +20,8 @@
 //
 // Sums outside of HYPOT_WIDE_MIN and HYPOT_WIDE_MAX, zeros, infinities and NaN
 // are left to the fast path, and by the rounding test one pair in 4,100. Of
-// 2^27 pairs none was wrong, nor with a width of 0x1.6p-13; with 0x1.4p-13 it
-// was one in 2 million.
+// 2^31 pairs none was wrong, nor of 2^26 with a width of 0x1.6p-13; with
+// 0x1.4p-13 it was one in 2 million.
 //
 //===----------------------------------------------------------------------===//
 
