@@ -43,6 +43,9 @@ def lines(name, count):
         for x, t in itertools.product(BASES, (-63.0, -9.3, -0.3, 1e-6, 1.7, 5.0, 62.0)):
             y = min(1000.0, max(-1000.0, t / math.log2(x)))
             yield f"{x.hex()} {y.hex()} {count}"
+        # Negative bases: odd and even exponents.
+        for x, y in itertools.product((-0.7034, -1.4, -2.5), (-3.0, 2.0, 5.0)):
+            yield f"{x.hex()} {y.hex()} {count}"
         return
     for q, size in itertools.product(QUOTIENTS, (1.0, 1.37)):
         for one, other in itertools.product((q * size, -q * size), (size, -size)):
@@ -97,6 +100,13 @@ def test_atan2_decides_where_one_argument_is_zero(tmp_path):
     source = COREM.folder / "atan2" / "atan2f_wide.c"
     given = "0 1 1\n-0 1 1\n0 -1 1\n-0 -1 1\n1 0 1\n-1 0 1\n1 -0 1\n1 1 1\n1 -1 1"
     assert list(run(tmp_path, "atan2", source, given)) == [9, 9, 0]
+
+
+@needs_fma
+def test_pow_decides_negative_bases_with_whole_exponents_alone(tmp_path):
+    source = COREM.folder / "pow" / "powf_wide.c"
+    given = "-1.5 3 1\n-1.5 -2 1\n-1.5 2.5 1\n-1.5 0.5 1"
+    assert list(run(tmp_path, "pow", source, given)) == [4, 2, 0]
 
 
 def test_the_constants_of_atan2_are_what_the_generator_writes():

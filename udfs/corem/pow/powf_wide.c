@@ -21,10 +21,15 @@
 // 2^-39 for ALL and 2^-42 for Y, one of 2^25 with x of any size; with 0x1p-23
 // for EXP, one in 2 million.
 //
-// x that is not positive and normal, |t| from 64 on, and NaN are left to the
-// fast path. By the rounding test it is one in 1,000 pairs with both arguments
-// up to 5, one in 260 with |t| up to 10 and x near the middle of an interval of
-// the table, and all from about |y| = 2^18 on.
+// The power of a negative x is that of |x|, with a sign where y is odd. y is
+// added to 1.5 2^23: what the sum lacks says whether y is a whole number, and
+// its last bit whether it is odd, as long as |y| < 2^22.
+//
+// x that is zero, subnormal, infinite or NaN, negative x with another y, and
+// |t| from 64 on are left to the fast path. By the rounding test it is one in
+// 1,000 pairs with both arguments up to 5, one in 260 with |t| up to 10 and x
+// near the middle of an interval of the table, and all from about |y| = 2^18
+// on.
 //
 //===----------------------------------------------------------------------===//
 
@@ -47,8 +52,13 @@
 #define POW_WIDE_NORMAL UINT32_C(0x00800000)
 #define POW_WIDE_RANGE UINT32_C(0x7f000000)
 
+// Added to y, and where |y| ends for that.
+#define POW_WIDE_WHOLE 0x1.8p23f
+#define POW_WIDE_WHOLE_MAX 0x1p22f
+
 UDF_INLINE float udf_powf_wide(float x, float y, int *hard) {
-  udf_log_wide_reduced e = udf_log_wide_reduce(x);
+  float a = __builtin_fabsf(x);
+  udf_log_wide_reduced e = udf_log_wide_reduce(a);
   float base = __builtin_fmaf(e.k, 0x1p-23f, udf_log2_quick_high[e.i]);
   float first = __builtin_fmaf(e.r, UDF_LOG2_WIDE_C1_HI, base);
   float more = __builtin_fmaf(e.r, UDF_LOG2_WIDE_C1_HI, base - first) +
@@ -80,14 +90,19 @@ UDF_INLINE float udf_powf_wide(float x, float y, int *hard) {
   float width = __builtin_fmaf(d * d, POW_WIDE_EXP / POW_WIDE_LOG,
                                POW_WIDE_ALL / POW_WIDE_LOG);
   float square = __builtin_fmaf(e.r, e.r, POW_WIDE_Y / POW_WIDE_LOG);
-  width = __builtin_fmaf(square, __builtin_fabsf(y), width);
+  float y_size = __builtin_fabsf(y);
+  width = __builtin_fmaf(square, y_size, width);
   float unit = power * POW_WIDE_LOG;
   float upper = high + __builtin_fmaf(width, unit, low);
   float lower = high + __builtin_fmaf(-width, unit, low);
-  uint32_t place = udf_f32_bits(x) - POW_WIDE_NORMAL;
+  float whole = y + POW_WIDE_WHOLE;
+  _Bool real =
+      (x > 0) | ((whole - POW_WIDE_WHOLE == y) & (y_size < POW_WIDE_WHOLE_MAX));
+  uint32_t sign = udf_f32_bits(x) & (udf_f32_bits(whole) << 31);
+  uint32_t place = udf_f32_bits(a) - POW_WIDE_NORMAL;
   // Written so that NaN is hard.
   *hard = !((upper == lower) & (place < POW_WIDE_RANGE) &
-            (__builtin_fabsf(t) < POW_WIDE_MAX));
-  return upper;
+            (__builtin_fabsf(t) < POW_WIDE_MAX) & real);
+  return udf_f32_from_bits(udf_f32_bits(upper) ^ sign);
 }
 #endif
