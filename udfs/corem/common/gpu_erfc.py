@@ -19,7 +19,7 @@ from odd_quick import chebyshev, single
 #: 2^(j / STEPS) for so many j.
 STEPS = 32
 #: Half of the width of the rounding test.
-MARGIN = 2.0**-35
+MARGIN = 11 * 2.0**-38
 
 
 def center(low: float, high: float) -> float:

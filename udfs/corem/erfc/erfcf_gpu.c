@@ -58,6 +58,9 @@ UDF_INLINE float udf_erfcf_gpu(float x, int *hard) {
   float p = __builtin_fmaf(a * a, e, s);
   float y = __builtin_fmaf(power, r, power);
   float y_low = __builtin_fmaf(power, p, __builtin_fmaf(power, r, power - y));
+#ifdef UDF_GPU_WATCH_PAIR
+  UDF_GPU_WATCH_PAIR(y, y_low, power * UDF_GPU_ERFC_WIDTH);
+#endif
   float upper = y + y_low;
   float lower = y + __builtin_fmaf(power, UDF_GPU_ERFC_WIDTH, y_low);
   // NaN is hard, and all of the last interval.
