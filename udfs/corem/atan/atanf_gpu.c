@@ -10,8 +10,7 @@
 
 #include "atanf.c"
 
-#include "../common/gpu.h"
-#include "../common/rows_wide.h"
+#include "../common/gpu_rows.h"
 
 #include "gpu_constants.h"
 
@@ -22,7 +21,7 @@ UDF_INLINE float udf_atanf_gpu(float x, int *hard) {
   int inverse = a > 1.0f;
   // Not in a branch of its own, so that elements are computed side by side.
   float reciprocal = UDF_GPU_RCP(a);
-  float v = reciprocal < a ? reciprocal : a;
+  float v = inverse ? reciprocal : a;
   float rest = inverse ? __builtin_fmaf(-v, a, 1.0f) : 0.0f;
   float first = inverse ? UDF_ROWS_WIDE_MAGIC + 16 : UDF_ROWS_WIDE_MAGIC;
   uint32_t i = udf_f32_bits(__builtin_fmaf(v, UDF_GPU_ATAN_SCALE, first)) % 32;
@@ -34,5 +33,5 @@ UDF_INLINE float udf_atanf_gpu(float x, int *hard) {
   };
   float d = v * rest;
   float more = inverse ? __builtin_fmaf(e.slope, d, UDF_GPU_ATAN_MORE) : 0.0f;
-  return udf_f32_add_sign(udf_rows_wide(r, d, more, e, hard), x);
+  return udf_f32_add_sign(udf_gpu_rows(r, d, r + d, more, e, hard), x);
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the tables of a path at AVX-512 for GPUs: in one array, so that one address serves them.
 
-    python udfs/corem/common/gpu_columns.py erf > udfs/corem/erf/gpu_constants.h
+python udfs/corem/common/gpu_columns.py erf > udfs/corem/erf/gpu_constants.h
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ FOLDER = Path(__file__).parent.parent
 SOURCES = {
     "erf": "erf/quick_constants.h",
     "atan": "atan/wide_constants.h",
-    "asin": "asin/wide_constants.h",
-    "acos": "acos/wide_constants.h",
 }
 
 
