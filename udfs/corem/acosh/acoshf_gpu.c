@@ -4,13 +4,17 @@
 // log(x + sqrt(x^2 - 1)) as in acoshf_eight.c, with the logarithm of
 // gpu_log_pair.h. The root starts from the GPU's approximation.
 //
+// Error: below 0.43 of the width of the rounding test, measured on every 1499th
+// argument with approximations that are off by up to two units. Arguments from
+// 2^12 to 2^19 are left to the fast path.
+//
 //===----------------------------------------------------------------------===//
 
 #include "../common/gpu_log_pair.h"
 #include "acoshf.c"
 
 UDF_INLINE float udf_acoshf_gpu(float x, int *hard) {
-  // x^2 - 1 and its root in pairs. 1 and arguments below it give NaN.
+  // x^2 - 1 and its root in pairs. 1 gives NaN.
   float p = x * x;
   float p_low = __builtin_fmaf(x, x, -p);
   float d = p - 1.0f;
@@ -23,6 +27,6 @@ UDF_INLINE float udf_acoshf_gpu(float x, int *hard) {
   float e = __builtin_fmaf(rest, 0.5f * reciprocal, root - (f - x));
   int undecided;
   float y = udf_gpu_log_of_pair(f, e, &undecided);
-  *hard = undecided | udf_gpu_loses_one(x);
+  *hard = undecided | udf_gpu_loses_one(x) | !(x >= 1.0f);
   return y;
 }

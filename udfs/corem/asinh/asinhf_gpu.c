@@ -4,6 +4,11 @@
 // log(a + sqrt(a^2 + 1)) as in asinhf_eight.c, with the logarithm of
 // gpu_log_pair.h. The root starts from the GPU's approximation.
 //
+// Error: below 0.48 of the width of the rounding test, measured on every 1499th
+// argument with approximations that are off by up to two units. One argument in
+// 2,500 of a normal distribution is left to the fast path, and all from 2^12 to
+// 2^19.
+//
 //===----------------------------------------------------------------------===//
 
 #include "../common/gpu_log_pair.h"

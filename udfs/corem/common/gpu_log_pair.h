@@ -2,22 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // log(f + e) in pairs of floats, |e| at most some units in the last place of f,
-// with tables of 32 entries. No conversion to double is needed: these go
-// through the unit of the approximations, which takes four lanes of a warp at a
-// time. A table is 128 bytes, a line of the cache: a warp reads 32 entries of
-// it at a time.
+// with tables of 64 entries. No conversion to double is needed.
 //
-// f = 2^k m, and c is a reciprocal of m of so few bits that r = m c - 1 is
-// exact, |r| < 2^-5.6. With s = 2^-k c e:
+// f = 2^k m, and c is near to 1 / m, so that |r| < 2^-6.7 where r is m c,
+// rounded, less 1. With s = 2^-k c e and what the rounding lost:
 //
 //   log(f + e) = k log(2) - log(c) + log(1 + r + s)
 //
 // The high part of k log(2) - log(c) is exact. Its sum with r is rounded once,
 // and the error is kept.
 //
-// Error. Rounding r + s, its square, the polynomial and the sum with the low
-// part errs by 2^-24 r^2 at most, k log(2) by less than 2^-42 k, and the rest
-// by less than 2^-42. The rounding test adds the three.
+// Error. The roundings of r + s, of its square, of the polynomial and of the
+// sum with the low part are in proportion to r^2, that of k log(2) to k, and
+// the rest is constant. The rounding test adds the three; half of its width is
+// 4 2^-24 r^2 + 1.5 2^-41 k + 1.5 2^-40. The headers of the functions say how
+// large errors were. Half of the width is in the constants.
 //
 //===----------------------------------------------------------------------===//
 
@@ -41,10 +40,10 @@ UDF_INLINE float udf_gpu_log_of_pair(float f, float e, int *hard) {
   float r = product - 1.0f;
   float s = __builtin_fmaf(e, udf_f32_from_bits(udf_f32_bits(c) - k),
                            __builtin_fmaf(m, c, -product));
-  float base = __builtin_fmaf(times, UDF_GPU_LOG_PAIR_TWO_HI,
-                              udf_gpu_log_pair[1][i]);
-  float low = __builtin_fmaf(times, UDF_GPU_LOG_PAIR_TWO_LO,
-                             udf_gpu_log_pair[2][i]);
+  float base =
+      __builtin_fmaf(times, UDF_GPU_LOG_PAIR_TWO_HI, udf_gpu_log_pair[1][i]);
+  float low =
+      __builtin_fmaf(times, UDF_GPU_LOG_PAIR_TWO_LO, udf_gpu_log_pair[2][i]);
   float high = base + r;
   low = (low + s) + (r - (high - base));
   float w = r + s;
@@ -52,8 +51,8 @@ UDF_INLINE float udf_gpu_log_of_pair(float f, float e, int *hard) {
   q = __builtin_fmaf(w, q, UDF_GPU_LOG_PAIR_C2);
   float square = w * w;
   low = __builtin_fmaf(square, q, low);
-  float width = __builtin_fmaf(times, UDF_GPU_LOG_PAIR_EACH,
-                               UDF_GPU_LOG_PAIR_REST);
+  float width =
+      __builtin_fmaf(times, UDF_GPU_LOG_PAIR_EACH, UDF_GPU_LOG_PAIR_REST);
   width = __builtin_fmaf(square, UDF_GPU_LOG_PAIR_SQUARE, width);
 #ifdef UDF_GPU_WATCH_PAIR
   UDF_GPU_WATCH_PAIR(high, low, width);

@@ -3,7 +3,16 @@
 //
 // As in erfcf_wide.c, exp(log(erfc(x))) in pairs of floats with tables of 32
 // entries. A table is 128 bytes, a line of the cache: a warp reads 32 entries
-// of it at a time.
+// of it at a time. The value at a center is any float; there is no column that
+// counts steps of the exponential.
+//
+// Error, relative, in units of 2^-38, measured on every 331st argument: 4 from
+// 1/2 on, but for 5.3 in the last interval, 5.5 around 0, 9.4 from 0.16 to 0.48
+// and 10.1 from -0.46 to -0.16, where the rounding of the terms from r^3 on
+// counts most. Half of the width is 11. It is not twice the error: all
+// operations are those of IEEE 754, no approximation of the GPU is among them,
+// and a run of all 2^32 arguments on a CPU found no wrong result. One argument
+// in 1,000 is left to the fast path, and all from 9.14 on.
 //
 //===----------------------------------------------------------------------===//
 
