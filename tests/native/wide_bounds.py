@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the proofs of the paths at AVX-512 share: the constants of headers, and intervals."""
+
+import re
+
+import numpy as np
+from mpmath import iv, mpf
+
+from pytest_udftorch.library.description import find_library
+
+COREM = find_library("corem")
+UNIT = 2.0**-24
+NUMBER = r"-?0x[\d.a-f]+p[+-]?\d+|-?\d+\.\d+(?:p[+-]?\d+)?|-?\d+"
+
+
+def as_float(text):
+    return float.fromhex(text) if "0x" in text else float(text)
+
+
+def source(path):
+    """The text of a file of corem."""
+    return (COREM.folder / path).read_text(encoding="utf-8")
+
+
+def macros(path):
+    """The macros of a file that are numbers."""
+    found = re.findall(
+        rf"#define (\w+) (?:UINT32_C\()?(0x[\da-f]+(?=\))|{NUMBER})f?\)?$", source(path), re.M
+    )
+    return {name: as_float(value) for name, value in found}
+
+
+def tables(path):
+    """The tables of floats of a file."""
+    return {
+        name: [as_float(v) for v in re.findall(rf"({NUMBER})f,", body)]
+        for name, body in re.findall(r"float (\w+)\[\] = \{(.*?)\};", source(path), re.S)
+    }
+
+
+def single(x):
+    """The nearest float, as a double."""
+    return float(np.float32(x))
+
+
+def encoding(x):
+    return int(np.float32(x).view(np.uint32))
+
+
+def value(bits):
+    return float(np.uint32(bits).view(np.float32))
+
+
+def hull(values):
+    """The interval of some numbers."""
+    values = list(values)
+    return iv.mpf([min(values), max(values)])
+
+
+def low(x):
+    return mpf(x.a)
+
+
+def high(x):
+    return mpf(x.b)
