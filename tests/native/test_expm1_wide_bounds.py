@@ -20,7 +20,19 @@ import pytest
 from bounds import as_gappa, gappa, largest, needs_gappa, run_range
 from mpmath import iv, mpf
 from test_eight_paths import needs_fma
-from wide_bounds import COREM, UNIT, encoding, high, low, macros, single, source, tables, value
+from wide_bounds import (
+    COREM,
+    UNIT,
+    encoding,
+    high,
+    low,
+    macros,
+    merged,
+    single,
+    source,
+    tables,
+    value,
+)
 
 FLAGS = ["-march=x86-64-v3"]
 STEPS = 32
@@ -170,17 +182,6 @@ def arguments(n, r):
     center = n * header()[0]["STEP_HI"]
     beside = abs(center) * 2.0**-22
     return center + r[0] - beside, center + r[1] + beside
-
-
-def merged(ranges):
-    """Ranges without overlap."""
-    found = []
-    for a, b in sorted(ranges):
-        if found and a <= found[-1][1]:
-            found[-1][1] = max(b, found[-1][1])
-        else:
-            found.append([a, b])
-    return found
 
 
 def powers():

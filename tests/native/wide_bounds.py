@@ -22,19 +22,28 @@ def source(path):
     return (COREM.folder / path).read_text(encoding="utf-8")
 
 
-def macros(path):
-    """The macros of a file that are numbers."""
+def part(path, before):
+    """The text of a file, or its part before some other text."""
+    text = source(path)
+    return text.partition(before)[0] if before else text
+
+
+def macros(path, before=None):
+    """The macros of a file that are numbers; of the part before some text if that is given."""
     found = re.findall(
-        rf"#define (\w+) (?:UINT32_C\()?(0x[\da-f]+(?=\))|{NUMBER})f?\)?$", source(path), re.M
+        rf"#define (\w+) (?:UINT32_C\()?(0x[\da-f]+(?=\))|{NUMBER})f?\)?$",
+        part(path, before),
+        re.M,
     )
     return {name: as_float(value) for name, value in found}
 
 
-def tables(path):
-    """The tables of floats of a file."""
+def tables(path, before=None):
+    """The tables of floats of a file, or of its part before some text."""
+    text = part(path, before)
     return {
         name: [as_float(v) for v in re.findall(rf"({NUMBER})f,", body)]
-        for name, body in re.findall(r"float (\w+)\[\] = \{(.*?)\};", source(path), re.S)
+        for name, body in re.findall(r"float (\w+)\[\] = \{(.*?)\};", text, re.S)
     }
 
 
@@ -63,3 +72,14 @@ def low(x):
 
 def high(x):
     return mpf(x.b)
+
+
+def merged(ranges):
+    """Ranges without overlap."""
+    found = []
+    for a, b in sorted(map(tuple, ranges)):
+        if found and a <= found[-1][1]:
+            found[-1][1] = max(float(b), found[-1][1])
+        else:
+            found.append([float(a), float(b)])
+    return found
