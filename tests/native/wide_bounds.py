@@ -2,6 +2,7 @@
 """What the proofs of the paths at AVX-512 share: the constants of headers, and intervals."""
 
 import re
+from functools import cache
 
 import numpy as np
 from mpmath import iv, mpf
@@ -17,6 +18,7 @@ def as_float(text):
     return float.fromhex(text) if "0x" in text else float(text)
 
 
+@cache
 def source(path):
     """The text of a file of corem."""
     return (COREM.folder / path).read_text(encoding="utf-8")

@@ -25,9 +25,9 @@
 // where c is an odd multiple of pi/4, whose shift is 2^-12.4, 2^-37.5. Not all
 // are large in one interval. trig_wide.gappa has the proof for four fifths of
 // the intervals and remainders (tests/native/test_trig_wide_bounds.py); the
-// test runs all arguments of the others, which begin beside the ends of
-// intervals. All arguments were run: none that a test decides is wrong. With
-// 6/7 of the width some are.
+// test runs all arguments with the others, most of which are long remainders.
+// All arguments were run: none that a test decides is wrong. With 6/7 of the
+// width some are.
 //
 // The sum with n is in [2, 4), and its last bit is n's: an argument beyond the
 // range changes bits that are zero in all others.
