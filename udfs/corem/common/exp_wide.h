@@ -31,8 +31,9 @@
 // exp2 has t d ln(2) in place of t r. S, the product of t and ln(2) rounded,
 // takes the place of t, and two tables have what S and t lack.
 //
-// No script proves the bound; each path has been compared with its function for
-// all arguments.
+// exp_wide.gappa has the proof for exp2, and for exp up to 16 in magnitude
+// (tests/native/test_exp_wide_bounds.py); the test runs all other arguments of
+// exp. Each path has been compared with its function for all arguments.
 //
 //===----------------------------------------------------------------------===//
 

@@ -17,9 +17,10 @@
 // result: the low parts of the tables and of k log(2) are known to 2^-43 and
 // are rounded once more. So the width of the rounding test has a part in
 // proportion to r^2 and one to the result. At 1 both vanish, and the result is
-// exact. These are estimates by hand; no script proves them. Each path has been
-// compared with its function for all arguments. Half of the part of r^2 gave
-// wrong results in log and log2.
+// exact. log_wide.gappa has the proof (tests/native/test_log_wide_bounds.py);
+// the test runs the arguments of a few pieces that are left open. Each path has
+// been compared with its function for all arguments. Half of the part of r^2
+// gave wrong results in log and log2.
 //
 // log(x) is beyond LIMIT, or NaN, for arguments that are zero, subnormal,
 // negative, infinite or NaN, and for a few binades of others. These are left to

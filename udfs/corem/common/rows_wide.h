@@ -25,9 +25,11 @@
 // is between 2^-40 and 2^-31.2. The sum is therefore not too small and at most
 // 2 m too large: the true value lies between high + low and high + low - 2 m
 // high. In a row from 0 on, where f is zero, slope is exact, and m shrinks with
-// r: the polynomial has it in p2. These are estimates; no script proves them.
-// All arguments were run, and none that the test decides was wrong; with 0.38
-// of the margins, some in every 10 million were for atan and asin.
+// r: the polynomial has it in p2. rows_wide.gappa has the proof for atan, and
+// for asin and acos up to 1/2 (tests/native/test_rows_wide_bounds.py); the test
+// runs the few arguments that are left open, and those beyond 1/2. All
+// arguments were run, and none that the test decides was wrong; with 0.38 of
+// the margins, some in every 10 million were for atan and asin.
 //
 //===----------------------------------------------------------------------===//
 

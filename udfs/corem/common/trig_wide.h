@@ -23,9 +23,11 @@
 // 2^-15.6, add 2^-38.3, the polynomial 2^-38.9, the tables 2^-38.8 (2^-40 in
 // most intervals), what is left of n pi/32 2^-39.7 at the end of the range, and
 // where c is an odd multiple of pi/4, whose shift is 2^-12.4, 2^-37.5. Not all
-// are large in one interval. These bounds are estimates by hand; no script
-// proves them. All arguments were run: none that a test decides is wrong. With
-// 6/7 of the width some are.
+// are large in one interval. trig_wide.gappa has the proof for four fifths of
+// the intervals and remainders (tests/native/test_trig_wide_bounds.py); the
+// test runs all arguments with the others, most of which are long remainders.
+// All arguments were run: none that a test decides is wrong. With 6/7 of the
+// width some are.
 //
 // The sum with n is in [2, 4), and its last bit is n's: an argument beyond the
 // range changes bits that are zero in all others.

@@ -10,8 +10,10 @@
 // is that of odd_quick.h, and so are the margins, one for each interval. Near
 // zero slope is 1, and the terms from r^3 on alone are too small by 2^-22.
 //
-// The rounding test leaves 444,234 arguments to the fast path. No script proves
-// the bound; the path has been compared with the function for all arguments.
+// The rounding test leaves 444,234 arguments to the fast path. odd_quick.gappa
+// proves the bound, wide.gappa in the interval of 0
+// (tests/native/test_odd_wide_bounds.py). The path has been compared with the
+// function for all arguments.
 //
 //===----------------------------------------------------------------------===//
 

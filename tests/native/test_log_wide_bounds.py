@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error bounds of the paths of log, log2 and log10 at AVX-512, proved by Gappa.
+
+Gappa bounds the roundings (``udfs/corem/common/log_wide.gappa``); mpmath bounds what the tables and
+the polynomial lack. The sum must stay below the width of the rounding test, which has a part in
+proportion to r^2 and one to the result. A piece is a range of r in one binade of the result, for
+all intervals and exponents together; only where the result is r itself, beside 1, r has its own.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+import pytest
+from bounds import as_gappa, gappa, largest, needs_gappa, run_range
+from mpmath import iv, mpf
+from test_eight_paths import needs_fma
+from wide_bounds import COREM, high, low, macros, merged, single, source, tables, value
+
+FLAGS = ["-march=x86-64-v3", "-D__AVX512F__"]
+#: What a unit of the argument's logarithm is, and the prefix of the coefficients.
+FUNCTIONS = {
+    "log": (mpf(1), "LOG_WIDE_"),
+    "log2": (1 / mpmath.log(2), "LOG2_WIDE_"),
+    "log10": (1 / mpmath.log(10), "LOG10_WIDE_"),
+}
+#: A piece is cut until its bound holds or its ends have this ratio.
+RATIO = 0.93
+#: Results of this binade or a lower one are run, and proved only beside 1.
+NEAR = -4
+#: Powers of r that count.
+DEGREE = 12
+iv.prec = mpmath.mp.prec = 120
+
+
+@cache
+def header():
+    """The macros of both headers without UDF, and the tables at AVX-512."""
+    found = macros("common/log_quick_constants.h", "#else")
+    found |= macros("common/log_wide_constants.h") | macros("common/log_wide.h")
+    columns = tables("common/log_quick_constants.h", "#else")
+    return ({n.removeprefix("UDF_"): v for n, v in found.items()},
+            {n.removeprefix("udf_"): v for n, v in columns.items()})  # fmt: skip
+
+
+def start():
+    """The encoding at which the intervals begin."""
+    [before] = re.findall(r"UDF_LOG_QUICK_START - (\d+)\)", source("common/log_wide.h"))
+    return int(header()[0]["LOG_QUICK_START"]) - int(before)
+
+
+def limit(name):
+    return macros(f"{name}/{name}f_wide.c")[f"{name.upper()}_WIDE_LIMIT"]
+
+
+@cache
+def part_of_square(name):
+    return macros(f"{name}/{name}f_wide.c")[f"{name.upper()}_WIDE_SHARE"]
+
+
+@cache
+def coefficients(name):
+    """Those of r, its high part first, and of the powers from r^2 on."""
+    c, prefix = header()[0], FUNCTIONS[name][1]
+    if name == "log":
+        return 1.0, 0.0, [-0.5, *(c[f"{prefix}C{n}"] for n in (3, 4, 5))]
+    return c[f"{prefix}C1_HI"], c[f"{prefix}C1_LO"], [c[f"{prefix}C{n}"] for n in (2, 3, 4, 5)]
+
+
+@cache
+def reaches():
+    """The least and the largest r of each interval."""
+    width = 1 << int(header()[0]["LOG_QUICK_SHIFT"])
+    return [
+        tuple(value(start() + (j + i) * width - i) * c - 1 for i in (0, 1))
+        for j, c in enumerate(header()[1]["log_quick_reciprocal"])
+    ]
+
+
+def sums(name):
+    """Yield k, the interval, base, rest, what both lack, and the ends of r."""
+    c, columns = header()
+    unit = FUNCTIONS[name][0]
+    of_k = {
+        "log": (c.get("LOG_WIDE_LN2_HI"), c.get("LOG_WIDE_LN2_LO")),
+        "log2": (2.0**-23, 0.0),
+        "log10": (c.get("LOG_WIDE_LOG10_2_HI"), c.get("LOG_WIDE_LOG10_2_LO")),
+    }[name]
+    octave = unit * mpmath.log(2)
+    rows = zip(columns["log_quick_reciprocal"], columns[f"{name}_quick_high"],
+               columns[f"{name}_quick_low"], reaches(), strict=True)  # fmt: skip
+    for i, (reciprocal, first, second, reach) in enumerate(rows):
+        exact = -unit * mpmath.log(mpf(reciprocal))
+        for k in range(-127, 129):
+            base = k * 2.0**23 * of_k[0] + first
+            assert base == single(base)
+            rest = mpf(k) * 2**23 * of_k[1] + mpf(second)
+            lacking = float(abs(k * octave + exact - base - rest))
+            yield k, i, base, float(rest), lacking, reach
+
+
+def binades(name, base, reach):
+    """The binades of the results of an interval."""
+    ends = sorted(abs(base + coefficients(name)[0] * r) for r in reach)
+    first, last = ends[0] * (1 - 2.0**-20), ends[1] * (1 + 2.0**-20)
+    return range(math.floor(math.log2(first)), math.floor(math.log2(last)) + 1)
+
+
+@dataclass(frozen=True)
+class Band:
+    """Results of one binade, with the hull of rest, and what the tables lack.
+
+    Beside 1 the binade is none: the result is r or its product with a constant.
+    """
+
+    binade: int | None
+    rest: tuple[float, float]
+    lacking: float
+    reach: tuple[float, float]
+
+
+@cache
+def bands(name):
+    """The bands of a function, without those of results near 0."""
+    top = math.floor(math.log2(limit(name)))
+    found, shared = [], {}
+    for _, _, base, rest, lacking, reach in sums(name):
+        if base == 0:
+            assert rest == lacking == 0
+            continue
+        for binade in binades(name, base, reach):
+            band = Band(binade, (rest, rest), lacking, reach)
+            if NEAR < binade <= top:
+                shared.setdefault(binade, []).append(band)
+    for binade, each in shared.items():
+        rests, reaching = [b.rest[0] for b in each], [b.reach for b in each]
+        hull = min(a for a, _ in reaching), max(b for _, b in reaching)
+        lacking = max(b.lacking for b in each)
+        found.append(Band(binade, (min(rests), max(rests)), lacking, hull))
+    return found
+
+
+def polynomial_error(name, r):
+    """What the terms from r on lack, by the coefficients of their difference."""
+    unit, (first, second, rest) = FUNCTIONS[name][0], coefficients(name)
+    path = dict(enumerate([first + mpf(second), *rest], 1))
+    x, error = iv.mpf(r), iv.mpf(0)
+    for n in range(1, DEGREE):
+        error += x**n * (path.get(n, mpf(0)) - (-1) ** (n - 1) * unit / n)
+    tail = float(unit) * max(map(abs, r)) ** DEGREE / DEGREE * 1.05
+    return float(max(abs(low(error)), abs(high(error)))) + tail
+
+
+def share(name, band, r):
+    """Return the share of the width that the errors take at most in a piece."""
+    binade = band.binade
+    first, second, c = coefficients(name)
+    square = part_of_square(name)
+    ratio = single(header()[0]["LOG_WIDE_RESULT"] / square)
+    least = min(map(abs, r))
+    if binade is None:
+        # Beside 1: high is r, or a product with it.
+        size = sorted(abs(first * x) for x in r)
+        error = 0.0 if name == "log" else 2.0 ** (math.floor(math.log2(size[1])) - 24)
+    else:
+        size, error = (2.0**binade, 2.0 ** (binade + 1)), 2.0 ** (binade - 24)
+    known = {f"C{n}": v for n, v in enumerate(c, 2)}
+    known |= {"ratio": ratio, "share": square, "r": as_gappa(*r), "size": as_gappa(*size)}
+    known |= {"e": as_gappa(-error, error), "rests": as_gappa(*band.rest)}
+    # The product of k with the low part of the unit is rounded.
+    exact_rest = name == "log2" or binade is None
+    known |= {"rest": "rest" if exact_rest else "rnd(rest)", "REST": "rest"}
+    if name == "log":
+        known |= {"low": "rnd(square * q + first)", "LOW": "(r * r) * Q + FIRST"}
+    else:
+        tail = as_gappa(second)
+        known["low"] = f"rnd(r * rnd(r * q + {tail}) + first)"
+        known["LOW"] = f"r * (r * Q + {tail}) + FIRST"
+    printed = gappa(source("common/log_wide.gappa"), known)
+    rounding = max(largest(printed, f"{n} - {n.upper()}") for n in ("upper", "lower"))
+    margin = square * (least**2 + ratio * size[0] * (1 - 2.0**-22))
+    return (float(rounding) + band.lacking + polynomial_error(name, r)) / margin
+
+
+def cut(name, band, r):
+    """Yield the share of the width in a piece of r, or in parts of it."""
+    found = share(name, band, r)
+    near, far = sorted(map(abs, r))
+    if found < 1 or near > RATIO * far:
+        yield found, band, r
+        return
+    sign, middle = 1 if r[1] > 0 else -1, max(math.sqrt(near * far), far / 4)
+    for ends in ((near, middle), (middle, far)):
+        yield from cut(name, band, tuple(sorted(sign * x for x in ends)))
+
+
+def beside_one():
+    """The ends of r in the interval of 1."""
+    rows = zip(reaches(), header()[1]["log_quick_reciprocal"], strict=True)
+    [ends] = (r for r, c in rows if c == 1)
+    return ends
+
+
+def shares(name):
+    """Yield the share of the width in pieces that cover all arguments, with the band and r."""
+    one = Band(None, (0.0, 0.0), 0.0, beside_one())
+    for sign, end in zip((-1, 1), one.reach, strict=True):
+        cuts = [sign * 2.0**-24]
+        while abs(cuts[-1]) < abs(end):
+            # Beyond 2^-13 the parts with r^2 are the larger ones.
+            cuts.append(cuts[-1] * (2**0.5 if abs(cuts[-1]) < 2.0**-13 else 1.14))
+        for r in pairwise(cuts):
+            yield from cut(name, one, tuple(sorted(r)))
+    for band in bands(name):
+        a, b = band.reach
+        for r in ((a, min(b, 0.0)), (max(a, 0.0), b)):
+            if r[0] < r[1]:
+                yield from cut(name, band, r)
+
+
+def arguments(name, band, r):
+    """Yield the arguments of a piece, and some around them."""
+    for k, i, base, _, _, reach in sums(name):
+        ends = max(r[0], reach[0]), min(r[1], reach[1])
+        if ends[0] >= ends[1]:
+            continue
+        if base == 0 if band.binade is None else base and band.binade in binades(name, base, ends):
+            factor = 2.0**k / header()[1]["log_quick_reciprocal"][i]
+            yield (1 + ends[0] - 2.0**-22) * factor, (1 + ends[1] + 2.0**-22) * factor
+
+
+def run(folder, name, ranges):
+    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
+    path = COREM.folder / name / f"{name}f_wide.c"
+    return run_range(folder, path, f"udf_{name}f_wide", f"{name}l", ranges, FLAGS)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_high_is_a_sum_whose_error_is_exact(name):
+    """Sterbenz; test_wide_paths has the intervals with k = 0, where r is larger beside base."""
+    slope = coefficients(name)[0]
+    for k, _, base, _, _, reach in sums(name):
+        if k:
+            assert slope * max(map(abs, reach)) < abs(base) / 2 * (1 - 2.0**-20)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_special_arguments_are_beyond_the_limit(name):
+    """As numbers of encodings: zero to subnormal ones, and infinity to the last negative NaN."""
+    octave = float(FUNCTIONS[name][0] * mpmath.log(2))
+    for bits in (0, 2**23 - 1, 0x7F800000, 2**32 - 1):
+        offset = (bits - start()) % 2**32
+        k = int(np.uint32(offset & 0xFF800000).view(np.int32)) >> 23
+        m = value((offset & 0x007FFFFF) + start())
+        # The largest of the first kind are as 2^-126.
+        assert abs(k + math.log2(m)) > 126 - 2**-20
+    # The errors are far smaller than what is between the two.
+    assert 126 * octave > limit(name) * 1.001
+
+
+@needs_gappa
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_error_stays_below_the_width(tmp_path, name):
+    """By Gappa, but for a few pieces whose arguments are run."""
+    found = list(shares(name))
+    left = [(band, r) for part, band, r in found if part >= 1]
+    assert max(part for part, *_ in found if part < 1) > 0.9
+    assert len(left) <= len(found) / 4
+    if not needs_fma.args[0]:
+        ranges = [x for band, r in left for x in arguments(name, band, r)]
+        near = 2.0 ** (NEAR + 1) / float(FUNCTIONS[name][0])
+        ranges.append((math.exp(-near), math.exp(near)))
+        every, decided, wrong = run(tmp_path, name, merged(ranges))
+        assert wrong == 0
+        assert 0.98 * every < decided
+
+
+@needs_gappa
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_half_of_the_width_is_too_little(name):
+    """Beside 1, where the part in proportion to r^2 counts."""
+    assert 0.5 < share(name, Band(None, (0.0, 0.0), 0.0, beside_one()), (0.0149, 0.015)) < 1
