@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The constants of corem's quick paths, as their bounds need them: read from C, never typed."""
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+from mpmath import mpf
+
+from pytest_udftorch.library.description import find_library
+
+FOLDER = find_library("corem").folder
+NUMBER = r"-?(?:0x[\da-f]+(?:\.[\da-f]*)?p[+-]?\d+|\d+(?:\.\d*)?)"
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The macros and the tables of some files."""
+
+    macros: dict[str, float]
+    tables: dict[str, list[float]]
+
+    def perturbed(self, name, factor):
+        """The same with one macro, or the first entry that is not zero of a table, multiplied."""
+        if name in self.macros:
+            return replace(self, macros=self.macros | {name: self.macros[name] * factor})
+        values = list(self.tables[name])
+        at = next(i for i, v in enumerate(values) if v)
+        values[at] *= factor
+        return replace(self, tables=self.tables | {name: values})
+
+
+def single(x):
+    return float(np.float32(float(x)))
+
+
+def number(text):
+    """A literal of C; one that ends in f is rounded to float."""
+    if "0x" in text:
+        return float.fromhex(text.removesuffix("f"))
+    value = float(text.removesuffix("f"))
+    return single(value) if text.endswith("f") else value
+
+
+def read(*paths, wide=False):
+    """The constants of files of corem; wide says which branch of __AVX512F__ counts."""
+    macros, tables = {}, {}
+    for path in paths:
+        text = (FOLDER / path).read_text(encoding="utf-8")
+        text = re.sub(
+            r"#ifdef __AVX512F__\n(.*?)#else\n(.*?)#endif\n",
+            lambda m: m[1] if wide else m[2],
+            text,
+            flags=re.S,
+        )
+        found = re.findall(rf"^#define (?:UDF_)?(\w+) (?:UINT32_C\()?({NUMBER}f?)\)?$", text, re.M)
+        macros |= {name: number(value) for name, value in found}
+        found = re.findall(r"float udf_(\w+)\[\] = \{(.*?)\};", text, re.S)
+        tables |= {
+            name: [number(v) for v in re.findall(rf"({NUMBER}f),", body)] for name, body in found
+        }
+    return Constants(macros, tables)
+
+
+def half_unit(x):
+    """What rounding a number of at most this size to float changes at most."""
+    return mpf(float(np.spacing(np.float32(abs(float(x)) * (1 + 2.0**-20))))) / 2
+
+
+def series_bound(coefficients, rest, r, parts=4):
+    """The largest size of a polynomial between two numbers, plus a rest.
+
+    Parts of the interval are bounded by the value at the middle and the sizes of what the other
+    coefficients around it add. The precision of mpmath leaves 2^-100 of the largest term.
+    """
+    low, high = map(mpf, r)
+    half = (high - low) / (2 * parts)
+    worst = mpf(0)
+    for i in range(parts):
+        middle = low + (2 * i + 1) * half
+        shifted = list(map(mpf, coefficients))
+        for n in range(len(shifted) - 1):
+            for m in range(len(shifted) - 2, n - 1, -1):
+                shifted[m] += middle * shifted[m + 1]
+        found = mpf(0)
+        for c in reversed(shifted):
+            found = found * half + abs(c)
+        worst = max(worst, found)
+    size = max(abs(low), abs(high))
+    terms = max(abs(mpf(c)) * size**n for n, c in enumerate(coefficients))
+    return worst + rest + terms * mpf(2) ** -100
