@@ -208,14 +208,12 @@ def test_the_arguments_that_are_not_proved_are_right(tmp_path):
     every, decided, wrong = run(tmp_path, "exp", [(-end, -NEAR), (NEAR, end)])
     assert wrong == 0
     assert 0.999 * every < decided
-    end = macros("exp2/exp2f_wide.c")["EXP2_WIDE_MAX"]
-    every, decided, wrong = run(tmp_path, "exp2", [(-end, LEAST + 1.0)])
-    assert wrong == 0
-    assert 0.999 * every < decided
+    # exp2 is proved wherever it is used.
+    assert -macros("exp2/exp2f_wide.c")["EXP2_WIDE_MAX"] > LEAST + 1
 
 
 @needs_fma
-@pytest.mark.parametrize(("name", "end", "zero"), [("exp", 75, 104), ("exp2", 108, 151)])
+@pytest.mark.parametrize(("name", "end", "zero"), [("exp", 55, 104), ("exp2", 80, 151)])
 def test_arguments_beyond_the_range_are_undecided_or_zero(tmp_path, name, end, zero):
     beyond = [(end, end + 0.01), (-end - 0.01, -end), (-zero, 0.001 - zero), (200, 200.01)]
     assert run(tmp_path, name, [tuple(map(float, r)) for r in beyond])[1] == 0

@@ -26,7 +26,7 @@ EXPONENTIALS = [
     (-1e-4, -0.99e-4),
     (0.9999, 1.0001),
     (-20.001, -20.0),
-    (74.99, 75.0),
+    (54.99, 55.0),
 ]
 #: Around the ends of intervals and of the series of asinh, and where low parts are smallest.
 RANGES = {

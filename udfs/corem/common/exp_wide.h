@@ -8,10 +8,10 @@
 // rounded multiple have n + 127 * 32 - 1; shifted left by 18 they are the
 // encoding of 2^(n/32) but for the bits below the exponent, which an exclusive
 // or with the table's entry sets. So two instructions scale. A result must be
-// above 2^-112 then, or the low parts would be subnormal. The callers give
-// arguments beyond their range one whose rounding is undecided, and results
-// that are zero a t of zero: no mask is combined with that of the rounding
-// test.
+// above 2^-80 then, or the CPU may flush low parts that count, where it flushes
+// subnormal numbers. The callers give arguments beyond their range one whose
+// rounding is undecided, and results that are zero a t of zero: no mask is
+// combined with that of the rounding test.
 //
 // high is t (1 + r) rounded, low its error and t p. s has what t lacks, which
 // is near 2^-21 and positive; s (1 + r) is two steps of Horner's scheme.
@@ -23,10 +23,10 @@
 //
 // Error, in units of 2^-24 r^2/2, with t = 1. Four roundings of p and that of
 // low: 5. s r^2/2 is in C2 with its mean only, and n STEP_LO takes 4 units for
-// |x| < 75 and the roundings of T 1: 5. The polynomial: below 1. s itself is
-// known to 2^-46 of 1, and low is 2^-22.5 at least, of which half of WIDTH is
-// 2^-43. The sum is 11, half of WIDTH 12. WIDTH = 10 gave wrong results, 16
-// none.
+// |x| < 75, of which 55 is used, and the roundings of T 1: 5. The polynomial:
+// below 1. s itself is known to 2^-46 of 1, and low is 2^-22.5 at least, of
+// which half of WIDTH is 2^-43. The sum is 11, half of WIDTH 12. WIDTH = 10
+// gave wrong results, 16 none.
 //
 // exp2 has t d ln(2) in place of t r. S, the product of t and ln(2) rounded,
 // takes the place of t, and two tables have what S and t lack.

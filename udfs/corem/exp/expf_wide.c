@@ -1,9 +1,9 @@
 //===- expf_wide.c - Quick path of exp at AVX-512 -------------------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// See exp_wide.h. Arguments from EXP_WIDE_MAX on are left to the fast path, but
-// for those with the result 0, and by the rounding test one in 3,000 of the
-// others.
+// See exp_wide.h. Arguments from EXP_WIDE_MAX in size on are left to the fast
+// path, but for those with the result 0, and by the rounding test one in 3,000
+// of the others.
 //
 //===----------------------------------------------------------------------===//
 
@@ -11,10 +11,10 @@
 #include "../common/exp_wide.h"
 
 #ifdef __FMA__
-// Wrong results begin at -78.8.
-#define EXP_WIDE_MAX 75.0f
-// The rounding test leaves it undecided.
-#define EXP_WIDE_HARD -0x1.180fbcp+6f
+// Wrong results begin at -78.8, and with subnormal numbers flushed at -65.
+#define EXP_WIDE_MAX 55.0f
+// The rounding test leaves it undecided, also with subnormal numbers flushed.
+#define EXP_WIDE_HARD 0x1.212604p+0f
 // The result is 0 below.
 #define EXP_WIDE_ZERO -0x1.ap+6f
 

@@ -12,10 +12,11 @@
 #include "../common/exp_wide.h"
 
 #ifdef __FMA__
-#define EXP2_WIDE_MAX 108.0f
+// With subnormal numbers flushed wrong results begin at -95.
+#define EXP2_WIDE_MAX 80.0f
 #define EXP2_WIDE_MAGIC (UDF_EXP_WIDE_MAGIC / UDF_EXP_WIDE_STEPS)
-// The rounding test leaves it undecided.
-#define EXP2_WIDE_HARD -0x1.ac111ap+6f
+// The rounding test leaves it undecided, also with subnormal numbers flushed.
+#define EXP2_WIDE_HARD 0x1.2096fep+0f
 // The result is 0 below.
 #define EXP2_WIDE_ZERO -0x1.2ep+7f
 
