@@ -107,6 +107,58 @@ def judge(function, shares):
     assert margin(function) / 4 < worst < margin(function)
 
 
+# exp ------------------------------------------------------------------------------------------
+
+
+def exp_units():
+    known = coefficients("EXP")
+    series = [1 / mpmath.factorial(n) for n in range(24)]
+    k = mpmath.ceil(-macro("exp/expf.c", "EXP_MIN") / mpmath.log(2))
+    r_error = k * abs(macro("exp/constants.h", "EXP_LN2") - mpmath.log(2)) + UNIT
+    # k is a rounded product, which may be off half-way between two numbers.
+    radius = mpmath.log(2) / 2 * (1 + mpf(2) ** -40)
+    rest = radius**24 / mpmath.factorial(24) * 2
+    for low, high in cut(-radius, radius):
+        polynomial = polynomial_error(list(known.values()), series, rest, low, high)
+        rounding = rounding_error("common/gpu_exp.gappa", known | {"r": (low, high)})
+        yield units(polynomial + rounding + r_error * mpmath.exp(high), mpmath.exp(low))
+
+
+def test_exp_on_gpus_stays_below_its_margin():
+    judge("exp", exp_units())
+
+
+# erf ------------------------------------------------------------------------------------------
+
+
+def erf_units():
+    known = coefficients("ERF")
+    center, end = macro("erf/constants.h", "ERF_CENTER"), macro("erf/erff.c", "ERF_MAX")
+    # Beyond the end every result is 1.
+    assert mpmath.erf(end) > 1 - mpf(2) ** -25
+    terms = 110
+    series = [
+        2 / mpmath.sqrt(mpmath.pi) * (-1) ** n / (mpmath.factorial(n) * (2 * n + 1))
+        for n in range(terms)
+    ]
+    # Ours is a polynomial in x^2 - center; so is the other one, moved.
+    for i in range(terms):
+        for j in range(terms - 2, i - 1, -1):
+            series[j] += center * series[j + 1]
+    rest = 2 * (end**2) ** terms / mpmath.factorial(terms)
+    for low, high in cut(mpf(0), end**2, 8):
+        moved = low - center, high - center
+        polynomial = polynomial_error(list(known.values()), series, rest, *moved)
+        more = {"CENTER": center, "u": (low, high)}
+        rounding = rounding_error("erf/gpu.gappa", known | more)
+        least = mpmath.erf(mpmath.sqrt(high)) / mpmath.sqrt(high)
+        yield (polynomial + rounding) / least / UNIT + 1
+
+
+def test_erf_on_gpus_stays_below_its_margin():
+    judge("erf", erf_units())
+
+
 # asin and acos --------------------------------------------------------------------------------
 
 
@@ -169,6 +221,72 @@ def test_asin_and_acos_on_gpus_stay_below_their_margin(function):
     judge(function, arc_units(function))
 
 
+# atan -----------------------------------------------------------------------------------------
+
+
+def float_unit(low, high):
+    """A unit in the last place of floats between two numbers, relative."""
+    start = mpf(2) ** mpmath.floor(mpmath.log(high, 2))
+    return max(2 * SINGLE * start / x / (1 if x >= start else 2) for x in (low, max(low, start)))
+
+
+def atan_cases():
+    """Yield base, sign, and the largest |t|."""
+    text = (FOLDER / "atan" / "atanf_gpu.c").read_text(encoding="utf-8")
+    [found] = re.findall(r"one = a > (\S+)f, two = a < (\S+)f;", text)
+    first, second = (mpf(float.fromhex(x)) for x in found)
+    yield mpf(0), 1, first
+    yield mpmath.pi / 4, -1, (1 - first) / (1 + first)
+    yield mpmath.pi / 4, 1, (second - 1) / (second + 1)
+    yield mpmath.pi / 2, -1, 1 / second
+
+
+def quotient_errors(base, sign, low, high):
+    """What t lacks, and by how much its float differs from it.
+
+    t = t0 + (t - t0) (1 + e), where t0 = t (1 + d) and e is the error of the reciprocal.
+    """
+    product = float_unit(low, high) / 2 if low else SINGLE
+    if base == 0:
+        # The denominator is 1.
+        reciprocal, d = RCP_ERROR, RCP_ERROR + product
+    elif low == 0:
+        reciprocal, d = 2 * RCP_ERROR, 4 * RCP_ERROR
+    elif base > 1:
+        # The numerator is 1.
+        reciprocal = d = float_unit(low, high)
+    else:
+        bottom = sorted(2 / (1 - sign * t) for t in (low, high))
+        top = low * bottom[0], high * bottom[1]
+        arguments = [b - 1 for b in bottom]
+        exact = arguments[0] >= mpf(1) / 2 and arguments[1] <= 2
+        reciprocal = float_unit(1 / bottom[1], 1 / bottom[0]) + float_unit(*bottom) / 2
+        d = reciprocal + product + (0 if exact else float_unit(*top) / 2)
+    d *= 1 + mpf(2) ** -20
+    return d * reciprocal * (1 + mpf(2) ** -20) + 3 * UNIT, d
+
+
+def atan_units():
+    known = coefficients("ATAN")
+    series = [mpf(-1) ** n / (2 * n + 1) for n in range(34)]
+    for base, sign, end in atan_cases():
+        for low, high in cut(mpf(0), end):
+            rest = high ** (2 * len(series))
+            polynomial = polynomial_error(list(known.values()), series, rest, low**2, high**2)
+            t_error, d = quotient_errors(base, sign, low, high)
+            more = {"w": (low**2, high**2), "d": (-square(d), square(d))}
+            rounding = rounding_error("common/gpu_atan.gappa", known | more)
+            error = high * (polynomial + rounding + t_error)
+            ends = sorted(base + sign * mpmath.atan(t) for t in (low, high))
+            rounded = UNIT * base + UNIT * ends[1]
+            shrinking = None if base else (error + rounded) / ends[1]
+            yield units(error + rounded, ends[0], shrinking)
+
+
+def test_atan_on_gpus_stays_below_its_margin():
+    judge("atan", atan_units())
+
+
 # Logarithms -----------------------------------------------------------------------------------
 
 
@@ -225,11 +343,12 @@ def test_log1p_on_gpus_stays_below_its_margin():
 
 
 def test_a_coefficient_that_is_a_little_wrong_is_seen(monkeypatch):
-    right = coefficients("LOG")
+    """Of exp, whose margin is the narrowest beside its error."""
+    right = coefficients("EXP")
     monkeypatch.setitem(
-        globals(), "coefficients", lambda name: right | {"C2": right["C2"] + 2**-28}
+        globals(), "coefficients", lambda name: right | {"C3": right["C3"] + 2**-34}
     )
-    assert max(log_units(2 * UNIT)) > margin("log1p")
+    assert max(exp_units()) > margin("exp")
 
 
 def test_a_reciprocal_of_fewer_bits_is_seen(monkeypatch):

@@ -4,13 +4,7 @@
 // A path for GPUs has the type of a fast path and goes before it: where it
 // leaves *hard zero, its result is the function's. It counts slots for
 // instructions: a double instruction takes two, and a double constant of more
-// than 21 bits half of one. A conversion from or to double goes through the
-// unit of the approximations, and an element can afford some four of them.
-//
-// Paths of one kind are in pairs of floats. Their tables have 32 or 64 entries,
-// one or two lines of the cache, which a warp reads at a time, whatever entries
-// its lanes want. A table of pairs or quadruples would have conflicts of banks.
-// Paths of the other kind are in double. There
+// than 21 bits half of one. So
 //
 //   * what is small beside the result is computed in float, above all the last
 //     terms of a polynomial: their rounding errors weigh as little as they do;

@@ -1,41 +1,49 @@
 //===- erff_gpu.c - Correctly rounded float32 erf on GPUs -----------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// The quick path at AVX-512, odd_quick.h, with its tables in one array. A table
-// is 128 bytes, a line of the cache: a warp reads 32 entries of it at a time.
+// As in erff.c, with one term fewer and most coefficients of 21 bits, and one
+// after the other: other elements fill the time that a step waits.
 //
-// All operations are those of IEEE 754, and no approximation of the GPU is
-// among them. So the bound of odd_quick.h holds, and a run of all 2^32
-// arguments on a CPU found no wrong result, as it did for the quick path.
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^13.2 units in its last place.
 //
 //===----------------------------------------------------------------------===//
 
 #include "erff.c"
 
-#include "gpu_constants.h"
+#include "../common/gpu.h"
 
-// The encoding of 2^-64, as in erff.c.
-#define ERF_GPU_TINY UINT32_C(0x1f800000)
-
-#define ERF_GPU_ENTRY(column, i) udf_gpu_erf[UDF_GPU_ERF_##column][i]
+#define ERF_GPU_MARGIN (UINT32_C(1) << 15)
 
 UDF_INLINE float udf_erff_gpu(float x, int *hard) {
-  float a = __builtin_fabsf(x);
+  float c = __builtin_fabsf(x);
   // Written so that NaN passes.
-  a = a > ERF_MAX ? ERF_MAX : a;
-  float b = __builtin_fmaf(a, UDF_GPU_ERF_SCALE, UDF_GPU_ERF_ORIGIN);
-  uint32_t i = (udf_f32_bits(b) >> UDF_GPU_ERF_SHIFT) % 32;
-  udf_odd_entries e = {
-      ERF_GPU_ENTRY(CENTER, i), ERF_GPU_ENTRY(VALUE, i),
-      ERF_GPU_ENTRY(SLOPE, i),  ERF_GPU_ENTRY(SLOPE_LOW, i),
-      ERF_GPU_ENTRY(P2, i),     ERF_GPU_ENTRY(P3, i),
-      ERF_GPU_ENTRY(P4, i),     ERF_GPU_ENTRY(P5, i),
-      ERF_GPU_ENTRY(P6, i),     ERF_GPU_ENTRY(WIDTH, i),
-  };
-  udf_odd_pair p = udf_odd_quick_series(a - e.center, e);
-  int undecided;
-  float y = udf_odd_quick_round(p, e.width, &undecided);
-  // Zero, whose encoding is 0, is not tiny.
-  *hard = undecided | (udf_f32_bits(a) - 1 < ERF_GPU_TINY - 1);
-  return udf_f32_add_sign(y, x);
+  c = c > ERF_MAX ? ERF_MAX : c;
+  double a = c;
+  double t = UDF_FMA(a, a, -ERF_CENTER);
+  double p = UDF_FMA(t, UDF_GPU_ERF_C21, UDF_GPU_ERF_C20);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C19);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C18);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C17);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C16);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C15);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C14);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C13);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C12);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C11);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C10);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C9);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C8);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C7);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C6);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C5);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C4);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C3);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C2);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C1);
+  p = UDF_FMA(p, t, UDF_GPU_ERF_C0);
+  double y = a * p;
+  _Bool subnormal = (c < ERF_SUBNORMAL) & (c > 0);
+  *hard = subnormal | udf_gpu_near_boundary(y, ERF_GPU_MARGIN);
+  return udf_f32_add_sign((float)y, x);
 }

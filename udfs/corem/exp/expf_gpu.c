@@ -1,22 +1,27 @@
 //===- expf_gpu.c - Correctly rounded float32 exp on GPUs -----------------===//
 // SPDX-License-Identifier: Apache-2.0
 //
-// The quick path at AVX-512, expf_wide.c. Its tables are of 128 bytes, a line
-// of the cache: a warp reads 32 entries of one at a time.
+// As in expf.c; results that are subnormal are left to it.
 //
-// All operations are those of IEEE 754, and no approximation of the GPU is
-// among them. So the results are those of AVX-512, and a run of all 2^32
-// arguments on a CPU found no wrong one.
-//
-// Arguments from 75 on are left to the fast path, and those below -75 that have
-// another result than 0.
+// Error of the double, measured with disturbed approximations on every 1997th
+// input: below 2^14.6 units in its last place.
 //
 //===----------------------------------------------------------------------===//
 
 #include "expf.c"
 
-#include "expf_wide.c"
+#include "../common/gpu_exp.h"
+
+#define EXP_GPU_MARGIN (UINT32_C(1) << 15)
 
 UDF_INLINE float udf_expf_gpu(float x, int *hard) {
-  return udf_expf_wide(x, hard);
+  // Comparisons are written so that NaN passes.
+  float c = x > EXP_MAX ? EXP_MAX : x;
+  c = c < EXP_MIN ? EXP_MIN : c;
+  double kd;
+  double p = udf_gpu_exp_part(c, &kd);
+  double y = udf_gpu_scaled(p, kd);
+  _Bool subnormal = (c < EXP_SUBNORMAL) & (c > EXP_MIN);
+  *hard = subnormal | udf_gpu_near_boundary(y, EXP_GPU_MARGIN);
+  return (float)y;
 }
