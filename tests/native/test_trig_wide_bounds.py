@@ -179,7 +179,9 @@ def test_arguments_beyond_the_range_are_undecided(tmp_path, name):
 
 
 @needs_gappa
-def test_a_shorter_width_is_not_proved():
-    """Where the table is nearly exact, half of the width is too little."""
+def test_a_quarter_of_the_width_is_not_proved():
+    """Where the table is nearly exact, the roundings alone take more than that."""
     [r] = [r for r in pieces(12) if r[0] < 0.02 < r[1]]
-    assert 0.25 < error(12, r) / width() < 1
+    found = error(12, r)
+    assert found < width()
+    assert found > width() / 4
