@@ -16,6 +16,7 @@ import math
 import numpy as np
 from mpmath import mp, mpf
 from odd_quick import UNIT, chebyshev, fit, single, table
+from rows_wide import weighted
 
 mp.prec = 150
 
@@ -69,12 +70,8 @@ def row(low: float, high: float) -> tuple[float, ...]:
         free.remove(2)
 
     def refit() -> None:
-        matrix = mp.matrix(len(points), len(free))
-        for i, (x, w) in enumerate(zip(points, weights, strict=True)):
-            for j, n in enumerate(free):
-                matrix[i, j] = w * x**n
-        right = mp.matrix([w * v for w, v in zip(weights, values, strict=True)])
-        for n, v in zip(free, mp.lu_solve(matrix, right), strict=True):
+        weighed = [w * v for w, v in zip(weights, values, strict=True)]
+        for n, v in zip(free, weighted(points, weighed, free, weights), strict=True):
             every[n] = v
 
     refit()

@@ -17,16 +17,15 @@ from dataclasses import dataclass
 import mpmath
 import numpy as np
 from mpmath import mp, mpf
+from odd_eight import Numbering
 from odd_quick import chebyshev, fit, single, table
 
 mp.prec = 150
 
 STEPS = 8
 DEGREE = 8
-SLOPE = 1.53125
-CURVE = 0.07177734375
-#: The end of the last interval.
-LAST = 7.609375
+#: How an argument leads to its interval, and the end of the last one.
+NUMBERING = Numbering(1.53125, 0.07177734375, 7.609375)
 #: The step of the exponential, as exp_eight.h has it.
 STEP = mp.log(2) / 8
 #: What is left of the value at a center; the larger it is, the more its roundings count.
@@ -42,12 +41,6 @@ MARGIN = 2.0**-35
 def log_erfc(x: mpf) -> mpf:
     """Return what the tables hold."""
     return mp.log(mpmath.erfc(x))
-
-
-def end(number: int) -> float:
-    """Return the largest argument of an interval."""
-    beside = SLOPE**2 - 4 * CURVE * (number + 0.5)
-    return min(LAST, (SLOPE - math.sqrt(beside)) / (2 * CURVE)) if beside > 0 else LAST
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ def row(low: float, high: float) -> Row:
 
 def text() -> str:
     """Return the header."""
-    ends = [0.0, *map(end, range(STEPS))]
+    ends = [0.0, *(min(NUMBERING.end, NUMBERING.last(n)) for n in range(STEPS))]
     every = [row(*ends[i : i + 2]) for i in range(STEPS)]
     columns = {
         "center": [r.center for r in every],
@@ -134,8 +127,8 @@ def text() -> str:
         "// clang-format off",
         "#ifndef UDF_ERFC_EIGHT_CONSTANTS_H",
         "#define UDF_ERFC_EIGHT_CONSTANTS_H",
-        f"#define UDF_ERFC_EIGHT_SLOPE {SLOPE.hex()}f",
-        f"#define UDF_ERFC_EIGHT_CURVE {CURVE.hex()}f",
+        f"#define UDF_ERFC_EIGHT_SLOPE {NUMBERING.slope.hex()}f",
+        f"#define UDF_ERFC_EIGHT_CURVE {NUMBERING.curve.hex()}f",
         "// Twice the margin; negative.",
         f"#define UDF_ERFC_EIGHT_WIDTH {single(-2 * MARGIN).hex()}f",
         *(table(f"udf_erfc_eight_{what}", values) for what, values in columns.items()),
