@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounds of errors by Gappa, and the arguments that it leaves open: what such tests share."""
+"""Bounds of errors by Gappa, and runs of arguments: what tests of corem's quick paths share."""
 
 import math
 import re
@@ -11,6 +11,15 @@ import pytest
 from mpmath import mpf
 from toolchain import SOURCES
 
+from pytest_udftorch.build.toolchain import resolve_cpu_level
+from pytest_udftorch.library.description import find_library
+
+COREM = find_library("corem")
+HAS_FMA = resolve_cpu_level(None) != "baseline"
+#: The flags of a level's paths. The macro says which tables are used, so that any CPU with fused
+#: multiply-add runs those of AVX-512, whose arithmetic is the same.
+FLAGS = {"avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v3", "-D__AVX512F__"]}
+needs_fma = pytest.mark.skipif(not HAS_FMA, reason="no FMA")
 needs_gappa = pytest.mark.skipif(shutil.which("gappa") is None, reason="needs gappa (Debian)")
 
 
@@ -65,3 +74,35 @@ def run_range(folder, source, quick, exact, ranges, flags):
     lines = "".join(f"{low.hex()} {high.hex()}\n" for low, high in ranges)
     ran = subprocess.run([program], input=lines, capture_output=True, text=True, check=True)
     return np.loadtxt(ran.stdout.splitlines(), dtype=int, ndmin=2).sum(axis=0)
+
+
+def run_path(folder, name, level, ranges, *, corem=COREM.folder, flags=()):
+    """Run the quick path that a function has at a CPU level; see ``run_range``.
+
+    ``corem`` is another folder with its sources, and ``flags`` go behind those of the level.
+    """
+    described = COREM.functions[name, "float32"]
+    entry, source = described.own_quick(level) or (described.quick_at(level), described.source)
+    source = corem / source.relative_to(COREM.folder)
+    return run_range(folder, source, entry, f"{name}l", ranges, [*FLAGS[level], *flags])
+
+
+def changed_corem(folder, file, old, new):
+    """Copy corem's sources with one text of a file replaced, and return their folder."""
+    copy = folder / "corem"
+    shutil.copytree(COREM.folder, copy, ignore=shutil.ignore_patterns("*.txt", "*.json"))
+    text = (copy / file).read_text(encoding="utf-8")
+    assert old in text
+    (copy / file).write_text(text.replace(old, new), encoding="utf-8")
+    return copy
+
+
+def merged(ranges):
+    """Ranges without overlap."""
+    found = []
+    for a, b in sorted(map(tuple, ranges)):
+        if found and a <= found[-1][1]:
+            found[-1][1] = max(float(b), found[-1][1])
+        else:
+            found.append([float(a), float(b)])
+    return found

@@ -3,14 +3,15 @@
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
-from mpmath import mpf
+from bounds import COREM
+from mpmath import iv, mpf
 
-from pytest_udftorch.library.description import find_library
-
-FOLDER = find_library("corem").folder
 NUMBER = r"-?(?:0x[\da-f]+(?:\.[\da-f]*)?p[+-]?\d+|\d+(?:\.\d*)?)"
+#: Half a unit in the last place of float, relative.
+UNIT = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,14 @@ class Constants:
 
     macros: dict[str, float]
     tables: dict[str, list[float]]
+
+    def without(self, prefix):
+        """The macros and the tables whose names begin with a prefix, without it."""
+
+        def cut(values, start):
+            return {n.removeprefix(start): v for n, v in values.items() if n.startswith(start)}
+
+        return cut(self.macros, prefix.upper()), cut(self.tables, prefix.lower())
 
     def perturbed(self, name, factor):
         """The same with one macro, or the first entry that is not zero of a table, multiplied."""
@@ -31,7 +40,37 @@ class Constants:
 
 
 def single(x):
+    """The nearest float, as a double."""
     return float(np.float32(float(x)))
+
+
+def encoding(x):
+    return int(np.float32(x).view(np.uint32))
+
+
+def value(bits):
+    """The float of an encoding."""
+    return float(np.uint32(bits).view(np.float32))
+
+
+def hull(values):
+    """The interval of some numbers."""
+    values = list(values)
+    return iv.mpf([min(values), max(values)])
+
+
+def low(x):
+    return mpf(x.a)
+
+
+def high(x):
+    return mpf(x.b)
+
+
+@cache
+def source(path):
+    """The text of a file of corem."""
+    return (COREM.folder / path).read_text(encoding="utf-8")
 
 
 def number(text):
@@ -43,14 +82,16 @@ def number(text):
 
 
 def read(*paths, wide=False):
-    """The constants of files of corem; wide says which branch of __AVX512F__ counts."""
+    """The constants of files of corem; wide says which branch of __AVX512F__ counts.
+
+    Their names lack UDF_ or udf_.
+    """
     macros, tables = {}, {}
     for path in paths:
-        text = (FOLDER / path).read_text(encoding="utf-8")
         text = re.sub(
             r"#ifdef __AVX512F__\n(.*?)#else\n(.*?)#endif\n",
             lambda m: m[1] if wide else m[2],
-            text,
+            source(path),
             flags=re.S,
         )
         found = re.findall(rf"^#define (?:UDF_)?(\w+) (?:UINT32_C\()?({NUMBER}f?)\)?$", text, re.M)

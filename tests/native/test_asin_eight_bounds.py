@@ -11,17 +11,14 @@ from functools import cache, partial
 
 import mpmath
 import pytest
-from bounds import as_gappa, gappa, halved, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, gappa, halved, largest, needs_gappa, run_path
 from mpmath import mpf
-from path_constants import FOLDER, half_unit, read, series_bound
-
-from pytest_udftorch.build.toolchain import resolve_cpu_level
+from path_constants import half_unit, read, series_bound, source
 
 mpmath.mp.prec = 150
-TEMPLATE = (FOLDER / "common" / "asin_eight.gappa").read_text(encoding="utf-8")
-FOUND = read("common/asin_eight_constants.h", "common/asin_eight.h")
-M = {name.removeprefix("ASIN_EIGHT_"): v for name, v in FOUND.macros.items()}
-POLY = FOUND.tables["asin_eight_poly"]
+TEMPLATE = source("common/asin_eight.gappa")
+M, COLUMNS = read("common/asin_eight_constants.h", "common/asin_eight.h").without("ASIN_EIGHT_")
+POLY = COLUMNS["poly"]
 #: A piece is halved until its bound holds, this often at most.
 HALVINGS = 2
 #: A smaller argument of asin is its own result, and both sums round to it.
@@ -169,10 +166,8 @@ def test_the_error_stays_below_the_margin(tmp_path, function):
                 left += arguments(case, x)
     # A margin many times as wide as the error would cost speed.
     assert max(proved) > 0.6
-    if left and resolve_cpu_level(None) != "baseline":
-        source, path = FOLDER / function / f"{function}f_eight.c", f"udf_{function}f_eight"
-        flags = ["-march=x86-64-v3"]
-        every, decided, wrong = run_range(tmp_path, source, path, f"{function}l", left, flags)
+    if left and HAS_FMA:
+        every, decided, wrong = run_path(tmp_path, function, "avx2", left)
         assert wrong == 0
         assert 0.99 * every < decided
 

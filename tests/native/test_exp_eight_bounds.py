@@ -16,18 +16,13 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from bounds import as_gappa, ends, gappa, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, ends, gappa, largest, needs_gappa, run_path
 from mpmath import mpf
-from path_constants import FOLDER, half_unit, read, series_bound, single
-
-from pytest_udftorch.build.toolchain import resolve_cpu_level
+from path_constants import half_unit, read, series_bound, single, source
 
 mpmath.mp.prec = 150
 FUNCTIONS = ("expm1", "sinh", "cosh")
-SCRIPTS = {
-    name: (FOLDER / "common" / f"exp_eight_{name}.gappa").read_text(encoding="utf-8")
-    for name in FUNCTIONS
-}
+SCRIPTS = {name: source(f"common/exp_eight_{name}.gappa") for name in FUNCTIONS}
 FOUND = read("common/exp_eight_constants.h", *(f"{f}/{f}f_eight.c" for f in FUNCTIONS))
 #: The macros without what their names share.
 M = {name.removeprefix("EXP_").replace("EIGHT_", ""): v for name, v in FOUND.macros.items()}
@@ -255,10 +250,8 @@ def test_the_error_stays_below_the_width(tmp_path, function):
     ranges = list(left_out(function))
     for _, step, r in left:
         ranges += [beside(8 * k + step.j, *r) for k in range(step.k[0], step.k[1] + 1)]
-    if resolve_cpu_level(None) != "baseline":
-        source, path = FOLDER / function / f"{function}f_eight.c", f"udf_{function}f_eight"
-        flags = ["-march=x86-64-v3"]
-        every, decided, wrong = run_range(tmp_path, source, path, f"{function}l", ranges, flags)
+    if HAS_FMA:
+        every, decided, wrong = run_path(tmp_path, function, "avx2", ranges)
         assert wrong == 0
         assert 0.99 * every < decided
 

@@ -14,9 +14,9 @@ import mpmath
 import pytest
 from bounds import as_gappa, gappa, largest, needs_gappa
 from mpmath import mpf
-from path_constants import FOLDER, half_unit, read
+from path_constants import half_unit, read, source
 
-TEMPLATE = (FOLDER / "common" / "exp_quick.gappa").read_text(encoding="utf-8")
+TEMPLATE = source("common/exp_quick.gappa")
 SOURCES = [f"{function}/{function}f.c" for function in ("exp", "exp2")]
 HEADER = "common/exp_quick_constants.h"
 #: Pieces of r.
@@ -27,8 +27,7 @@ mpmath.mp.prec = 200
 @cache
 def constants(level):
     """The macros and the tables, and the bound of the polynomial."""
-    text = (FOLDER / HEADER).read_text(encoding="utf-8")
-    bounds = re.findall(r"error < 2\^(-[\d.]+), relative \(supnorm\)", text)
+    bounds = re.findall(r"error < 2\^(-[\d.]+), relative \(supnorm\)", source(HEADER))
     return read(HEADER, *SOURCES, wide=level == "avx512"), mpf(2) ** float(bounds[level == "avx2"])
 
 

@@ -12,24 +12,10 @@ from itertools import pairwise
 
 import mpmath
 import pytest
-from bounds import as_gappa, ends, gappa, halved, largest, needs_gappa, run_range
+from bounds import as_gappa, ends, gappa, halved, largest, needs_fma, needs_gappa, run_path
 from mpmath import iv, mpf
-from test_eight_paths import needs_fma
-from wide_bounds import (
-    COREM,
-    UNIT,
-    encoding,
-    high,
-    hull,
-    low,
-    macros,
-    single,
-    source,
-    tables,
-    value,
-)
+from path_constants import UNIT, encoding, high, hull, low, read, single, source, value
 
-FLAGS = ["-march=x86-64-v3", "-D__AVX512F__"]
 STEPS = 32
 #: A piece is halved until its bound holds, this often at most.
 HALVINGS = 3
@@ -38,7 +24,7 @@ BAND = 128
 #: exp is proved up to it. Beyond, s r^2/2 differs more from what C2 has of it, and all arguments
 #: are run.
 NEAR = 16.0
-#: Where t is below 2^LEAST, low parts may be subnormal. exp2's arguments up to it are run.
+#: Where t is below 2^LEAST, low parts may be subnormal. exp2's path ends before.
 LEAST = -102
 iv.prec = mpmath.mp.prec = 120
 
@@ -46,11 +32,8 @@ iv.prec = mpmath.mp.prec = 120
 @cache
 def header():
     """The constants without their prefix, and the tables by place, t among them."""
-    found = {n.removeprefix("UDF_EXP_WIDE_"): v for n, v in
-             macros("common/exp_wide_constants.h").items()}  # fmt: skip
+    found, columns = read("common/exp_wide_constants.h").without("EXP_WIDE_")
     assert found["STEPS"] == STEPS
-    columns = {n.removeprefix("udf_exp_wide_"): v for n, v in
-               tables("common/exp_wide_constants.h").items()}  # fmt: skip
     columns["t"] = [value(encoding(abs(e)) ^ (j << 18) | 127 << 23)
                     for j, e in enumerate(columns["power"])]  # fmt: skip
     # Entry j is for n = j + 1, and in the last one t is between 1/2 and 1.
@@ -177,12 +160,6 @@ def shares(name, halvings=HALVINGS):
             yield from (found for found, _ in halved(r, each, halvings))
 
 
-def run(folder, name, ranges):
-    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    path = COREM.folder / name / f"{name}f_wide.c"
-    return run_range(folder, path, f"udf_{name}f_wide", f"{name}l", ranges, FLAGS)
-
-
 def test_the_reductions_are_exact():
     """r and d are multiples of their last place, and so short that they are floats."""
     c = header()[0]
@@ -191,7 +168,7 @@ def test_the_reductions_are_exact():
     assert c["STEP_HI"] * 2**30 % 1 == 0
     assert radius() < 2**-30 * 2**24
     # The sum with n has a last bit of 1/32.
-    assert macros("exp2/exp2f_wide.c")["EXP2_WIDE_MAX"] < 2**17
+    assert read("exp2/exp2f_wide.c").macros["EXP2_WIDE_MAX"] < 2**17
 
 
 @needs_gappa
@@ -204,20 +181,20 @@ def test_the_error_stays_below_the_width(name):
 @needs_fma
 @pytest.mark.slow
 def test_the_arguments_that_are_not_proved_are_right(tmp_path):
-    end = macros("exp/expf_wide.c")["EXP_WIDE_MAX"]
-    every, decided, wrong = run(tmp_path, "exp", [(-end, -NEAR), (NEAR, end)])
+    end = read("exp/expf_wide.c").macros["EXP_WIDE_MAX"]
+    every, decided, wrong = run_path(tmp_path, "exp", "avx512", [(-end, -NEAR), (NEAR, end)])
     assert wrong == 0
     assert 0.999 * every < decided
     # exp2 is proved wherever it is used.
-    assert -macros("exp2/exp2f_wide.c")["EXP2_WIDE_MAX"] > LEAST + 1
+    assert -read("exp2/exp2f_wide.c").macros["EXP2_WIDE_MAX"] > LEAST + 1
 
 
 @needs_fma
 @pytest.mark.parametrize(("name", "end", "zero"), [("exp", 55, 104), ("exp2", 80, 151)])
 def test_arguments_beyond_the_range_are_undecided_or_zero(tmp_path, name, end, zero):
     beyond = [(end, end + 0.01), (-end - 0.01, -end), (-zero, 0.001 - zero), (200, 200.01)]
-    assert run(tmp_path, name, [tuple(map(float, r)) for r in beyond])[1] == 0
-    every, decided, wrong = run(tmp_path, name, [(-zero - 0.1, -zero - 0.0001)])
+    assert run_path(tmp_path, name, "avx512", [tuple(map(float, r)) for r in beyond])[1] == 0
+    every, decided, wrong = run_path(tmp_path, name, "avx512", [(-zero - 0.1, -zero - 0.0001)])
     assert every == decided
     assert wrong == 0
 

@@ -17,24 +17,10 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from bounds import as_gappa, gappa, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, gappa, largest, merged, needs_fma, needs_gappa, run_path
 from mpmath import iv, mpf
-from test_eight_paths import needs_fma
-from wide_bounds import (
-    COREM,
-    UNIT,
-    encoding,
-    high,
-    low,
-    macros,
-    merged,
-    single,
-    source,
-    tables,
-    value,
-)
+from path_constants import UNIT, encoding, high, low, read, single, source, value
 
-FLAGS = ["-march=x86-64-v3"]
 STEPS = 32
 #: expm1 is proved between these steps: t - 1 is exact, and s r^2/2 is small.
 FIRST, LAST = -31, 738
@@ -52,10 +38,8 @@ iv.prec = mpmath.mp.prec = 120
 @cache
 def header():
     """The constants without their prefix, and expm1's tables by place."""
-    path = "common/expm1_wide_constants.h"
-    found = {n.removeprefix("UDF_EXPM1_WIDE_"): v for n, v in macros(path).items()}
+    found, columns = read("common/expm1_wide_constants.h").without("EXPM1_WIDE_")
     assert found["STEPS"] == STEPS
-    columns = {n.removeprefix("udf_expm1_wide_"): v for n, v in tables(path).items()}
     columns["t"] = [
         value(encoding(abs(e)) ^ (j << 18) | 127 << 23) for j, e in enumerate(columns["power"])
     ]
@@ -64,7 +48,7 @@ def header():
 
 
 def width(name):
-    return macros(f"{name}/{name}f_wide.c")[f"{name.upper()}_WIDE_WIDTH"]
+    return read(f"{name}/{name}f_wide.c").macros[f"{name.upper()}_WIDE_WIDTH"]
 
 
 @cache
@@ -192,12 +176,6 @@ def powers():
             yield x - abs(x) * 2.0**-19, x + abs(x) * 2.0**-19
 
 
-def run(folder, name, ranges):
-    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    path = COREM.folder / name / f"{name}f_wide.c"
-    return run_range(folder, path, f"udf_{name}f_wide", f"{name}l", ranges, FLAGS)
-
-
 def test_what_the_paths_count_as_exact_is_exact():
     c, columns = header()
     # Arguments with n other than 0 are at least half a step, and multiples of 2^-30.
@@ -231,10 +209,10 @@ def test_the_error_of_expm1_stays_below_the_width(tmp_path):
     assert len(left) <= len(found) / 4
     # Gappa proves the larger part of the arguments.
     assert sum(r[1] - r[0] for _, r in left) < 0.2 * (LAST - FIRST) * 2 * radius()
-    if needs_fma.args[0]:
+    if not HAS_FMA:
         return
-    every, decided, wrong = run(
-        tmp_path, "expm1", merged([*(arguments(n, r) for n, r in left), *powers()])
+    every, decided, wrong = run_path(
+        tmp_path, "expm1", "avx512", merged([*(arguments(n, r) for n, r in left), *powers()])
     )
     assert wrong == 0
     assert 0.98 * every < decided
@@ -249,7 +227,7 @@ def test_arguments_that_are_not_proved_are_right(tmp_path, name):
     if name == "expm1":
         ends = [(n + side) * header()[0]["STEP_HI"] for n, side in ((FIRST, -0.4), (LAST, 0.4))]
         ranges = [(ENDS[name][0], ends[0]), (ends[1], ENDS[name][1])]
-    every, decided, wrong = run(tmp_path, name, ranges)
+    every, decided, wrong = run_path(tmp_path, name, "avx512", ranges)
     assert wrong == 0
     assert 0.95 * every < decided
 
@@ -258,7 +236,7 @@ def test_arguments_that_are_not_proved_are_right(tmp_path, name):
 @pytest.mark.parametrize("name", TERMS)
 def test_large_arguments_are_undecided(tmp_path, name):
     for x in (ENDS[name][1], 1e30):
-        assert run(tmp_path, name, [(x, x * 1.00001)])[1] == 0
+        assert run_path(tmp_path, name, "avx512", [(x, x * 1.00001)])[1] == 0
 
 
 @needs_gappa

@@ -5,13 +5,10 @@ A path that scales too early loses low parts there, and its rounding test does n
 """
 
 import math
-import shutil
 
 import pytest
-from bounds import run_range
-from test_eight_paths import COREM, needs_fma
+from bounds import COREM, FLAGS, changed_corem, needs_fma, run_path
 
-FLAGS = {"avx2": ["-march=x86-64-v3"], "avx512": ["-march=x86-64-v3", "-D__AVX512F__"]}
 PATHS = [
     (name, level)
     for name, dtype in COREM.functions
@@ -32,13 +29,9 @@ def everywhere(count):
         yield float(x), x + count * 2.0**-17
 
 
-def run(folder, name, level, source=None):
+def run(folder, name, level, corem=COREM.folder):
     """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    described = COREM.functions[name, "float32"]
-    own = described.own_quick(level)
-    entry, file = own or (described.quick_at(level), described.source)
-    flags = [*FLAGS[level], "-DFLUSH"]
-    return run_range(folder, source or file, entry, f"{name}l", everywhere(40), flags)
+    return run_path(folder, name, level, everywhere(40), corem=corem, flags=["-DFLUSH"])
 
 
 @needs_fma
@@ -51,11 +44,6 @@ def test_no_decided_result_is_wrong_where_subnormals_are_flushed(tmp_path, name,
 
 @needs_fma
 def test_a_path_that_scales_too_early_is_seen(tmp_path):
-    folder = tmp_path / "corem"
-    shutil.copytree(COREM.folder, folder, ignore=shutil.ignore_patterns("*.txt", "*.json"))
-    source = folder / "exp" / "expf_wide.c"
-    text = source.read_text(encoding="utf-8")
-    changed = text.replace("#define EXP_WIDE_MAX 55.0f", "#define EXP_WIDE_MAX 75.0f")
-    assert changed != text
-    source.write_text(changed, encoding="utf-8")
-    assert run(tmp_path, "exp", "avx512", source)[2] > 0
+    limit = "#define EXP_WIDE_MAX "
+    corem = changed_corem(tmp_path, "exp/expf_wide.c", f"{limit}55.0f", f"{limit}75.0f")
+    assert run(tmp_path, "exp", "avx512", corem)[2] > 0

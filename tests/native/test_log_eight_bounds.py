@@ -11,16 +11,13 @@ from functools import partial
 from itertools import pairwise
 
 import mpmath
-import numpy as np
 import pytest
-from bounds import as_gappa, gappa, halved, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, gappa, halved, largest, needs_gappa, run_path
 from mpmath import mpf
-from path_constants import FOLDER, half_unit, read, series_bound, single
-
-from pytest_udftorch.build.toolchain import resolve_cpu_level
+from path_constants import half_unit, read, series_bound, single, source, value
 
 mpmath.mp.prec = 150
-TEMPLATE = (FOLDER / "common" / "log_eight.gappa").read_text(encoding="utf-8")
+TEMPLATE = source("common/log_eight.gappa")
 LOGARITHMS = {"log": mpmath.log, "log2": lambda x: mpmath.log(x, 2), "log10": mpmath.log10}
 #: The function whose tables each uses.
 FUNCTIONS = {**{name: name for name in LOGARITHMS}, "log1p": "log"}
@@ -44,10 +41,6 @@ class Piece:
     j: int
     r: tuple[float, float]
     d: float = 0.0
-
-
-def value(encoding):
-    return float(np.uint32(encoding).view(np.float32))
 
 
 def tables(name):
@@ -182,10 +175,8 @@ def test_the_error_stays_below_the_width(tmp_path, function):
     left = [(piece, r) for piece, share, r in found if share >= 1]
     assert len(left) <= len(proved) / 3
     ranges = [range_ for piece, r in left for range_ in arguments(function, piece, r)]
-    if ranges and resolve_cpu_level(None) != "baseline":
-        source, path = FOLDER / function / f"{function}f_eight.c", f"udf_{function}f_eight"
-        flags = ["-march=x86-64-v3"]
-        every, decided, wrong = run_range(tmp_path, source, path, f"{function}l", ranges, flags)
+    if ranges and HAS_FMA:
+        every, decided, wrong = run_path(tmp_path, function, "avx2", ranges)
         assert wrong == 0
         # With the largest k all are left to the fast path.
         assert 0.9 * every < decided

@@ -13,19 +13,14 @@ from itertools import pairwise
 
 import mpmath
 import pytest
-from bounds import as_gappa, ends, gappa, halved, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, ends, gappa, halved, largest, needs_gappa, run_path
 from mpmath import mpf
-from path_constants import FOLDER, half_unit, series_bound
-from test_log_eight_bounds import STEPS, TABLES, M, Piece, share, value
-
-from pytest_udftorch.build.toolchain import resolve_cpu_level
+from path_constants import half_unit, series_bound, source, value
+from test_log_eight_bounds import STEPS, TABLES, M, Piece, share
 
 mpmath.mp.prec = 150
 FUNCTIONS = ("asinh", "acosh")
-ROOT, SMALL = (
-    (FOLDER / "common" / f"log_eight_{name}.gappa").read_text(encoding="utf-8")
-    for name in ("root", "small")
-)
+ROOT, SMALL = (source(f"common/log_eight_{name}.gappa") for name in ("root", "small"))
 #: The k that go together.
 GROUPS = [(0, 0), (1, 1), (2, 4), (5, 13)]
 #: A piece is halved until its bound holds, this often at most.
@@ -188,10 +183,8 @@ def test_the_error_stays_below_the_width(tmp_path, function):
     proved, left = left_open(function)
     # A width many times as large as the error would cost speed.
     assert max(proved) > 0.6
-    if left and resolve_cpu_level(None) != "baseline":
-        source, path = FOLDER / function / f"{function}f_eight.c", f"udf_{function}f_eight"
-        flags = ["-march=x86-64-v3"]
-        every, decided, wrong = run_range(tmp_path, source, path, f"{function}l", left, flags)
+    if left and HAS_FMA:
+        every, decided, wrong = run_path(tmp_path, function, "avx2", left)
         assert wrong == 0
         assert 0.9 * every < decided
 

@@ -16,12 +16,10 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from bounds import as_gappa, gappa, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, gappa, largest, merged, needs_gappa, run_path
 from mpmath import iv, mpf
-from test_eight_paths import needs_fma
-from wide_bounds import COREM, high, low, macros, merged, single, source, tables, value
+from path_constants import high, low, read, single, source, value
 
-FLAGS = ["-march=x86-64-v3", "-D__AVX512F__"]
 #: What a unit of the argument's logarithm is, and the prefix of the coefficients.
 FUNCTIONS = {
     "log": (mpf(1), "LOG_WIDE_"),
@@ -40,11 +38,9 @@ iv.prec = mpmath.mp.prec = 120
 @cache
 def header():
     """The macros of both headers without UDF, and the tables at AVX-512."""
-    found = macros("common/log_quick_constants.h", "#else")
-    found |= macros("common/log_wide_constants.h") | macros("common/log_wide.h")
-    columns = tables("common/log_quick_constants.h", "#else")
-    return ({n.removeprefix("UDF_"): v for n, v in found.items()},
-            {n.removeprefix("udf_"): v for n, v in columns.items()})  # fmt: skip
+    files = ("log_quick_constants.h", "log_wide_constants.h", "log_wide.h")
+    found = read(*(f"common/{file}" for file in files), wide=True)
+    return found.macros, found.tables
 
 
 def start():
@@ -54,12 +50,12 @@ def start():
 
 
 def limit(name):
-    return macros(f"{name}/{name}f_wide.c")[f"{name.upper()}_WIDE_LIMIT"]
+    return read(f"{name}/{name}f_wide.c").macros[f"{name.upper()}_WIDE_LIMIT"]
 
 
 @cache
 def part_of_square(name):
-    return macros(f"{name}/{name}f_wide.c")[f"{name.upper()}_WIDE_SHARE"]
+    return read(f"{name}/{name}f_wide.c").macros[f"{name.upper()}_WIDE_SHARE"]
 
 
 @cache
@@ -233,12 +229,6 @@ def arguments(name, band, r):
             yield (1 + ends[0] - 2.0**-22) * factor, (1 + ends[1] + 2.0**-22) * factor
 
 
-def run(folder, name, ranges):
-    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    path = COREM.folder / name / f"{name}f_wide.c"
-    return run_range(folder, path, f"udf_{name}f_wide", f"{name}l", ranges, FLAGS)
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_high_is_a_sum_whose_error_is_exact(name):
     """Sterbenz; test_wide_paths has the intervals with k = 0, where r is larger beside base."""
@@ -271,11 +261,11 @@ def test_the_error_stays_below_the_width(tmp_path, name):
     left = [(band, r) for part, band, r in found if part >= 1]
     assert max(part for part, *_ in found if part < 1) > 0.9
     assert len(left) <= len(found) / 4
-    if not needs_fma.args[0]:
+    if HAS_FMA:
         ranges = [x for band, r in left for x in arguments(name, band, r)]
         near = 2.0 ** (NEAR + 1) / float(FUNCTIONS[name][0])
         ranges.append((math.exp(-near), math.exp(near)))
-        every, decided, wrong = run(tmp_path, name, merged(ranges))
+        every, decided, wrong = run_path(tmp_path, name, "avx512", merged(ranges))
         assert wrong == 0
         assert 0.98 * every < decided
 
@@ -285,3 +275,17 @@ def test_the_error_stays_below_the_width(tmp_path, name):
 def test_half_of_the_width_is_too_little(name):
     """Beside 1, where the part in proportion to r^2 counts."""
     assert 0.5 < share(name, Band(None, (0.0, 0.0), 0.0, beside_one()), (0.0149, 0.015)) < 1
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_the_logarithms_count_as_exact_is_exact(name):
+    """r, and base less high where k is zero; elsewhere base is far larger than r."""
+    columns = {n: np.array(v) for n, v in header()[1].items()}
+    offset = np.arange(2**23, dtype=np.uint32)
+    interval = offset >> int(header()[0]["LOG_QUICK_SHIFT"])
+    m = (offset + np.uint32(start())).view(np.float32).astype(float)
+    r = m * columns["log_quick_reciprocal"][interval] - 1
+    assert (r.astype(np.float32) == r).all()
+    base = columns[f"{name}_quick_high"][interval]
+    difference = base - (base + r * coefficients(name)[0]).astype(np.float32)
+    assert (difference.astype(np.float32) == difference).all()

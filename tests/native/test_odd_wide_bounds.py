@@ -13,16 +13,15 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from bounds import as_gappa, gappa, halved, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, gappa, halved, largest, needs_fma, needs_gappa, run_path
 from mpmath import mpf
-from test_eight_paths import needs_fma
+from path_constants import UNIT, read, source, value
 from test_odd_quick_bounds import (
     Interval,
     between_half_and_twice,
     polynomial_error,
     rounding_error,
 )
-from wide_bounds import COREM, UNIT, macros, source, tables, value
 
 HEADER = "tanh/wide_constants.h"
 STEPS, SHIFT = 32, 20
@@ -33,18 +32,15 @@ TINY = 2.0**-12
 HALVINGS = 5
 
 
-def columns():
-    return {n.removeprefix("udf_tanh_wide_"): v for n, v in tables(HEADER).items()}
-
-
 def intervals():
     """Yield the intervals, from the constants in C."""
-    origin, columned = macros(HEADER)["UDF_TANH_WIDE_ORIGIN"], columns()
+    found, columns = read(HEADER).without("TANH_WIDE_")
+    origin = found["ORIGIN"]
     first, last = (int(np.float32(x + origin).view(np.uint32)) >> SHIFT for x in (0.0, END))
     assert last - first < STEPS
     for i in range(first, last + 1):
         low, high = (max(0.0, value(k << SHIFT) - origin) for k in (i, i + 1))
-        entries = {n: v[i % STEPS] for n, v in columned.items()} | {"slope_low": 0.0}
+        entries = {n: v[i % STEPS] for n, v in columns.items()} | {"slope_low": 0.0}
         # The sum is rounded, so an argument beside the end may be of the next interval.
         low, high = max(0.0, low - 2**-21), min(high + 2**-21, END)
         if low < high:
@@ -95,16 +91,10 @@ def shares(interval, part=1.0, halvings=HALVINGS):
         yield from halved(piece, partial(share, interval, part), halvings)
 
 
-def run(folder, ranges):
-    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    path = COREM.folder / "tanh" / "tanhf_wide.c"
-    return run_range(folder, path, "udf_tanhf_wide", "tanhl", ranges, ["-march=x86-64-v3"])
-
-
 def test_the_tables_are_such_that_differences_are_exact():
     found = list(intervals())
     assert found[0].low == 0.0
-    assert found[-1].high == END == macros("tanh/tanhf_wide.c")["TANH_WIDE_MAX"]
+    assert found[-1].high == END == read("tanh/tanhf_wide.c").macros["TANH_WIDE_MAX"]
     assert all(a.high >= b.low for a, b in pairwise(found))
     for interval in found:
         e = interval.entries
@@ -138,8 +128,8 @@ def test_the_error_stays_below_the_margin(tmp_path):
     # Margins many times as wide as the error would cost speed.
     assert max(proved) > 0.9
     assert len(left) <= len(proved) / 4
-    if left and not needs_fma.args[0]:
-        every, decided, wrong = run(tmp_path, left)
+    if left and HAS_FMA:
+        every, decided, wrong = run_path(tmp_path, "tanh", "avx512", left)
         assert wrong == 0
         assert 0.9 * every < decided
 
@@ -147,7 +137,7 @@ def test_the_error_stays_below_the_margin(tmp_path):
 @needs_fma
 def test_small_and_large_arguments_are_right(tmp_path):
     ranges = [(TINY, 1.001 * TINY), (2.0**-41, 1.001 * 2.0**-41), (9.0, 9.2), (1e30, 1.0001e30)]
-    every, decided, wrong = run(tmp_path, ranges)
+    every, decided, wrong = run_path(tmp_path, "tanh", "avx512", ranges)
     assert wrong == 0
     assert 0.99 * every < decided
 

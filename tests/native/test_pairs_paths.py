@@ -7,19 +7,15 @@ The paths are plain C and need no more than FMA; pow's look-ups are not those of
 import itertools
 import math
 import re
-import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
-from bounds import as_gappa, gappa, largest, needs_gappa
-from test_eight_paths import COREM, needs_fma
+from bounds import COREM, FLAGS, as_gappa, changed_corem, gappa, largest, needs_fma, needs_gappa
 from toolchain import SOURCES
 
 COMMON = COREM.folder / "common"
 HYPOT = COREM.folder / "hypot"
-FLAGS = ["-march=x86-64-v3", "-D__AVX512F__"]
 #: Arguments that stand for all kinds.
 SPECIAL = [
     0.0, 2.0**-149, 2.0**-127, 2.0**-126, 2.0**-90, 2.0**-41, 2.0**-40, 0.7, 1.0, 3.0, 2.0**60,
@@ -57,7 +53,7 @@ def run(folder, name, source, given):
     """Return what quick_pairs.c counts in all lines: pairs, decided ones, wrong ones."""
     program = folder / "pairs"
     defines = [f'-DSOURCE="{source}"', f"-DQUICK=udf_{name}f_wide", f"-DEXACT={name}l"]
-    command = ["clang-19", "-O2", *FLAGS, "-ffp-contract=off", *defines]
+    command = ["clang-19", "-O2", *FLAGS["avx512"], "-ffp-contract=off", *defines]
     subprocess.run([*command, "-o", program, SOURCES / "quick_pairs.c", "-lm"], check=True)
     ran = subprocess.run([program], input=given, capture_output=True, text=True, check=True)
     return np.loadtxt(ran.stdout.splitlines(), dtype=int, ndmin=2).sum(axis=0)
@@ -76,13 +72,8 @@ def test_a_path_of_pairs_is_right_in_all_octants(tmp_path, name):
 @needs_fma
 @pytest.mark.parametrize("name", TESTS)
 def test_a_path_of_pairs_without_a_rounding_test_is_seen(tmp_path, name):
-    folder = tmp_path / "corem"
-    shutil.copytree(COREM.folder, folder, ignore=shutil.ignore_patterns("*.txt", "*.json"))
-    source = folder / name / f"{name}f_wide.c"
-    text = source.read_text(encoding="utf-8")
-    changed = text.replace(*TESTS[name])
-    assert changed != text
-    source.write_text(changed, encoding="utf-8")
+    file = f"{name}/{name}f_wide.c"
+    source = changed_corem(tmp_path, file, *TESTS[name]) / file
     assert run(tmp_path, name, source, "\n".join(lines(name, 4000)))[2] > 0
 
 
@@ -107,22 +98,6 @@ def test_pow_decides_negative_bases_with_whole_exponents_alone(tmp_path):
     source = COREM.folder / "pow" / "powf_wide.c"
     given = "-1.5 3 1\n-1.5 -2 1\n-1.5 2.5 1\n-1.5 0.5 1"
     assert list(run(tmp_path, "pow", source, given)) == [4, 2, 0]
-
-
-def test_the_constants_of_atan2_are_what_the_generator_writes():
-    header = COREM.folder / "atan2" / "wide_constants.h"
-    command = [sys.executable, COMMON / "atan2_wide.py", "--keep", header]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert ran.stdout == header.read_text(encoding="utf-8")
-
-
-@pytest.mark.skipif(shutil.which("sollya") is None, reason="needs sollya (Debian)")
-def test_the_constant_of_pow_is_what_the_generator_writes():
-    folder = COREM.folder / "pow"
-    command = ["sollya", folder / "wide.sollya"]
-    # Its status says that the script has no call of quit.
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ran.stdout == (folder / "wide_constants.h").read_text(encoding="utf-8")
 
 
 def reciprocal_error():

@@ -15,12 +15,20 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from bounds import as_gappa, gappa, halved, largest, needs_gappa, run_range
+from bounds import (
+    HAS_FMA,
+    as_gappa,
+    gappa,
+    halved,
+    largest,
+    merged,
+    needs_fma,
+    needs_gappa,
+    run_path,
+)
 from mpmath import mpf
-from test_eight_paths import needs_fma
-from wide_bounds import COREM, UNIT, macros, merged, source, tables
+from path_constants import UNIT, read, source
 
-FLAGS = ["-march=x86-64-v3"]
 ROWS, HALF_OF_ROWS = 32, 16
 #: The branches that are proved: function, place of the row of v = 0, and the ends of v.
 BRANCHES = {
@@ -50,9 +58,8 @@ class Row:
 @cache
 def rows(name):
     """The rows that are proved, with their functions."""
-    path, found = f"{name}/wide_constants.h", []
-    columns = {n.removeprefix(f"udf_{name}_wide_"): v for n, v in tables(path).items()}
-    constants = {n.removeprefix(f"UDF_{name.upper()}_WIDE_"): v for n, v in macros(path).items()}
+    constants, columns = read(f"{name}/wide_constants.h").without(f"{name}_wide_")
+    found = []
     for exact, first, start, end in BRANCHES[name]:
         for k in range(-HALF_OF_ROWS, HALF_OF_ROWS):
             low, high = ((k + side) / constants["SCALE"] for side in (-0.5, 0.5))
@@ -151,12 +158,6 @@ def arguments(row, r):
     return low - 2.0**-22, high + 2.0**-22
 
 
-def run(folder, name, ranges):
-    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    path = COREM.folder / name / f"{name}f_wide.c"
-    return run_range(folder, path, f"udf_{name}f_wide", f"{name}l", ranges, FLAGS)
-
-
 @pytest.mark.parametrize("name", BRANCHES)
 def test_the_tables_are_such_that_differences_are_exact(name):
     for _, row in rows(name):
@@ -191,8 +192,8 @@ def test_the_error_stays_below_the_margin(tmp_path, name):
     # Margins many times as wide as the error would cost speed.
     assert max(proved) > 0.9
     assert len(left) <= len(proved) / 4
-    if left and not needs_fma.args[0]:
-        every, decided, wrong = run(tmp_path, name, merged(left))
+    if left and HAS_FMA:
+        every, decided, wrong = run_path(tmp_path, name, "avx512", merged(left))
         assert wrong == 0
         assert 0.9 * every < decided
 
@@ -201,7 +202,7 @@ def test_the_error_stays_below_the_margin(tmp_path, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_arguments_that_are_not_proved_are_right(tmp_path, name):
-    every, decided, wrong = run(tmp_path, name, RUNS[name])
+    every, decided, wrong = run_path(tmp_path, name, "avx512", RUNS[name])
     assert wrong == 0
     assert 0.99 * every < decided
 
@@ -210,7 +211,7 @@ def test_the_arguments_that_are_not_proved_are_right(tmp_path, name):
 @pytest.mark.parametrize("name", ["atan", "asin"])
 def test_tiny_arguments_are_right(tmp_path, name):
     ranges = [(TINY / 1.001, TINY), (2.0**-41, 1.001 * 2.0**-41), (2.0**-140, 1.001 * 2.0**-140)]
-    every, decided, wrong = run(tmp_path, name, ranges)
+    every, decided, wrong = run_path(tmp_path, name, "avx512", ranges)
     assert wrong == 0
     assert every == decided
 

@@ -14,12 +14,10 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 import pytest
-from bounds import as_gappa, gappa, largest, needs_gappa, run_range
+from bounds import HAS_FMA, as_gappa, gappa, largest, merged, needs_fma, needs_gappa, run_path
 from mpmath import mpf
-from test_eight_paths import needs_fma
-from wide_bounds import COREM, macros, merged, source, tables
+from path_constants import read, source
 
-FLAGS = ["-march=x86-64-v3"]
 STEPS, HALF = 32, 16
 #: The magic sum counts n in units of it, and has room for these.
 COUNT, MOST = 2.0**-22, 2**14
@@ -32,15 +30,13 @@ TINY = 2.0**-12
 @cache
 def header():
     """The macros and the tables without their prefix."""
-    path = "common/trig_wide_constants.h"
-    return ({n.removeprefix("UDF_TRIG_WIDE_"): v for n, v in macros(path).items()},
-            {n.removeprefix("udf_trig_wide_"): v for n, v in tables(path).items()})  # fmt: skip
+    return read("common/trig_wide_constants.h").without("TRIG_WIDE_")
 
 
 @cache
 def width():
     """The width of both, which is absolute."""
-    sine, cosine = (macros(f"{n}/{n}f_wide.c") for n in ("sin", "cos"))
+    sine, cosine = (read(f"{n}/{n}f_wide.c").macros for n in ("sin", "cos"))
     found = cosine["COS_WIDE_WIDTH"]
     assert found == sine["SIN_WIDE_ELSEWHERE"] * sine["SIN_WIDE_WIDTH"]
     return found
@@ -130,12 +126,6 @@ def left(name):
     return merged(ranges), proved / every
 
 
-def run(folder, name, ranges):
-    """Return what quick_range.c counts: all arguments, decided ones, wrong ones."""
-    path = COREM.folder / name / f"{name}f_wide.c"
-    return run_range(folder, path, f"udf_{name}f_wide", f"{name}l", ranges, FLAGS)
-
-
 def test_what_the_paths_count_as_exact_is_exact():
     c, columns = header()
     # HIGH and arguments with n other than 0 are multiples of 2^-28, so that first is, below 2^-4.
@@ -163,11 +153,11 @@ def test_the_error_stays_below_the_width(tmp_path, name):
     """By Gappa, or for long remainders by a run."""
     ranges, proved = left(name)
     assert 0.5 < proved < 1
-    if needs_fma.args[0]:
+    if not HAS_FMA:
         return
     if name == "sin":
         ranges = merged([*ranges, (TINY, radius(0))])
-    every, decided, wrong = run(tmp_path, name, ranges)
+    every, decided, wrong = run_path(tmp_path, name, "avx512", ranges)
     assert wrong == 0
     assert 0.99 * every < decided
 
@@ -175,7 +165,7 @@ def test_the_error_stays_below_the_width(tmp_path, name):
 @needs_fma
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_arguments_beyond_the_range_are_undecided(tmp_path, name):
-    assert run(tmp_path, name, [(1609.0, 1609.1), (-1e30, -0.9999e30)])[1] == 0
+    assert run_path(tmp_path, name, "avx512", [(1609.0, 1609.1), (-1e30, -0.9999e30)])[1] == 0
 
 
 @needs_gappa
