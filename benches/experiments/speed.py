@@ -40,6 +40,8 @@ L1_ELEMENTS: Final = 4096
 MEMORY_ELEMENTS: Final = 1 << 24
 #: Elements of an operator's run: 256 KiB in, 256 KiB out.
 OPERATOR_ELEMENTS: Final = 1 << 16
+#: float32 elements that are written to and freed before operators are timed: 256 MiB.
+HEAP_ELEMENTS: Final = 1 << 26
 ROUNDS: Final = 31
 #: One timed call lasts about this long, in nanoseconds.
 SLICE_NS: Final = 200_000
@@ -54,6 +56,12 @@ AS_AVX2: Final = {
 
 # ATen/cpu/vml.h: VML_HA | VML_FTZDAZ_OFF | VML_ERRMODE_IGNORE.
 _VML_MODE = 0x2 | 0x140000 | 0x100
+
+# malloc.h: M_TRIM_THRESHOLD and M_MMAP_THRESHOLD.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+#: After a switch of libraries, operators run this long untimed, in nanoseconds. The switch is
+#: Python's work, and an Intel core took some 0.4 ms to run 512-bit code at full speed after it.
+SWITCH_NS: Final = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -236,12 +244,21 @@ def operators() -> dict[str, tuple[Any, Any]]:
 
 
 def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
-    """Time whole operators on 2^16 elements, one thread, std and corem interleaved."""
+    """Time whole operators on 2^16 elements, one thread, std and corem interleaved.
+
+    GNU libc is told to keep freed memory, and is given some that has been written to. Otherwise
+    a result may lie in pages that the system has yet to map, as the allocations before it happen
+    to lie, and the page faults take longer than any of the functions.
+    """
     import time
 
     import torch
 
     torch.set_num_threads(1)
+    libc = ctypes.CDLL("libc.so.6")
+    for parameter in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+        libc.mallopt(parameter, 1 << 30)
+    torch.ones(HEAP_ELEMENTS)
     result = {}
     for name, (operator, arguments) in operators().items():
         times: dict[str, list[float]] = {"std": [], "corem": []}
@@ -249,7 +266,9 @@ def measure_operators(rounds: int) -> dict[str, dict[str, float]]:
         for turn in range(rounds + 1):  # the first says how many calls a slice has
             for library in sorted(times, reverse=bool(turn % 2)):
                 with pytest_udftorch.patched(library):
-                    operator(*arguments)
+                    end = time.perf_counter_ns() + SWITCH_NS
+                    while time.perf_counter_ns() < end:
+                        operator(*arguments)
                     start = time.perf_counter_ns()
                     for _ in range(calls):
                         operator(*arguments)
