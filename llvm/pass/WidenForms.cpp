@@ -19,7 +19,9 @@
 #include <optional>
 
 using namespace llvm;
+using udf::anyOfParts;
 using udf::entryAlloca;
+using udf::joinParts;
 using udf::LaneBlock;
 using udf::plainLoopMetadata;
 using udf::WidenWork;
@@ -346,17 +348,28 @@ static void emitArrayBlock(const WidenWork &W, IRBuilder<> &B, Function *Fixup,
     BasicBlock *Easy = BasicBlock::Create(W.Ctx, "easy", F);
     Join = BasicBlock::Create(W.Ctx, "stored", F);
     Value *Any = First.Hard, *Todo = nullptr;
-    // On x86-64 the mask is one instruction for each register, where it stands
-    // in the block of the comparisons; behind the branch they would be packed.
+    SmallVector<Value *, 4> Parts;
+    // On x86-64 a mask stands in the block of the comparisons; behind the
+    // branch it would be packed as bytes. AVX-512 has registers for masks, and
+    // one instruction tests two of them; else moving one to a general register
+    // is one instruction for each.
     if (A && Triple(W.M.getTargetTriple()).isX86()) {
-      Todo = hardLanes(W, B, First, Lanes);
-      Any = B.CreateIsNotNull(Todo);
+      Parts = hardParts(W, B, First, Lanes);
+      if (W.RegisterBits == 512) {
+        Any = anyOfParts(B, Parts);
+      } else {
+        Todo = joinParts(B, Parts, Lanes);
+        Any = B.CreateIsNotNull(Todo);
+      }
     }
     B.CreateCondBr(Any, Slow, Easy, W.unlikely());
     B.SetInsertPoint(Slow);
-    if (A)
-      emitPutAside(W, B, *A, Todo ? Todo : hardLanes(W, B, First, Lanes), Base,
+    if (A) {
+      if (Parts.empty())
+        Parts = hardParts(W, B, First, Lanes);
+      emitPutAside(W, B, *A, Todo ? Todo : joinParts(B, Parts, Lanes), Base,
                    Easy);
+    }
     Pointers.push_back(Count);
     B.CreateCall(Fixup, Pointers);
     if (A)
@@ -386,8 +399,13 @@ static void emitArray(WidenWork &W, Function *F) {
       W.Fast ? emitArrayFixup(W, F->getName() + ".fixup", Lanes) : nullptr;
   std::optional<Aside> A;
   // A fast path leaves too few lanes for it to pay.
-  if (W.Quick)
+  if (W.Quick) {
     A = emitAside(W, B, Fixup, Lanes);
+    // LLVM spills registers to where the caller's frame happens to end. One
+    // that straddles two lines of the cache, or two pages, takes its time.
+    F->addFnAttr(
+        Attribute::getWithStackAlignment(W.Ctx, Align(W.RegisterBits / 8)));
+  }
 
   BasicBlock *Entry = B.GetInsertBlock();
   BasicBlock *Loop = BasicBlock::Create(W.Ctx, "blocks", F);

@@ -152,23 +152,47 @@ LaneBlock udf::emitLanes(const WidenWork &W, IRBuilder<> &B, Function *Step,
 
 /// Taken register by register, the flags are found to be the comparisons that
 /// they come from; across registers they would be packed as bytes.
-Value *udf::hardLanes(const WidenWork &W, IRBuilder<> &B,
-                      const LaneBlock &Block, unsigned Lanes) {
+SmallVector<Value *, 4> udf::hardParts(const WidenWork &W, IRBuilder<> &B,
+                                       const LaneBlock &Block, unsigned Lanes) {
   unsigned Width = lanesPerRegister(W, Lanes);
-  Type *MaskTy = B.getIntNTy(Lanes);
-  Value *Mask = nullptr;
+  SmallVector<Value *, 4> Parts;
   for (unsigned I = 0; I < Lanes; I += Width) {
     Value *Flags = B.CreateAlignedLoad(
         FixedVectorType::get(B.getInt8Ty(), Width),
         B.CreateConstInBoundsGEP1_64(B.getInt8Ty(), Block.Flags, I),
         Align(Width));
+    Parts.push_back(B.CreateIsNotNull(Flags, "todo"));
+  }
+  return Parts;
+}
+
+/// The lanes of one register as an integer.
+static Value *asInteger(IRBuilder<> &B, Value *Part) {
+  unsigned Width = cast<FixedVectorType>(Part->getType())->getNumElements();
+  return B.CreateBitCast(Part, B.getIntNTy(Width));
+}
+
+Value *udf::joinParts(IRBuilder<> &B, ArrayRef<Value *> Parts, unsigned Lanes) {
+  unsigned Width = Lanes / Parts.size();
+  Value *Mask = nullptr;
+  for (unsigned I = 0; I < Parts.size(); ++I) {
     Value *Part =
-        B.CreateBitCast(B.CreateIsNotNull(Flags), B.getIntNTy(Width), "todo");
-    if (Width < Lanes)
-      Part = B.CreateZExt(Part, MaskTy);
-    Mask = Mask ? B.CreateOr(Mask, B.CreateShl(Part, I)) : Part;
+        B.CreateZExtOrTrunc(asInteger(B, Parts[I]), B.getIntNTy(Lanes));
+    Mask = Mask ? B.CreateOr(Mask, B.CreateShl(Part, I * Width)) : Part;
   }
   return Mask;
+}
+
+Value *udf::anyOfParts(IRBuilder<> &B, ArrayRef<Value *> Parts) {
+  Value *Any = Parts.front();
+  for (Value *Part : Parts.drop_front())
+    Any = B.CreateOr(Any, Part);
+  return B.CreateIsNotNull(asInteger(B, Any));
+}
+
+Value *udf::hardLanes(const WidenWork &W, IRBuilder<> &B,
+                      const LaneBlock &Block, unsigned Lanes) {
+  return joinParts(B, hardParts(W, B, Block, Lanes), Lanes);
 }
 
 void udf::emitEachLane(const WidenWork &W, IRBuilder<> &B, Value *Mask,

@@ -32,7 +32,22 @@ LaneBlock emitLanes(const WidenWork &W, llvm::IRBuilder<> &B,
                     llvm::Function *Step, llvm::ArrayRef<llvm::Value *> Args,
                     unsigned Lanes, bool KeepFlags);
 
-/// The hard lanes of \p Block, which kept its flags, as an i<lanes> mask.
+/// The hard lanes of \p Block, which kept its flags, as <width x i1> for each
+/// register.
+llvm::SmallVector<llvm::Value *, 4> hardParts(const WidenWork &W,
+                                              llvm::IRBuilder<> &B,
+                                              const LaneBlock &Block,
+                                              unsigned Lanes);
+
+/// All parts, as an i<lanes> mask.
+llvm::Value *joinParts(llvm::IRBuilder<> &B,
+                       llvm::ArrayRef<llvm::Value *> Parts, unsigned Lanes);
+
+/// Whether a lane of any part is set, as i1.
+llvm::Value *anyOfParts(llvm::IRBuilder<> &B,
+                        llvm::ArrayRef<llvm::Value *> Parts);
+
+/// The parts of \p Block, joined.
 llvm::Value *hardLanes(const WidenWork &W, llvm::IRBuilder<> &B,
                        const LaneBlock &Block, unsigned Lanes);
 
